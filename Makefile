@@ -1,0 +1,81 @@
+# `make` shows what there is. Every target does its own set-up, and does nothing that is done already.
+PYTHON ?= python3
+VENV ?= .venv
+RUNTIME ?= docker
+BIN := $(VENV)/bin
+
+# python:3.12 where the engine has it, else the one that images/base/build made
+IMAGE ?= $(or $(OHSANDBOX_TEST_IMAGE),$(shell docker image inspect python:3.12 >/dev/null 2>&1 && echo python:3.12 || echo ohsandbox-base:debian))
+SLIM_IMAGE = $(if $(filter python:3.12,$(IMAGE)),python:3.12-slim,$(IMAGE))
+
+# what a build may need of this machine: its certificates, its package index
+CA_BUNDLE = $(or $(SSL_CERT_FILE),$(wildcard /etc/ssl/certs/ca-certificates.crt))
+PIP_VARIABLES := PIP_INDEX_URL PIP_EXTRA_INDEX_URL
+SECRETS = $(if $(CA_BUNDLE),--secret 'id=ca$(comma)src=$(CA_BUNDLE)') \
+  $(if $(PIP_CONFIG_FILE),--secret 'id=pip.conf$(comma)src=$(PIP_CONFIG_FILE)') \
+  $(foreach variable,$(PIP_VARIABLES),$(if $($(variable)),--secret id=$(variable)))
+comma := ,
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test unit lint bench images dev clean install engine plugins bases
+
+help: ## this table
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## .venv with ohsandbox and its development tools
+	@cmp -s pyproject.toml $(VENV)/installed-for || $(MAKE) --no-print-directory install
+
+demo: setup ## an agent at work in a container, no key needed (RUNTIME=cli: on this host, without one)
+ifeq ($(RUNTIME),cli)
+	@$(BIN)/ohsandbox demo --runtime cli
+else
+	@.ci/engine start || { echo "Or, on this host and with no sandbox around it: make demo RUNTIME=cli" >&2; exit 4; }
+	@images/base/build debian
+	@$(BIN)/ohsandbox demo --image $(IMAGE)
+endif
+
+test: lint engine plugins bases ## lint, types and every test; junit.xml
+	@.ci/pytest --junitxml=junit.xml
+
+unit: setup ## the tests that need no engine
+	@$(BIN)/python -m pytest -m 'not docker'
+
+lint: setup ## ruff and mypy --strict
+	@.ci/timed "ruff check" $(BIN)/ruff check .
+	@.ci/timed "ruff format --check" $(BIN)/ruff format --check .
+	@.ci/timed "mypy --strict" $(BIN)/mypy
+
+bench: setup engine bases ## milliseconds a command, a file, a step (PEERS=1: of other projects, too)
+	@OHSANDBOX_TEST_IMAGE=$(IMAGE) $(BIN)/python -m tests.bench $(if $(PEERS),--peers)
+
+images: engine plugins bases ## the images: ohsandbox-default for agents, ohsandbox itself
+	@.ci/timed "Building ohsandbox-default on $(IMAGE)" \
+	  docker build --tag ohsandbox-default --build-arg BASE_IMAGE=$(IMAGE) $(SECRETS) images/default
+	@.ci/timed "Building ohsandbox on $(SLIM_IMAGE)" \
+	  docker build --tag ohsandbox --build-arg BASE_IMAGE=$(SLIM_IMAGE) $(SECRETS) .
+
+dev: engine plugins bases ## a shell in the development container
+	@BASE_IMAGE=$(IMAGE) SSL_CERT_FILE=$(CA_BUNDLE) docker compose run --build --rm dev
+
+clean: ## remove what make made here; images stay
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist junit.xml
+
+# --- set-up ------------------------------------------------------------------------------------
+
+install:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$$($(PYTHON) --version) is too old: ohsandbox needs 3.11. Name a newer one: make setup PYTHON=python3.12" >&2; exit 2; }
+	@[ -x $(BIN)/python ] || .ci/timed "Creating $(VENV)" $(PYTHON) -m venv $(VENV)
+	@.ci/timed "Installing ohsandbox and its development tools" \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@cp pyproject.toml $(VENV)/installed-for
+
+engine:
+	@.ci/engine start
+
+plugins:
+	@.ci/engine plugins
+
+bases:
+	@images/base/build

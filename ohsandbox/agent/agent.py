@@ -1,0 +1,197 @@
+"""`Agent`: one step is one request to the model, and the tool calls that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox import events
+from ohsandbox.agent.calls import PlannedCall, response_to_actions
+from ohsandbox.agent.history import EMPTY_ANSWER, History
+from ohsandbox.agent.prompt import render_system_prompt
+from ohsandbox.errors import OhsandboxError, SandboxFileError, ToolError, UsageError
+from ohsandbox.events import EventBody, ToolResult
+from ohsandbox.schema import ErrorObservation, Observation, text_of
+from ohsandbox.tool import Tool, ToolDefinition, cut_middle, resolve_tool
+from ohsandbox.tools import DEFAULT_TOOLS, AgentFinishAction
+
+if TYPE_CHECKING:
+    from ohsandbox.llm import ChatModel, ChatResponse
+    from ohsandbox.llm.events import OnEvent
+    from ohsandbox.state import ConversationState
+
+ToolsMap = dict[str, ToolDefinition[Any, Any]]
+Step = Generator[EventBody, None, "StepOutcome"]
+
+MAX_EMPTY_RETRIES = 3
+"""A model that says nothing four times in a row will not say something the fifth time."""
+
+MAX_RESULT_CHARS = 100_000
+"""The last bound on any tool's result; the tools that ship cut at 30,000 themselves."""
+
+NUDGE = (
+    "Your last reply was empty. Go on with the task by calling a tool, or answer the user in words; "
+    "call finish when the task is done."
+)
+
+
+class StepOutcome(Enum):
+    """What follows a step."""
+
+    CONTINUE = "continue"
+    """The model has the next word."""
+    IDLE = "idle"
+    """The user has."""
+    FINISHED = "finished"
+    """The model called `finish`."""
+
+
+class Agent:
+    """A model, its tools and its prompt. Holds no conversation: one agent may serve several at a time."""
+
+    def __init__(
+        self,
+        llm: ChatModel | None = None,
+        tools: Sequence[str | Tool | ToolDefinition[Any, Any]] | None = None,
+        microagents: Sequence[str] | None = None,
+        system_prompt: str | None = None,
+        system_prompt_extensions: Sequence[str] | None = None,
+    ) -> None:
+        """Put an agent together; nothing is loaded yet.
+
+        Args:
+            llm: the model; None lets the conversation open the one that the settings name.
+            tools: registered names, specs, or definitions; None is `DEFAULT_TOOLS`.
+            microagents: knowledge put at the end of the prompt.
+            system_prompt: takes the place of ours, as it is.
+            system_prompt_extensions: paragraphs put after the prompt.
+        """
+        self.llm = llm
+        self.tools = tuple(DEFAULT_TOOLS if tools is None else tools)
+        self.microagents = tuple(microagents or ())
+        self.system_prompt = system_prompt
+        self.system_prompt_extensions = tuple(system_prompt_extensions or ())
+
+    def with_llm(self, llm: ChatModel) -> Agent:
+        """The same agent on another model."""
+        return Agent(llm, self.tools, self.microagents, self.system_prompt, self.system_prompt_extensions)
+
+    def initialize(self, state: ConversationState) -> ToolsMap:
+        """The tools, made for the conversation, by name.
+
+        Raises:
+            UsageError: a name is not registered, a tool cannot be made, or two have the same name.
+        """
+        tools_map: ToolsMap = {}
+        for entry in self.tools:
+            spec = Tool(name=entry) if isinstance(entry, str) else entry
+            made = [spec] if isinstance(spec, ToolDefinition) else resolve_tool(spec, state)
+            for tool in made:
+                if tool.name in tools_map:
+                    raise UsageError(f"Two tools are named {tool.name!r}. Leave one out, or rename it.")
+                tools_map[tool.name] = tool
+        return tools_map
+
+    def system_message(self, state: ConversationState, tools_map: ToolsMap) -> EventBody:
+        """The event with the exact prompt and the tools offered."""
+        prompt = render_system_prompt(
+            tool_names=tools_map,
+            runtime=state.runtime,
+            system_prompt=self.system_prompt,
+            extensions=self.system_prompt_extensions,
+            microagents=self.microagents,
+        )
+        return events.system_message(prompt, tools=[tool.to_openai_tool() for tool in tools_map.values()])
+
+    def step(
+        self,
+        tools_map: ToolsMap,
+        history: History,
+        *,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        on_event: OnEvent | None = None,
+    ) -> Step:
+        """Ask the model once and do what it says, yielding each event before the next thing happens.
+
+        Whoever drives this stores an event, and adds it to history, before asking for the next: so a `tool_call` is
+        durable before its tool runs. Returns what follows (as the generator's value).
+
+        Raises:
+            ModelError: the model gave no answer.
+            SandboxUnavailable: the sandbox went away while a tool ran; the call stays without a result.
+        """
+        if self.llm is None:
+            raise UsageError("The agent has no model. Give it one: Agent(llm=open_model(LLMConfig(model=...))).")
+        messages = history.messages()
+        if history.empty_answers:
+            messages.append({"role": "user", "content": NUDGE})
+        offered = [tool.to_openai_tool() for tool in tools_map.values()]
+        response = self.llm.send(messages, offered, tool_choice, on_event=on_event)
+        if response.is_empty:
+            return (yield from _ask_again(response, attempt=history.empty_answers + 1))
+        planned = response_to_actions(response, tools_map, taken_ids=history.call_ids)
+        if planned:
+            return (yield from _run_calls(planned))
+        yield _words(response)
+        return StepOutcome.IDLE
+
+
+def _words(response: ChatResponse) -> EventBody:
+    choice = response.choices[0]
+    return events.assistant_message(
+        choice.message.content,
+        response_id=response.id,
+        finish_reason=choice.finish_reason,
+        usage=response.usage.model_dump(),
+        cost_usd=response.cost_usd,
+    )
+
+
+def _ask_again(response: ChatResponse, *, attempt: int) -> Step:
+    facts = {"attempt": attempt, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
+    if attempt <= MAX_EMPTY_RETRIES:
+        message = f"The model's answer was empty; it is asked again ({attempt} of {MAX_EMPTY_RETRIES})."
+        yield events.retry(code=EMPTY_ANSWER, message=message, **facts)
+        return StepOutcome.CONTINUE
+    message = f"The model gave {attempt} empty answers in a row. Say how to go on, or use another model."
+    yield events.notice(code=EMPTY_ANSWER, message=message, **facts)
+    return StepOutcome.IDLE
+
+
+def _run_calls(planned: Sequence[PlannedCall]) -> Step:
+    finished = False
+    for call in planned:
+        yield call.event
+        refusal = "Not executed: `finish` came before it in the same reply." if finished else call.refusal
+        observation = ErrorObservation(message=refusal) if refusal else _execute(call)
+        yield events.tool_result(
+            tool_call_id=call.tool_call_id,
+            name=call.name,
+            result=to_tool_result(observation),
+            details=events.short_fields(observation.model_dump()),
+        )
+        finished = finished or (isinstance(call.action, AgentFinishAction) and not observation.is_error)
+    return StepOutcome.FINISHED if finished else StepOutcome.CONTINUE
+
+
+def _execute(call: PlannedCall) -> Observation:
+    """The observation; a tool's failure is one too, a sandbox's or an interrupt is not."""
+    assert call.tool is not None  # noqa: S101 - a call without refusal has its tool
+    try:
+        observation: Observation = call.tool(call.action)
+    except SandboxFileError as error:
+        return ErrorObservation(message=f"{error.filename}: {error.strerror}")
+    except (ToolError, UsageError) as error:  # a runtime that refuses what the model gave: a NUL, a directory
+        return ErrorObservation(message=str(error))
+    except OhsandboxError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a fault in a tool is the model's to hear, whatever it is
+        return ErrorObservation(message=f"Tool {call.name!r} failed: {type(error).__name__}: {error}")
+    return observation
+
+
+def to_tool_result(observation: Observation) -> ToolResult:
+    """The observation as log and model see it, bounded."""
+    text = cut_middle(text_of(observation), limit_chars=MAX_RESULT_CHARS)
+    return ToolResult.failed(text) if observation.is_error else ToolResult.ok(text)

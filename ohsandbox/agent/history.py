@@ -1,0 +1,132 @@
+"""What the model is shown: the log's events as OpenAI messages."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from ohsandbox.events import ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ohsandbox.events import SDKEvent
+
+OUTCOME_UNKNOWN = (
+    "Interrupted: the outcome is unknown. The call may have run, in part or whole, and is not repeated by itself. "
+    "Check the state before you go on."
+)
+
+EMPTY_ANSWER = "EmptyAnswer"
+"""The code of the retry and notice events about an answer without text and without calls."""
+
+
+class History:
+    """The messages of a conversation, kept up to date one event at a time: a step costs the same at any length.
+
+    What holds of `messages()`: the system message stands first; an assistant message with tool calls is followed by
+    exactly one tool message a call, in their order, and then by what the user said meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()  # the user may speak while the loop builds a request
+        self._system: dict[str, Any] | None = None
+        self._messages: list[dict[str, Any]] = []
+        self._response: tuple[str, dict[str, Any]] | None = None
+        """The response whose calls are being answered, and its message."""
+        self._unanswered: dict[str, str] = {}
+        self._said_meanwhile: list[dict[str, Any]] = []
+        self.call_ids: set[str] = set()
+        """Every tool call id so far; a new one must be none of them."""
+        self.empty_answers = 0
+        """How many answers in a row were empty."""
+
+    @classmethod
+    def from_events(cls, events: Iterable[SDKEvent]) -> Self:
+        """The history of a whole log."""
+        history = cls()
+        for event in events:
+            history.add(event)
+        return history
+
+    @property
+    def system_prompt(self) -> dict[str, Any] | None:
+        """The data of the last system_message event."""
+        return self._system
+
+    @property
+    def unanswered(self) -> dict[str, str]:
+        """Calls without a result, id -> tool name, in order."""
+        return dict(self._unanswered)
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether the model has the next word: the last message is the user's or a tool's."""
+        last = self._messages[-1]["role"] if self._messages else None
+        return bool(self._unanswered or self._said_meanwhile) or last in {"user", "tool"}
+
+    def add(self, event: SDKEvent) -> None:
+        """Take in the next event."""
+        with self._guard:
+            self._add(event)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """All messages, for the next request. A call without a result is answered "interrupted" first.
+
+        The list is the caller's; the messages in it are not to be changed.
+        """
+        with self._guard:
+            self._close_response()
+            system = [] if self._system is None else [{"role": "system", "content": self._system["content"]}]
+            return [*system, *self._messages]
+
+    def _add(self, event: SDKEvent) -> None:
+        data = event.data
+        if event.type == "retry":
+            self.empty_answers += data["code"] == EMPTY_ANSWER
+        elif event.type == "system_message":
+            self._system = data
+        elif event.type == "user_message":
+            self.empty_answers = 0
+            queue = self._messages if self._response is None else self._said_meanwhile
+            queue.append({"role": "user", "content": data["content"]})
+        elif event.type == "assistant_message":
+            self._close_response()
+            self.empty_answers = 0
+            self._messages.append({"role": "assistant", "content": data["content"]})
+        elif event.type == "tool_call":
+            self.empty_answers = 0
+            self._add_call(data)
+        elif event.type == "tool_result" and data["tool_call_id"] in self._unanswered:
+            self._answer(data["tool_call_id"], data["result"])
+
+    def _add_call(self, data: dict[str, Any]) -> None:
+        if self._response is None or self._response[0] != data["response_id"] or data["call_index"] == 0:
+            self._close_response()
+            message: dict[str, Any] = {"role": "assistant", "content": data.get("thought") or "", "tool_calls": []}
+            self._messages.append(message)
+            self._response = (data["response_id"], message)
+        function = {"name": data["name"], "arguments": data["arguments"]}
+        call = {"id": data["tool_call_id"], "type": "function", "function": function}
+        self._response[1]["tool_calls"].append(call)
+        self._unanswered[data["tool_call_id"]] = data["name"]
+        self.call_ids.add(data["tool_call_id"])
+
+    def _answer(self, tool_call_id: str, result: dict[str, Any]) -> None:
+        del self._unanswered[tool_call_id]
+        content = {key: value for key, value in result.items() if value is not None}
+        text = json.dumps(content, ensure_ascii=False)
+        self._messages.append({"role": "tool", "tool_call_id": tool_call_id, "content": text})
+
+    def _close_response(self) -> None:
+        for tool_call_id in list(self._unanswered):
+            self._answer(tool_call_id, ToolResult.failed(OUTCOME_UNKNOWN).model_dump())
+        self._response = None
+        self._messages.extend(self._said_meanwhile)
+        self._said_meanwhile.clear()
+
+
+def messages_from_events(events: Iterable[SDKEvent]) -> list[dict[str, Any]]:
+    """The OpenAI messages that a log stands for. Pure: the same events give the same messages."""
+    return History.from_events(events).messages()

@@ -1,0 +1,395 @@
+"""`Conversation`: runs an agent in a thread, and stores each event before the next thing happens."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ohsandbox import events
+from ohsandbox.agent import Agent, History, StepOutcome
+from ohsandbox.conversation.delivery import Delivery
+from ohsandbox.conversation.limits import Limits, Spending
+from ohsandbox.conversation.opening import default_runtime, limits_of, with_model
+from ohsandbox.conversation.store import (
+    ConversationMetadata,
+    ConversationStore,
+    FileConversationStore,
+    check_id,
+    default_root,
+    new_id,
+    title_of,
+)
+from ohsandbox.errors import LimitReachedError, OhsandboxError, UsageError
+from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
+from ohsandbox.persistence import EventLog, read_events
+from ohsandbox.settings import Settings
+from ohsandbox.state import ConversationState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.agent.agent import ToolsMap
+    from ohsandbox.llm import ChatModel
+    from ohsandbox.llm.events import LLMEvent
+    from ohsandbox.runtime.base import Runtime
+
+STOP_TIMEOUT_S = 20.0
+"""The runtime's kill ladder is bounded to 15 s; a little more for the event after it."""
+
+_INTERRUPT_EVERY_S = 0.5
+"""An interrupt can come before the command it is meant for; it is repeated until the run has ended."""
+
+
+class Conversation:
+    """An agent at work for a user, in a sandbox, with everything on disk.
+
+    The loop runs in a thread of its own from `send_message` until the model answers in words (IDLE), calls `finish`
+    (FINISHED), fails or reaches a limit (ERROR), or `stop` is called (CANCELED); then another message may follow.
+    """
+
+    def __init__(  # noqa: PLR0917 - the seed document's order
+        self,
+        agent: Agent | None = None,
+        runtime: Runtime | None = None,
+        persist_dir: Path | str | None = None,
+        metadata_store: ConversationStore | None = None,
+        conversation_id: str | None = None,
+        user_id: str | None = None,
+        *,
+        settings: Settings | None = None,
+        limits: Limits | None = None,
+        tool_choice: str = "auto",
+    ) -> None:
+        """Put a conversation together; nothing is opened, started or written before `start` or the first message.
+
+        Args:
+            agent: None, or one without a model, takes the model of the settings.
+            runtime: None is a DockerRuntime by the settings. One that is not running is started with the first
+                message and closed by `close`; one that runs already stays the caller's.
+            persist_dir: the directory of all conversations; None is `~/.ohsandbox/conversations`.
+            metadata_store: None keeps `metadata.json` beside the log.
+            conversation_id: None is a fresh one; that of an existing log goes on from it.
+            user_id: kept in the metadata.
+            settings: None reads the settings file when it is needed.
+            limits: None takes those of the settings where they are read, else the defaults.
+            tool_choice: for the first request of each run; "required" forces a tool call. Later ones are "auto".
+
+        Raises:
+            UsageError: the id is not allowed, or HOME is not set and persist_dir is None.
+        """
+        self.id = new_id() if conversation_id is None else check_id(conversation_id)
+        root = default_root() if persist_dir is None else Path(persist_dir)
+        self.directory = root / self.id
+        self.agent = agent or Agent()
+        self.runtime = runtime
+        self.user_id = user_id
+        self.error: BaseException | None = None
+        """What ended the last run with ERROR; its `exit_code` is the command's."""
+        self.limits = limits or Limits()
+        self._limits_given = limits is not None
+        self._settings = settings
+        self._store = metadata_store or FileConversationStore(root)
+        self._tool_choice = tool_choice
+        self._guard = threading.RLock()
+        self._status = ConversationStatus.IDLE
+        self._log: EventLog | None = None
+        self._closed = False
+        self._history = History()
+        self._spending = Spending()
+        self._delivery: Delivery[SDKEvent] = Delivery()
+        self._stream: Delivery[LLMEvent] = Delivery()
+        self._tools_map: ToolsMap | None = None
+        self._owns_runtime = False
+        self._thread: threading.Thread | None = None
+        self._spoken_to = False
+        self._canceled = threading.Event()
+        self._settled = threading.Event()
+        self._settled.set()
+
+    # --- for the user -----------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Open the log, take in what it holds, open the model. Twice is fine; `send_message` does it too.
+
+        Raises:
+            ConversationOpenError: another process has the conversation.
+            LogCorruptError: its log is damaged.
+            UsageError: the directory cannot be used, or no model is named.
+        """
+        with self._guard:
+            if self._closed:
+                raise UsageError(f"Conversation {self.id!r} is closed. Make a new Conversation with its id to go on.")
+            if self._log is None:
+                self._open_model()
+                self._open_log()
+        self._delivery.flush()
+        return self
+
+    def send_message(self, text: str) -> None:
+        """Say something. Starts the loop where none runs; a running one hears it with its next request.
+
+        Raises:
+            LogWriteError: the message could not be stored; nothing is started.
+            Everything that `start` raises.
+        """
+        self.start()
+        with self._guard:
+            self._record(events.user_message(text))
+            self._keep_metadata(text)
+            self._spoken_to = True
+            if self._thread is None:
+                self._begin_run()
+        self._delivery.flush()
+
+    def run(self, text: str, timeout_s: float | None = None) -> ConversationStatus:
+        """Say something and wait: `send_message`, then `wait`."""
+        self.send_message(text)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float | None = None) -> ConversationStatus:
+        """The status when the loop has ended and callbacks have heard of it; RUNNING if timeout_s ran out first."""
+        self._settled.wait(timeout_s)
+        return self.status()
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus:
+        """Cancel what runs, tool and request alike, and wait for the loop to end; with nothing running, a no-op.
+
+        Returns the status: CANCELED, or RUNNING if it did not end in time or a callback called this.
+        """
+        with self._guard:
+            thread = self._thread
+            if thread is not None:
+                self._canceled.set()
+        if thread is None:
+            return self.status()
+        deadline = time.monotonic() + timeout_s
+        while not self._settled.is_set():
+            self._interrupt()
+            if thread is threading.current_thread() or time.monotonic() >= deadline:
+                break
+            self._settled.wait(min(_INTERRUPT_EVERY_S, timeout_s))
+        return self.status()
+
+    def status(self) -> ConversationStatus:
+        """Where the conversation stands."""
+        return self._status
+
+    def register_callback(self, callback: Callable[[SDKEvent], None]) -> None:
+        """Call with every event from now on, in order, after it is stored. One that fails is logged and goes on."""
+        self._delivery.register(callback)
+
+    def register_stream(self, callback: Callable[[LLMEvent], None]) -> None:
+        """Call with what the model's client tells while it works: pieces of text, retries, warnings."""
+        self._stream.register(callback)
+
+    def events(self) -> list[SDKEvent]:
+        """Everything in the log so far, read from disk."""
+        return read_events(self.directory)
+
+    def close(self) -> None:
+        """Stop what runs, close the tools, the runtime if the conversation started it, and the log. Twice is fine."""
+        self.stop()
+        with self._guard:
+            self._closed = True
+            for tool in (self._tools_map or {}).values():
+                tool.close()
+            if self._owns_runtime and self.runtime is not None:
+                self.runtime.close()
+                self._owns_runtime = False
+            if self._log is not None:
+                self._log.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def _open_model(self) -> None:
+        if self.agent.llm is None:
+            self.agent = with_model(self.agent, self._loaded_settings())
+        if self._settings is not None and not self._limits_given:
+            self.limits = limits_of(self._settings)
+        self._llm.preload()
+
+    def _open_log(self) -> None:
+        log = EventLog(self.directory, conversation_id=self.id)
+        for event in log.recovered:
+            self._take_in(event)
+            if event.type == "status_update":
+                self._status = ConversationStatus(event.data["status"])
+        if self._status is ConversationStatus.RUNNING:
+            self._status = ConversationStatus.IDLE  # the process that ran it is dead: we hold its lock
+        self._log = log
+        log.recovered.clear()
+        self._keep_metadata()
+
+    def _prepare(self) -> ToolsMap:
+        """Start the sandbox, make the tools, store the system message where it changed."""
+        if self._tools_map is None:
+            runtime = self.runtime or default_runtime(self._loaded_settings())
+            if not runtime.is_alive():
+                self._owns_runtime = True
+                runtime.start()
+            self.runtime = runtime
+            state = ConversationState(conversation_id=self.id, runtime=runtime, user_id=self.user_id)
+            tools_map = self.agent.initialize(state)
+            system_message = self.agent.system_message(state, tools_map)
+            if self._history.system_prompt != system_message.data:
+                self._emit(system_message)
+            self._tools_map = tools_map
+        return self._tools_map
+
+    def _loaded_settings(self) -> Settings:
+        if self._settings is None:
+            self._settings = Settings.load()
+        return self._settings
+
+    @property
+    def _llm(self) -> ChatModel:
+        if self.agent.llm is None:
+            raise UsageError("The agent has no model. Give it one, or name one in the settings.")
+        return self.agent.llm
+
+    def _keep_metadata(self, text: str = "") -> None:
+        """Store what is known; the first message's beginning becomes the title."""
+        now = datetime.now(UTC)
+        known = self._store.load(self.id)
+        metadata = known or ConversationMetadata(
+            conversation_id=self.id, created_at=now, user_id=self.user_id, model=self._llm.name
+        )
+        metadata = metadata.model_copy(update={"title": metadata.title or title_of(text)})
+        if metadata != known:
+            self._store.save(metadata)
+
+    # --- the loop, in its own thread --------------------------------------------------------------
+
+    def _begin_run(self) -> None:
+        self._canceled.clear()
+        self._settled.clear()
+        self.error = None
+        self._set_status(ConversationStatus.RUNNING)
+        self._thread = threading.Thread(target=self._run, name=f"ohsandbox-{self.id}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            status, error = self._run_once()
+            with self._guard:
+                if self._spoken_to and status in {ConversationStatus.IDLE, ConversationStatus.FINISHED}:
+                    continue  # the user spoke after the model's last request
+                self._end_run(status, error)
+            break
+        self._delivery.flush()
+        with self._guard:
+            if self._thread is None:
+                self._settled.set()
+
+    def _run_once(self) -> tuple[ConversationStatus, BaseException | None]:
+        """Steps until there is a status other than RUNNING."""
+        try:
+            tools_map = self._prepare()
+            self._spending.begin_run()
+            outcome: StepOutcome | None = StepOutcome.CONTINUE
+            while outcome is StepOutcome.CONTINUE and not self._canceled.is_set():
+                outcome = self._step(tools_map)
+        except BaseException as error:  # noqa: BLE001 - the thread's last frame: whatever it is becomes the status
+            return self._status_after(error)
+        if self._canceled.is_set() or outcome is None:
+            return ConversationStatus.CANCELED, None
+        done = outcome is StepOutcome.FINISHED
+        return (ConversationStatus.FINISHED if done else ConversationStatus.IDLE), None
+
+    def _step(self, tools_map: ToolsMap) -> StepOutcome | None:
+        """One step, each event stored before the next thing happens; None where it was cut short by `stop`."""
+        self._spending.check(self.limits)
+        tool_choice = self._tool_choice if self._spending.iterations == 0 else "auto"
+        self._spending.iterations += 1
+        with self._guard:
+            self._spoken_to = False
+        step = self.agent.step(tools_map, self._history, tool_choice=tool_choice, on_event=self._hear_model)
+        with contextlib.closing(step):
+            while True:
+                try:
+                    body = next(step)
+                except StopIteration as stopped:
+                    outcome: StepOutcome = stopped.value
+                    return outcome
+                self._emit(body)
+                if self._canceled.is_set():
+                    self._answer_unstarted(body)
+                    return None
+
+    def _answer_unstarted(self, body: EventBody) -> None:
+        if body.type == "tool_call":
+            result = events.ToolResult.failed("Not executed: the user stopped the run before it began.")
+            call_id, name = body.data["tool_call_id"], body.data["name"]
+            self._emit(events.tool_result(tool_call_id=call_id, name=name, result=result))
+
+    def _status_after(self, error: BaseException) -> tuple[ConversationStatus, BaseException | None]:
+        from ohsandbox.llm import ModelCanceledError  # noqa: PLC0415 - the model's package is loaded by now
+
+        if isinstance(error, KeyboardInterrupt) or (self._canceled.is_set() and isinstance(error, ModelCanceledError)):
+            return ConversationStatus.CANCELED, None
+        return ConversationStatus.ERROR, error
+
+    def _end_run(self, status: ConversationStatus, error: BaseException | None) -> None:
+        self._thread = None
+        self.error = error
+        self._status = status
+        with contextlib.suppress(OhsandboxError):  # a log that failed: `error` says so already
+            if error is not None:
+                self._record(_error_event(error))
+            self._set_status(status)
+
+    def _interrupt(self) -> None:
+        """End what the loop waits for."""
+        self._llm.cancel()
+        if self._history.unanswered and self.runtime is not None:
+            with contextlib.suppress(OhsandboxError):  # a sandbox that is gone needs no interrupt
+                self.runtime.interrupt()
+
+    def _hear_model(self, event: LLMEvent) -> None:
+        if event.type == "retry":
+            facts: dict[str, Any] = {"attempt": event.attempt, "wait_s": event.wait_s}
+            self._emit(events.retry(code="ModelRetry", message=event.reason, **facts))
+        elif event.type == "warning":
+            self._emit(events.notice(code="ModelWarning", message=event.text))
+        self._stream.put(event)
+        self._stream.flush()
+
+    # --- storing ----------------------------------------------------------------------------------
+
+    def _emit(self, body: EventBody) -> None:
+        with self._guard:
+            self._record(body)
+        self._delivery.flush()
+
+    def _record(self, body: EventBody) -> None:
+        """Store an event and take it in; callbacks hear of it at the next flush."""
+        if self._log is None:
+            raise UsageError(f"Conversation {self.id!r} is not started.")
+        event = self._log.append(body)
+        self._take_in(event)
+        self._delivery.put(event)
+
+    def _take_in(self, event: SDKEvent) -> None:
+        self._history.add(event)
+        self._spending.add(event)
+
+    def _set_status(self, status: ConversationStatus) -> None:
+        self._status = status
+        self._record(events.status_update(status))
+
+
+def _error_event(error: BaseException) -> EventBody:
+    if not isinstance(error, OhsandboxError):
+        return events.error(code=type(error).__name__, message=f"{type(error).__name__}: {error}")
+    code = error.code if isinstance(error, LimitReachedError) else type(error).__name__
+    return events.error(code=code, message=str(error), exit_code=error.exit_code)

@@ -1,0 +1,162 @@
+"""Every error that ohsandbox raises, and who hears of it.
+
+    OhsandboxError
+    ├── ToolError                     told to the model; the loop goes on
+    │   ├── UnknownToolError          (LookupError)
+    │   ├── ToolArgumentsError        (ValueError)
+    │   └── SandboxFileError          (OSError, and the builtin of its errno: FileNotFoundError, ...)
+    ├── UsageError                    (ValueError) a wrong argument, setting or file; exit code 2
+    │   ├── UnknownUserError          (LookupError) the sandbox has no such user
+    │   ├── WorkdirError              (FileNotFoundError or NotADirectoryError)
+    │   └── UnknownSessionError       (LookupError)
+    ├── ConversationOpenError         another process has it; exit code 3
+    ├── LogCorruptError               the event log was damaged in the middle; exit code 1
+    ├── LimitReachedError             iterations, time, tokens or cost; exit code 1
+    ├── SandboxUnavailable            the sandbox or its engine cannot serve; exit code 4
+    │   ├── EngineUnavailable         (ConnectionError) no engine answers
+    │   ├── ImageUnavailable          the image cannot be had, or cannot run
+    │   ├── SandboxPaused
+    │   └── SandboxGone               removed, or dead and past revival
+    └── ModelError                    the model or its provider; exit code 5
+
+`ToolError` is the one branch that a model is told of. Everything else ends the run.
+A non-zero exit code of a command is a result, never an error.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import ClassVar
+
+
+class OhsandboxError(Exception):
+    """Root of the tree. `str(error)` is one line: fact, value, remedy."""
+
+    exit_code: ClassVar[int] = 1
+
+
+# --- told to the model ------------------------------------------------------------------------
+
+
+class ToolError(OhsandboxError):
+    """A tool could not do what it was asked; the model reads the message and may try again."""
+
+
+class UnknownToolError(ToolError, LookupError):
+    """The model called a tool that is not there."""
+
+
+class ToolArgumentsError(ToolError, ValueError):
+    """The arguments of a tool call are malformed; nothing ran."""
+
+
+class SandboxFileError(ToolError, OSError):
+    """A file of the sandbox could not be read or written: `errno`, `strerror` and `filename` are set.
+
+    `file_error` makes the right subclass, which is also the builtin that its errno stands for.
+    """
+
+
+class SandboxFileNotFoundError(SandboxFileError, FileNotFoundError):
+    """ENOENT."""
+
+
+class SandboxPermissionError(SandboxFileError, PermissionError):
+    """EACCES or EPERM."""
+
+
+class SandboxIsADirectoryError(SandboxFileError, IsADirectoryError):
+    """EISDIR."""
+
+
+class SandboxNotADirectoryError(SandboxFileError, NotADirectoryError):
+    """ENOTDIR."""
+
+
+_FILE_ERRORS: dict[int, type[SandboxFileError]] = {
+    errno.ENOENT: SandboxFileNotFoundError,
+    errno.EACCES: SandboxPermissionError,
+    errno.EPERM: SandboxPermissionError,
+    errno.EISDIR: SandboxIsADirectoryError,
+    errno.ENOTDIR: SandboxNotADirectoryError,
+}
+
+
+def file_error(number: int, reason: str, path: str) -> SandboxFileError:
+    """The error for `errno` number on path; also an instance of the builtin that Python maps the errno to."""
+    return _FILE_ERRORS.get(number, SandboxFileError)(number, reason, path)
+
+
+# --- ends the run -----------------------------------------------------------------------------
+
+
+class UsageError(OhsandboxError, ValueError):
+    """A wrong argument, setting or input file."""
+
+    exit_code = 2
+
+
+class UnknownUserError(UsageError, LookupError):
+    """The sandbox has no user of that name."""
+
+
+class WorkdirError(UsageError):
+    """The working directory asked for cannot be entered; always one of the two subclasses."""
+
+
+class WorkdirMissingError(WorkdirError, FileNotFoundError):
+    """There is no such directory in the sandbox."""
+
+
+class WorkdirNotADirectoryError(WorkdirError, NotADirectoryError):
+    """The path is there and is no directory."""
+
+
+class UnknownSessionError(UsageError, LookupError):
+    """No shell session of that name is open."""
+
+
+class ConversationOpenError(OhsandboxError):
+    """The conversation is open in another process."""
+
+    exit_code = 3
+
+
+class LogCorruptError(OhsandboxError):
+    """The event log is damaged before its last record."""
+
+
+class LimitReachedError(OhsandboxError):
+    """A limit of the conversation was reached; `code` says which (MaxIterations, MaxTime, MaxTokens, MaxCost)."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class SandboxUnavailable(OhsandboxError):  # noqa: N818 - the contract's name
+    """The sandbox or its engine cannot serve. Never the result of a command."""
+
+    exit_code = 4
+
+
+class EngineUnavailable(SandboxUnavailable, ConnectionError):
+    """No Docker engine answers where it was looked for."""
+
+
+class ImageUnavailable(SandboxUnavailable):
+    """The image is not here and cannot be pulled, or cannot run as a sandbox."""
+
+
+class SandboxPaused(SandboxUnavailable):
+    """The container is paused."""
+
+
+class SandboxGone(SandboxUnavailable):
+    """The container was removed, or died and could not be started again."""
+
+
+class ModelError(OhsandboxError):
+    """The model or its provider failed past retry; the message names the setting to look at."""
+
+    exit_code = 5

@@ -1,0 +1,250 @@
+"""`SDKEvent`: everything that happens in a conversation, one typed constructor a kind.
+
+A constructor makes an `EventBody` (type and data); the log stamps it with time, conversation and sequence number and so
+makes the `SDKEvent`. Everything in `data` is plain JSON: no NaN, no lone surrogate, no foreign object.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Literal, NamedTuple
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
+
+EventType = Literal[
+    "system_message",
+    "user_message",
+    "assistant_message",
+    "tool_call",
+    "tool_result",
+    "status_update",
+    "error",
+    "retry",
+    "notice",
+]
+
+MAX_RAW_ARGUMENTS_CHARS = 20_000
+"""Of arguments that are no JSON this much is kept beside the call: enough to see what went wrong, not 5 MB of it."""
+
+MAX_DETAIL_CHARS = 256
+"""A longer text of an observation is no detail."""
+
+_RESULT_FIELDS = frozenset({"text", "message", "output", "background_output", "command"})
+"""What stands in the result or the call already."""
+
+_MAX_DEPTH = 200
+"""Nesting past this is written as text; `json.dumps` gives up near 1000."""
+
+
+class ConversationStatus(Enum):
+    """Where a conversation stands."""
+
+    RUNNING = "RUNNING"
+    IDLE = "IDLE"
+    """The model answered in words; the person is asked."""
+    FINISHED = "FINISHED"
+    """The model called `finish`."""
+    ERROR = "ERROR"
+    CANCELED = "CANCELED"
+    """Stopped by the person."""
+
+
+class ToolResult(BaseModel):
+    """What a tool call came to, as the log and the model see it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    status: Literal["ok", "error"]
+    output: Any | None = None
+    error: str | None = None
+
+    @classmethod
+    def ok(cls, output: Any) -> ToolResult:
+        """The tool did what it was asked."""
+        return cls(status="ok", output=output)
+
+    @classmethod
+    def failed(cls, error: str) -> ToolResult:
+        """The tool could not; `error` tells the model why."""
+        return cls(status="error", error=error)
+
+
+class EventBody(NamedTuple):
+    """What happened, before the log stamps it."""
+
+    type: EventType
+    data: dict[str, Any]
+
+
+class SDKEvent(BaseModel):
+    """One record of the log."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: EventType
+    ts: AwareDatetime
+    """UTC; informative only, since clocks jump. Order is by `seq`."""
+    conversation_id: str
+    seq: int = Field(default=0, ge=0)
+    """Position in the log, from 0 without gaps."""
+    data: dict[str, Any]
+
+    @field_validator("ts")
+    @classmethod
+    def _in_utc(cls, value: datetime) -> datetime:
+        return value.astimezone(UTC)
+
+
+# --- constructors: the one place that knows what `data` holds ---------------------------------------
+
+
+def system_message(content: str, *, tools: Sequence[Mapping[str, Any]]) -> EventBody:
+    """The exact prompt and the tools offered: {content, tools}."""
+    return _body("system_message", content=content, tools=list(tools))
+
+
+def user_message(content: str) -> EventBody:
+    """What the person said: {content}."""
+    return _body("user_message", content=content)
+
+
+def assistant_message(
+    content: str,
+    *,
+    response_id: str,
+    finish_reason: str | None = None,
+    usage: Mapping[str, Any] | None = None,
+    cost_usd: float | None = None,
+) -> EventBody:
+    """An answer in words: {content, response_id, finish_reason, usage, cost_usd}."""
+    return _body(
+        "assistant_message",
+        content=content,
+        response_id=response_id,
+        finish_reason=finish_reason,
+        usage=usage,
+        cost_usd=cost_usd,
+    )
+
+
+def tool_call(
+    *,
+    tool_call_id: str,
+    name: str,
+    arguments: str,
+    response_id: str,
+    call_index: int,
+    total_calls: int,
+    thought: str | None = None,
+    security_risk: str | None = None,
+    raw_arguments: str | None = None,
+    raw_name: str | None = None,
+    usage: Mapping[str, Any] | None = None,
+    cost_usd: float | None = None,
+) -> EventBody:
+    """One call of a response, stored before it runs.
+
+    `arguments` is always a JSON object as text: as the model sent it, or "{}" with what it sent in `raw_arguments`.
+    `thought`, `usage` and `cost_usd` belong to the response and stand on its first call (call_index 0) only.
+    """
+    data: dict[str, Any] = {
+        "tool_call_id": tool_call_id,
+        "name": name,
+        "arguments": arguments,
+        "response_id": response_id,
+        "call_index": call_index,
+        "total_calls": total_calls,
+    }
+    extras = {
+        "thought": thought,
+        "security_risk": security_risk,
+        "raw_arguments": raw_arguments and raw_arguments[:MAX_RAW_ARGUMENTS_CHARS],
+        "raw_name": raw_name,
+        "usage": usage,
+        "cost_usd": cost_usd,
+    }
+    data.update({key: value for key, value in extras.items() if value is not None})
+    return _body("tool_call", **data)
+
+
+def tool_result(
+    *, tool_call_id: str, name: str, result: ToolResult, details: Mapping[str, Any] | None = None
+) -> EventBody:
+    """The one answer to a call: {tool_call_id, name, result, details}.
+
+    `details` are the observation's short fields (exit_code, cwd, running, ...), for a person's eyes.
+    """
+    return _body(
+        "tool_result",
+        tool_call_id=tool_call_id,
+        name=name,
+        result=result.model_dump(),
+        details=dict(details or {}),
+    )
+
+
+def status_update(status: ConversationStatus) -> EventBody:
+    """The conversation's status changed: {status}."""
+    return _body("status_update", status=status.value)
+
+
+def error(*, code: str, message: str, exit_code: int = 1) -> EventBody:
+    """The run ended: {code, message, exit_code}; message is one line."""
+    return _body("error", code=code, message=" ".join(message.split()), exit_code=exit_code)
+
+
+def retry(*, code: str, message: str, **facts: Any) -> EventBody:
+    """The model is asked again: {code, message, ...facts}."""
+    return _body("retry", code=code, message=message, **facts)
+
+
+def notice(*, code: str, message: str, **facts: Any) -> EventBody:
+    """Something a person should know; the run goes on: {code, message, ...facts}."""
+    return _body("notice", code=code, message=message, **facts)
+
+
+def _body(event_type: EventType, **data: Any) -> EventBody:
+    return EventBody(event_type, json_safe(data))
+
+
+# --- plain JSON -------------------------------------------------------------------------------------
+
+
+def clean_text(text: str) -> str:
+    """The text with each lone surrogate replaced by U+FFFD; a surrogate pair becomes its character."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def json_safe(value: Any, *, depth: int = 0) -> Any:
+    """A copy that every JSON parser reads back: NaN and infinities as text, foreign objects by `str`."""
+    if isinstance(value, str):
+        return clean_text(str(value))
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if depth >= _MAX_DEPTH:
+        return clean_text(f"<{type(value).__name__} nested too deep>")
+    if isinstance(value, Mapping):
+        return {clean_text(str(key)): json_safe(item, depth=depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_safe(item, depth=depth + 1) for item in value]
+    return clean_text(str(value))
+
+
+def short_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The scalars among an observation's fields that are short and stand nowhere else in the log."""
+    return {name: value for name, value in fields.items() if name not in _RESULT_FIELDS and _is_short(value)}
+
+
+def _is_short(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= MAX_DETAIL_CHARS
+    return value is None or isinstance(value, bool | int | float)

@@ -1,0 +1,195 @@
+"""Asking a provider through litellm. Imports litellm: import this module at first use only (it takes 2-4 s)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+"""Without it `import litellm` fetches its price list from GitHub, and retries where there is no network."""
+os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
+"""Without it `import litellm` loads the nearest `.env`, by which a repository could set a provider's address."""
+
+import httpx  # noqa: E402 - after the environment is set
+import litellm  # noqa: E402
+import openai  # noqa: E402
+from litellm.llms.custom_httpx.http_handler import HTTPHandler, get_ssl_configuration  # noqa: E402
+
+from ohsandbox.llm import faults  # noqa: E402
+from ohsandbox.llm.errors import ModelAuthenticationError  # noqa: E402
+from ohsandbox.llm.exchange import current  # noqa: E402
+from ohsandbox.llm.repair import count_of  # noqa: E402
+from ohsandbox.llm.stream import StreamedAnswer  # noqa: E402
+from ohsandbox.llm.wire import Guard  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from ohsandbox.llm.config import LLMConfig
+
+litellm.suppress_debug_info = True
+"""Without it litellm prints advice to stdout with each error."""
+logging.getLogger("LiteLLM").setLevel(logging.ERROR)
+"""It warns on stderr, by a handler of its own, of things that we handle."""
+
+_CONNECT_TIMEOUT_S = 20.0
+"""A host that does not accept a connection within this is not there; timeout_s is for one that thinks."""
+_NO_KEY = "none"
+"""For servers of one's own, which ask for no key while the client insists on one."""
+_HTTP_PROVIDERS = frozenset(
+    {
+        "anthropic",
+        "azure_ai",
+        "cohere_chat",
+        "deepseek",
+        "fireworks_ai",
+        "gemini",
+        "groq",
+        "hosted_vllm",
+        "mistral",
+        "ollama",
+        "ollama_chat",
+        "openrouter",
+        "together_ai",
+        "vertex_ai",
+        "xai",
+    }
+)
+"""Providers that litellm 1.106 asks by its HTTPHandler, and takes ours for; a test asks each."""
+
+
+class Answer(NamedTuple):
+    """A finished answer in OpenAI's form, and its price in US dollars."""
+
+    fields: dict[str, Any]
+    cost_usd: float | None
+
+
+class Unfinished(Exception):  # noqa: N818 - a stream that ended, not an error of anyone's making
+    """The stream ended without a finish reason: part of the answer is missing."""
+
+
+def new_guard() -> Guard:
+    """A client with the certificates that litellm is configured with (SSL_CERT_FILE, SSL_VERIFY, ...)."""
+    return Guard(get_ssl_configuration())
+
+
+def ask(config: LLMConfig, request: Mapping[str, Any], guard: Guard) -> Generator[str, None, Answer]:
+    """Send one request, without retries; yields text as it arrives where config.stream is set.
+
+    Args:
+        config: how to ask.
+        request: messages, and perhaps tools and tool_choice.
+        guard: the client to ask with.
+
+    Raises:
+        Unfinished: the stream ended early.
+        Exception: whatever litellm, openai or httpx raise.
+    """
+    model, provider, key, base_url = litellm.get_llm_provider(
+        config.model, config.custom_llm_provider, config.base_url, _secret(config)
+    )
+    settings = _settings(config) | dict(request)
+    client = _client(config, guard, provider=provider, key=key, base_url=base_url)
+    received = litellm.completion(**settings, client=client)
+    answer = (yield from _read(received)) if config.stream else received.model_dump()
+    return Answer(answer, _cost_usd(answer, model=model, provider=provider))
+
+
+def knows_tools(config: LLMConfig) -> bool:
+    """Whether litellm's list says that the model takes tools; False also where the model is not on it."""
+    try:
+        return bool(litellm.supports_function_calling(config.model, config.custom_llm_provider))
+    except Exception:  # noqa: BLE001 - a failed look-up is a no
+        return False
+
+
+def _settings(config: LLMConfig) -> dict[str, Any]:
+    """What litellm is called with, without the settings that are None."""
+    settings = {
+        "model": config.model,
+        "custom_llm_provider": config.custom_llm_provider,
+        "api_key": _secret(config),
+        "api_base": config.base_url,
+        "api_version": config.api_version,
+        "temperature": config.temperature,
+        "reasoning_effort": config.reasoning_effort,
+        "max_tokens": config.max_output_tokens,
+        "top_k": config.top_k,
+        "top_p": config.top_p,
+        "stream": config.stream or None,
+        "stream_options": {"include_usage": True} if config.stream else None,
+        "timeout": httpx.Timeout(config.timeout_s, connect=min(config.timeout_s, _CONNECT_TIMEOUT_S)),
+    }
+    ours = {"drop_params": True, "num_retries": 0, "max_retries": 0}
+    return {name: value for name, value in settings.items() if value is not None} | ours
+
+
+def _secret(config: LLMConfig) -> str | None:
+    return config.api_key.get_secret_value() if config.api_key else None
+
+
+def _client(config: LLMConfig, guard: Guard, *, provider: str, key: str | None, base_url: str | None) -> Any:
+    """Our client in the wrapping that litellm expects for the provider; None where it takes none of ours."""
+    if provider in _HTTP_PROVIDERS:
+        return HTTPHandler(client=guard.client)
+    if provider == "azure":
+        return _azure_client(config, guard)
+    if provider == "openai" or provider in litellm.openai_compatible_providers:
+        return _openai_client(config, guard, key=key, base_url=base_url)
+    return None
+
+
+def _openai_client(config: LLMConfig, guard: Guard, *, key: str | None, base_url: str | None) -> openai.OpenAI:
+    key = key or os.environ.get("OPENAI_API_KEY") or (_NO_KEY if config.base_url else None)
+    if key is None:
+        raise ModelAuthenticationError(
+            f"There is no key for model {config.model!r}. Set `api_key`, or OPENAI_API_KEY in the environment."
+        )
+    base_url = base_url or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
+    return openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=guard.client)
+
+
+def _azure_client(config: LLMConfig, guard: Guard) -> openai.AzureOpenAI | None:
+    """None where the settings do not say it all: litellm then completes them from the environment."""
+    if config.api_key is None or config.base_url is None or config.api_version is None:
+        return None
+    return openai.AzureOpenAI(
+        api_key=_secret(config),
+        azure_endpoint=config.base_url,
+        api_version=config.api_version,
+        max_retries=0,
+        http_client=guard.client,
+    )
+
+
+def _read(received: Any) -> Generator[str, None, dict[str, Any]]:
+    answer = StreamedAnswer()
+    for chunk in received:
+        text = answer.add(chunk.model_dump())
+        if text:
+            yield text
+    # litellm invents a final "stop" for a stream that just ends; these two hold what the provider said
+    if not (received.received_finish_reason or received.intermittent_finish_reason):
+        exchange = current()
+        exchange.refusal = exchange.refusal or _why_unfinished(exchange.content_type)
+        raise Unfinished
+    return answer.to_dict()
+
+
+def _why_unfinished(content_type: str) -> faults.Kind:
+    """No stream at all is the mark of a server that is not the API."""
+    return faults.UNREADABLE if "html" in content_type or content_type.startswith("application/json") else faults.CUT
+
+
+def _cost_usd(answer: Mapping[str, Any], *, model: str, provider: str) -> float | None:
+    """None where the provider told no usage, or litellm no price."""
+    counts = answer.get("usage") or {}
+    if not count_of(counts.get("prompt_tokens")):
+        return None
+    try:
+        usage = litellm.Usage(**counts)
+        return float(sum(litellm.cost_per_token(model=model, custom_llm_provider=provider, usage_object=usage)))
+    except Exception:  # noqa: BLE001 - a price that cannot be had is no failure of the answer
+        return None

@@ -1,0 +1,114 @@
+"""When a request is made again: waits, limits, and a sleep that can be ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
+from tenacity.stop import stop_base
+
+from ohsandbox.llm.events import RetryEvent
+from ohsandbox.llm.faults import Fault
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from ohsandbox.llm.config import LLMConfig
+    from ohsandbox.llm.response import ChatResponse
+
+RETRY_AFTER_LIMIT_S = 300.0
+"""A provider that asks for more is waited for this long only; the retries go on."""
+
+_BACK_OFF = wait_random_exponential(multiplier=2, min=1, max=60)
+"""Full jitter: uniform between 1 s and 2, 4, 8, ... 60 s, so that many conversations do not come back at once."""
+
+
+class Clock:
+    """Time as `send` sees it; tests pass one that does not wait."""
+
+    def now(self) -> float:
+        """Seconds of a clock that only goes forward."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float, canceled: threading.Event) -> None:
+        """Wait, or return as soon as canceled is set. Ctrl-C raises KeyboardInterrupt."""
+        canceled.wait(seconds)
+
+
+def retry_after_s(value: str | None, *, now: datetime | None = None) -> float | None:
+    """The seconds that a `Retry-After` header (RFC 9110 10.2.3: seconds or an HTTP date) asks for.
+
+    Returns:
+        More than 0 and at most RETRY_AFTER_LIMIT_S; None when there is nothing usable: absent, junk, zero or past.
+    """
+    try:
+        seconds = float(value or "")
+    except ValueError:
+        seconds = _seconds_until(value or "", now or datetime.now(UTC))
+    return min(seconds, RETRY_AFTER_LIMIT_S) if seconds > 0 and not math.isnan(seconds) else None
+
+
+def _seconds_until(date: str, now: datetime) -> float:
+    """0.0 where date is no HTTP date."""
+    try:
+        then = parsedate_to_datetime(date)
+        return (then if then.tzinfo else then.replace(tzinfo=UTC)).timestamp() - now.timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+
+
+class _PastDeadline(stop_base):
+    """No attempt starts after the deadline."""
+
+    def __init__(self, clock: Clock, deadline: float) -> None:
+        self._clock = clock
+        self._deadline = deadline
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        return self._clock.now() + retry_state.upcoming_sleep >= self._deadline
+
+
+def retrying(
+    config: LLMConfig,
+    *,
+    clock: Clock,
+    deadline: float,
+    canceled: threading.Event,
+    tell: Callable[[RetryEvent], None],
+) -> Retrying:
+    """A tenacity loop over a function that *returns* a Fault where it failed; giving up, it returns the last one.
+
+    Exceptions are not retried: KeyboardInterrupt and cancellation pass through.
+    """
+    return Retrying(
+        retry=retry_if_result(lambda result: isinstance(result, Fault) and result.kind.retryable),
+        wait=_wait_s,
+        stop=stop_after_attempt(config.num_retries + 1) | _PastDeadline(clock, deadline),
+        sleep=lambda seconds: clock.sleep(seconds, canceled),
+        before_sleep=lambda state: tell(_event(state)),
+        retry_error_callback=_last_result,
+    )
+
+
+def _wait_s(state: RetryCallState) -> float:
+    return retry_after_s(_fault(state).retry_after) or _BACK_OFF(state)
+
+
+def _event(state: RetryCallState) -> RetryEvent:
+    return RetryEvent(attempt=state.attempt_number, wait_s=state.upcoming_sleep, reason=str(_fault(state).error))
+
+
+def _fault(state: RetryCallState) -> Fault:
+    assert state.outcome is not None  # noqa: S101 - tenacity sets it before it asks for the wait
+    result = state.outcome.result()
+    assert isinstance(result, Fault)  # noqa: S101 - only faults are retried
+    return result
+
+
+def _last_result(state: RetryCallState) -> ChatResponse | Fault:
+    return _fault(state)

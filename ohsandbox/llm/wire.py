@@ -1,0 +1,134 @@
+"""The HTTP client that providers are asked with. Imports httpx: import this module at first use only."""
+
+from __future__ import annotations
+
+import json
+import socket
+import weakref
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from ohsandbox.llm import faults
+from ohsandbox.llm.exchange import Exchange, current
+from ohsandbox.llm.repair import repaired
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator
+
+LIMIT_BYTES = 32 * 1024 * 1024
+"""Most of a body, decompressed; the longest answers of today's models are under 1 MiB."""
+STREAM_LIMIT_BYTES = 4 * LIMIT_BYTES
+"""Most of a stream: each token travels in some 250 bytes of JSON."""
+_HEAD_BYTES = 512
+_KEEPALIVE_S = 60.0
+"""httpx closes idle connections after 5 s, less than most tools take; a TLS handshake costs two round trips."""
+_CREDENTIAL_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
+
+
+class Refused(httpx.HTTPError):
+    """We stopped reading; the Exchange says why."""
+
+
+class Guard:
+    """One client, that follows no redirect, bounds what it reads, and can be cut off from another thread.
+
+    A redirect is not followed because httpx takes `Authorization` off for another host but not `x-api-key`, and
+    because a 307 carries the conversation along. Proxies of the environment are used.
+    """
+
+    def __init__(self, verify: ssl.SSLContext | str | bool = True) -> None:  # noqa: FBT001, FBT002 - httpx's own
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self.client = httpx.Client(
+            verify=verify,
+            follow_redirects=False,
+            limits=httpx.Limits(keepalive_expiry=_KEEPALIVE_S),
+            event_hooks={"request": [self._before], "response": [_after]},
+        )
+
+    def cut(self) -> None:
+        """Break every connection; whoever reads one of them gets an error. The client can be used again."""
+        for each in list(self._sockets):
+            try:
+                socket.socket.shutdown(each, socket.SHUT_RDWR)
+            except OSError:
+                continue  # closed already
+
+    def _before(self, request: httpx.Request) -> None:
+        request.headers["accept-encoding"] = "identity"
+        request.extensions["trace"] = self._trace
+        values = (request.headers.get(name, "") for name in _CREDENTIAL_HEADERS)
+        exchange = current()
+        exchange.asked = True
+        exchange.secrets.update(value.removeprefix("Bearer ") for value in values if value)
+
+    def _trace(self, event: str, info: dict[str, Any]) -> None:
+        """Remember each connection that is opened: before the answer comes, httpcore shows its socket nowhere else."""
+        if event in {"connection.connect_tcp.complete", "connection.start_tls.complete"}:
+            self._sockets.add(info["return_value"].get_extra_info("socket"))
+
+
+def _after(response: httpx.Response) -> None:
+    """Note what came, and put our reader between the connection and whoever parses."""
+    exchange = current()
+    exchange.status = response.status_code
+    exchange.retry_after = response.headers.get("retry-after")
+    exchange.location = response.headers.get("location", "")
+    exchange.content_type = response.headers.get("content-type", "")
+    encoding = response.headers.pop("content-encoding", "identity")
+    if encoding not in {"identity", "gzip", "deflate"}:
+        exchange.refusal = faults.COMPRESSED
+        raise Refused(encoding)
+    assert isinstance(response.stream, httpx.SyncByteStream)  # noqa: S101 - the client is synchronous
+    limit = STREAM_LIMIT_BYTES if "event-stream" in exchange.content_type else LIMIT_BYTES
+    body = _Body(response.stream, exchange, limit_bytes=limit, compressed=encoding != "identity")
+    response.stream = _mended(body) if _is_json(response) else body
+
+
+def _is_json(response: httpx.Response) -> bool:
+    return response.is_success and "json" in response.headers.get("content-type", "")
+
+
+def _mended(body: _Body) -> httpx.SyncByteStream:
+    """The whole body, repaired; as it came where it is no JSON."""
+    raw = b"".join(body)
+    body.close()
+    try:
+        return httpx.ByteStream(json.dumps(repaired(json.loads(raw))).encode())
+    except (ValueError, RecursionError):
+        return httpx.ByteStream(raw)
+
+
+class _Body(httpx.SyncByteStream):
+    """A body of which at most limit_bytes are read, decompressed as it comes: 32 KiB of gzip can hold 32 MiB."""
+
+    def __init__(self, source: httpx.SyncByteStream, exchange: Exchange, *, limit_bytes: int, compressed: bool) -> None:
+        self._source = source
+        self._exchange = exchange
+        self._limit_bytes = limit_bytes
+        self._decoder = zlib.decompressobj(wbits=47) if compressed else None  # 47: gzip or zlib, by its header
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = self._limit_bytes
+        for raw in self._received():
+            data = self._decoder.decompress(raw, left + 1) if self._decoder else raw
+            left -= len(data)
+            if left < 0:
+                self._exchange.refusal = faults.TOO_LARGE
+                raise Refused("body")
+            self._exchange.head += data[: _HEAD_BYTES - len(self._exchange.head)]
+            yield data
+
+    def _received(self) -> Iterator[bytes]:
+        try:
+            yield from self._source
+        except httpx.TimeoutException:
+            raise
+        except httpx.TransportError:
+            self._exchange.refusal = faults.CUT
+            raise
+
+    def close(self) -> None:
+        self._source.close()

@@ -1,0 +1,182 @@
+"""`EventLog`: the append-only `sdk_events.jsonl` of one conversation."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from ohsandbox import events
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.events import EventBody, SDKEvent
+from ohsandbox.persistence.files import PRIVATE_FILE_MODE, make_private_dir, sync_data, sync_dir, write_all
+from ohsandbox.persistence.lock import DirectoryLock
+from ohsandbox.persistence.records import Scan, encode_record, scan
+
+LOG_NAME = "sdk_events.jsonl"
+
+_OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""O_NONBLOCK: opening a FIFO that somebody put there must not hang; on a regular file it changes nothing."""
+
+
+class LogWriteError(OhsandboxError, OSError):
+    """An event could not be made durable; the log ends on the last whole record and takes no more."""
+
+
+class EventLog:
+    """The log of one conversation, open for appending by this process alone.
+
+    Opening takes the directory's lock, reads every record, and cuts a torn tail aside before anything is appended.
+    `append` may be called from several threads.
+    """
+
+    def __init__(self, directory: Path | str, *, conversation_id: str) -> None:
+        """Open the log, making directory (0700) and file (0600) where they are missing.
+
+        Raises:
+            ConversationOpenError: another process has it open.
+            LogCorruptError: it is damaged before its last record.
+            UsageError: the directory cannot be used, the log is no regular file, or a newer version wrote it.
+        """
+        self.directory = Path(directory)
+        self.path = self.directory / LOG_NAME
+        self.conversation_id = conversation_id
+        self._guard = threading.Lock()
+        self._failure: LogWriteError | None = None
+        make_private_dir(self.directory)
+        self._lock = DirectoryLock(self.directory, name=conversation_id)
+        self._descriptor = -1
+        try:
+            self._descriptor = _open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            self._recover()
+        except BaseException:
+            self.close()
+            raise
+
+    recovered: list[SDKEvent]
+    """What the log held when it was opened, with the notice of a repair."""
+
+    def append(self, body: EventBody) -> SDKEvent:
+        """Stamp the event and make it durable; when this returns, a power cut does not lose it.
+
+        Raises:
+            LogWriteError: it is not in the log (disk full, I/O error, log closed); nor will any later one be.
+        """
+        with self._guard:
+            if self._failure is not None:
+                raise self._failure
+            if self._descriptor < 0:
+                raise LogWriteError(f"Log {str(self.path)!r} is closed. Start the conversation again.")
+            event = SDKEvent(
+                type=body.type,
+                ts=datetime.now(UTC),
+                conversation_id=self.conversation_id,
+                seq=self._next_seq,
+                data=body.data,
+            )
+            self._write(encode_record(event))
+            self._next_seq += 1
+            return event
+
+    def close(self) -> None:
+        """Close the file and let go of the lock. Twice is fine."""
+        with self._guard:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, line: bytes) -> None:
+        try:
+            write_all(self._descriptor, line)
+            sync_data(self._descriptor)
+        except OSError as error:
+            self._failure = LogWriteError(
+                f"Log {str(self.path)!r} cannot be written: {error.strerror}. Free space or mend the disk, "
+                "then start the conversation again."
+            )
+            self._cut_back()
+            raise self._failure from error
+        self._end_offset += len(line)
+
+    def _cut_back(self) -> None:
+        """Drop what a failed write left. The sync is not tried again: after a failed one the kernel reports success."""
+        try:
+            os.ftruncate(self._descriptor, self._end_offset)
+        except OSError:
+            return  # the next opening finds a torn tail and cuts it
+
+    def _recover(self) -> None:
+        with os.fdopen(os.dup(self._descriptor), "rb") as file:
+            found = scan(file, path=self.path)
+        self._end_offset = found.end_offset
+        self._next_seq = len(found.events)
+        self.recovered = found.events
+        os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
+        if found.torn_bytes:
+            self._cut_aside(found)
+        if not found.events:
+            sync_dir(self.directory)
+        if not self._lock.is_held:
+            self._note("NoLock", "This file system cannot lock: a second process could open the conversation too.")
+
+    def _cut_aside(self, found: Scan) -> None:
+        aside = self.directory / f"sdk_events.torn-{found.end_offset}-{os.urandom(4).hex()}"
+        torn = os.pread(self._descriptor, found.torn_bytes, found.end_offset)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(aside, flags, PRIVATE_FILE_MODE)
+        try:
+            write_all(descriptor, torn)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        sync_dir(self.directory)
+        os.ftruncate(self._descriptor, found.end_offset)
+        os.fsync(self._descriptor)
+        self._note(
+            "LogRepaired",
+            f"The log ended in {found.torn_bytes} bytes of a record that a crash cut short; they were moved to "
+            f"{aside.name!r}. The {len(found.events)} records before it are whole.",
+        )
+
+    def _note(self, code: str, message: str) -> None:
+        self.recovered.append(self.append(events.notice(code=code, message=message)))
+
+
+def read_events(path: Path | str) -> list[SDKEvent]:
+    """Every whole event of a log, given the file or its directory; a torn or half-written tail is left out.
+
+    Safe beside a process that writes: takes no lock and changes nothing.
+
+    Raises:
+        LogCorruptError: it is damaged before its last record.
+        UsageError: it is not there, no regular file, or of a newer version.
+    """
+    path = Path(path)
+    file_path = path / LOG_NAME if path.is_dir() else path
+    with os.fdopen(_open_regular(file_path, os.O_RDONLY), "rb") as file:
+        return scan(file, path=file_path).events
+
+
+def _open_regular(path: Path, access: int) -> int:
+    try:
+        descriptor = os.open(path, access | _OPEN_FLAGS, PRIVATE_FILE_MODE)
+    except OSError as error:
+        raise UsageError(f"Log {str(path)!r} cannot be opened: {_reason(error, path)}.") from error
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise UsageError(f"Log {str(path)!r} is no regular file. Move it away.")
+
+
+def _reason(error: OSError, path: Path) -> str:
+    return "it is a symbolic link; move it away" if path.is_symlink() else str(error.strerror)

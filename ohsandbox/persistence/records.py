@@ -1,0 +1,131 @@
+"""One event as one line: pure ASCII JSON that ends in its own checksum.
+
+    {"type":...,"ts":...,"conversation_id":...,"data":{...},"seq":7,"crc":"0a1b2c3d"}
+
+The first record also carries `"version":1`. The crc is the CRC-32 of every byte before `,"crc"`, compared as text:
+comparing numbers lets a bit flip that only changes a hex digit's case pass.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import LogCorruptError, UsageError
+from ohsandbox.events import SDKEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+LOG_VERSION = 1
+
+_ZERO_RUN = bytes(16)
+"""One flipped bit can make one zero byte of a record, never sixteen in a row."""
+
+_CRC_BYTES = len(b',"crc":"01234567"}')
+
+
+class Scan(NamedTuple):
+    """What a log holds."""
+
+    events: list[SDKEvent]
+    end_offset: int
+    """Where the last good record ends; what follows was torn by a crash."""
+    torn_bytes: int
+
+
+def encode_record(event: SDKEvent) -> bytes:
+    """The event's line, newline included."""
+    fields: dict[str, Any] = {
+        "type": event.type,
+        "ts": event.ts.isoformat(),
+        "conversation_id": event.conversation_id,
+        "data": event.data,
+        "seq": event.seq,
+    }
+    if event.seq == 0:
+        fields["version"] = LOG_VERSION
+    body = json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")[:-1]
+    return body + _seal(body) + b"\n"
+
+
+def decode_record(line: bytes, *, seq: int) -> SDKEvent:
+    """The event of a line without its newline.
+
+    Raises:
+        ValueError: the checksum, the JSON or the sequence number is wrong.
+    """
+    body, seal = line[:-_CRC_BYTES], line[-_CRC_BYTES:]
+    if seal != _seal(body):
+        raise ValueError("its checksum does not match")
+    fields = json.loads(line)
+    if fields.pop("seq") != seq:
+        raise ValueError(f"it is not record {seq}")
+    return SDKEvent(
+        type=fields["type"],
+        ts=fields["ts"],
+        conversation_id=fields["conversation_id"],
+        seq=seq,
+        data=fields["data"],
+    )
+
+
+def scan(lines: Iterable[bytes], *, path: Path) -> Scan:
+    """Read a whole log, line by line.
+
+    A last line without its newline was torn by a crash, and so was one with a run of zeros in it (a page that never
+    reached the disk). Any other bad record was changed after it was written: that is damage.
+
+    Raises:
+        LogCorruptError: damage; the message names offset and remedy.
+        UsageError: a newer version wrote the log.
+    """
+    events: list[SDKEvent] = []
+    offset = 0
+    stream = iter(lines)
+    for line in stream:
+        if not events:
+            _check_version(line, path)
+        try:
+            events.append(_decode_line(line, seq=len(events)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            rest = sum(map(len, stream))
+            if rest or not _looks_torn(line):
+                raise _corrupt(path, offset=offset, seq=len(events), reason=str(error)) from None
+            return Scan(events, offset, len(line))
+        offset += len(line)
+    return Scan(events, offset, 0)
+
+
+def _decode_line(line: bytes, *, seq: int) -> SDKEvent:
+    if not line.endswith(b"\n"):
+        raise ValueError("it has no end")
+    return decode_record(line[:-1], seq=seq)
+
+
+def _looks_torn(line: bytes) -> bool:
+    return not line.endswith(b"\n") or _ZERO_RUN in line
+
+
+def _seal(body: bytes) -> bytes:
+    return b',"crc":"%08x"}' % zlib.crc32(body)
+
+
+def _check_version(line: bytes, path: Path) -> None:
+    try:
+        version = json.loads(line).get("version")
+    except (ValueError, AttributeError, RecursionError):
+        return
+    if isinstance(version, int) and version > LOG_VERSION:
+        raise UsageError(
+            f"Log {str(path)!r} has version {version}; this ohsandbox reads up to {LOG_VERSION}. Upgrade ohsandbox."
+        )
+
+
+def _corrupt(path: Path, *, offset: int, seq: int, reason: str) -> LogCorruptError:
+    return LogCorruptError(
+        f"Log {str(path)!r} is damaged at byte {offset}, record {seq}: {reason}. The {seq} records before it are good: "
+        f"to go on from there, copy the file and run `truncate -s {offset} {path}`."
+    )

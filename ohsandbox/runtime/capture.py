@@ -1,0 +1,96 @@
+"""A command's output in bounded memory: the beginning, the end, and how much was between."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.runtime.terminal import clean, whole_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CAPTURE_BYTES = 2 * 1024 * 1024
+"""Kept of one command's output, half from its beginning and half from its end: a 500 KiB line returns whole, and
+what a model is shown is cut far below this by the tool."""
+
+
+class Captured(NamedTuple):
+    """The output since the last `take`."""
+
+    text: str
+    output_bytes: int
+    omitted_bytes: int
+
+
+class Capture:
+    """Takes any number of bytes, keeps CAPTURE_BYTES of them. Not thread-safe; the session's lock guards it."""
+
+    def __init__(
+        self, *, limit_bytes: int = CAPTURE_BYTES, on_overflow: Callable[[bytes], None] | None = None
+    ) -> None:
+        """on_overflow is given every byte, from the first one on, once there are more than limit_bytes."""
+        self._half = limit_bytes // 2
+        self._on_overflow = on_overflow
+        self._reset()
+
+    def _reset(self) -> None:
+        self._head: list[bytes] = []
+        self._head_bytes = 0
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self._dropped = 0
+        self._spilling = False
+
+    @property
+    def size(self) -> int:
+        """Bytes since the last take."""
+        return self._head_bytes + self._tail_bytes + self._dropped
+
+    def feed(self, data: bytes) -> None:
+        """Add data."""
+        if self._spilling and self._on_overflow:
+            self._on_overflow(data)
+        room = self._half - self._head_bytes
+        if room > 0:
+            self._head.append(data[:room])
+            self._head_bytes += len(self._head[-1])
+            data = data[room:]
+        if data:
+            self._tail.append(data)
+            self._tail_bytes += len(data)
+            self._trim()
+
+    def _trim(self) -> None:
+        while self._tail_bytes - len(self._tail[0]) >= self._half:
+            if not self._spilling:
+                self._spill()
+            oldest = self._tail.popleft()
+            self._tail_bytes -= len(oldest)
+            self._dropped += len(oldest)
+
+    def _spill(self) -> None:
+        self._spilling = True
+        if self._on_overflow:
+            self._on_overflow(b"".join(self._head) + b"".join(self._tail))
+
+    def last(self, size: int) -> bytes:
+        """The last size bytes, without taking them."""
+        return (b"".join(self._head)[-size:] + b"".join(self._tail))[-size:]
+
+    def take(self, *, final: bool) -> Captured:
+        """What came since the last take; unless final, an unfinished character or escape waits for the next one."""
+        size, dropped = self.size, self._dropped
+        head, tail = b"".join(self._head), b"".join(self._tail)
+        self._reset()
+        whole = tail or head
+        rest = b"" if final else whole[whole_prefix(whole) :]
+        if rest:
+            if tail:
+                tail = tail[: -len(rest)]
+            else:
+                head = head[: -len(rest)]
+            self.feed(rest)
+        if dropped:
+            return Captured(clean(head) + clean(tail), size - len(rest), dropped)
+        return Captured(clean(head + tail), size - len(rest), 0)

@@ -1,0 +1,87 @@
+"""A duplex byte channel to one process in a sandbox: the narrow waist that every backend fills."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer
+
+
+class Stream(IntEnum):
+    """Which of the process's streams a chunk came from; a terminal has STDOUT only."""
+
+    STDOUT = 1
+    STDERR = 2
+
+
+class Chunk(NamedTuple):
+    """Some bytes of one stream, never empty."""
+
+    stream: Stream
+    data: bytes
+
+
+class Channel(ABC):
+    """An open process: write its stdin, read its output, learn its exit code.
+
+    One thread may read while another writes. Closing twice is fine.
+    """
+
+    pid: int
+    """The process's id as the sandbox sees it; it leads its own session and process group."""
+
+    @abstractmethod
+    def filenos(self) -> list[int]:
+        """Descriptors to poll: `read(0)` after one of them turned readable. Empty after the end of stream."""
+
+    @abstractmethod
+    def read(self, timeout_s: float | None = None) -> list[Chunk] | None:
+        """What has arrived, waiting at most timeout_s seconds (None: for ever) for the first byte.
+
+        Returns:
+            The chunks in order; `[]` at the end of the stream; None when the time ran out.
+
+        End of stream is not success: ask `wait`.
+
+        Raises:
+            SandboxUnavailable: the connection broke.
+        """
+
+    @abstractmethod
+    def write(self, data: Buffer) -> None:
+        """Write all of data to the process's stdin or terminal, blocking as long as it takes.
+
+        Raises:
+            BrokenPipeError: the process closed its stdin or ended.
+            SandboxUnavailable: the connection broke.
+        """
+
+    @abstractmethod
+    def close_stdin(self) -> None:
+        """Half-close: the process reads end of file. Output still flows. Not for terminals."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float | None = None) -> int:
+        """The exit code; 128 + N where signal N ended the process.
+
+        Raises:
+            TimeoutError: it still runs after timeout_s seconds.
+            SandboxUnavailable: the sandbox went away, so there is no exit code.
+        """
+
+    @abstractmethod
+    def kill(self) -> None:
+        """SIGKILL the process and its process group; returns when the signal is sent."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the connection. A process that still runs is not killed."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,195 @@
+"""One container: made, watched, started again, removed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.errors import (
+    EngineUnavailable,
+    ImageUnavailable,
+    OhsandboxError,
+    SandboxGone,
+    SandboxPaused,
+    SandboxUnavailable,
+)
+from ohsandbox.runtime.docker.failures import engine_errors
+from ohsandbox.runtime.docker.spec import create_payload
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.spec import SandboxSpec
+
+RECONNECT_S = 30.0
+"""How long a stopped engine is waited for: a restart of dockerd took 5 s with ten containers (SECURITY.md 2.5)."""
+
+
+class Container:
+    """A container by id. `started` tells one life of it from the next."""
+
+    def __init__(self, engine: Engine, container_id: str, *, name: str, started: str = "") -> None:
+        self.engine = engine
+        self.id = container_id
+        self.name = name
+        self.started = started
+
+    def inspect(self) -> dict[str, Any]:
+        """The engine's view.
+
+        Raises:
+            SandboxGone: there is no such container any more.
+            EngineUnavailable: the engine does not answer.
+        """
+        with engine_errors(f"looking at sandbox {self.name!r}"):
+            return dict(self.engine.api.inspect_container(self.id))
+
+    def loss(self) -> SandboxUnavailable | None:
+        """What became of it; None while it runs as when it was last started."""
+        try:
+            state = self.inspect()["State"]
+        except SandboxUnavailable as error:
+            return error
+        if state.get("Paused"):
+            return SandboxPaused(f"Sandbox {self.name!r} is paused. Remedy: `docker unpause {self.name}`.")
+        if not state.get("Running"):
+            return SandboxUnavailable(
+                f"Sandbox {self.name!r} {how_it_ended(state)}. Remedy: start it again; files are kept."
+            )
+        if self.started and state.get("StartedAt") != self.started:
+            return SandboxUnavailable(
+                f"Sandbox {self.name!r} was restarted from outside. Remedy: open its shells again."
+            )
+        return None
+
+    def start(self) -> None:
+        """Start it.
+
+        Raises:
+            SandboxUnavailable: the engine or the image cannot.
+        """
+        with engine_errors(f"starting sandbox {self.name!r}"):
+            self.engine.api.start(self.id)
+
+    def note_start(self) -> None:
+        """Remember this life; None of the calls before it need it, so that the first start costs no extra call."""
+        self.started = str(self.inspect()["State"].get("StartedAt", ""))
+
+    def revive(self) -> str:
+        """Start a container that ended, and say what happened as a sentence for the model.
+
+        An engine that is down is waited for up to 30 s first.
+
+        Raises:
+            EngineUnavailable, SandboxPaused, SandboxGone: nothing can be started.
+            SandboxUnavailable: it ends again at once.
+        """
+        state = self._state_patiently()
+        if state.get("Paused"):
+            raise SandboxPaused(f"Sandbox {self.name!r} is paused. Remedy: `docker unpause {self.name}`.")
+        if state.get("Running"):
+            reason = "was restarted from outside"
+        else:
+            reason = how_it_ended(state)
+            self.start()
+        self.note_start()
+        return f"The sandbox {reason} and was started again: files are kept; processes, variables and /run are lost."
+
+    def _state_patiently(self) -> dict[str, Any]:
+        deadline = time.monotonic() + RECONNECT_S
+        while True:
+            try:
+                return dict(self.inspect()["State"])
+            except EngineUnavailable:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.5)
+
+    def remove(self) -> None:
+        """Remove it with its anonymous volumes; that it is gone already is fine.
+
+        Raises:
+            SandboxUnavailable: the engine cannot.
+        """
+        remove(self.engine, self.id)
+
+
+def create(engine: Engine, spec: SandboxSpec) -> Container:
+    """Create and start spec's container. On any failure, Ctrl-C included, nothing of it stays.
+
+    Raises:
+        UsageError: the name is taken, the runtime is unknown, a limit is refused.
+        ImageUnavailable: the image has no /bin/sh, or is for another processor.
+        SandboxUnavailable: the engine failed.
+    """
+    try:
+        return _create_once(engine, spec)
+    except SandboxUnavailable as error:
+        if _RLIMIT_REFUSED not in str(error) or spec.open_files is None or spec.limits.open_files is not None:
+            raise
+        return _create_once(engine, spec.model_copy(update={"open_files": None}))
+
+
+_RLIMIT_REFUSED = "error setting rlimit type 7"
+"""runc 1.1.5 below an engine whose own RLIMIT_NOFILE is lower and that lacks CAP_SYS_RESOURCE."""
+
+
+def _create_once(engine: Engine, spec: SandboxSpec) -> Container:
+    try:
+        with engine_errors(f"creating sandbox {spec.name!r}"):
+            made = engine.api.create_container_from_config(create_payload(spec), spec.name)
+    except KeyboardInterrupt:
+        _forget(engine, spec.name)  # the engine may have made it; the name was free, so it is ours
+        raise
+    container = Container(engine, str(made["Id"]), name=spec.name)
+    try:
+        container.start()
+    except BaseException:
+        _forget(engine, container.id)
+        raise
+    return container
+
+
+def remove(engine: Engine, container: str) -> None:
+    """`docker rm -f -v`; a container that is gone, or going, is fine."""
+    try:
+        with engine_errors(f"removing container {container[:12]!r}"):
+            engine.api.remove_container(container, force=True, v=True)
+    except SandboxGone:
+        return
+    except SandboxUnavailable as error:
+        if "already in progress" not in str(error):
+            raise
+
+
+def _forget(engine: Engine, container: str) -> None:
+    with contextlib.suppress(OhsandboxError):
+        remove(engine, container)
+
+
+def how_it_ended(state: dict[str, Any]) -> str:
+    """A verb phrase: 'was killed (out of memory)', 'ended with exit code 1'."""
+    code = state.get("ExitCode")
+    if state.get("OOMKilled"):
+        return "was killed because it ran out of memory"
+    if state.get("Status") == "created":
+        return "was never started"
+    if code == 137:  # noqa: PLR2004 - 128 + SIGKILL
+        return "was killed (exit code 137)"
+    if error := str(state.get("Error") or ""):
+        return f"ended with exit code {code}: {error[:200]}"
+    return f"ended with exit code {code}"
+
+
+def ended_at_once(container: Container, platform: str) -> SandboxUnavailable | None:
+    """For a first process that could not start: the image's own fault, where the container is already over."""
+    try:
+        state = container.inspect()["State"]
+    except SandboxUnavailable:
+        return None
+    if state.get("Running") or state.get("OOMKilled") or state.get("ExitCode") == 137:  # noqa: PLR2004
+        return None
+    return ImageUnavailable(
+        f"The image's /bin/sh ended at once ({how_it_ended(state)}; the image is for {platform}). "
+        "Remedy: use an image whose /bin/sh is a POSIX shell for the engine's processor."
+    )

@@ -1,0 +1,210 @@
+"""The way to a Docker engine: where to look, how to connect, and what to say when nobody answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import EngineUnavailable, OhsandboxError, UsageError
+from ohsandbox.runtime.docker.failures import NO_ENGINE_REMEDY, engine_errors, foreign_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONNECT_TIMEOUT_S = 8.0
+"""An engine that accepts and never answers is given up after this; an idle one answers in 2 ms."""
+CALL_TIMEOUT_S = 120.0
+"""One API call. Starting a container took 0.24 s alone and 3 s beside seven others on two cores; disks can be slow."""
+SSH_TIMEOUT_S = 30.0
+"""paramiko's own connect has no limit of its own; a handshake over a slow line takes some seconds."""
+
+
+class Address(NamedTuple):
+    """Where the engine is said to be."""
+
+    url: str
+    tls: Any
+    """A docker.tls.TLSConfig, or None."""
+    source: str
+    """Who said so: 'DOCKER_HOST', "context 'desktop-linux'", 'default'."""
+
+    @property
+    def is_local(self) -> bool:
+        """A socket file of this machine, so that the engine most likely shares our processors and files."""
+        return "unix://" in self.url
+
+    def __str__(self) -> str:
+        return f"{self.url} (from {self.source})"
+
+
+class Engine:
+    """A connected engine. `api` is docker-py's low-level client; wrap its calls in `engine_errors`."""
+
+    def __init__(self, api: Any, address: Address) -> None:
+        self.api = api
+        self.address = address
+
+    @property
+    def api_version(self) -> str:
+        """The negotiated API version, such as '1.41'."""
+        return str(self.api.api_version)
+
+    def cpu_count(self) -> int:
+        """Processors of the engine's machine; NanoCpus above it is refused (400)."""
+        if self.address.is_local:
+            return os.cpu_count() or 1
+        with engine_errors("asking the engine for its processors"):
+            return int(self.api.info()["NCPU"])
+
+    def close(self) -> None:
+        """Drop pooled connections; twice is fine."""
+        self.api.close()
+
+
+def connect(environ: Mapping[str, str] | None = None) -> Engine:
+    """Connect to the engine that DOCKER_HOST, the Docker context, or the default socket names.
+
+    Raises:
+        EngineUnavailable: nothing answers there within 8 s, or it is too old; the message says where and what helps.
+        UsageError: the address itself is malformed, or names a context that is not there.
+    """
+    address = find(os.environ if environ is None else environ)
+    try:
+        api = _client(address)
+    except OhsandboxError:
+        raise
+    except foreign_errors() as error:
+        raise _unavailable(error, address) from error
+    api.timeout = CALL_TIMEOUT_S
+    return Engine(api, address)
+
+
+def find(environ: Mapping[str, str]) -> Address:
+    """The address, by the order of the docker client: DOCKER_HOST, DOCKER_CONTEXT, the current context, the default.
+
+    Raises:
+        UsageError: the context does not exist, or its TLS files are missing.
+    """
+    from docker.utils import kwargs_from_env  # noqa: PLC0415 - 0.14 s: only who uses an engine pays
+
+    with _usage_errors():
+        if environ.get("DOCKER_HOST"):
+            found = kwargs_from_env(dict(environ))
+            return Address(found["base_url"], found.get("tls"), "DOCKER_HOST")
+        return _from_context(environ)
+
+
+def _from_context(environ: Mapping[str, str]) -> Address:
+    from docker.context import ContextAPI  # noqa: PLC0415
+    from docker.context.config import get_current_context_name  # noqa: PLC0415
+
+    name = environ.get("DOCKER_CONTEXT") or get_current_context_name()
+    if name == "default":
+        return Address("unix:///var/run/docker.sock", None, "default")
+    context = ContextAPI.get_context(name)
+    if context is None or not context.Host:  # docker-py falls back to the default socket here: the wrong engine
+        raise UsageError(f"Docker context {name!r} is not there. Remedy: `docker context ls`, or unset DOCKER_CONTEXT.")
+    return Address(context.Host, context.TLSConfig, f"context {name!r}")
+
+
+class _usage_errors:  # noqa: N801 - reads as a statement
+    """A malformed address or TLS setting is the caller's to correct."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None or isinstance(error, OhsandboxError) or not isinstance(error, Exception):
+            return
+        raise UsageError(
+            f"The Docker settings cannot be used: {error}. Remedy: correct DOCKER_HOST, DOCKER_CERT_PATH "
+            "or the context."
+        ) from error
+
+
+def _client(address: Address) -> Any:
+    import docker  # noqa: PLC0415
+    from docker.utils import parse_host  # noqa: PLC0415
+
+    with _usage_errors():
+        url = parse_host(address.url, tls=bool(address.tls))
+    if url.startswith("ssh://"):
+        return _within(SSH_TIMEOUT_S, address, lambda: _ssh_client(address))
+    return docker.APIClient(base_url=address.url, tls=address.tls or False, version="auto", timeout=CONNECT_TIMEOUT_S)
+
+
+def _ssh_client(address: Address) -> Any:
+    import docker  # noqa: PLC0415
+
+    if importlib.util.find_spec("paramiko") is None:
+        raise EngineUnavailable(f"The engine at {address} needs SSH support. Remedy: pip install 'ohsandbox[ssh]'.")
+    return docker.APIClient(base_url=address.url, version="auto", timeout=CONNECT_TIMEOUT_S)
+
+
+def _within(seconds: float, address: Address, work: Any) -> Any:
+    """work() in a thread, given up (not stopped) after so many seconds."""
+    outcome: list[Any] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:  # noqa: BLE001 - handed to the waiting thread below
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="ohsandbox-ssh-connect", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failure:
+        error = failure[0]
+        raise (
+            error if isinstance(error, (OhsandboxError, *foreign_errors())) else _unavailable(error, address)
+        ) from error
+    if not outcome:
+        raise EngineUnavailable(
+            f"No Docker engine answers at {address} within {seconds:.0f} s. Remedy: {NO_ENGINE_REMEDY}."
+        )
+    return outcome[0]
+
+
+def _unavailable(error: BaseException, address: Address) -> OhsandboxError:
+    """One line for a failed connect: what, where, remedy."""
+    text = str(error)
+    if "no longer supported" in text or "InvalidVersion" in type(error).__name__:
+        return EngineUnavailable(
+            f"The Docker engine at {address} is too old: {text} Remedy: upgrade the engine (20.10 or newer)."
+        )
+    if "Permission denied" in text or "PermissionError" in text:
+        return EngineUnavailable(_permission_text(address))
+    if "timed out" in text.lower() or "timeout" in text.lower():
+        why = f"it accepts but does not answer within {CONNECT_TIMEOUT_S:.0f} s"
+    elif "No such file" in text or "FileNotFound" in text:
+        why = "there is no such socket"
+    elif "refused" in text:
+        why = "connection refused"
+    else:
+        why = " ".join(text.split())[:200]
+    return EngineUnavailable(f"No Docker engine answers at {address}: {why}. Remedy: {NO_ENGINE_REMEDY}.")
+
+
+def _permission_text(address: Address) -> str:
+    return (
+        f"Permission denied at {address}. Remedy: `sudo usermod -aG docker $USER` and log in again, "
+        "use a rootless engine, or run without a container with `--runtime cli`."
+    )
+
+
+def socket_mode(address: Address) -> str | None:
+    """Owner and mode of a local engine's socket, as `root:docker 0660`; None where it is no local file."""
+    if not address.is_local:
+        return None
+    path = address.url.split("unix://", 1)[1] or "/var/run/docker.sock"
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return f"{found.st_uid}:{found.st_gid} {stat.S_IMODE(found.st_mode):04o}"

@@ -1,0 +1,227 @@
+"""One exec on the engine's side: how it begins, how it ends, how it is killed."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.runtime.channel import Chunk, Stream
+from ohsandbox.runtime.docker.failures import engine_errors, start_error
+from ohsandbox.runtime.docker.frames import Demultiplexer, Passthrough
+from ohsandbox.runtime.docker.wire import Wire, swallowed, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ohsandbox.runtime.docker.engine import Engine
+
+HELLO_TIMEOUT_S = 60.0
+"""From the exec's start to its hello: 32 ms idle, 3.7 s behind an exec whose pipe a background job held (finding 2)."""
+HELLO_LIMIT_BYTES = 64 * 1024
+"""More than this before the hello is an image whose shell talks; runc's longest message was 400 bytes."""
+MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+"""One argv string, its NUL not counted (Linux MAX_ARG_STRLEN)."""
+KILLED = 137
+"""128 + SIGKILL: also what the engine reports for every exec of a container that it removed or killed (finding 5)."""
+
+HELLO_SCRIPT = 'read -r go;printf "%s %s\\n" NONCE $$;exec "$@"'
+"""Says nothing before we write: docker-py loses bytes that arrive together with the HTTP header."""
+
+CHECK_SCRIPT = (
+    "read -r go;f=;while read -r k v;do case $k in CapEff:|CapBnd:|NoNewPrivs:|Seccomp:|Uid:)"
+    'f="$f $k${v%%[!0-9a-f]*}";;esac;done </proc/self/status;'
+    'if [ -S /var/run/docker.sock ];then f="$f socket:1";fi;'
+    'printf "%s %s%s\\n" NONCE $$ "$f";unset f k v go;exec "$@"'
+)
+"""HELLO_SCRIPT that also reports what the kernel says of the process: builtins only, so it costs 1 ms."""
+
+KILL_SCRIPT = 'kill -9 "-$1" 2>/dev/null||kill -9 "$1" 2>/dev/null;:'
+"""busybox's kill takes no `--`, so the negative number stands alone; dash and bash accept that after a signal."""
+
+
+class Start(NamedTuple):
+    """One process to start."""
+
+    argv: Sequence[str]
+    tty: bool = False
+    env: Mapping[str, str] | None = None
+    user: str = ""
+    workdir: str | None = None
+    unset: Sequence[str] = ()
+    """Variables of the container that the process must not have."""
+    check: bool = False
+    """Ask for the facts of CHECK_SCRIPT."""
+
+
+class Hello(NamedTuple):
+    """What the wrapper said before it became the process."""
+
+    pid: int
+    facts: dict[str, str]
+
+
+class Begun(NamedTuple):
+    """A process that said hello, and its connection."""
+
+    wire: Wire
+    hello: Hello
+
+
+class Exec:
+    """One exec of one container. `loss` tells what became of the container, or None where it runs as before."""
+
+    def __init__(
+        self, engine: Engine, container: str, start: Start, *, loss: Callable[[], SandboxUnavailable | None]
+    ) -> None:
+        self._engine = engine
+        self._container = container
+        self._start = start
+        self._loss = loss
+        self._id = ""
+        self._code: int | None = None
+        self._nonce = secrets.token_hex(8)
+        self.frames: Demultiplexer | Passthrough = Passthrough() if start.tty else Demultiplexer()
+
+    def begin(self) -> Begun:
+        """Create and start the exec and read its hello.
+
+        Raises:
+            UsageError: an argument cannot be passed, the user or the working directory is not there.
+            SandboxUnavailable: paused, stopped, removed, no shell in the image, no hello within 60 s, engine gone.
+        """
+        _refuse_impossible(self._start)
+        raw = self._engine_start()
+        wire = wrap(raw)
+        try:
+            return self._greet(wire, raw)
+        except BaseException:
+            wire.close()
+            raise
+
+    def _engine_start(self) -> Any:
+        start = self._start
+        script = (CHECK_SCRIPT if start.check else HELLO_SCRIPT).replace("NONCE", self._nonce)
+        try:
+            with engine_errors("opening a process in the sandbox"):
+                self._id = self._create(("/bin/sh", "-c", script, "sh", *start.argv))
+                return self._engine.api.exec_start(self._id, socket=True, tty=start.tty)
+        except SandboxUnavailable as error:
+            raise self._loss() or error from error
+
+    def _create(self, argv: Sequence[str], *, stdin: bool = True) -> str:
+        start = self._start
+        environment = [f"{name}={value}" for name, value in (start.env or {}).items()]
+        environment += [name for name in start.unset if name not in (start.env or {})]  # a bare name is removed
+        created = self._engine.api.exec_create(
+            self._container,
+            list(argv),
+            stdin=stdin,
+            tty=start.tty and stdin,
+            user=start.user,
+            environment=environment,
+            workdir=start.workdir,
+        )
+        return str(created["Id"])
+
+    def _greet(self, wire: Wire, raw: Any) -> Begun:
+        """Write the newline that the wrapper waits for, then read up to its hello; what comes before is dropped."""
+        deadline = time.monotonic() + HELLO_TIMEOUT_S
+        one_byte = memoryview(bytearray(1))  # what follows the hello stays in the socket, where `poll` sees it
+        greeting = _Greeting(self._nonce)
+        try:
+            wire.sendall(memoryview(b"\n"))
+            while len(greeting.heard) < HELLO_LIMIT_BYTES:
+                if not wire.readable(deadline):
+                    raise self.lost(f"its shell said nothing for {HELLO_TIMEOUT_S:.0f} s")
+                if not wire.recv_into(one_byte):
+                    break
+                if (hello := greeting.feed(self.frames.feed(one_byte))) is not None:
+                    return Begun(wire, hello)
+        except OSError:
+            pass  # the engine reset the connection; what it said before that tells why
+        raise self._failure(greeting.heard or swallowed(raw)[8:])
+
+    def _failure(self, heard: bytes) -> Exception:
+        """Why there was no hello. The container's own state comes first: text alone may be anybody's."""
+        return self._loss() or start_error(
+            heard.decode(errors="replace"), user=self._start.user, workdir=self._start.workdir or ""
+        )
+
+    def lost(self, what: str) -> SandboxUnavailable:
+        """The error for a broken connection: what became of the container, or else of the connection."""
+        return self._loss() or SandboxUnavailable(
+            f"The connection to a process in the sandbox broke: {what}. Remedy: open it again."
+        )
+
+    def exit_code(self) -> int | None:
+        """None while it runs.
+
+        Raises:
+            SandboxUnavailable: the container died or went, so that there is no exit code of the process itself.
+        """
+        if self._code is None:
+            self._code = self._ask_exit_code()
+        return self._code
+
+    def _ask_exit_code(self) -> int | None:
+        try:
+            with engine_errors("asking how a process in the sandbox ended"):
+                found = self._engine.api.exec_inspect(self._id)
+        except SandboxUnavailable as error:
+            raise self._loss() or error from error
+        code = found.get("ExitCode")
+        if found.get("Running") or not isinstance(code, int):
+            return None
+        if code == KILLED and (loss := self._loss()) is not None:
+            raise loss
+        return code
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL to pid's group, sent from inside as the same user: the engine's API cannot kill an exec."""
+        try:
+            with engine_errors("killing a process in the sandbox"):
+                killer = self._create(("/bin/sh", "-c", KILL_SCRIPT, "sh", str(pid)), stdin=False)
+                self._engine.api.exec_start(killer)
+                code = self._engine.api.exec_inspect(killer).get("ExitCode")
+        except SandboxUnavailable as error:
+            raise self._loss() or error from error
+        if code:
+            raise self.lost(f"process {pid} could not be killed, the killer ended with {code}")
+
+
+class _Greeting:
+    """Looks for the hello at the beginning of a stream."""
+
+    def __init__(self, nonce: str) -> None:
+        self._pattern = re.compile(rb"%s (\d+)([^\r\n]*)\r?\n" % nonce.encode())
+        self.heard = b""
+
+    def feed(self, chunks: list[Chunk]) -> Hello | None:
+        """The hello, once its line is whole; standard error before it is dropped."""
+        for chunk in chunks:
+            if chunk.stream is not Stream.STDOUT:
+                continue
+            self.heard += chunk.data
+            if chunk.data.endswith(b"\n") and (found := self._pattern.search(self.heard)):
+                return Hello(int(found[1]), dict(word.split(":", 1) for word in found[2].decode().split()))
+        return None
+
+
+def _refuse_impossible(start: Start) -> None:
+    """What the engine or the kernel would refuse with worse words (finding 7)."""
+    if not start.argv or start.argv[0] in {"", "-"} or start.argv[0].startswith("-"):
+        raise UsageError("The command's first word must name a program. Remedy: pass argv with a program first.")
+    if not all(start.env or {}) or any("=" in name for name in start.env or {}):
+        raise UsageError("An environment variable's name is empty or holds '='. Remedy: correct env.")
+    for text in (*start.argv, *(start.env or {}), *(start.env or {}).values()):
+        if "\0" in text:
+            raise UsageError(
+                "A NUL byte cannot be passed in an argument or the environment. Remedy: send it over stdin."
+            )
+        if len(text) > MAX_ARGUMENT_BYTES // 4 and len(text.encode(errors="surrogateescape")) > MAX_ARGUMENT_BYTES:
+            raise UsageError(
+                f"An argument of {len(text)} characters is over the limit of 128 KiB. Remedy: send it over stdin."
+            )

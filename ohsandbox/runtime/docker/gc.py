@@ -1,0 +1,163 @@
+"""What is out there: the sandboxes of this user, and removing those whose owner died."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.docker import lease
+from ohsandbox.runtime.docker.container import remove
+from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.failures import engine_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.lease import LeaseRecord
+
+
+class SandboxInfo(NamedTuple):
+    """One container that carries a lease label."""
+
+    id: str
+    name: str
+    image: str
+    state: str
+    """The engine's word: created, running, paused, exited, ..."""
+    created_at: datetime
+    ours: bool
+    """Its lease file is in this state directory and names this container."""
+    owner_pid: int | None
+    """Of the process that made it; None where it is not ours."""
+    owner_alive: bool
+    conversation: str | None
+    keep: bool
+
+
+class Reaped(NamedTuple):
+    """What `gc` did with one container or lease."""
+
+    name: str
+    id: str
+    """The container's; empty for a lease whose container was gone already."""
+    outcome: Literal["removed", "forgotten", "failed"]
+    reason: str
+
+
+def list_sandboxes(engine: Engine | None = None) -> list[SandboxInfo]:
+    """Every container with a lease label, oldest first; also those of others, which `gc` never touches.
+
+    Raises:
+        EngineUnavailable: no engine answers.
+    """
+    with _connected(engine) as there:
+        return sorted((_info(found) for found in _labelled(there)), key=lambda info: info.created_at)
+
+
+def gc(engine: Engine | None = None, *, kept: bool = False) -> list[Reaped]:
+    """Remove the containers whose owner is dead, and the lease files without a container.
+
+    A container is taken when all of this holds: its label names a lease file of this state directory, that file names
+    this very container, nobody holds its lock, and it is not kept (or kept is set). A label alone is never enough:
+    labels are inherited by committed images, and anybody may write them. Without its lease file a container stays, and
+    `ps` shows it.
+
+    Raises:
+        EngineUnavailable: no engine answers.
+        UsageError: the state directory cannot be read.
+    """
+    with _connected(engine) as there:
+        before = lease.all_ids()  # a lease taken after this may have no container yet
+        containers = _labelled(there)
+        reaped = [done for found in containers if (done := _reap(there, found, kept=kept))]
+        present = {_lease_id(found) for found in containers}
+        return reaped + [done for one in before if one not in present and (done := _forget(there, one))]
+
+
+def orphans_here(engine: Engine) -> bool:
+    """Some lease of this engine has a dead owner; asks the state directory only, 5 us a lease."""
+    for one in lease.all_ids():
+        record = lease.read(one)
+        if record and not record.keep and record.engine == engine.address.url and not lease.owner_alive(one):
+            return True
+    return False
+
+
+def _reap(engine: Engine, found: dict[str, Any], *, kept: bool) -> Reaped | None:
+    record = _own_record(found)
+    if record is None or (record.keep and not kept):
+        return None
+    with lease.try_lock(record.id) as owner_is_dead:
+        if not owner_is_dead:
+            return None
+        try:
+            remove(engine, str(found["Id"]))
+        except SandboxUnavailable as error:
+            return Reaped(record.container, str(found["Id"]), "failed", str(error))
+        lease.remove_file(record.id)
+    return Reaped(record.container, str(found["Id"]), "removed", f"its owner, process {record.pid}, is gone")
+
+
+def _forget(engine: Engine, lease_id: str) -> Reaped | None:
+    """A lease of this engine whose owner is dead and whose container is gone."""
+    record = lease.read(lease_id)
+    if record is None or record.engine != engine.address.url:
+        return None
+    with lease.try_lock(lease_id) as owner_is_dead:
+        if not owner_is_dead:
+            return None
+        lease.remove_file(lease_id)
+    return Reaped(record.container, "", "forgotten", "its container is gone")
+
+
+def _labelled(engine: Engine) -> list[dict[str, Any]]:
+    with engine_errors("listing the sandboxes"):
+        return list(engine.api.containers(all=True, filters={"label": lease.LEASE_LABEL}))
+
+
+def _lease_id(found: dict[str, Any]) -> str:
+    return str((found.get("Labels") or {}).get(lease.LEASE_LABEL, ""))
+
+
+def _name(found: dict[str, Any]) -> str:
+    names = found.get("Names") or [""]
+    return str(names[0]).lstrip("/")
+
+
+def _own_record(found: dict[str, Any]) -> LeaseRecord | None:
+    """The lease that this container is the subject of; None for a label that only looks like one."""
+    record = lease.read(_lease_id(found))
+    return record if record is not None and record.container == _name(found) else None
+
+
+def _info(found: dict[str, Any]) -> SandboxInfo:
+    record = _own_record(found)
+    labels = found.get("Labels") or {}
+    return SandboxInfo(
+        id=str(found["Id"]),
+        name=_name(found),
+        image=str(labels.get("ohsandbox.image") or found.get("Image", "")),
+        state=str(found.get("State", "")),
+        created_at=datetime.fromtimestamp(int(found.get("Created", 0)), UTC),
+        ours=record is not None,
+        owner_pid=record.pid if record else None,
+        owner_alive=record is not None and lease.owner_alive(record.id),
+        conversation=labels.get("ohsandbox.conversation"),
+        keep=record is not None and record.keep,
+    )
+
+
+@contextlib.contextmanager
+def _connected(engine: Engine | None) -> Iterator[Engine]:
+    """The engine given, or one of our own for the block."""
+    if engine is not None:
+        yield engine
+        return
+    own = connect()
+    try:
+        yield own
+    finally:
+        own.close()

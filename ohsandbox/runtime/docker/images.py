@@ -1,0 +1,181 @@
+"""Images: what is here, and pulling what is not."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import ImageUnavailable
+from ohsandbox.runtime.docker.failures import engine_errors, translate
+from ohsandbox.runtime.docker.lease import subdirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.runtime.docker.engine import Engine
+
+PULL_ATTEMPTS = 5
+FIRST_PAUSE_S = 2.0
+"""Doubled each time, with full jitter: 2, 4, 8, 16 s at most. A registry's own limit lasts hours; a burst, seconds."""
+_PASSING = (
+    "toomanyrequests",
+    "rate limit",
+    "too many requests",
+    "i/o timeout",
+    "connection reset",
+    "503",
+    "tls handshake",
+)
+
+
+class ImageFacts(NamedTuple):
+    """What a sandbox needs to know of an image that is here."""
+
+    id: str
+    digest: str | None
+    """repository@sha256:..., where a registry gave one: what a run's record pins."""
+    user: str
+    env: list[str]
+    workdir: str | None
+    platform: str
+    """os/architecture."""
+    size_bytes: int
+
+
+class PullProgress(NamedTuple):
+    """How far a pull is, over all its layers."""
+
+    image: str
+    status: str
+    """'waiting' for another puller, 'pulling', 'extracting', 'retrying' or 'done'."""
+    done_bytes: int = 0
+    total_bytes: int = 0
+    """Grows while layers report their size."""
+    layers_done: int = 0
+    layers_total: int = 0
+
+
+class PullFailed(Exception):  # noqa: N818 - never leaves this module
+    """A pull's stream reported an error."""
+
+
+def ensure(engine: Engine, image: str, *, progress: Callable[[PullProgress], None] | None = None) -> ImageFacts:
+    """The image's facts, pulled first when it is not here. One puller an image over all threads and processes.
+
+    Raises:
+        ImageUnavailable: it is not here and cannot be pulled; the message holds the remedy.
+        SandboxUnavailable: the engine failed otherwise.
+    """
+    if (facts := look(engine, image)) is not None:
+        return facts
+    tell = progress or (lambda _: None)
+    with _only_puller(image, tell):
+        if (facts := look(engine, image)) is None:
+            _pull_patiently(engine, image, tell)
+            facts = look(engine, image)
+    if facts is None:
+        raise ImageUnavailable(f"Image {image!r} was pulled and is not here. Remedy: pull it by hand and try again.")
+    return facts
+
+
+def look(engine: Engine, image: str) -> ImageFacts | None:
+    """The facts of an image that is here, else None."""
+    try:
+        with engine_errors(f"looking for image {image!r}"):
+            found = engine.api.inspect_image(image)
+    except ImageUnavailable:
+        return None
+    config = found.get("Config") or found.get("ContainerConfig") or {}
+    return ImageFacts(
+        id=str(found["Id"]),
+        digest=next(iter(found.get("RepoDigests") or []), None),
+        user=str(config.get("User") or ""),
+        env=list(config.get("Env") or []),
+        workdir=config.get("WorkingDir") or None,
+        platform=f"{found.get('Os', '?')}/{found.get('Architecture', '?')}",
+        size_bytes=int(found.get("Size") or 0),
+    )
+
+
+def _pull_patiently(engine: Engine, image: str, tell: Callable[[PullProgress], None]) -> None:
+    for attempt in range(1, PULL_ATTEMPTS + 1):
+        try:
+            with engine_errors(f"pulling image {image!r}"):
+                _pull(engine, image, tell)
+        except ImageUnavailable as error:
+            if attempt == PULL_ATTEMPTS or not any(word in str(error).lower() for word in _PASSING):
+                raise
+            tell(PullProgress(image, "retrying"))
+            time.sleep(random.uniform(0, FIRST_PAUSE_S * 2 ** (attempt - 1)))  # noqa: S311 - jitter
+        else:
+            return
+
+
+def _pull(engine: Engine, image: str, tell: Callable[[PullProgress], None]) -> None:
+    layers: dict[str, _Layer] = {}
+    for line in engine.api.pull(image, stream=True, decode=True):
+        if "error" in line:
+            failed = PullFailed(str(line["error"]))
+            raise translate(failed, doing=f"pulling image {image!r}") from failed
+        _note(layers, line)
+        tell(_sum(image, layers))
+    tell(_sum(image, layers)._replace(status="done"))
+
+
+class _Layer(NamedTuple):
+    done: int = 0
+    total: int = 0
+    complete: bool = False
+    extracting: bool = False
+
+
+_LAYER_DONE = {"Pull complete", "Already exists", "Download complete"}
+
+
+def _note(layers: dict[str, _Layer], line: dict[str, Any]) -> None:
+    """Take one line of the pull's stream into the layers; lines about the image as a whole have no layer id."""
+    status, layer = str(line.get("status", "")), str(line.get("id", ""))
+    if not layer or status.startswith(("Pulling from", "Digest")):
+        return
+    known = layers.get(layer, _Layer())
+    detail = line.get("progressDetail") or {}
+    if status == "Downloading":
+        known = known._replace(done=int(detail.get("current") or 0), total=int(detail.get("total") or known.total))
+    elif status in _LAYER_DONE:
+        known = known._replace(done=known.total, complete=status != "Download complete", extracting=False)
+    elif status == "Extracting":
+        known = known._replace(done=known.total, extracting=True)
+    layers[layer] = known
+
+
+def _sum(image: str, layers: dict[str, _Layer]) -> PullProgress:
+    parts = layers.values()
+    return PullProgress(
+        image,
+        "extracting" if any(part.extracting for part in parts) else "pulling",
+        done_bytes=sum(part.done for part in parts),
+        total_bytes=sum(part.total for part in parts),
+        layers_done=sum(part.complete for part in parts),
+        layers_total=len(layers),
+    )
+
+
+@contextlib.contextmanager
+def _only_puller(image: str, tell: Callable[[PullProgress], None]) -> Iterator[None]:
+    """One at a time for an image: flock excludes other processes and, by its own open file, other threads."""
+    path = subdirectory("pulls") / hashlib.sha256(image.encode()).hexdigest()[:32]
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell(PullProgress(image, "waiting"))
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

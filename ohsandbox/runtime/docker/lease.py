@@ -1,0 +1,188 @@
+"""A lease: a locked file that says "the owner of this container lives".
+
+The kernel drops the lock when the owner dies, however it dies, and no process id is ever compared. The file is there
+and locked *before* its container is created, so that a container without an owner always has a lease to be found by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import socket
+import time
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ohsandbox.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEASE_LABEL = "ohsandbox.lease"
+_ID_BYTES = 16
+
+
+class LeaseRecord(BaseModel):
+    """What a lease file says."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    container: str
+    """The container's name: a label alone is inherited by images that are committed from a sandbox."""
+    engine: str
+    """The engine's address; another engine's containers are not ours to judge."""
+    image: str
+    pid: int
+    host: str
+    created_at: float
+    conversation: str | None = None
+    keep: bool = False
+
+
+class Lease:
+    """A held lease. Made by `take`; `release` it when the container is gone, or `leave` it when it is kept."""
+
+    def __init__(self, path: Path, descriptor: int, record: LeaseRecord) -> None:
+        self.path = path
+        self.record = record
+        self._descriptor: int | None = descriptor
+        _held.add(self)
+
+    @property
+    def id(self) -> str:
+        """The label's value: unguessable, and known to this state directory only."""
+        return self.record.id
+
+    def release(self) -> None:
+        """The container is gone: remove the file, then let go of the lock. Twice is fine."""
+        self.path.unlink(missing_ok=True)
+        self.leave()
+
+    def leave(self) -> None:
+        """Let go of the lock and leave the file, so that `gc` or `ps` finds the container. Twice is fine."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+_held: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+
+def _leave_all_in_child() -> None:
+    """A forked child shares the lock's open file and would keep a dead owner's lease alive."""
+    for lease in list(_held):
+        lease.leave()
+
+
+os.register_at_fork(after_in_child=_leave_all_in_child)
+
+
+def state_dir() -> Path:
+    """Where leases and locks live: $OHSANDBOX_HOME, or ~/.ohsandbox; made with mode 0700.
+
+    Raises:
+        UsageError: it cannot be made or written.
+    """
+    named = os.environ.get("OHSANDBOX_HOME")
+    try:
+        path = Path(named) if named else Path.home() / ".ohsandbox"
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:
+        raise UsageError(
+            f"The state directory cannot be made: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
+        ) from error
+    return path
+
+
+def subdirectory(name: str) -> Path:
+    """A directory of ours below the state directory.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    path = state_dir() / name
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"The state directory cannot be used: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
+        ) from error
+    return path
+
+
+def take(*, container: str, engine: str, image: str, conversation: str | None = None, keep: bool = False) -> Lease:
+    """A new lease, locked before it gets its name, so that no `gc` ever sees it free.
+
+    Raises:
+        UsageError: the state directory cannot be written.
+    """
+    record = LeaseRecord(
+        id=secrets.token_hex(_ID_BYTES), container=container, engine=engine, image=image, pid=os.getpid(),
+        host=socket.gethostname(), created_at=time.time(), conversation=conversation, keep=keep,
+    )  # fmt: skip
+    path = subdirectory("leases") / record.id
+    temporary = path.with_name(f".{record.id}")
+    try:
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(descriptor, record.model_dump_json().encode())
+        temporary.rename(path)
+    except OSError as error:
+        raise UsageError(
+            f"The lease {path} cannot be written: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
+        ) from error
+    return Lease(path, descriptor, record)
+
+
+def read(lease_id: str) -> LeaseRecord | None:
+    """What the lease file of that id says; None where there is none of ours, or it is no lease."""
+    if len(lease_id) != 2 * _ID_BYTES or not lease_id.isalnum():
+        return None
+    try:
+        text = (subdirectory("leases") / lease_id).read_bytes()
+        record = LeaseRecord.model_validate_json(text)
+    except (OSError, ValidationError, json.JSONDecodeError):
+        return None
+    return record if record.id == lease_id else None
+
+
+def all_ids() -> list[str]:
+    """The ids of all lease files here, held or not."""
+    return sorted(path.name for path in subdirectory("leases").iterdir() if len(path.name) == 2 * _ID_BYTES)
+
+
+def owner_alive(lease_id: str) -> bool:
+    """Somebody holds the lock. A missing file is nobody's."""
+    with try_lock(lease_id) as descriptor:
+        return descriptor is False
+
+
+@contextlib.contextmanager
+def try_lock(lease_id: str) -> Iterator[bool | None]:
+    """True: the owner is dead and we hold the lock meanwhile; False: the owner lives; None: no such lease file."""
+    try:
+        descriptor = os.open(subdirectory("leases") / lease_id, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        yield None
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def remove_file(lease_id: str) -> None:
+    """Forget a lease whose container is gone."""
+    (subdirectory("leases") / lease_id).unlink(missing_ok=True)

@@ -1,0 +1,179 @@
+"""From what the caller asked and what the image is to a resolved sandbox."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.docker import mounts, spec
+from ohsandbox.runtime.docker.failures import engine_errors
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.images import ImageFacts
+
+WORKSPACE = "/workspace"
+MAPPED_HOME = "/home/ohsandbox"
+"""In the container's own layer, not on a tmpfs: pip and npm caches would count as memory, and ours is noexec."""
+CA_PATH = "/usr/local/share/ohsandbox-ca.pem"
+CA_VARIABLES = (
+    "SSL_CERT_FILE",  # OpenSSL, Go, Ruby
+    "REQUESTS_CA_BUNDLE",  # Python requests
+    "PIP_CERT",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO",
+)
+_ROOT_USERS = {"", "0", "root", "0:0", "root:root"}
+_WANTED_CPUS = 2.0
+_WANTED_FILES = 65536
+
+
+class Options(BaseModel):
+    """What the caller asked, validated without an engine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image: str
+    env: dict[str, str] = {}
+    user: str | None = None
+    workdir: str | None = None
+    workspace: str | None = None
+    network: spec.Network = "none"
+    profile: spec.Profile = "contained"
+    limits: spec.Limits = spec.Limits()
+    name: str | None = None
+    keep: bool = False
+    attach: str | None = None
+    ca_bundle: str | None = None
+    runtime: str = ""
+    conversation: str | None = None
+
+
+class Plan(NamedTuple):
+    """A sandbox to make, and what its processes get."""
+
+    spec: spec.SandboxSpec
+    user: str
+    """For each exec, unless it names another."""
+    identity: mounts.Identity | None
+    """In a mapped sandbox: who needs a passwd entry and a home."""
+
+    @property
+    def as_root(self) -> bool:
+        """The default user is uid 0."""
+        return is_root(self.user)
+
+
+def is_root(user: str) -> bool:
+    """The user, as an image or a caller names it, is uid 0."""
+    return user in _ROOT_USERS or user.split(":", maxsplit=1)[0] in {"0", "root"}
+
+
+def options(**asked: object) -> Options:
+    """Options, checked as far as no engine is needed.
+
+    Raises:
+        UsageError: a name, directory, limit or combination that cannot be.
+    """
+    try:
+        found = Options.model_validate({name: value for name, value in asked.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"DockerRuntime({where}=...): {first['msg']}. Remedy: correct that argument.") from error
+    spec.image_name(found.image)
+    for name in (found.name, found.attach):
+        if name is not None:
+            spec.container_name(name)
+    if found.workdir is not None and spec.sane_workdir(found.workdir) is None:
+        raise UsageError(
+            f"workdir={found.workdir!r} is refused. Remedy: an absolute path outside /proc, /sys and /dev."
+        )
+    if found.ca_bundle is not None and not Path(found.ca_bundle).expanduser().is_file():
+        raise UsageError(f"ca_bundle={found.ca_bundle!r} is no file. Remedy: name a PEM file.")
+    return _with_workspace(found)
+
+
+def _with_workspace(found: Options) -> Options:
+    if found.profile == "mapped" and found.workspace is None:
+        raise UsageError("profile='mapped' needs a directory. Remedy: pass workspace=DIR.")
+    if found.workspace is None:
+        return found
+    if found.attach is not None:
+        raise UsageError("workspace= cannot be added to a running container. Remedy: leave out attach=, or workspace=.")
+    return found.model_copy(update={"workspace": mounts.vet(found.workspace), "profile": "mapped"})
+
+
+def plan(asked: Options, facts: ImageFacts, engine: Engine, *, name: str, labels: dict[str, str]) -> Plan:
+    """The resolved sandbox.
+
+    Raises:
+        UsageError: this engine cannot bind a directory of this machine, or map its files to the caller.
+        SandboxUnavailable: the engine failed when it was asked.
+    """
+    identity = _identity(asked, engine)
+    user = asked.user or (identity.user if identity else facts.user)
+    unset = tuple(name for name in spec.hostile_names(facts.env) if name not in asked.env)
+    cpus = asked.limits.cpus or min(_WANTED_CPUS, engine.cpu_count())
+    workdir = spec.sane_workdir(asked.workdir) or _default_workdir(asked, facts)
+    resolved = spec.SandboxSpec(
+        name=name, image=facts.id, profile=asked.profile, workdir=workdir, env=_environment(asked, facts), unset=unset,
+        network=asked.network, limits=asked.limits, cpus=cpus, open_files=_open_files(asked, engine),
+        workspace=asked.workspace, runtime=asked.runtime,
+        gid=identity.gid if identity else 0, architecture=facts.platform.split("/")[-1],
+    )  # fmt: skip
+    marks = {"ohsandbox.policy": resolved.policy(), "ohsandbox.user": user, "ohsandbox.image": asked.image}
+    return Plan(resolved.model_copy(update={"labels": labels | marks}), user, identity)
+
+
+def _open_files(asked: Options, engine: Engine) -> int:
+    """65536, but no more than this process may have: a local engine without CAP_SYS_RESOURCE is bounded like us."""
+    if asked.limits.open_files is not None or not engine.address.is_local:
+        return asked.limits.open_files or _WANTED_FILES
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
+
+
+def _identity(asked: Options, engine: Engine) -> mounts.Identity | None:
+    if asked.workspace is None:
+        return None
+    if not engine.address.is_local:
+        raise UsageError(
+            f"workspace= needs an engine on this machine, and {engine.address} is another. "
+            "Remedy: copy the files in with `upload`, or use a local engine."
+        )
+    with engine_errors("asking the engine how it maps users"):
+        security = " ".join(engine.api.info().get("SecurityOptions") or [])
+    if "name=userns" in security:
+        raise UsageError(
+            "workspace= cannot give its files to you: this engine remaps users (userns-remap). "
+            "Remedy: copy the files in with `upload`, or use an engine without userns-remap."
+        )
+    return mounts.identity(asked.workspace, rootless="name=rootless" in security)
+
+
+def _default_workdir(asked: Options, facts: ImageFacts) -> str:
+    image = spec.sane_workdir(facts.workdir)
+    return WORKSPACE if asked.workspace is not None or image in {None, "/"} else image or WORKSPACE
+
+
+def _environment(asked: Options, facts: ImageFacts) -> dict[str, str]:
+    """Ours below the image's language, the caller's above all."""
+    env = dict(spec.QUIET_ENV)
+    if not any(entry.startswith(("LANG=", "LC_ALL=")) for entry in facts.env):
+        env["LANG"] = "C.UTF-8"
+    if asked.workspace is not None:
+        env["HOME"] = MAPPED_HOME
+    if asked.ca_bundle is not None:
+        env |= ca_environment()
+    return env | asked.env
+
+
+def ca_environment() -> dict[str, str]:
+    """What points the usual tools to the bundle."""
+    return dict.fromkeys(CA_VARIABLES, CA_PATH)

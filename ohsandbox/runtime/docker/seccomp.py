@@ -1,0 +1,66 @@
+"""The system-call filter of our sandboxes: an allow-list of ours, pinned in `seccomp.json`.
+
+It is stricter than the default of any engine from 20.10 on, which a test checks by calling every number under both:
+
+- sockets of four families only (Unix, IPv4, IPv6, netlink); so no AF_VSOCK (open in engines before 23), no AF_ALG (open
+  before 29, CVE-2026-31431), no packet, Bluetooth or CAN sockets;
+- no io_uring (open before 25), whose operations no filter sees;
+- nothing newer than futex_waitv (449): runc answers ENOSYS to those, so that libc falls back;
+- only the processor's own calls: a 32-bit program on a 64-bit engine is killed with SIGSYS, since `socketcall` hides
+  the family of a socket behind a pointer.
+
+What it takes away from everyday work: 32-bit programs, `perf`, `unshare`, mounts, NUMA placement. gdb and strace work.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+ARCHITECTURES = ("amd64", "arm64")
+"""Where the file's argument positions hold (s390's clone has others); elsewhere the engine's default filter is used."""
+
+SETUID_BIT = 0o4000
+SETGID_BIT = 0o2000
+_O_CREAT_OR_TMPFILE = 0o100 | 0o20000000
+"""asm-generic/fcntl.h; x86_64 and arm64 agree. Without these flags open's mode is an undefined register."""
+_MODE_ARGUMENT = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "creat": 1, "mknod": 1, "mknodat": 2}
+_OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}
+"""Positions of flags and mode."""
+_ENOSYS = 38
+
+
+@cache
+def profile_json(forbidden_mode: int = 0) -> str:
+    """The filter as JSON text for SecurityOpt.
+
+    Args:
+        forbidden_mode: file mode bits that no call may set. With a host directory bound in, a setuid file made in the
+            sandbox would be one on the host as well (finding 18).
+    """
+    profile = json.loads((files(__package__) / "seccomp.json").read_text())
+    if forbidden_mode:
+        profile["syscalls"] = _without_mode(profile["syscalls"], forbidden_mode)
+    return json.dumps(profile, separators=(",", ":"))
+
+
+def _without_mode(rules: list[dict[str, Any]], bits: int) -> list[dict[str, Any]]:
+    taken = {*_MODE_ARGUMENT, *_OPEN_ARGUMENTS, "openat2"}
+    kept = [{**rule, "names": [name for name in rule["names"] if name not in taken]} for rule in rules]
+    kept += [_allow(name, _masked(position, bits)) for name, position in _MODE_ARGUMENT.items()]
+    for name, (flags, mode) in _OPEN_ARGUMENTS.items():
+        kept += [_allow(name, _masked(flags, _O_CREAT_OR_TMPFILE)), _allow(name, _masked(mode, bits))]
+    # openat2 hides its mode behind a pointer; ENOSYS makes callers fall back to openat
+    kept.append({"names": ["openat2"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS})
+    return [rule for rule in kept if rule["names"]]
+
+
+def _allow(name: str, *args: dict[str, Any]) -> dict[str, Any]:
+    return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": list(args)}
+
+
+def _masked(position: int, bits: int) -> dict[str, Any]:
+    """The argument has none of the bits."""
+    return {"index": position, "value": bits, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}

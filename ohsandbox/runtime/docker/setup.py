@@ -1,0 +1,89 @@
+"""What is done once in a new container, as its root: a home and a name for the user, a workdir's owner, a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.docker.plan import MAPPED_HOME
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.docker.mounts import Identity
+
+Opener = Callable[[Sequence[str]], "Channel"]
+"""Starts a process as root."""
+
+_TIMEOUT_S = 60.0
+
+_MAPPED_HOME = """
+uid=$1 gid=$2 name=$3 home=$4
+known=
+while IFS=: read -r n x u rest; do
+    [ "$u" = "$uid" ] && known=1
+    [ "$n" = "$name" ] && [ "$u" != "$uid" ] && name=sandbox$uid
+done </etc/passwd
+[ "$known" ] || printf '%s:x:%s:%s::%s:/bin/sh\\n' "$name" "$uid" "$gid" "$home" >>/etc/passwd
+known=
+while IFS=: read -r n x g rest; do [ "$g" = "$gid" ] && known=1; done </etc/group
+[ "$known" ] || printf '%s:x:%s:\\n' "$name" "$gid" >>/etc/group
+mkdir -p "$home" && chmod 1777 "$home"
+"""
+"""Root without capabilities may still write what uid 0 owns. Mode 1777, since it may not chown."""
+
+_OWN_WORKDIR = """
+workdir=$1 user=$2 home=$3 uid=${2%%:*}
+[ "$(ls -A "$workdir")" ] || chown "$user" "$workdir"
+case $uid in *[!0-9]*) exit 0 ;; esac
+while IFS=: read -r n x u rest; do [ "$u" = "$uid" ] && exit 0; done </etc/passwd
+printf 'sandbox:x:%s:0::%s:/bin/sh\\n' "$uid" "$home" >>/etc/passwd
+mkdir -p "$home" && chown "$user" "$home"
+"""
+"""The engine makes a missing WorkingDir as root; a directory with something in it is the image's own. A bare id
+without a passwd entry would have HOME=/ and no name."""
+
+_WRITE_FILE = 'mkdir -p "${1%/*}" && cat >"$1" && chmod 644 "$1"'
+
+
+def make_mapped_home(open_root: Opener, identity: Identity) -> None:
+    """A passwd and group entry, so that `whoami` works, and a home that the user may write.
+
+    Raises:
+        SandboxUnavailable: the image has no mkdir or chmod, or a read-only /etc.
+    """
+    _do(open_root, _MAPPED_HOME, str(identity.uid), str(identity.gid), identity.name, MAPPED_HOME)
+
+
+def own_workdir(open_root: Opener, workdir: str, user: str) -> None:
+    """Give an empty working directory to the user of the sandbox, and an id without a passwd entry a name and a home.
+
+    Raises:
+        SandboxUnavailable: the image has no chown, or no such user.
+    """
+    _do(open_root, _OWN_WORKDIR, workdir, user, MAPPED_HOME)
+
+
+def write_file(open_root: Opener, path: str, data: bytes) -> None:
+    """Write a file of root's, over standard input: the archive API is not used on running containers.
+
+    Raises:
+        SandboxUnavailable: it cannot be written.
+    """
+    _do(open_root, _WRITE_FILE, path, stdin=data)
+
+
+def _do(open_root: Opener, script: str, *arguments: str, stdin: bytes = b"") -> None:
+    heard = b""
+    with open_root(["/bin/sh", "-c", script, "sh", *arguments]) as channel:
+        if stdin:
+            channel.write(stdin)
+        channel.close_stdin()
+        while chunks := channel.read(_TIMEOUT_S):
+            heard += b"".join(chunk.data for chunk in chunks)
+        code = channel.wait(_TIMEOUT_S)
+    if code:
+        words = " ".join(heard.decode(errors="replace").split())[:200]
+        raise SandboxUnavailable(
+            f"The sandbox could not be set up (exit code {code}): {words}. Remedy: try another image."
+        )

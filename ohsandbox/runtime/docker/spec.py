@@ -1,0 +1,286 @@
+"""What a sandbox's container is made of: a whitelist. A field that is not written here is not sent.
+
+`SandboxSpec` holds the resolved facts, `create_payload` turns them into the body of the Engine's create call. There
+is no way to ask it for a privileged container, a device, a host namespace or a mount other than the workspace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.docker.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
+
+Profile = Literal["contained", "mapped"]
+"""`contained`: files live in the container, apt works. `mapped`: a host directory is bound in, no capability at all."""
+Network = Literal["none", "open"]
+
+GIB = 1024**3
+MIB = 1024**2
+PRIVATE_DIR = "/run/ohs"
+"""A tmpfs of ours, mode 1777: several users keep a 0700 directory each in it."""
+
+PID_1 = "trap '' HUP INT QUIT TERM USR1 USR2 PIPE ALRM; while :; do sleep 3600 & wait $!; done"
+"""Survives `kill -9 -1` from inside and reaps orphans; tini + sleep does neither (finding 1)."""
+
+CONTAINED_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
+"""The least with which apt, useradd, `su` and killing another user's process work (SECURITY.md 3.1)."""
+_CAPABILITY_BITS = {
+    "CHOWN": 0,
+    "DAC_OVERRIDE": 1,
+    "FOWNER": 3,
+    "KILL": 5,
+    "SETGID": 6,
+    "SETUID": 7,
+}  # linux/capability.h
+
+QUIET_ENV = {
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "GIT_TERMINAL_PROMPT": "0",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "PIP_NO_INPUT": "1",
+}
+"""Nobody sits at the terminal: no pager, no prompt."""
+HOSTILE_ENV = re.compile(
+    r"LD_.*|DYLD_.*|BASH_.*|BASHOPTS|SHELLOPTS|ENV|PROMPT_COMMAND|PS[0-4]|IFS|CDPATH|GLOBIGNORE|EXECIGNORE|FIGNORE"
+    r"|HISTFILE|INPUTRC|TMOUT|POSIXLY_CORRECT|GCONV_PATH|GETCONF_DIR|HOSTALIASES|LOCALDOMAIN|LOCPATH|MALLOC_.*"
+    r"|NLSPATH|RESOLV_HOST_CONF|RES_OPTIONS|TZDIR|NIS_PATH|OHS_.*|OHSANDBOX_.*"
+)
+"""Names by which an image's ENV could change our shells: the loader's (ld.so(8), what it clears for setuid programs)
+and bash's and sh's own. What else an image sets (JAVA_HOME, GOPATH) is part of what it is."""
+ALWAYS_UNSET = (
+    "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS",
+    "PS0", "PS1", "PS2", "PS4", "IFS", "CDPATH", "GLOBIGNORE", "TMOUT", "INPUTRC",
+)  # fmt: skip
+"""Cleared for each process in a container that we only joined: its image was not looked at."""
+
+_WORKDIR_FORBIDDEN = ("/proc", "/sys", "/dev")
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,127}")
+_IMAGE = re.compile(
+    r"(?:(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*(?::[0-9]{1,5})?/)?"
+    r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*"
+    r"(?::[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+"""[registry[:port]/]path[:tag][@digest], by the grammar of the distribution specification."""
+_IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
+_MAX_IMAGE_NAME = 255
+
+
+class Limits(BaseModel):
+    """What a sandbox may use. All are enforced by the engine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    memory_bytes: int = Field(default=2 * GIB, ge=32 * MIB)
+    """Memory and swap together. SECURITY.md 7: enough for a compiler, a quarter of a laptop."""
+    cpus: float | None = Field(default=None, gt=0)
+    """Processors; None: two, or what the engine's machine has."""
+    pids: int = Field(default=512, ge=16)
+    """Processes and threads. A build with 16 jobs used 90; a fork bomb is over at once."""
+    disk_bytes: int | None = Field(default=None, ge=64 * MIB)
+    """The root file system's growth, where the engine's storage can bound it (xfs with pquota, btrfs); else refused."""
+    shm_bytes: int | None = Field(default=None, ge=MIB)
+    """Shared memory; None: 256 MiB, or an eighth of the memory."""
+    open_files: int | None = Field(default=None, ge=256)
+    """RLIMIT_NOFILE, hard; the soft one is at most 4096. None: 65536, or what the engine may give."""
+
+    @property
+    def shm(self) -> int:
+        """Bytes of /dev/shm."""
+        return self.shm_bytes or min(256 * MIB, self.memory_bytes // 8)
+
+    @property
+    def private_bytes(self) -> int:
+        """Bytes of our own tmpfs."""
+        return min(64 * MIB, self.memory_bytes // 8)
+
+    @model_validator(mode="after")
+    def _tmpfs_leaves_room(self) -> Limits:
+        if self.shm + self.private_bytes > self.memory_bytes // 2:
+            raise ValueError(
+                "shm_bytes is over half of memory_bytes: a full tmpfs would leave no memory to any command"
+            )
+        return self
+
+
+class SandboxSpec(BaseModel):
+    """A resolved sandbox: everything that decides its container."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    image: str
+    profile: Profile = "contained"
+    workdir: str
+    env: dict[str, str] = {}
+    """Ours and the caller's."""
+    unset: tuple[str, ...] = ()
+    """Names that the image sets and the sandbox must not have."""
+    network: Network = "none"
+    limits: Limits = Limits()
+    cpus: float = 2.0
+    """Resolved: never more than the engine has."""
+    open_files: int | None = 65536
+    """Resolved: an engine without CAP_SYS_RESOURCE cannot raise it above its own; None: that of the engine."""
+    workspace: str | None = None
+    """A host directory, already vetted; `mapped` only."""
+    gid: int = 0
+    """Of the mapped user: for gid 0 setgid files are as bad as setuid ones."""
+    architecture: str = "amd64"
+    """Of the image."""
+    runtime: str = ""
+    """An OCI runtime of the engine; empty: its default."""
+    labels: dict[str, str] = {}
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What a process of uid 0 in the sandbox may hold."""
+        return CONTAINED_CAPABILITIES if self.profile == "contained" else ()
+
+    @property
+    def seccomp_json(self) -> str:
+        """Our system-call filter; empty where the engine's own is used."""
+        if self.architecture not in ARCHITECTURES:
+            return ""
+        forbidden = SETUID_BIT | (SETGID_BIT if self.gid == 0 else 0)
+        return profile_json(forbidden if self.profile == "mapped" else 0)
+
+    @property
+    def capability_mask(self) -> str:
+        """The capabilities as /proc/PID/status prints them."""
+        return f"{sum(1 << _CAPABILITY_BITS[name] for name in self.capabilities):016x}"
+
+    def policy(self) -> str:
+        """A digest of all that bounds the sandbox, for the label and the log."""
+        bounded = self.model_dump(exclude={"name", "env", "labels"}) | {"seccomp_json": self.seccomp_json}
+        return hashlib.sha256(json.dumps(bounded, sort_keys=True).encode()).hexdigest()
+
+
+def create_payload(spec: SandboxSpec) -> dict[str, Any]:
+    """The body of POST /containers/create, field by field as SECURITY.md 3.2 has it.
+
+    PID 1 and the configured user are uid 0: with no-new-privileges an exec as root in a container *configured* for
+    another user has no capability (CapEff 0, measured). The agent's processes get their user in each exec.
+    """
+    return {
+        "Image": spec.image,
+        "Entrypoint": ["/bin/sh", "-c", PID_1],
+        "Cmd": [],
+        "User": "0:0",
+        "WorkingDir": spec.workdir,
+        "Env": [f"{name}={value}" for name, value in sorted(spec.env.items())] + sorted(spec.unset),
+        "Hostname": "sandbox",
+        "Healthcheck": {"Test": ["NONE"]},
+        "StopSignal": "SIGKILL",
+        "StopTimeout": 0,
+        "Tty": False,
+        "OpenStdin": False,
+        "Labels": dict(sorted(spec.labels.items())),
+        "HostConfig": host_config(spec),
+    }
+
+
+def host_config(spec: SandboxSpec) -> dict[str, Any]:
+    """The HostConfig part. AutoRemove stays false: a killed container's files must outlive it."""
+    limits = spec.limits
+    config: dict[str, Any] = {
+        "CapDrop": ["ALL"],
+        "CapAdd": list(spec.capabilities),
+        "SecurityOpt": _security(spec),
+        "Privileged": False,
+        "PidsLimit": limits.pids,
+        "Memory": limits.memory_bytes,
+        "MemorySwap": limits.memory_bytes,
+        "NanoCpus": round(spec.cpus * 1_000_000_000),
+        "OomScoreAdj": 500,
+        "ShmSize": limits.shm,
+        "Ulimits": _ulimits(spec),
+        "LogConfig": {"Type": "none"},
+        "Init": False,
+        "AutoRemove": False,
+        "RestartPolicy": {"Name": "no"},
+        "NetworkMode": "none" if spec.network == "none" else "bridge",
+        "IpcMode": "private",
+        "CgroupnsMode": "private",
+        "Tmpfs": {PRIVATE_DIR: f"rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777"},
+        "Mounts": [],
+    }
+    if spec.workspace is not None:
+        config["Mounts"] = [_bind(spec.workspace)]
+    if limits.disk_bytes is not None:
+        config["StorageOpt"] = {"size": str(limits.disk_bytes)}
+    if spec.runtime:
+        config["Runtime"] = spec.runtime
+    return config
+
+
+def _bind(workspace: str) -> dict[str, Any]:
+    """The Mounts form, unlike Binds, refuses a source that is not there instead of making it."""
+    return {
+        "Type": "bind",
+        "Source": workspace,
+        "Target": "/workspace",
+        "ReadOnly": False,
+        "BindOptions": {"Propagation": "rprivate"},
+    }
+
+
+def image_name(image: str) -> str:
+    """The name itself, once it is one.
+
+    Raises:
+        UsageError: it is no image reference; found before anything is sent.
+    """
+    if len(image) <= _MAX_IMAGE_NAME and (_IMAGE.fullmatch(image) or _IMAGE_ID.fullmatch(image)):
+        return image
+    shown = image if len(image) <= 60 else image[:59] + "…"  # noqa: PLR2004 - a line's worth
+    raise UsageError(
+        f"{shown!r} is no image name. Remedy: name one like python:3.12 or ghcr.io/owner/name:tag, in lower case."
+    )
+
+
+def container_name(name: str) -> str:
+    """The name itself.
+
+    Raises:
+        UsageError: the engine would refuse it.
+    """
+    if _NAME.fullmatch(name):
+        return name
+    raise UsageError(
+        f"{name!r} is no container name. Remedy: use letters, digits, '_', '.' and '-', two to 128 of them."
+    )
+
+
+def sane_workdir(workdir: str | None) -> str | None:
+    """The path, or None for one that is relative or reaches through /proc, /sys or /dev (CVE-2024-21626)."""
+    if not workdir or not workdir.startswith("/") or "\0" in workdir or ".." in workdir.split("/"):
+        return None
+    path = "/" + "/".join(part for part in workdir.split("/") if part not in {"", "."})
+    if any(path == bad or path.startswith(bad + "/") for bad in _WORKDIR_FORBIDDEN):
+        return None
+    return path
+
+
+def hostile_names(image_env: list[str]) -> tuple[str, ...]:
+    """The names in an image's ENV that its sandbox must not have; a bare name in Env removes the image's value."""
+    names = [entry.split("=", 1)[0] for entry in image_env]
+    return tuple(sorted({name for name in names if HOSTILE_ENV.fullmatch(name)}))
+
+
+def _security(spec: SandboxSpec) -> list[str]:
+    return ["no-new-privileges", *([f"seccomp={spec.seccomp_json}"] if spec.seccomp_json else [])]
+
+
+def _ulimits(spec: SandboxSpec) -> list[dict[str, Any]]:
+    core = {"Name": "core", "Soft": 0, "Hard": 0}
+    if spec.open_files is None:
+        return [core]
+    return [{"Name": "nofile", "Soft": min(4096, spec.open_files), "Hard": spec.open_files}, core]

@@ -1,0 +1,214 @@
+"""The hijacked connection under a channel: one surface over Unix, TCP, TLS and SSH sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import time
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+POLL_MS = 1000
+
+
+class Wire(ABC):
+    """Raw bytes both ways. Every call but `close` may block."""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """Polls as readable when bytes arrive."""
+
+    @abstractmethod
+    def pending(self) -> bool:
+        """Bytes are decoded and waiting, which polling the descriptor does not show."""
+
+    @abstractmethod
+    def recv_into(self, view: memoryview) -> int:
+        """At least one byte into view; 0 at the end of the stream."""
+
+    @abstractmethod
+    def sendall(self, data: memoryview) -> None:
+        """All of data, blocking as long as it takes."""
+
+    @abstractmethod
+    def half_close(self) -> None:
+        """The far side reads end of file; it may go on writing."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Wake who reads or writes, then let go."""
+
+    def readable(self, deadline: float | None) -> bool:
+        """Wait until `recv_into` would not block; False when time.monotonic() passes deadline first."""
+        if self.pending():
+            return True
+        poller = select.poll()
+        poller.register(self.fileno(), select.POLLIN | select.POLLPRI)
+        while True:
+            left = POLL_MS if deadline is None else max(0, round((deadline - time.monotonic()) * 1000))
+            if poller.poll(left):
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+
+
+class SocketWire(Wire):
+    """A Unix or TCP socket."""
+
+    def __init__(self, sock: socket.socket, *, owner: Any) -> None:
+        self._sock = sock
+        self._owner = owner  # the HTTP response: garbage collecting it would close the socket
+        sock.settimeout(None)  # docker-py leaves its 60 s HTTP timeout on it (finding 8)
+
+    def fileno(self) -> int:
+        """See `Wire.fileno`."""
+        return self._sock.fileno()
+
+    def pending(self) -> bool:
+        """See `Wire.pending`."""
+        return False
+
+    def recv_into(self, view: memoryview) -> int:
+        """See `Wire.recv_into`."""
+        return self._sock.recv_into(view)
+
+    def sendall(self, data: memoryview) -> None:
+        """See `Wire.sendall`."""
+        self._sock.sendall(data)
+
+    def half_close(self) -> None:
+        """See `Wire.half_close`."""
+        self._sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """See `Wire.close`."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._owner.close()
+        with contextlib.suppress(OSError):
+            self._sock.close()
+
+
+class TlsWire(SocketWire):
+    """A TLS socket, never left blocking inside OpenSSL: one thread may read while another writes."""
+
+    _sock: ssl.SSLSocket
+
+    def __init__(self, sock: ssl.SSLSocket, *, owner: Any) -> None:
+        super().__init__(sock, owner=owner)
+        sock.settimeout(0)
+
+    def pending(self) -> bool:
+        """See `Wire.pending`."""
+        return self._sock.pending() > 0
+
+    def recv_into(self, view: memoryview) -> int:
+        """See `Wire.recv_into`."""
+        while True:
+            try:
+                return self._sock.recv_into(view)
+            except ssl.SSLWantReadError:
+                self._wait(select.POLLIN)
+            except ssl.SSLWantWriteError:
+                self._wait(select.POLLOUT)
+            except ssl.SSLZeroReturnError:
+                return 0
+
+    def sendall(self, data: memoryview) -> None:
+        """See `Wire.sendall`."""
+        while data:
+            try:
+                data = data[self._sock.send(data) :]
+            except ssl.SSLWantWriteError:
+                self._wait(select.POLLOUT)
+            except ssl.SSLWantReadError:
+                self._wait(select.POLLIN)
+
+    def half_close(self) -> None:
+        """Send close_notify, which Go's TLS server reads as end of file, and keep the reading side.
+
+        A non-blocking unwrap() writes the alert and then wants to read the peer's: that raise is the success.
+        """
+        with contextlib.suppress(ssl.SSLError):
+            self._sock.unwrap()
+
+    def _wait(self, event: int) -> None:
+        poller = select.poll()
+        poller.register(self._sock.fileno(), event)
+        poller.poll(POLL_MS)
+
+
+class SshChannel(Protocol):
+    """The part of paramiko's Channel that we call."""
+
+    def fileno(self) -> int: ...  # noqa: D102
+    def recv_ready(self) -> bool: ...  # noqa: D102
+    def recv(self, size: int) -> bytes: ...  # noqa: D102
+    def sendall(self, data: bytes) -> None: ...  # noqa: D102
+    def shutdown_write(self) -> None: ...  # noqa: D102
+    def settimeout(self, seconds: float | None) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+
+
+class SshWire(Wire):
+    """A paramiko channel to `docker system dial-stdio`."""
+
+    CHUNK_BYTES = 32 * 1024
+    """An SSH window takes no more at once; also what dial-stdio copies by."""
+
+    def __init__(self, channel: SshChannel, *, owner: Any) -> None:
+        self._channel = channel
+        self._owner = owner
+        channel.settimeout(None)
+
+    def fileno(self) -> int:
+        """See `Wire.fileno`."""
+        return self._channel.fileno()
+
+    def pending(self) -> bool:
+        """See `Wire.pending`."""
+        return self._channel.recv_ready()
+
+    def recv_into(self, view: memoryview) -> int:
+        """See `Wire.recv_into`."""
+        data = self._channel.recv(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def sendall(self, data: memoryview) -> None:
+        """See `Wire.sendall`."""
+        for start in range(0, len(data), self.CHUNK_BYTES):
+            self._channel.sendall(bytes(data[start : start + self.CHUNK_BYTES]))
+
+    def half_close(self) -> None:
+        """See `Wire.half_close`."""
+        self._channel.shutdown_write()
+
+    def close(self) -> None:
+        """See `Wire.close`."""
+        with contextlib.suppress(Exception):
+            self._channel.close()
+
+
+def wrap(raw: Any) -> Wire:
+    """The wire for what docker-py's exec_start(socket=True) returned: a SocketIO, an SSLSocket, a paramiko channel."""
+    owner = getattr(raw, "_response", None)
+    if hasattr(raw, "recv_ready"):
+        return SshWire(raw, owner=owner)
+    sock = getattr(raw, "_sock", raw)
+    if isinstance(sock, ssl.SSLSocket):
+        return TlsWire(sock, owner=owner)
+    return SocketWire(sock, owner=owner)
+
+
+def swallowed(raw: Any) -> bytes:
+    """What docker-py's HTTP reader took in behind the header and would otherwise lose. Only after the stream's end."""
+    response: Any = getattr(raw, "_response", None)
+    try:
+        reader = response.raw._fp.fp  # noqa: SLF001 - docker-py keeps it nowhere else
+        return bytes(reader.read1(65536)) if reader.peek(1) else b""
+    except (AttributeError, OSError, ValueError):
+        return b""

@@ -1,0 +1,52 @@
+"""One process of `run`: the shell line that becomes it, and the meaning of how it ended."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.quoting import check_env_names, quote, quote_all
+from ohsandbox.runtime.results import ExecResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.runtime.worker import Outcome
+
+FIRST_SIGNAL_CODE = 129
+LAST_SIGNAL_CODE = 192
+"""A shell reports death by signal N as 128 + N; Linux has 64 signals."""
+
+_WORDING = re.compile(r"^(?:line )?\d*:? *(?:exec: )?(?:line \d+: )?")
+"""What dash, bash and ash put before the program's name: '1: exec: ', 'line 1: exec: ', 'exec: line 0: '."""
+
+
+class Process:
+    """A program with its arguments and environment."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Check them.
+
+        Raises:
+            UsageError: argv is empty, or something in it or in env cannot be passed to a process.
+        """
+        if not argv or not argv[0]:
+            raise UsageError("argv is empty; its first word is the program to run")
+        check_env_names(env)
+        self.mark = f"OHSANDBOX_CALL={secrets.token_hex(8)}"
+        exports = b"".join(b" %s=%s" % (name.encode(), quote(value)) for name, value in env.items())
+        self.body = b"(export %s%s;exec %s)" % (self.mark.encode(), exports, quote_all(argv))
+
+    def result(self, outcome: Outcome) -> ExecResult:
+        """The outcome in the words of the contract."""
+        code = int(outcome.status)
+        if outcome.complaint:
+            said = _WORDING.sub("", outcome.complaint).encode()
+            return ExecResult(code, outcome.stdout, said + b"\n", not_started=True, cause="not started")
+        return ExecResult(code, outcome.stdout, outcome.stderr, truncated=outcome.truncated, cause=_cause(code))
+
+
+def _cause(code: int) -> str | None:
+    return f"signal {code - 128}" if FIRST_SIGNAL_CODE <= code <= LAST_SIGNAL_CODE else None

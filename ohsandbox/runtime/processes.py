@@ -1,0 +1,62 @@
+"""Looking at, interrupting and killing what runs in a sandbox: the scripts of processes.sh, through a worker."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from ohsandbox.runtime.quoting import quote
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.session import ShellSession
+    from ohsandbox.runtime.worker import Outcome
+
+SWEEPS = 5
+"""A tree that forks while it is killed is swept again; a fork bomb is the container's pids limit's business."""
+
+
+class Snippets(Protocol):
+    """Runs one line of worker shell as the session's user."""
+
+    def __call__(self, body: bytes) -> Outcome: ...
+
+
+class Foreground:
+    """What one command of one session runs, and the signals to it."""
+
+    def __init__(self, snippets: Snippets, shell: ShellSession, *, mark: str, private: bool) -> None:
+        """Private: no process but ours lives in the sandbox, so an orphan without a mark is the command's too."""
+        self._snippets, self._shell = snippets, shell
+        self._mark, self._private = mark, private
+        self._began = time.monotonic()
+
+    def probe(self) -> str:
+        """'idle', 'input', 'busy' or 'gone': what the session's terminal is doing."""
+        directory = self._shell.directory
+        return self._ask(b"ohs_probe %d %s %s" % (self._shell.pid, quote(f"{directory}/tty"), quote(f"{directory}/in")))
+
+    def interrupt(self) -> None:
+        """SIGINT to the terminal's foreground group, as Ctrl-C does, whatever mode the terminal is in."""
+        self._ask(b"ohs_signal INT %d" % self._shell.pid)
+
+    def signal_all(self, signal: str) -> list[int]:
+        """Signal to all of the command's processes, and whom it went to."""
+        age = int((time.monotonic() - self._began) * 100) + 1
+        private = b"yes" if self._private else b"no"
+        said = self._ask(
+            b"ohs_kill %s %d %s %d %s" % (signal.encode(), self._shell.pid, quote(self._mark), age, private)
+        )
+        return [int(word) for word in said.split() if word.isdecimal()]
+
+    def sweep(self) -> list[int]:
+        """SIGKILL until nothing of the command is left, and who that was."""
+        killed: list[int] = []
+        for _ in range(SWEEPS):
+            found = self.signal_all("KILL")
+            killed += found
+            if not found:
+                break
+        return killed
+
+    def _ask(self, body: bytes) -> str:
+        return self._snippets(body).stdout.decode("utf-8", "replace").strip()

@@ -1,0 +1,42 @@
+"""Shell words that fit on one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ohsandbox.errors import UsageError
+
+NEWLINE = "ohs_nl='\n'"
+"""Run once by every shell that `quote` writes for."""
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""What POSIX lets a shell export (XBD 3.230)."""
+
+
+def quote(text: str | bytes) -> bytes:
+    """Text as one shell word without a newline, for a shell that has run NEWLINE.
+
+    Raises:
+        UsageError: text holds a NUL, which no argument or command can.
+    """
+    raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    if b"\0" in raw:
+        raise UsageError("A NUL byte cannot stand in a command, argument or path; put such data on stdin or in a file")
+    return b"'" + raw.replace(b"'", b"'\\''").replace(b"\n", b"'\"$ohs_nl\"'") + b"'"
+
+
+def quote_all(words: Iterable[str]) -> bytes:
+    """Words, each quoted, with blanks between."""
+    return b" ".join(quote(word) for word in words)
+
+
+def check_env_names(names: Iterable[str]) -> None:
+    """Refuse names that a shell cannot export.
+
+    Raises:
+        UsageError: naming the first one.
+    """
+    for name in names:
+        if not _ENV_NAME.fullmatch(name):
+            raise UsageError(f"Environment name {name!r} is not letters, digits and underscores; rename it")

@@ -1,0 +1,94 @@
+"""What the runtime's operations return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from ohsandbox.content import Content, TextContent
+from ohsandbox.schema import Observation
+
+
+class ExecResult(NamedTuple):
+    """One finished process of `run`."""
+
+    exit_code: int | None
+    """128 + N where signal N ended it; None exactly when timed_out."""
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+    """Killed by our limit, with its whole tree; stdout and stderr hold what came before."""
+    truncated: bool = False
+    """stdout or stderr went over limit_bytes; what was kept is the beginning."""
+    not_started: bool = False
+    """The executable is missing (127) or not executable (126)."""
+    cause: str | None = None
+    """How it ended where that is no plain exit: 'timeout', 'out of memory', 'signal 9'; else None."""
+
+
+class CommandObservation(Observation):
+    """A command in a shell session: finished, or returned from while it runs."""
+
+    command: str
+    output: str
+    """The command's own text since the last call, escapes removed, progress collapsed, and nothing of ours."""
+    exit_code: int | None
+    """None while it runs, after timed_out, and where the shell could not tell."""
+    cwd: str
+    """The session's working directory afterwards."""
+    session: str = "main"
+    timed_out: bool = False
+    """Killed by timeout_s."""
+    running: bool = False
+    """Still running: the idle limit passed, `expect` matched, or it waits for input."""
+    waiting_for_input: bool = False
+    """The foreground program is blocked reading the terminal."""
+    truncated: bool = False
+    """The middle of the output was cut."""
+    output_bytes: int = 0
+    """How many bytes the command printed in this call, before anything was cut."""
+    omitted_bytes: int = 0
+    """How many of them are not in `output` because the middle was cut."""
+    output_path: str | None = None
+    """The file in the sandbox that holds the whole output, when truncated."""
+    notice: str | None = None
+    """What we have to say: shell restarted, working directory gone, new command refused."""
+    background_output: str = ""
+    """What background jobs printed between commands."""
+
+    @property
+    def to_llm_content(self) -> Sequence[Content]:
+        """Output first, then what is known about it, each labelled."""
+        lines = [self.output] if self.output else []
+        if self.background_output:
+            lines.append(f"[Background jobs printed meanwhile]\n{self.background_output}")
+        if self.truncated:
+            kept = f"; the whole is in {self.output_path}" if self.output_path else ""
+            lines.append(f"[{self.omitted_bytes} of {self.output_bytes} bytes left out of the middle{kept}]")
+        if self.notice:
+            lines.append(f"[{self.notice}]")
+        lines.append(f"[{self._state()}; working directory {self.cwd}]")
+        return [TextContent(text="\n".join(lines))]
+
+    def _state(self) -> str:
+        if self.waiting_for_input:
+            return "The program waits for input: answer with is_input, or interrupt it with C-c"
+        if self.running:
+            return "Still running: poll with an empty command, or interrupt it with C-c"
+        if self.timed_out:
+            return "Stopped by the timeout"
+        return f"Exit code {'unknown' if self.exit_code is None else self.exit_code}"
+
+
+class DirEntry(NamedTuple):
+    """One name in a directory."""
+
+    name: str
+    """Undecodable bytes as surrogate escapes."""
+    kind: Literal["file", "directory", "symlink", "other"]
+    """Of the entry itself; a symlink is not followed."""
+    size_bytes: int
+    mode: int
+    """Permission bits, 0o7777."""
+    modified_at: datetime

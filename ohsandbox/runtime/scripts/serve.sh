@@ -1,0 +1,1 @@
+while IFS= read -r ohs_line; do eval "$ohs_line"; done

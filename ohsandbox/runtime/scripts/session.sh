@@ -1,0 +1,21 @@
+# Told to a session's shell (bash, dash or ash) before its first command. `command` keeps a redefined printf or eval
+# out of our way. Marks go to the terminal, so that they stand exactly where the output begins and ends; the exit
+# code and directory go to the control side, where a program's output cannot be mistaken for them.
+exec 9>&-
+PS1= PS2= PROMPT_COMMAND=
+unset PROMPT_COMMAND
+set +H 2>/dev/null
+set +o history 2>/dev/null
+ohs_tty=$OHSANDBOX_TTY ohs_s=0 ohs_w=kept ohs_done=
+unset OHSANDBOX_TTY
+ohs_last() { return "$1"; }
+ohs_tell='command printf "%s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "$PWD" >"$ohs_dir/out"
+  ohs_w=kept ohs_done=$ohs_n PS1= PS2=
+  command export -p >|"$ohs_dir/env"'
+ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
+  command printf "\033]7117;%s;begin\007" "$ohs_n" >"$ohs_tty"; ohs_last "$ohs_s"; } 2>/dev/null
+{ command eval "$ohs_c" <"$ohs_tty" >"$ohs_tty" 2>&1; ohs_s=$?; } 2>/dev/null
+{ command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell"; } 2>/dev/null'
+ohs_late='{ ohs_l=$?; case $ohs_done in "$ohs_n") ;; *) ohs_s=$ohs_l
+  command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell" ;; esac; } 2>/dev/null'
+trap '{ ohs_s=$? ohs_w=left; command eval "$ohs_tell"; } 2>/dev/null' EXIT

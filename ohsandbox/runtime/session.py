@@ -1,0 +1,294 @@
+"""One persistent shell: two channels, one thread that reads both, and what is known about the running command.
+
+A keeper (no terminal) carries commands in and reports out over two FIFOs; a terminal carries what programs print and
+are typed. A command is over when its end mark has come on the terminal *and* its report on the keeper. Neither can be
+forged by output alone, and when either is lost (`printf` redefined, shell killed) `ShellSession.recover` finds out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import select
+import threading
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.capture import Capture
+from ohsandbox.runtime.quoting import NEWLINE, quote
+from ohsandbox.runtime.terminal import Mark, MarkSplitter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ohsandbox.runtime.channel import Channel
+
+_SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
+KEEPER = _SCRIPTS.joinpath("keeper.sh").read_text("utf-8")
+TERMINAL = _SCRIPTS.joinpath("terminal.sh").read_text("utf-8")
+SESSION = _SCRIPTS.joinpath("session.sh").read_text("utf-8")
+
+BACKGROUND_BYTES = 64 * 1024
+"""Kept of what background jobs print between two commands."""
+
+LAST_REPORT_S = 0.2
+"""Wait for the report of a shell whose terminal has closed; a shell killed by SIGKILL sends none."""
+
+REAP_S = 1.0
+"""Between a process's end and the engine's knowing its exit code."""
+
+_ANNOUNCED = re.compile(r"(?m)^\[\d+\] (\d+)\n")
+
+_LATE = b'command eval "$ohs_late"\n'
+"""Follows every command: an interrupt or an error throws an interactive shell out of the line it was in, to this one,
+which reports what is unreported. dash forgets what it has read ahead then, and must be told again: `recover`."""
+
+
+@dataclass
+class Call:
+    """One command on its way through the shell."""
+
+    command: str
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+    capture: Capture = field(default_factory=Capture)
+    began: bool = False
+    ended: bool = False
+    """The end mark has come on the terminal."""
+    report: Report | None = None
+    """What the shell said at the end."""
+
+    @property
+    def finished(self) -> bool:
+        """Both halves of the end are there."""
+        return self.ended and self.report is not None
+
+
+@dataclass(frozen=True)
+class Report:
+    """The shell's own account of a command's end."""
+
+    nonce: str
+    exit_code: int
+    how: str
+    """'kept'; 'lost' where the old directory was gone before the command; 'left' where the shell exits."""
+    background_pid: int
+    """`$!`, or 0."""
+    cwd: str
+
+    @classmethod
+    def parse(cls, record: bytes) -> Report | None:
+        """A record of the `out` FIFO, or None for one that is not ours."""
+        parts = record.decode("utf-8", "surrogateescape").split(" ", 4)
+        numbers = "".join(parts[1:2] + parts[3:4])
+        if len(parts) != 5 or not numbers.isdecimal():  # noqa: PLR2004 - the fields of ohs_tell
+            return None
+        return cls(parts[0], int(parts[1]), parts[2], int(parts[3]), parts[4])
+
+
+class ShellSession:
+    """The two channels of a shell. One command at a time; the owner serialises calls."""
+
+    def __init__(
+        self,
+        open_channel: Callable[..., Channel],
+        directory: str,
+        *,
+        mark: str,
+        home: str,
+        workdir: str,
+        env: Mapping[str, str],
+        restored: str = "",
+        on_overflow: Callable[[str], Callable[[bytes], None]] | None = None,
+    ) -> None:
+        """Start the shell in workdir; `restored` is shell text that sets its environment first.
+
+        open_channel(argv, tty=, env=) opens a channel as the session's user. directory is private to the session and
+        does not exist yet. mark is in the environment of all that the shell starts. home is where a shell goes whose
+        directory was removed. on_overflow(nonce) gives the sink for a command's whole output.
+
+        Raises:
+            SandboxUnavailable: no shell can be started here.
+        """
+        self.cwd = workdir
+        self.directory = directory
+        self.call: Call | None = None
+        self.exit_code: int | None = None
+        """Set when the shell has ended."""
+        self.failure: SandboxUnavailable | None = None
+        self.changed = threading.Condition()
+        self._on_overflow = on_overflow
+        self._background = Capture(limit_bytes=BACKGROUND_BYTES)
+        self._background_pid = 0
+        self._records = b""
+        self._splitter = MarkSplitter()
+        self._keeper, self._terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
+        setup = f"{NEWLINE}\n{SESSION}\n".encode() + b"ohs_dir=%s ohs_home=%s\n" % (quote(directory), quote(home))
+        if restored:
+            setup += b"command eval %s 2>/dev/null\n" % quote(restored)
+        self._keeper.write(setup + b"command cd -- %s\n" % quote(workdir))
+        self._reader = threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True)
+        self._reader.start()
+
+    def _open(self, open_channel: Callable[..., Channel], env: dict[str, str]) -> tuple[Channel, Channel]:
+        opened: list[Channel | BaseException] = []
+        argv = ["/bin/sh", "-c", KEEPER, "keeper", self.directory]
+
+        def open_keeper() -> None:
+            try:
+                opened.append(open_channel(argv, tty=False, env={"OHSANDBOX_KEEPER": "1"}))
+            except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
+                opened.append(error)
+
+        thread = threading.Thread(target=open_keeper, name="ohsandbox-keeper")
+        thread.start()
+        try:
+            terminal = open_channel(["/bin/sh", "-c", TERMINAL, "terminal", self.directory], tty=True, env=env)
+        finally:
+            thread.join()
+        keeper = opened[0]
+        if isinstance(keeper, BaseException):
+            terminal.close()
+            raise keeper
+        return keeper, terminal
+
+    # --- what the caller does ---
+
+    @property
+    def pid(self) -> int:
+        """The shell's process id in the sandbox."""
+        return self._terminal.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the shell can take a command."""
+        return self.exit_code is None and self.failure is None
+
+    def send(self, command: str, by_file: str | None = None) -> Call:
+        """Give the shell a command; by_file names a file of the sandbox that holds it instead."""
+        call = Call(command)
+        if self._on_overflow:
+            call.capture = Capture(on_overflow=self._on_overflow(call.nonce))
+        text = b'"$(cat %s;echo .)";ohs_c=${ohs_c%%.}' % quote(by_file) if by_file else quote(command)
+        with self.changed:
+            self.call = call
+        self._keeper.write(b'ohs_n=%s;ohs_c=%s\ncommand eval "$ohs_run"\n' % (call.nonce.encode(), text) + _LATE)
+        return call
+
+    def recover(self) -> None:
+        """Ask a shell that waits for its next command to report the one whose report is missing."""
+        self._keeper.write(_LATE)
+
+    def type(self, data: bytes) -> None:
+        """Write to the terminal."""
+        self._terminal.write(data)
+
+    def take_background(self) -> str:
+        """What background jobs printed since the last time."""
+        with self.changed:
+            return self._background.take(final=True).text
+
+    def reap(self) -> None:
+        """Notice that the shell is gone although a job it left behind still holds the terminal.
+
+        Raises:
+            SandboxUnavailable: so is the sandbox.
+        """
+        with contextlib.suppress(TimeoutError):
+            self._end(self._terminal.wait(REAP_S), None)
+
+    def own_output(self, text: str, call: Call) -> str:
+        """Text without what an interactive bash adds: the number and pid of a background job, its 'exit'."""
+        if call.report and call.report.how == "left":
+            text = text.removesuffix("exit\n")
+        if call.report is None or call.report.background_pid in (0, self._background_pid):
+            return text
+        first, self._background_pid = self._background_pid, call.report.background_pid
+        return _ANNOUNCED.sub(lambda line: "" if first < int(line[1]) <= self._background_pid else line[0], text)
+
+    def kill(self) -> None:
+        """End the shell at once."""
+        self._terminal.kill()
+
+    def close(self) -> None:
+        """End the shell by closing its input and terminal."""
+        for channel in (self._keeper, self._terminal):
+            with contextlib.suppress(OSError, SandboxUnavailable):
+                channel.kill() if channel is self._terminal and self.alive else None
+            channel.close()
+
+    # --- what the reading thread does ---
+
+    def _read(self) -> None:
+        poll = select.poll()
+        by_fd = {fd: channel for channel in (self._terminal, self._keeper) for fd in channel.filenos()}
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        try:
+            while self._terminal.filenos():
+                for fd, _ in poll.poll():
+                    if not self._take(by_fd[fd]):
+                        poll.unregister(fd)
+            self._take_last_report(poll)
+            self._end(self._terminal.wait(), None)
+        except SandboxUnavailable as error:
+            self._end(None, error)
+        except (OSError, ValueError) as error:  # closed under us by close()
+            self._end(None, SandboxUnavailable(f"The shell's connection was closed: {error}"))
+
+    def _take_last_report(self, poll: select.poll) -> None:
+        """The EXIT trap's report may come after the terminal's end: they are different connections."""
+        while self.call and not self.call.report and self._keeper.filenos() and poll.poll(LAST_REPORT_S * 1000):
+            self._take(self._keeper)
+
+    def _take(self, channel: Channel) -> bool:
+        chunks = channel.read(0)
+        if chunks is None:
+            return True
+        with self.changed:
+            for chunk in chunks:
+                if channel is self._terminal:
+                    self._take_terminal(chunk.data)
+                else:
+                    self._take_records(chunk.data)
+        return bool(chunks)
+
+    def _take_terminal(self, data: bytes) -> None:
+        for piece in self._splitter.feed(data):
+            if isinstance(piece, Mark):
+                self._take_mark(piece)
+            elif self.call and self.call.began and not self.call.ended:
+                self.call.capture.feed(piece)
+                self.changed.notify_all()
+            else:
+                self._background.feed(piece)
+
+    def _take_mark(self, mark: Mark) -> None:
+        if self.call is None or mark.nonce != self.call.nonce:
+            return
+        self.call.began = True
+        if mark.kind == "end":
+            self.call.ended = True
+            self._finish()
+
+    def _take_records(self, data: bytes) -> None:
+        *records, self._records = (self._records + data).split(b"\0")
+        for record in records:
+            report = Report.parse(record)
+            if report and self.call and report.nonce == self.call.nonce and self.call.report is None:
+                self.call.report = report
+                self._finish()
+
+    def _finish(self) -> None:
+        if self.call and self.call.finished and self.call.report:
+            self.cwd = self.call.report.cwd
+            self.changed.notify_all()
+
+    def _end(self, exit_code: int | None, failure: SandboxUnavailable | None) -> None:
+        with self.changed:
+            self.exit_code, self.failure = exit_code, failure
+            if self.call and self.call.report:
+                self.cwd = self.call.report.cwd
+            self.changed.notify_all()

@@ -1,0 +1,300 @@
+"""`Shell`: a named session as its callers know it. It restarts, times out and explains itself."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.runtime.files import read_body
+from ohsandbox.runtime.keys import keystrokes
+from ohsandbox.runtime.processes import Foreground
+from ohsandbox.runtime.results import CommandObservation
+from ohsandbox.runtime.session import Call, ShellSession
+from ohsandbox.runtime.spool import Spool
+from ohsandbox.runtime.watch import Outcome, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.worker import Outcome as CallOutcome
+
+RUNG_S = 2.0
+"""How long a command has to obey one rung of the kill ladder."""
+COMMAND_BY_FILE_BYTES = 16 * 1024
+"""Shells read a pipe byte by byte: 1 MiB took 0.5 s through the FIFO and 20 ms from a file."""
+ENV_SNAPSHOT_BYTES = 1024 * 1024
+TYPED_SETTLE_S = 0.15
+
+
+class SessionOptions(NamedTuple):
+    """How a session begins."""
+
+    env: Mapping[str, str]
+    workdir: str
+    user: str | int | None
+
+
+class Host(Protocol):
+    """What a shell needs of its runtime."""
+
+    state_dir: str
+    private_processes: bool
+
+    @property
+    def workdir(self) -> str: ...
+    def channel(
+        self, argv: Sequence[str], *, tty: bool = False, env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+    ) -> Channel: ...  # fmt: skip
+    def snippet(self, body: bytes, *, user: str | int | None = None, limit_bytes: int = 65536) -> CallOutcome: ...
+    def write_bytes(self, path: str, data: bytes, *, mode: int | None = None, user: str | int | None = None) -> None: ...
+    def take_notice(self) -> str | None: ...
+    def recover(self, failure: SandboxUnavailable) -> str: ...
+
+
+class Shell:
+    """A persistent shell, one command at a time; threads queue."""
+
+    def __init__(self, host: Host, name: str, options: SessionOptions) -> None:
+        self.name = name
+        self._host, self._options = host, options
+        self._lock = threading.Lock()
+        self._session: ShellSession | None = None
+        self._foreground: Foreground | None = None
+        self._spool: Spool | None = None
+        self._cwd = options.workdir
+        self._notices: list[str] = []
+        self._mark = secrets.token_hex(8)
+        self._restored = ""
+
+    # --- what callers do ---
+
+    def execute(
+        self, command: str, *, timeout_s: float | None, idle_timeout_s: float | None, is_input: bool, expect: str | None
+    ) -> CommandObservation:
+        """See `Runtime.execute`."""
+        with self._lock:
+            session = self._ready()
+            running = session.call is not None
+            background = "" if running else session.take_background()
+            if is_input or not command.strip():
+                if not running or session.call is None:
+                    return self._nothing_runs(command, is_input=is_input, background=background)
+                if is_input:
+                    session.type(keystrokes(command))
+                call = session.call
+            elif running:
+                return self._refused(command)
+            else:
+                call = self._begin(session, command)
+            return self._watched(
+                session, call, background, timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, expect=expect
+            )
+
+    def start(self) -> None:
+        """Have the shell running before its first command."""
+        with self._lock:
+            self._ready()
+
+    def interrupt(self) -> None:
+        """SIGINT to what runs, from any thread; nothing when nothing runs."""
+        foreground = self._foreground
+        if foreground is not None:
+            foreground.interrupt()
+
+    def close(self) -> None:
+        """End the shell and what it runs."""
+        if self._foreground is not None:
+            with contextlib.suppress(OhsandboxError, OSError):
+                self._foreground.sweep()
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    # --- a command's way ---
+
+    def _begin(self, session: ShellSession, command: str) -> Call:
+        by_file = None
+        if len(command) > COMMAND_BY_FILE_BYTES:
+            by_file = f"{session.directory}/command"
+            data = command.encode("utf-8", "surrogateescape")
+            self._host.write_bytes(by_file, data, mode=0o600, user=self._options.user)
+        self._foreground = Foreground(
+            self._snippet, session, mark=self._mark, private=self._host.private_processes
+        )
+        try:
+            return session.send(command, by_file)
+        except BrokenPipeError:  # the shell went while nobody looked
+            self._restart(session, "The shell had ended and was started again")
+            return self._begin(self._ready(), command)
+
+    def _watched(
+        self, session: ShellSession, call: Call, background: str, *, timeout_s: float | None,
+        idle_timeout_s: float | None, expect: str | None,
+    ) -> CommandObservation:  # fmt: skip
+        assert self._foreground is not None  # noqa: S101 - set by _begin before any call exists
+        watch = Watch(
+            session, call, self._foreground.probe, timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, expect=expect
+        )
+        try:
+            outcome = watch.wait()
+            if outcome is Outcome.LOST and not call.began:
+                self._restart(session, "The shell no longer took commands and was started again")
+                session = self._ready()
+                call = self._begin(session, call.command)
+                return self._watched(session, call, background, timeout_s=timeout_s,
+                                     idle_timeout_s=idle_timeout_s, expect=expect)
+            if outcome is Outcome.TIMEOUT:
+                self._kill(session, call, self._foreground)
+        except KeyboardInterrupt:
+            self._kill(session, call, self._foreground)
+            self._observe(session, call, Outcome.TIMEOUT, "")
+            raise
+        return self._observe(session, call, outcome, background)
+
+    def _kill(self, session: ShellSession, call: Call, foreground: Foreground) -> None:
+        """The ladder: INT to the foreground, TERM to all, KILL to all, and at last the shell itself."""
+        rungs = (foreground.interrupt, lambda: foreground.signal_all("TERM"), foreground.sweep)
+        try:
+            for rung in rungs:
+                rung()
+                if self._ends(session, call):
+                    break
+            else:
+                session.kill()
+            foreground.sweep()
+        except SandboxUnavailable:
+            session.kill()
+            raise
+
+    def _ends(self, session: ShellSession, call: Call) -> bool:
+        probe = self._foreground.probe if self._foreground else lambda: "gone"
+        outcome = Watch(session, call, probe, timeout_s=RUNG_S, ignore_input=True).wait()
+        return outcome in (Outcome.FINISHED, Outcome.LEFT)
+
+    # --- what came of it ---
+
+    def _observe(self, session: ShellSession, call: Call, outcome: Outcome, background: str) -> CommandObservation:
+        running = outcome in (Outcome.IDLE, Outcome.EXPECTED, Outcome.INPUT)
+        exit_code = call.report.exit_code if call.report else None
+        if outcome is Outcome.LOST or (outcome is Outcome.TIMEOUT and not call.finished):
+            self._restart(session, "The shell did not come back from this command and was restarted")
+            exit_code = None
+        elif outcome is Outcome.LEFT:
+            exit_code = self._left(session)
+        elif call.report and call.report.how == "lost":
+            self._notices.append(f"The working directory was gone; the command ran in {self._host.workdir}")
+        with session.changed:
+            captured = call.capture.take(final=not running)
+        if not running:
+            self._cwd = session.cwd
+            session.call, self._foreground = None, None
+        path = self._output_path(running=running) if captured.omitted_bytes else None
+        return CommandObservation(
+            command=call.command,
+            output=session.own_output(captured.text, call),
+            exit_code=None if running or outcome is Outcome.TIMEOUT else exit_code,
+            cwd=self._cwd if running else session.cwd,
+            session=self.name,
+            timed_out=outcome is Outcome.TIMEOUT,
+            running=running,
+            waiting_for_input=outcome is Outcome.INPUT,
+            truncated=captured.omitted_bytes > 0,
+            output_bytes=captured.output_bytes,
+            omitted_bytes=captured.omitted_bytes,
+            output_path=path,
+            notice=self._take_notice(),
+            background_output=background,
+        )
+
+    def _left(self, session: ShellSession) -> int | None:
+        if session.failure is not None:
+            self._notices.append(self._host.recover(session.failure))
+        code = session.exit_code
+        self._restart(session, "The shell ended" if code is None else f"The shell ended with code {code}")
+        if notice := self._host.take_notice():
+            self._notices.insert(0, notice)
+        return code
+
+    def _nothing_runs(self, command: str, *, is_input: bool, background: str) -> CommandObservation:
+        notice = "Nothing is running, so nothing was typed" if is_input else "Nothing is running"
+        self._notices.append(notice)
+        return CommandObservation(
+            command=command, output="", exit_code=None, cwd=self._cwd, session=self.name,
+            notice=self._take_notice(), background_output=background,
+        )  # fmt: skip
+
+    def _refused(self, command: str) -> CommandObservation:
+        notice = (
+            "Not run: the previous command still runs here. Poll it with an empty command, answer it with is_input, "
+            "interrupt it with C-c, or use another session"
+        )
+        return CommandObservation(
+            command=command, output="", exit_code=None, cwd=self._cwd, session=self.name, running=True, notice=notice
+        )
+
+    def _take_notice(self) -> str | None:
+        notices, self._notices = self._notices, []
+        return "; ".join(notices) or None
+
+    # --- the shell behind it ---
+
+    def _ready(self) -> ShellSession:
+        """The live session; a new one when there is none."""
+        if self._session is not None and not self._session.alive and self._session.call is None:
+            self._restart(self._session, "The shell had ended and was started again")
+        if self._session is None:
+            self._session = self._open()
+        return self._session
+
+    def _open(self) -> ShellSession:
+        options = self._options
+        directory = f"{self._host.state_dir}/{self.name_part()}-{secrets.token_hex(4)}"
+        session = ShellSession(
+            lambda argv, *, tty, env: self._host.channel(argv, tty=tty, env=env, user=options.user),
+            directory,
+            mark=self._mark, home=self._host.workdir, workdir=self._cwd, env=options.env,
+            restored=self._restored, on_overflow=self._spool_for,
+        )  # fmt: skip
+        if notice := self._host.take_notice():
+            self._notices.append(notice)
+        return session
+
+    def name_part(self) -> str:
+        """The session's name as part of a path: letters and digits only."""
+        return "".join(c for c in self.name if c.isascii() and c.isalnum())[:32] or "session"
+
+    def _restart(self, session: ShellSession, why: str) -> None:
+        """Forget a dead or lost shell; the next command gets one with its directory and exported environment."""
+        restored = self._snapshot(session)
+        self._cwd = session.cwd
+        session.close()
+        kept = "its exported environment was kept" if restored else "its environment was lost"
+        self._notices.append(
+            f"{why}, in {self._cwd}; {kept}, functions, aliases and unexported variables are lost"
+        )
+        self._session = None
+        self._restored = restored
+
+    def _snapshot(self, session: ShellSession) -> str:
+        with contextlib.suppress(OhsandboxError, OSError):
+            outcome = self._snippet(read_body(f"{session.directory}/env", ENV_SNAPSHOT_BYTES), ENV_SNAPSHOT_BYTES)
+            return outcome.stdout.decode("utf-8", "surrogateescape") if outcome.status == "0" else ""
+        return ""
+
+    def _snippet(self, body: bytes, limit_bytes: int = 65536) -> CallOutcome:
+        return self._host.snippet(body, user=self._options.user, limit_bytes=limit_bytes)
+
+    def _spool_for(self, nonce: str) -> Callable[[bytes], None]:
+        path = f"/tmp/ohsandbox-output-{nonce[:8]}.log"  # noqa: S108 - in the sandbox, private by umask
+        self._spool = Spool(lambda argv: self._host.channel(argv, user=self._options.user), path)
+        return self._spool.write
+
+    def _output_path(self, *, running: bool) -> str | None:
+        if self._spool is None:
+            return None
+        return self._spool.path if running else self._spool.finish()

@@ -1,0 +1,114 @@
+"""What comes out of a terminal: marks of ours between bytes of programs, and those bytes made fit to read."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+MARK_PREFIX = b"\x1b]7117;"
+"""Our marks are operating system commands (ECMA-48 8.3.89) of a number that no terminal uses."""
+
+_MARK = re.compile(rb"\x1b\]7117;([0-9a-f]{32});(begin|end)\x07")
+_MARK_BYTES = 7 + 32 + 7
+
+
+class Mark(NamedTuple):
+    """Where a command's output begins or ends."""
+
+    nonce: str
+    kind: Literal["begin", "end"]
+
+
+class MarkSplitter:
+    """Splits a terminal's stream, cut anywhere, into marks and the bytes between them."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> list[bytes | Mark]:
+        """The pieces so far; what may be the beginning of a mark is held back until it is known."""
+        data, self._held = self._held + data, b""
+        pieces: list[bytes | Mark] = []
+        done = 0
+        at = data.find(b"\x1b")
+        while at >= 0:
+            if found := _MARK.match(data, at):
+                if at > done:
+                    pieces.append(data[done:at])
+                kind: Literal["begin", "end"] = "begin" if found[2] == b"begin" else "end"
+                pieces.append(Mark(found[1].decode(), kind))
+                done = found.end()
+            elif _may_become_mark(data[at : at + _MARK_BYTES]):
+                self._held = data[at:]
+                data = data[:at]
+                break
+            at = data.find(b"\x1b", max(at + 1, done))
+        if done < len(data):
+            pieces.append(data[done:])
+        return pieces
+
+
+def _may_become_mark(start: bytes) -> bool:
+    if len(start) <= len(MARK_PREFIX):
+        return MARK_PREFIX.startswith(start)
+    return start.startswith(MARK_PREFIX) and len(start) < _MARK_BYTES and b"\x07" not in start
+
+
+_ESCAPES = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
+    rb"|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|\Z)"  # OSC, DCS, SOS, PM, APC with their terminators
+    rb"|\x1b[ -/]+[0-~]"  # charset choices and the like
+    rb"|\x1b[0-~]"  # two-byte functions
+    rb"|\x1b"
+)
+_UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c]*|[ -/]*)\Z")
+_C1 = re.compile("\x9b[0-?]*[ -/]*[@-~]|[\x90\x98\x9d-\x9f][^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c|\\Z)|[\x80-\x9f]")
+_CR_BEFORE_NEWLINE = re.compile(r"\r+\n")
+_OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\n])")
+
+
+def clean(raw: bytes) -> str:
+    r"""Bytes of a terminal as text to read.
+
+    Invalid UTF-8 becomes U+FFFD; escape sequences and C1 controls go; of a line that was rewritten with carriage
+    returns the last state stays; `\r\n` is `\n`. Every other byte is kept, tabs and NULs included.
+    """
+    if b"\x1b" in raw:
+        raw = _ESCAPES.sub(b"", raw)
+    text = raw.decode("utf-8", "replace")
+    if not text.isascii():
+        text = _C1.sub("", text)
+    if "\r" in text:
+        text = _OVERWRITTEN.sub("", _CR_BEFORE_NEWLINE.sub("\n", text))
+        text = text.removesuffix("\r")
+    return text
+
+
+def sanitize_for_terminal(text: str) -> str:
+    """Text of a sandbox for a person's terminal: no control, bidirectional or invisible formatting characters.
+
+    Newline and tab stay; other C0 controls and DEL become their control pictures, U+2400 to U+2421.
+    """
+    return _UNSAFE.sub(_picture, clean(text.encode("utf-8", "surrogateescape")))
+
+
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+
+
+def _picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else ""  # noqa: PLR2004 - C0 and DEL
+
+
+def whole_prefix(raw: bytes) -> int:
+    """How many leading bytes of a growing stream can be shown now: cut before an unfinished character or escape."""
+    if found := _UNFINISHED.search(raw, max(0, len(raw) - 4096)):
+        return found.start()
+    for back in range(1, min(4, len(raw) + 1)):
+        byte = raw[-back]
+        if byte & 0xC0 == 0xC0:  # a lead byte: is its character all here?
+            size = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4  # noqa: PLR2004 - RFC 3629 table 3.1
+            return len(raw) if back >= size else len(raw) - back
+        if byte & 0x80 == 0:
+            break
+    return len(raw)

@@ -1,0 +1,250 @@
+"""Processes without an exec each: `run` and the file operations go over shells that are held open.
+
+One `docker exec` costs 44 ms (engine 20.10, docker-py 7); a fork in a shell that already listens costs about one.
+A worker serves one call at a time; a pool keeps a few ready for each user. A worker whose streams a background
+child still holds is retired: its late output can then never be mistaken for the next call's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import threading
+import time
+from collections import defaultdict
+from importlib.resources import files
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.channel import Channel, Stream
+from ohsandbox.runtime.quoting import NEWLINE, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
+SCRIPT = "\n".join(
+    [NEWLINE, *(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name in ("worker", "processes", "files", "serve"))]
+)
+
+INLINE_STDIN_BYTES = 64 * 1024
+"""Stdin up to here goes through the worker's own stream, counted; more gets a worker of its own and end of file.
+64 KiB never blocks the writer: the socket alone buffers 208 KiB (net.core.wmem_default)."""
+
+SPARE_WORKERS = 4
+"""Idle workers kept for each user; more than that many calls at once pay for an exec."""
+
+_TAIL_BYTES = 160
+"""Longer than any end mark."""
+
+
+class CallInterrupted(Exception):  # noqa: N818 - control flow inside the runtime, never seen outside
+    """The call did not come to its own end; `outcome` holds what came before."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+class CallTimedOut(CallInterrupted):
+    """The call's time ran out; its processes still run."""
+
+
+class WorkerDied(CallInterrupted):
+    """The worker itself ended, as after `kill -9 -1` in the call."""
+
+
+class Outcome(NamedTuple):
+    """One call as the worker reports it."""
+
+    status: str
+    """An exit code, or 'missing', 'file' or 'denied' where the working directory could not be entered."""
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+    complaint: str = ""
+    """What the shell itself said when it could not execute the program."""
+
+
+class Worker:
+    """A held-open shell that runs one call at a time. Owned by one thread at a time."""
+
+    def __init__(self, channel: Channel, secret: str) -> None:
+        self.channel = channel
+        self.retired = False
+        """No further calls: a background process holds its streams, or its stdin was closed."""
+        self.calls = 0
+        self._complaint = f"{secret}: ".encode()
+
+    def call(
+        self,
+        body: bytes,
+        *,
+        workdir: str,
+        stdin: bytes = b"",
+        takes_stdin: bool = False,
+        timeout_s: float | None = None,
+        limit_bytes: int,
+    ) -> Outcome:
+        """Run body, a one-line shell command, in workdir. takes_stdin: body itself reads exactly stdin's bytes.
+
+        Raises:
+            CallTimedOut: with what came before; the processes still run.
+            WorkerDied: with what came before.
+            SandboxUnavailable: the connection broke.
+        """
+        mark = secrets.token_hex(16)
+        self.calls += 1
+        streams = {stream: _Collector(mark, limit_bytes) for stream in Stream}
+        line = b"ohs_begin;ohs_enter %s&&%s;ohs_end %s $?\n" % (quote(workdir), body if takes_stdin else _fed(body, len(stdin)), mark.encode())
+        self._send(line, stdin)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not all(stream.ended for stream in streams.values()):
+            left = None if deadline is None else deadline - time.monotonic()
+            chunks = self.channel.read(left) if left is None or left > 0 else None
+            if chunks is None:
+                self.retired = True
+                raise CallTimedOut(self._outcome(streams))
+            if not chunks:
+                self.retired = True
+                raise WorkerDied(self._outcome(streams))
+            for chunk in chunks:
+                streams[chunk.stream].feed(chunk.data)
+        outcome = self._outcome(streams)
+        self.retired = self.retired or bool(stdin and outcome.status != "0" and (takes_stdin or outcome.status.isalpha()))
+        return outcome
+
+    def _send(self, line: bytes, stdin: bytes) -> None:
+        if len(stdin) <= INLINE_STDIN_BYTES:
+            self.channel.write(line + stdin)
+            return
+        self.retired = True
+        self.channel.write(line)
+        threading.Thread(target=self._feed, args=(stdin,), name="ohsandbox-stdin", daemon=True).start()
+
+    def _feed(self, stdin: bytes) -> None:
+        with contextlib.suppress(OSError, SandboxUnavailable):  # the process may end before it read all of it
+            self.channel.write(stdin)
+            self.channel.close_stdin()
+
+    def _outcome(self, streams: dict[Stream, _Collector]) -> Outcome:
+        out, err = streams[Stream.STDOUT], streams[Stream.STDERR]
+        self.retired = self.retired or "held" in (out.reply, err.reply)
+        stderr, complaint = err.payload(), ""
+        if out.status in ("126", "127") and stderr.startswith(self._complaint):
+            complaint, stderr = stderr.removeprefix(self._complaint).decode("utf-8", "replace").strip(), b""
+        return Outcome(out.status, out.payload(), stderr, out.truncated or err.truncated, complaint)
+
+    def drain(self) -> None:
+        """Read and drop what the holders of a retired worker still print, until they end."""
+        with contextlib.suppress(SandboxUnavailable, OSError):
+            self.channel.close_stdin()
+            while self.channel.read():
+                pass
+        self.channel.close()
+
+
+def _fed(body: bytes, stdin_bytes: int) -> bytes:
+    """Body with its stdin: none, the next stdin_bytes of the worker's stream, or the rest of that stream."""
+    if stdin_bytes == 0:
+        return b"{ %s; } </dev/null" % body
+    if stdin_bytes > INLINE_STDIN_BYTES:
+        return b"{ %s; }" % body
+    # dd reads exactly one full block from a pipe; busybox's head -c reads ahead and would eat the next call
+    return b"dd bs=%d count=1 iflag=fullblock 2>/dev/null|{ { %s; };ohs_s=$?;cat >/dev/null;exit $ohs_s; }" % (
+        stdin_bytes,
+        body,
+    )
+
+
+class _Collector:
+    """One stream of one call: its beginning, its size, and whether its end mark has come."""
+
+    def __init__(self, mark: str, limit_bytes: int) -> None:
+        self._pattern = re.compile(rb"%s:(\w+):(free|held)\n\Z" % mark.encode())
+        self._limit_bytes = limit_bytes
+        self._parts: list[bytes] = []
+        self._kept = 0
+        self._total = 0
+        self._tail = b""
+        self.ended = False
+        self.status = ""
+        self.reply = ""
+
+    def feed(self, data: bytes) -> None:
+        self._total += len(data)
+        if self._kept <= self._limit_bytes + _TAIL_BYTES:
+            self._parts.append(data)
+            self._kept += len(data)
+        self._tail = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self._tail + data)[-_TAIL_BYTES:]
+        if self._tail.endswith(b"\n") and (found := self._pattern.search(self._tail)):
+            self.ended = True
+            self.status, self.reply = found[1].decode(), found[2].decode()
+            self._total -= len(found[0])
+
+    @property
+    def truncated(self) -> bool:
+        return self._total > self._limit_bytes
+
+    def payload(self) -> bytes:
+        size = min(self._total, self._limit_bytes)
+        if len(self._parts) == 1:
+            return self._parts[0][:size]
+        return b"".join(self._parts)[:size]
+
+
+class WorkerPool:
+    """Ready workers, a few for each user."""
+
+    def __init__(self, open_channel: Callable[[list[str], str | int | None], Channel]) -> None:
+        """open_channel(argv, user) opens one without a terminal."""
+        self._open_channel = open_channel
+        self._idle: dict[str | int | None, list[Worker]] = defaultdict(list)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def warm(self, user: str | int | None = None) -> None:
+        """Have one ready."""
+        self.give_back(self.take(user), user)
+
+    def take(self, user: str | int | None = None) -> Worker:
+        """An idle worker, or a new one.
+
+        Raises:
+            SandboxUnavailable: none can be started.
+            UnknownUserError: there is no such user.
+        """
+        while idle := self._pop(user):
+            if idle.channel.read(0) is None:  # quiet and open: it lives
+                return idle
+            idle.channel.close()
+        secret = f"ohs-{secrets.token_hex(8)}"
+        return Worker(self._open_channel(["/bin/sh", "-c", SCRIPT, secret], user), secret)
+
+    def _pop(self, user: str | int | None) -> Worker | None:
+        with self._lock:
+            return self._idle[user].pop() if self._idle[user] else None
+
+    def give_back(self, worker: Worker, user: str | int | None = None) -> None:
+        """A finished worker returns; a retired one is read out until its holders end."""
+        if worker.retired:
+            threading.Thread(target=worker.drain, name="ohsandbox-drain", daemon=True).start()
+            return
+        with self._lock:
+            if not self._closed and len(self._idle[user]) < SPARE_WORKERS:
+                self._idle[user].append(worker)
+                return
+        worker.channel.close()
+
+    def discard_all(self) -> None:
+        """Close every idle worker: the sandbox was restarted, or is about to end."""
+        with self._lock:
+            idle, self._idle = self._idle, defaultdict(list)
+        for worker in (worker for workers in idle.values() for worker in workers):
+            worker.channel.close()
+
+    def close(self) -> None:
+        """Close every idle worker; those in use close when they are given back."""
+        self._closed = True
+        self.discard_all()

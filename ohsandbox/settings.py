@@ -1,0 +1,179 @@
+"""`Settings`: what stands in `~/.ohsandbox/settings.json`, overridden by flags."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError
+
+from ohsandbox.errors import UsageError
+from ohsandbox.persistence import home_dir
+
+if TYPE_CHECKING:
+    from ohsandbox.llm import LLMConfig
+
+DEFAULT_IMAGE = "python:3.12"
+"""Most tasks are Python or need it; any image with a POSIX `sh` serves."""
+
+_ENV_PREFIX = "env:"
+_MODEL_KEYS = (
+    "model",
+    "base_url",
+    "api_version",
+    "custom_llm_provider",
+    "temperature",
+    "reasoning_effort",
+    "max_output_tokens",
+    "top_k",
+    "top_p",
+)
+
+
+class Settings(BaseModel):
+    """Every setting, with its default. Precedence: flags, then the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str | None = None
+    """`provider/model`, as litellm names it."""
+    api_key: SecretStr | None = None
+    """The key, or `env:NAME` for the environment variable that holds it."""
+    base_url: str | None = None
+    api_version: str | None = None
+    custom_llm_provider: str | None = None
+    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    reasoning_effort: Literal["low", "medium", "high", "none"] | None = None
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    top_k: int | None = Field(default=None, gt=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+
+    image: str = DEFAULT_IMAGE
+    network: str = "none"
+    ca_bundle: str | None = None
+    """A PEM file on the host whose certificates the sandbox trusts as well."""
+    mcp: dict[str, Any] = Field(default_factory=dict)
+
+    max_iterations: int = Field(default=500, gt=0)
+    max_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_tokens: int | None = Field(default=None, gt=0)
+    max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    _warnings: tuple[str, ...] = PrivateAttr(default=())
+
+    @classmethod
+    def default_path(cls) -> Path:
+        """`~/.ohsandbox/settings.json`."""
+        return home_dir() / "settings.json"
+
+    @classmethod
+    def load(cls, path: Path | str | None = None, **flags: Any) -> Self:
+        """The file's settings with every flag that is not None put over them.
+
+        A missing default file means all defaults; a missing file that was named is an error.
+
+        Raises:
+            UsageError: the file cannot be read, is no JSON object, or has an unknown or wrong key.
+        """
+        file = cls.default_path() if path is None else Path(path)
+        values = _read_object(file, required=path is not None)
+        settings = cls._validated(values, where=f"Settings file {str(file)!r}")
+        settings = settings.with_flags(**flags)
+        if "api_key" in values and not str(values["api_key"]).startswith(_ENV_PREFIX):
+            settings._warnings = _mode_warnings(file)  # noqa: SLF001 - our own instance
+        return settings
+
+    def with_flags(self, **flags: Any) -> Self:
+        """A copy with every flag that is not None put over it.
+
+        Raises:
+            UsageError: a flag's value is wrong.
+        """
+        given = {name: value for name, value in flags.items() if value is not None}
+        merged = {name: getattr(self, name) for name in self.model_fields_set} | given
+        settings = self._validated(merged, where="The command line")
+        settings._warnings = self._warnings  # noqa: SLF001 - our own instance
+        return settings
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should be told about the file, one line each."""
+        return self._warnings
+
+    def resolved_api_key(self) -> str | None:
+        """The key itself; `env:NAME` is looked up now.
+
+        Raises:
+            UsageError: the variable is not set.
+        """
+        if self.api_key is None:
+            return None
+        key = self.api_key.get_secret_value()
+        if not key.startswith(_ENV_PREFIX):
+            return key
+        name = key.removeprefix(_ENV_PREFIX)
+        if not os.environ.get(name):
+            raise UsageError(f"The setting api_key names the environment variable {name!r}, which is not set. Set it.")
+        return os.environ[name]
+
+    def llm_config(self) -> LLMConfig:
+        """The model's part of the settings.
+
+        Raises:
+            UsageError: no model is named, or the key's variable is not set.
+        """
+        from ohsandbox.llm import LLMConfig  # noqa: PLC0415 - the model's package is loaded when a model is asked for
+
+        if self.model is None:
+            raise UsageError('No model is named. Use --model provider/model, or set "model" in the settings file.')
+        values = {key: value for key in _MODEL_KEYS if (value := getattr(self, key)) is not None}
+        return LLMConfig(**values, api_key=self.resolved_api_key())
+
+    @classmethod
+    def _validated(cls, values: dict[str, Any], *, where: str) -> Self:
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise UsageError(f"{where}: {_first_fault(error, cls)}") from None
+
+
+def _read_object(file: Path, *, required: bool) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        if required:
+            raise UsageError(f"Settings file {str(file)!r} is not there. Make it, or leave --settings out.") from None
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UsageError(f"Settings file {str(file)!r} cannot be read: {reason}. Mend or remove it.") from None
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"Settings file {str(file)!r} is not JSON: {error}. Mend or remove it.") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"Settings file {str(file)!r} holds a {type(values).__name__}, not a JSON object {{...}}.")
+    return values
+
+
+def _first_fault(error: ValidationError, settings: type[BaseModel]) -> str:
+    """One line for the first fault; the value itself is not quoted, it may be a key."""
+    fault = error.errors(include_input=False, include_url=False)[0]
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return f"unknown key {key!r}. Known keys: {', '.join(settings.model_fields)}."
+    return f"key {key!r} is wrong: {fault['msg']}. Correct it."
+
+
+def _mode_warnings(file: Path) -> tuple[str, ...]:
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if not mode & 0o077:
+        return ()
+    warning = (
+        f"Settings file {str(file)!r} holds an api_key and other users may read it (mode {mode:04o}). "
+        f'Run `chmod 600 {file}`, or write "env:NAME" instead of the key.'
+    )
+    return (warning,)

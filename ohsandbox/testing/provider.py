@@ -1,0 +1,256 @@
+"""`FakeProvider`: an OpenAI-compatible server on loopback that answers from a list.
+
+    with FakeProvider(calls(("execute_bash", {"command": "ls"})), text("Done.")) as provider:
+        llm = LLM(provider.config())
+        ...
+        assert provider.requests[0].body["model"] == "fake"
+
+Replies are used up in order. A reply made by `text` or `calls` is streamed where the request asks for a stream.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from ohsandbox.llm.config import LLMConfig
+from ohsandbox.llm.retry import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_JSON = "application/json"
+_SSE = "text/event-stream"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Reply(NamedTuple):
+    """One programmed answer."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: Mapping[str, str] = _NOTHING
+    content_type: str = _JSON
+    message: Mapping[str, Any] | None = None
+    """Where set, `body` is its JSON form, and a request that asks for a stream gets it as one."""
+    delay_s: float = 0.0
+    """Silence before the status line."""
+    cut_at: int | None = None
+    """Bytes of the body that are sent before the connection is cut; the length of the whole was announced."""
+    repeat: int = 1
+    """The body is sent this many times, for bodies that should not exist in memory."""
+
+
+class Request(NamedTuple):
+    """One request as it arrived."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: dict[str, Any]
+    """{} where it is no JSON object."""
+
+
+def message(fields: Mapping[str, Any] | None, *, finish_reason: str | None = "stop", **extra: Any) -> Reply:
+    """A completion with this message, whatever it holds; extra fields go to the top level."""
+    completion = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "fake",
+        "choices": [{"index": 0, "finish_reason": finish_reason, "message": fields}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+    } | extra
+    return Reply(json.dumps(completion).encode(), message=completion)
+
+
+def text(content: str, **extra: Any) -> Reply:
+    """The model says content and calls nothing."""
+    return message({"role": "assistant", "content": content}, **extra)
+
+
+def calls(*pairs: tuple[str | None, Any], content: str | None = None, **extra: Any) -> Reply:
+    """The model calls each (name, arguments); arguments that are no string are written as JSON. Ids are call_a0, ..."""
+    tool_calls = [
+        {
+            "id": f"call_a{index}",
+            "type": "function",
+            "function": {
+                "name": name,
+                "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+            },
+        }
+        for index, (name, arguments) in enumerate(pairs)
+    ]
+    fields = {"role": "assistant", "content": content, "tool_calls": tool_calls}
+    return message(fields, finish_reason="tool_calls", **extra)
+
+
+def error(status: int, message: str = "", headers: Mapping[str, str] = _NOTHING) -> Reply:
+    """An error in OpenAI's form."""
+    return Reply(json.dumps({"error": {"message": message, "code": status}}).encode(), status, headers)
+
+
+def events(*chunks: Mapping[str, Any] | str, end: str = "\n\n", done: bool = True) -> Reply:
+    """A stream of these chunks; a string is sent as it is, for odd framing."""
+    lines = [chunk if isinstance(chunk, str) else f"data: {json.dumps(chunk)}{end}" for chunk in chunks]
+    return Reply("".join([*lines, f"data: [DONE]{end}" if done else ""]).encode(), content_type=_SSE)
+
+
+def chunk(delta: Mapping[str, Any], finish_reason: str | None = None, **extra: Any) -> dict[str, Any]:
+    """One chunk of a stream."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "fake",
+        "choices": [choice],
+    } | extra
+
+
+def _as_stream(completion: Mapping[str, Any]) -> Reply:
+    """The completion as a stream: its text in two pieces, its calls, the finish, the usage."""
+    choice = completion["choices"][0]
+    fields = choice["message"] or {}
+    said = fields.get("content") or ""
+    pieces = [said[: len(said) // 2], said[len(said) // 2 :]] if said else []
+    tool_calls = [{"index": index} | call for index, call in enumerate(fields.get("tool_calls") or [])]
+    return events(
+        chunk({"role": "assistant", "content": ""}),
+        *(chunk({"content": piece}) for piece in pieces),
+        *(chunk({"tool_calls": [call]}) for call in tool_calls),
+        chunk({}, choice["finish_reason"]),
+        chunk({}, usage=completion.get("usage")) | {"choices": []},
+    )
+
+
+class FakeClock(Clock):
+    """Time that passes only in waits, at once: `LLM(config, clock=FakeClock())`."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        """Every wait asked for, in seconds."""
+
+    def now(self) -> float:
+        """The sum of the waits."""
+        return sum(self.waits)
+
+    def sleep(self, seconds: float, canceled: threading.Event) -> None:  # noqa: ARG002 - nothing to wait for
+        """Note the wait."""
+        self.waits.append(seconds)
+
+
+class FakeProvider:
+    """The server; a context manager. Asked for more than it has, it answers status 400."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self._replies = deque(replies)
+        self.requests: list[Request] = []
+        """What has arrived, in order."""
+        self.arrived = threading.Event()
+        """Set with the first request."""
+        self._server = _Server(("127.0.0.1", 0), self._handler())
+
+    @property
+    def base_url(self) -> str:
+        """What `LLMConfig.base_url` is set to."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def config(self, **changes: Any) -> LLMConfig:
+        """A config that asks this server."""
+        settings = {"model": "openai/fake", "base_url": self.base_url, "api_key": "test-key-of-no-value"}
+        return LLMConfig.model_validate(settings | changes)
+
+    def add(self, *replies: Reply) -> None:
+        """Append to what is answered."""
+        self._replies.extend(replies)
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _next(self, request: Request) -> Reply:
+        self.requests.append(request)
+        self.arrived.set()
+        try:
+            reply = self._replies.popleft()
+        except IndexError:
+            return error(400, "FakeProvider has no reply left; program one for each request.")
+        streamed = reply.message is not None and request.body.get("stream")
+        return _as_stream(reply.message or {})._replace(delay_s=reply.delay_s) if streamed else reply
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        provider = self
+
+        class Handler(_Handler):
+            def answer(self, request: Request) -> Reply:
+                return provider._next(request)
+
+        return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is what many tests are about."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, request: Request) -> Reply:
+        raise NotImplementedError
+
+    def do_POST(self) -> None:
+        reply = self.answer(self._request())
+        time.sleep(reply.delay_s)
+        try:
+            self._send(reply)
+        except OSError:  # the client has gone
+            self.close_connection = True
+
+    do_GET = do_POST  # noqa: N815 - http.server's name
+
+    def _request(self) -> Request:
+        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            body = {}
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        return Request(self.command, self.path, headers, body if isinstance(body, dict) else {})
+
+    def _send(self, reply: Reply) -> None:
+        self.send_response(reply.status)
+        self.send_header("Content-Type", reply.content_type)
+        self.send_header("Connection", "close")
+        self.send_header("Content-Length", str(len(reply.body) * reply.repeat))
+        self.close_connection = True
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        for piece in _pieces(reply):
+            self.wfile.write(piece)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
+        """Say nothing."""
+
+
+def _pieces(reply: Reply) -> Iterator[bytes]:
+    if reply.cut_at is not None:
+        yield reply.body[: reply.cut_at]
+        return
+    for _ in range(reply.repeat):
+        yield reply.body

@@ -1,0 +1,31 @@
+"""What a tool is: arguments become an action, an executor makes of it an observation."""
+
+from ohsandbox.tool.annotations import ToolAnnotations
+from ohsandbox.tool.arguments import SecurityRisk, take_security_risk
+from ohsandbox.tool.definition import ToolBase, ToolDefinition
+from ohsandbox.tool.executor import ToolExecutor
+from ohsandbox.tool.registry import (
+    Tool,
+    ToolRegistry,
+    list_registered_tools,
+    register_tool,
+    resolve_tool,
+    unregister_tool,
+)
+from ohsandbox.tool.text import cut_middle
+
+__all__ = [
+    "SecurityRisk",
+    "Tool",
+    "ToolAnnotations",
+    "ToolBase",
+    "ToolDefinition",
+    "ToolExecutor",
+    "ToolRegistry",
+    "cut_middle",
+    "list_registered_tools",
+    "register_tool",
+    "resolve_tool",
+    "take_security_risk",
+    "unregister_tool",
+]

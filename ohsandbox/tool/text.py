@@ -1,0 +1,16 @@
+"""Bounding what a model is shown."""
+
+from __future__ import annotations
+
+
+def cut_middle(text: str, *, limit_chars: int) -> str:
+    """The text, or its head and tail with a line between that says exactly how much is missing.
+
+    The head and the tail together are limit_chars long; the line between comes on top.
+    """
+    if len(text) <= limit_chars:
+        return text
+    head = limit_chars // 2
+    tail = limit_chars - head
+    missing = len(text) - limit_chars
+    return f"{text[:head]}\n[... {missing} of {len(text)} characters left out here ...]\n{text[len(text) - tail :]}"

@@ -1,0 +1,57 @@
+"""How `execute_bash` runs: one call of `Runtime.execute`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import ToolArgumentsError, UnknownSessionError
+from ohsandbox.runtime.results import CommandObservation
+from ohsandbox.tool import ToolExecutor, cut_middle
+from ohsandbox.tools.execute_bash.definition import (
+    DEFAULT_TIMEOUT_S,
+    IDLE_TIMEOUT_S,
+    MAX_OUTPUT_CHARS,
+    CmdRunAction,
+)
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.base import Runtime
+
+
+class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
+    """Runs commands in one shell session of a runtime."""
+
+    def __init__(self, runtime: Runtime, *, session: str = "main") -> None:
+        self._runtime = runtime
+        self._session = session
+
+    def __call__(self, action: CmdRunAction) -> CommandObservation:
+        """Run, answer or poll, as the action says.
+
+        Raises:
+            ToolArgumentsError: reset together with is_input.
+            SandboxUnavailable: the sandbox is gone.
+        """
+        if action.reset and action.is_input:
+            raise ToolArgumentsError(
+                "reset and is_input exclude each other: a new shell runs nothing that takes input."
+            )
+        if action.reset:
+            with contextlib.suppress(UnknownSessionError):
+                self._runtime.close_session(self._session)
+        observation = self._runtime.execute(
+            action.command,
+            timeout_s=action.timeout or DEFAULT_TIMEOUT_S,
+            idle_timeout_s=None if action.timeout else IDLE_TIMEOUT_S,
+            session=self._session,
+            is_input=action.is_input,
+        )
+        return bounded(observation)
+
+
+def bounded(observation: CommandObservation) -> CommandObservation:
+    """The observation with each of its texts cut to MAX_OUTPUT_CHARS, the middle's size stated."""
+    texts = {"output": observation.output, "background_output": observation.background_output}
+    cut = {name: cut_middle(text, limit_chars=MAX_OUTPUT_CHARS) for name, text in texts.items()}
+    return observation if cut == texts else observation.model_copy(update=cut)

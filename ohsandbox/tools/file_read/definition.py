@@ -1,0 +1,79 @@
+"""What the model is told of `file_read`, and what it may say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, model_validator
+
+from ohsandbox.schema import Action, TextObservation
+from ohsandbox.tool import ToolAnnotations, ToolDefinition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.state import ConversationState
+
+TOOL_NAME = "file_read"
+
+MAX_READ_CHARS = 30_000
+"""The same as a command's output: about 8,000 tokens."""
+
+MAX_READ_BYTES = 16 * 1024 * 1024
+"""A text file past this is data; `grep`, `head` and `sed` look into it without moving it to the host."""
+
+DESCRIPTION = f"""\
+Read a text file in the sandbox and return its text exactly as it is, without line numbers.
+
+`path` (required) is absolute, or relative to the sandbox's working directory. `view_range` is `[first, last]`, lines
+counted from 1, both included, `-1` for the last line. At most {MAX_READ_CHARS} characters are returned; what was left
+out is stated. Binary files and files over {MAX_READ_BYTES // 1024 // 1024} MiB are refused: use execute_bash."""
+
+
+class FileReadAction(Action):
+    """A file to read."""
+
+    path: str = Field(min_length=1, description="The file.")
+    view_range: tuple[int, ...] | None = Field(
+        default=None, min_length=2, max_length=2, description="[first, last] line, from 1; -1 is the last."
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.view_range is not None:
+            first, last = self.view_range
+            if first < 1 or (last != -1 and last < first):
+                raise ValueError(
+                    f"view_range {[first, last]} must be [first, last] with 1 <= first <= last, or last -1"
+                )
+        return self
+
+
+class FileReadTool(ToolDefinition[FileReadAction, TextObservation]):
+    """The reading tool of a conversation with a runtime."""
+
+    @classmethod
+    def create(cls, *, conv_state: ConversationState) -> Sequence[FileReadTool]:
+        """One tool.
+
+        Raises:
+            UsageError: the conversation has no runtime.
+        """
+        from ohsandbox.tools.file_read.impl import FileReadExecutor  # noqa: PLC0415 - impl is for running only
+
+        return [
+            cls(
+                name=TOOL_NAME,
+                description=DESCRIPTION,
+                action_type=FileReadAction,
+                observation_type=TextObservation,
+                annotations=ToolAnnotations(
+                    title="Read a file",
+                    readOnlyHint=True,
+                    destructiveHint=False,
+                    idempotentHint=True,
+                    openWorldHint=False,
+                ),
+                executor=FileReadExecutor(conv_state.require_runtime()),
+            )
+        ]

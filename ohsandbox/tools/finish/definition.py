@@ -1,0 +1,45 @@
+"""What the model is told of `finish`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ohsandbox.schema import Action, TextObservation
+from ohsandbox.tool import ToolAnnotations, ToolDefinition
+
+TOOL_NAME = "finish"
+
+DESCRIPTION = """\
+End the task and hand the result to the user. Call it alone, as the last call, when the task is done and checked, or
+when it cannot be done. `message` (required) says what was done, how it was checked, and what is left or uncertain.
+The conversation stops until the user writes again."""
+
+
+class AgentFinishAction(Action):
+    """The end of the task."""
+
+    message: str = Field(description="What the user should know.")
+
+    @property
+    def final_thought(self) -> str:
+        """The message, by the name that the article uses."""
+        return self.message
+
+
+FinishTool = ToolDefinition[AgentFinishAction, TextObservation]
+
+
+def make_finish_tool() -> FinishTool:
+    """The tool; it holds nothing, so one serves every conversation."""
+    from ohsandbox.tools.finish.impl import FinishExecutor  # noqa: PLC0415 - impl is for running only
+
+    return FinishTool(
+        name=TOOL_NAME,
+        description=DESCRIPTION,
+        action_type=AgentFinishAction,
+        observation_type=TextObservation,
+        annotations=ToolAnnotations(
+            title="Finish", readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=False
+        ),
+        executor=FinishExecutor(),
+    )

@@ -1,0 +1,15 @@
+"""How `finish` runs: its message is the result."""
+
+from __future__ import annotations
+
+from ohsandbox.schema import TextObservation
+from ohsandbox.tool import ToolExecutor
+from ohsandbox.tools.finish.definition import AgentFinishAction
+
+
+class FinishExecutor(ToolExecutor[AgentFinishAction, TextObservation]):
+    """Ends nothing itself: the agent sees the action and ends the run."""
+
+    def __call__(self, action: AgentFinishAction) -> TextObservation:
+        """The message."""
+        return TextObservation(text=action.message)

@@ -1,0 +1,39 @@
+"""What the model is told of `think`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ohsandbox.schema import Action, TextObservation
+from ohsandbox.tool import ToolAnnotations, ToolDefinition
+
+TOOL_NAME = "think"
+
+DESCRIPTION = """\
+Write down a thought: weigh designs, work out the cause of a failure, plan the next steps. Nothing runs and nothing
+changes; the thought stays in the conversation. `thought` (required) is plain text. Returns a short confirmation."""
+
+
+class AgentThinkAction(Action):
+    """A thought to keep."""
+
+    thought: str = Field(description="The thought.")
+
+
+ThinkTool = ToolDefinition[AgentThinkAction, TextObservation]
+
+
+def make_think_tool() -> ThinkTool:
+    """The tool; it holds nothing, so one serves every conversation."""
+    from ohsandbox.tools.think.impl import ThinkExecutor  # noqa: PLC0415 - impl is for running only
+
+    return ThinkTool(
+        name=TOOL_NAME,
+        description=DESCRIPTION,
+        action_type=AgentThinkAction,
+        observation_type=TextObservation,
+        annotations=ToolAnnotations(
+            title="Think", readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=False
+        ),
+        executor=ThinkExecutor(),
+    )

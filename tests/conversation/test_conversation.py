@@ -1,0 +1,513 @@
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ohsandbox.agent import Agent
+from ohsandbox.conversation import Conversation, FileConversationStore, Limits
+from ohsandbox.errors import (
+    ConversationOpenError,
+    LimitReachedError,
+    ModelError,
+    SandboxGone,
+    UsageError,
+)
+from ohsandbox.events import ConversationStatus as Status
+from ohsandbox.events import SDKEvent
+from ohsandbox.persistence import read_events
+from ohsandbox.settings import Settings
+from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
+
+BASH = "execute_bash"
+
+
+def talk(tmp_path: Path, model: FakeModel, runtime: RecordingRuntime | None = None, **options: Any) -> Conversation:
+    return Conversation(Agent(model), runtime or RecordingRuntime(), tmp_path, **options)
+
+
+def run(tmp_path: Path, *turns: Any, runtime: RecordingRuntime | None = None, **options: Any) -> Conversation:
+    conversation = talk(tmp_path, FakeModel(*turns), runtime, **options)
+    conversation.run("go", timeout_s=20)
+    conversation.close()
+    return conversation
+
+
+def types(conversation: Conversation) -> list[str]:
+    return [event.type for event in conversation.events()]
+
+
+def test_answer_in_words_ends_idle(tmp_path: Path) -> None:
+    conversation = run(tmp_path, answer("Hello."))
+    assert conversation.status() is Status.IDLE
+    assert types(conversation) == [
+        "user_message",
+        "status_update",
+        "system_message",
+        "assistant_message",
+        "status_update",
+    ]
+
+
+def test_finish_ends_finished(tmp_path: Path) -> None:
+    conversation = run(tmp_path, answer("", call("finish", {"message": "It is done."})))
+    assert conversation.status() is Status.FINISHED
+    assert results_of(conversation)[-1]["output"] == "It is done."
+
+
+def test_tool_call_is_logged_before_the_tool_runs(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def look(_: str) -> str:
+        seen.append([event.type for event in read_events(conversation.directory)])
+        return ""
+
+    conversation = talk(tmp_path, FakeModel(answer("", call(BASH, {"command": "true"}))), RecordingRuntime(look))
+    conversation.run("go", 20)
+    assert seen[0][-1] == "tool_call"
+    conversation.close()
+
+
+def test_calls_of_one_turn_run_in_their_order_each_answered_before_the_next(tmp_path: Path) -> None:
+    runtime = RecordingRuntime()
+    turn = answer(
+        "I look.", call(BASH, {"command": "a"}), call("think", {"thought": "b"}), call(BASH, {"command": "c"})
+    )
+    conversation = run(tmp_path, turn, runtime=runtime)
+    assert runtime.commands == ["a", "c"]
+    assert types(conversation)[3:9] == ["tool_call", "tool_result"] * 3
+    calls = data_of(conversation.events(), "tool_call")
+    assert [(data.get("thought"), data["total_calls"], data["call_index"]) for data in calls] == [
+        ("I look.", 3, 0),
+        (None, 3, 1),
+        (None, 3, 2),
+    ]
+
+
+def test_model_sees_calls_before_their_results(tmp_path: Path) -> None:
+    model = FakeModel(answer("x", call(BASH, {"command": "a"}, call_id="1"), call(BASH, {"command": "b"}, call_id="2")))
+    conversation = talk(tmp_path, model)
+    conversation.run("go", 20)
+    conversation.close()
+    messages = model.seen[1]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool", "tool"]
+    assert [item["id"] for item in messages[2]["tool_calls"]] == ["1", "2"]
+    assert [message["tool_call_id"] for message in messages[3:]] == ["1", "2"]
+    assert json.loads(messages[3]["content"])["status"] == "ok"
+
+
+def test_system_message_holds_the_exact_prompt_and_the_tools(tmp_path: Path) -> None:
+    model = FakeModel()
+    conversation = talk(tmp_path, model)
+    conversation.run("go", 20)
+    conversation.close()
+    [data] = data_of(conversation.events(), "system_message")
+    assert model.seen[0][0] == {"role": "system", "content": data["content"]}
+    assert [tool["function"]["name"] for tool in data["tools"]] == [
+        "execute_bash",
+        "file_read",
+        "file_write",
+        "think",
+        "finish",
+    ]
+
+
+@pytest.mark.parametrize("arguments", ['{"a":', "[]", "", "null", '{"command": NaN}', "x" * 3_000_000, "[" * 100_000])
+def test_malformed_arguments_run_nothing_and_the_loop_goes_on(tmp_path: Path, arguments: str) -> None:
+    runtime = RecordingRuntime()
+    conversation = run(tmp_path, answer("", call(BASH, arguments)), runtime=runtime)
+    assert runtime.commands == []
+    [data] = data_of(conversation.events(), "tool_call")
+    assert data["arguments"] == "{}"
+    assert data["raw_arguments"] == arguments[:20_000]
+    assert "Failed to parse tool call arguments" in results_of(conversation)[0]["error"]
+    assert conversation.status() is Status.IDLE
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [
+        ("no_such", {}, "Unknown tool: no_such"),
+        (None, {}, "Unknown tool: "),
+        (BASH, {}, 'Missing required argument "command" in tool call execute_bash'),
+        (BASH, {"command": "x", "cwd": "/"}, "Unexpected argument 'cwd'"),
+        (BASH, {"command": "x", "timeout": "soon"}, "argument 'timeout'"),
+        (BASH, {"command": "x", "security_risk": "none"}, "Allowed are: LOW, MEDIUM, HIGH"),
+        (BASH, {"command": "\ud800"}, "lone surrogate"),
+    ],
+)
+def test_wrong_calls_are_told_to_the_model_and_run_nothing(
+    tmp_path: Path, name: str | None, arguments: Any, text: str
+) -> None:
+    runtime = RecordingRuntime()
+    conversation = run(tmp_path, answer("", call(name, arguments)), runtime=runtime)
+    assert text in results_of(conversation)[0]["error"]
+    assert runtime.commands == []
+
+
+def test_missing_and_repeated_call_ids_become_unique(tmp_path: Path) -> None:
+    think = {"thought": "x"}
+    turn = answer("", call("think", think, call_id="a"), call("think", think, call_id="a"), call("think", think))
+    conversation = run(tmp_path, turn, answer("", call("think", think, call_id="a")))
+    ids = [data["tool_call_id"] for data in data_of(conversation.events(), "tool_call")]
+    assert ids[0] == "a"
+    assert len(set(ids)) == 4
+    assert all(ids)
+
+
+def test_of_five_hundred_calls_sixteen_run_and_all_are_answered(tmp_path: Path) -> None:
+    runtime = RecordingRuntime()
+    conversation = run(tmp_path, answer("", *[call(BASH, {"command": str(i)}) for i in range(500)]), runtime=runtime)
+    results = results_of(conversation)
+    assert len(runtime.commands) == 16
+    assert len(results) == 500
+    assert "too many" in results[16]["error"]
+
+
+def test_cut_reply_runs_nothing(tmp_path: Path) -> None:
+    runtime = RecordingRuntime()
+    turn = answer("", call(BASH, {"command": "rm -r x"}), call(BASH, '{"command": "rm'), finish_reason="length")
+    conversation = run(tmp_path, turn, runtime=runtime)
+    assert runtime.commands == []
+    assert all("cut at the output limit" in result["error"] for result in results_of(conversation))
+
+
+def test_calls_before_finish_run_and_those_after_do_not(tmp_path: Path) -> None:
+    runtime = RecordingRuntime()
+    turn = answer(
+        "", call(BASH, {"command": "before"}), call("finish", {"message": "m"}), call(BASH, {"command": "after"})
+    )
+    conversation = run(tmp_path, turn, runtime=runtime)
+    assert runtime.commands == ["before"]
+    assert conversation.status() is Status.FINISHED
+    assert "finish" in results_of(conversation)[2]["error"]
+
+
+def test_empty_answer_is_asked_again_with_a_nudge_that_history_forgets(tmp_path: Path) -> None:
+    model = FakeModel(answer(), answer("Here."))
+    conversation = talk(tmp_path, model)
+    conversation.run("go", 20)
+    conversation.run("more", 20)
+    conversation.close()
+    assert "empty" in model.seen[1][-1]["content"]
+    assert [message["role"] for message in model.seen[2]] == ["system", "user", "assistant", "user"]
+    assert data_of(conversation.events(), "retry")[0]["code"] == "EmptyAnswer"
+
+
+def test_four_empty_answers_end_idle_with_a_notice(tmp_path: Path) -> None:
+    conversation = run(tmp_path, *[answer()] * 4, answer("never asked"))
+    assert conversation.status() is Status.IDLE
+    assert len(data_of(conversation.events(), "retry")) == 3
+    assert data_of(conversation.events(), "notice")[0]["code"] == "EmptyAnswer"
+
+
+def test_unexpected_fault_in_a_tool_is_told_and_the_loop_goes_on(tmp_path: Path) -> None:
+    def fail(_: str) -> str:
+        raise ZeroDivisionError("by zero")
+
+    conversation = run(tmp_path, answer("", call(BASH, {"command": "x"})), runtime=RecordingRuntime(fail))
+    assert results_of(conversation)[0]["error"] == "Tool 'execute_bash' failed: ZeroDivisionError: by zero"
+    assert conversation.status() is Status.IDLE
+
+
+def test_what_the_runtime_refuses_is_told_and_the_loop_goes_on(tmp_path: Path) -> None:
+    def refuse(_: str) -> str:
+        raise UsageError("A command cannot hold a NUL byte.")
+
+    conversation = run(tmp_path, answer("", call(BASH, {"command": "a\0b"})), runtime=RecordingRuntime(refuse))
+    assert results_of(conversation)[0]["error"] == "A command cannot hold a NUL byte."
+    assert conversation.status() is Status.IDLE
+
+
+def test_missing_file_is_told_with_its_path(tmp_path: Path) -> None:
+    conversation = run(tmp_path, answer("", call("file_read", {"path": "/no"})))
+    assert results_of(conversation)[0]["error"] == "/no: No such file or directory"
+
+
+def test_dead_sandbox_ends_the_run_with_one_error_event(tmp_path: Path) -> None:
+    def die(_: str) -> str:
+        raise SandboxGone("The container was removed.")
+
+    conversation = run(tmp_path, answer("", call(BASH, {"command": "x"})), runtime=RecordingRuntime(die))
+    assert conversation.status() is Status.ERROR
+    assert isinstance(conversation.error, SandboxGone)
+    assert data_of(conversation.events(), "error") == [
+        {"code": "SandboxGone", "message": "The container was removed.", "exit_code": 4}
+    ]
+    assert results_of(conversation) == []
+
+
+def test_call_left_open_by_a_dead_sandbox_is_answered_as_unknown_and_not_repeated(tmp_path: Path) -> None:
+    outcomes = iter([SandboxGone("gone")])
+
+    def die_once(_: str) -> str:
+        if (error := next(outcomes, None)) is not None:
+            raise error
+        return ""
+
+    model = FakeModel(answer("", call(BASH, {"command": "x"})))
+    runtime = RecordingRuntime(die_once)
+    conversation = talk(tmp_path, model, runtime)
+    conversation.run("go", 20)
+    conversation.run("again", 20)
+    conversation.close()
+    assert [message["role"] for message in model.seen[1]] == ["system", "user", "assistant", "tool", "user"]
+    assert "outcome is unknown" in model.seen[1][3]["content"]
+    assert runtime.commands == ["x"]
+
+
+def test_model_failure_is_one_line_and_exit_code_5(tmp_path: Path) -> None:
+    conversation = run(tmp_path, ModelError("The key is\nwrong."))
+    [data] = data_of(conversation.events(), "error")
+    assert data == {"code": "ModelError", "message": "The key is wrong.", "exit_code": 5}
+    assert conversation.status() is Status.ERROR
+
+
+def test_interrupt_raised_inside_a_tool_cancels_the_run(tmp_path: Path) -> None:
+    def interrupt(_: str) -> str:
+        raise KeyboardInterrupt
+
+    conversation = run(tmp_path, answer("", call(BASH, {"command": "x"})), runtime=RecordingRuntime(interrupt))
+    assert conversation.status() is Status.CANCELED
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        (Limits(max_iterations=2), "MaxIterations"),
+        (Limits(max_tokens=30), "MaxTokens"),
+        (Limits(max_cost_usd=0.5), "MaxCost"),
+        (Limits(max_time_s=1e-9), "MaxTime"),
+    ],
+)
+def test_limit_ends_the_run_before_the_next_request(tmp_path: Path, limits: Limits, code: str) -> None:
+    thoughts = [answer("", call("think", {"thought": str(i)})) for i in range(9)]
+    model = FakeModel(*thoughts)
+    conversation = talk(tmp_path, model, limits=limits)
+    assert conversation.run("go", 20) is Status.ERROR
+    assert isinstance(conversation.error, LimitReachedError)
+    assert data_of(conversation.events(), "error")[0]["code"] == code
+    assert len(model.seen) == (0 if code == "MaxTime" else 2)
+    conversation.close()
+
+
+def test_stop_interrupts_a_running_tool_and_keeps_its_result(tmp_path: Path) -> None:
+    started = threading.Event()
+
+    def wait(_: str) -> str:
+        started.set()
+        assert runtime.interrupted.wait(20)
+        return "^C"
+
+    runtime = RecordingRuntime(wait)
+    turn = answer("", call(BASH, {"command": "sleep 99"}), call(BASH, {"command": "next"}))
+    conversation = talk(tmp_path, FakeModel(turn), runtime)
+    conversation.send_message("go")
+    assert started.wait(20)
+    assert conversation.stop() is Status.CANCELED
+    conversation.close()
+    assert runtime.commands == ["sleep 99"]
+    assert "^C" in results_of(conversation)[0]["output"]
+
+
+def test_stop_cancels_a_request_at_once(tmp_path: Path) -> None:
+    model = FakeModel()
+    model.turns = [model.hang]
+    conversation = talk(tmp_path, model)
+    conversation.send_message("go")
+    assert model.asked.wait(20)
+    assert conversation.stop(5) is Status.CANCELED
+    assert conversation.error is None
+    conversation.close()
+
+
+def test_callback_that_stops_leaves_the_call_unrun_and_answered(tmp_path: Path) -> None:
+    runtime = RecordingRuntime()
+    conversation = talk(tmp_path, FakeModel(answer("", call(BASH, {"command": "x"}))), runtime)
+    conversation.register_callback(lambda event: event.type == "tool_call" and conversation.stop() and None)
+    assert conversation.run("go", 20) is Status.CANCELED
+    conversation.close()
+    assert runtime.commands == []
+    assert "Not executed" in results_of(conversation)[0]["error"]
+
+
+def test_message_after_stop_goes_on(tmp_path: Path) -> None:
+    model = FakeModel()
+    model.turns = [model.hang, answer("Yes.")]
+    conversation = talk(tmp_path, model)
+    conversation.send_message("go")
+    assert model.asked.wait(20)
+    conversation.stop(5)
+    assert conversation.run("again", 20) is Status.IDLE
+    conversation.close()
+
+
+def test_message_sent_while_the_model_thinks_is_answered_in_the_same_run(tmp_path: Path) -> None:
+    asked, spoken = threading.Event(), threading.Event()
+
+    def slow() -> Any:
+        asked.set()
+        assert spoken.wait(20)
+        return answer("First.")
+
+    model = FakeModel(slow, answer("Second."))
+    conversation = talk(tmp_path, model)
+    conversation.send_message("one")
+    assert asked.wait(20)
+    conversation.send_message("two")
+    spoken.set()
+    assert conversation.wait(20) is Status.IDLE
+    assert [data["content"] for data in data_of(conversation.events(), "assistant_message")] == ["First.", "Second."]
+    conversation.close()
+
+
+def test_callbacks_hear_everything_in_order_before_wait_returns(tmp_path: Path) -> None:
+    heard: list[SDKEvent] = []
+    conversation = talk(tmp_path, FakeModel(answer("", call("think", {"thought": "x"}))))
+    conversation.register_callback(heard.append)
+    conversation.run("go", 20)
+    assert heard == conversation.events()
+    assert [event.seq for event in heard] == list(range(len(heard)))
+    conversation.close()
+
+
+def test_failing_callback_does_not_end_the_run(tmp_path: Path) -> None:
+    conversation = talk(tmp_path, FakeModel(answer("Fine.")))
+    conversation.register_callback(lambda event: event.data["no such key"])
+    assert conversation.run("go", 20) is Status.IDLE
+    conversation.close()
+
+
+def test_callback_may_send_the_next_message(tmp_path: Path) -> None:
+    conversation = talk(tmp_path, FakeModel(answer("One."), answer("Two.")))
+    follow = iter(["and now"])
+
+    def speak(event: SDKEvent) -> None:
+        if event.type == "assistant_message" and (text := next(follow, None)):
+            conversation.send_message(text)
+
+    conversation.register_callback(speak)
+    assert conversation.run("go", 20) is Status.IDLE
+    assert len(data_of(conversation.events(), "assistant_message")) == 2
+    conversation.close()
+
+
+def test_no_thread_is_left_after_close(tmp_path: Path) -> None:
+    before = threading.active_count()
+    for number in range(5):
+        run(tmp_path, conversation_id=f"c{number}")
+    assert threading.active_count() == before
+
+
+def test_runtime_that_was_not_running_is_started_and_closed(tmp_path: Path) -> None:
+    runtime = RecordingRuntime()
+    runtime.alive = False
+    run(tmp_path, runtime=runtime)
+    assert runtime.log == ["start", "close"]
+
+
+def test_runtime_of_the_caller_is_left_running(tmp_path: Path) -> None:
+    runtime = RecordingRuntime()
+    run(tmp_path, runtime=runtime)
+    assert runtime.log == []
+
+
+def test_forced_tool_choice_holds_for_the_first_request_of_a_run(tmp_path: Path) -> None:
+    model = FakeModel(answer("", call("think", {"thought": "x"})), answer("a"), answer("b"))
+    conversation = talk(tmp_path, model, tool_choice="required")
+    conversation.run("go", 20)
+    conversation.run("more", 20)
+    conversation.close()
+    assert model.choices == ["required", "auto", "required"]
+
+
+def test_reopened_conversation_goes_on_with_the_same_messages(tmp_path: Path) -> None:
+    first = FakeModel(answer("t", call(BASH, {"command": "x"}, call_id="1")), answer("One."))
+    conversation = talk(tmp_path, first, conversation_id="c")
+    conversation.run("go", 20)
+    conversation.close()
+    second = FakeModel()
+    again = talk(tmp_path, second, conversation_id="c")
+    again.run("more", 20)
+    again.close()
+    assert second.seen[0][: len(first.seen[1])] == first.seen[1]
+    assert second.seen[0][-2:] == [{"role": "assistant", "content": "One."}, {"role": "user", "content": "more"}]
+    assert len(data_of(again.events(), "system_message")) == 1
+
+
+def test_reopened_conversation_counts_what_was_spent_before(tmp_path: Path) -> None:
+    run(tmp_path, answer("One."), conversation_id="c")
+    again = run(tmp_path, conversation_id="c", limits=Limits(max_cost_usd=0.2))
+    assert data_of(again.events(), "error")[0]["code"] == "MaxCost"
+
+
+def test_second_opener_is_told_the_process(tmp_path: Path) -> None:
+    with talk(tmp_path, FakeModel(), conversation_id="c"), pytest.raises(ConversationOpenError, match=str(os.getpid())):
+        talk(tmp_path, FakeModel(), conversation_id="c").start()
+
+
+@pytest.mark.parametrize("bad", ["", "../x", "a/b", ".hidden", "x" * 200, "a\nb", ".."])
+def test_id_that_could_be_a_path_is_refused(tmp_path: Path, bad: str) -> None:
+    with pytest.raises(UsageError, match="is not allowed"):
+        talk(tmp_path, FakeModel(), conversation_id=bad)
+
+
+def test_without_home_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    with pytest.raises(UsageError, match="Set HOME"):
+        Conversation(Agent(FakeModel()), RecordingRuntime())
+
+
+def test_unusable_home_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".ohsandbox").write_text("a file")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="Make it writable"):
+        Conversation(Agent(FakeModel()), RecordingRuntime()).start()
+
+
+def test_nothing_is_written_before_start(tmp_path: Path) -> None:
+    talk(tmp_path / "root", FakeModel())
+    assert not (tmp_path / "root").exists()
+
+
+def test_metadata_has_title_model_and_user(tmp_path: Path) -> None:
+    conversation = run(tmp_path, user_id="ann")
+    metadata = FileConversationStore(tmp_path).load(conversation.id)
+    assert metadata is not None
+    assert (metadata.title, metadata.model, metadata.user_id) == ("go", "fake", "ann")
+
+
+def test_damaged_metadata_does_not_keep_a_conversation_from_opening(tmp_path: Path) -> None:
+    run(tmp_path, conversation_id="c")
+    (tmp_path / "c" / "metadata.json").write_text("{")
+    run(tmp_path, conversation_id="c")
+
+
+def test_agent_without_model_takes_the_one_of_the_settings(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('[{"content": "From the script."}]')
+    settings = Settings(model=f"scripted:{script}", max_iterations=7)
+    with Conversation(None, RecordingRuntime(), tmp_path, settings=settings) as conversation:
+        assert conversation.run("go", 20) is Status.IDLE
+        assert conversation.limits.max_iterations == 7
+
+
+def test_missing_model_is_a_usage_error_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--model"):
+        Conversation(None, RecordingRuntime(), tmp_path, settings=Settings()).start()
+
+
+def test_lone_surrogates_from_the_model_leave_a_log_that_loads(tmp_path: Path) -> None:
+    conversation = run(tmp_path, answer("bad \ud800 text"))
+    assert data_of(conversation.events(), "assistant_message")[0]["content"] == "bad \ufffd text"
+
+
+def test_closed_conversation_says_so(tmp_path: Path) -> None:
+    conversation = run(tmp_path)
+    conversation.close()
+    with pytest.raises(UsageError, match="is closed"):
+        conversation.send_message("x")

@@ -1,0 +1,34 @@
+import subprocess
+import sys
+
+SLOW = "litellm", "openai", "httpx", "fastmcp"
+
+
+def run(code, **env):
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_importing_the_package_imports_nothing_slow():
+    assert run(f"import sys, ohsandbox.llm; print([m for m in {SLOW} if m in sys.modules])").strip() == "[]"
+
+
+def test_preload_returns_before_litellm_is_there():
+    code = """
+import sys, threading
+from ohsandbox.llm import LLM, LLMConfig
+LLM(LLMConfig(model="openai/gpt-4o")).preload()
+print("litellm.main" in sys.modules)
+[t.join() for t in threading.enumerate() if t.name == "ohsandbox-llm-preload"]
+print("litellm.main" in sys.modules)
+"""
+    assert run(code).split() == ["False", "True"]
+
+
+def test_loading_litellm_neither_reads_a_dotenv_nor_goes_to_the_network():
+    code = """
+import os, socket, dotenv
+socket.getaddrinfo = lambda *a, **k: print("network", a)
+dotenv.load_dotenv = lambda *a, **k: print("dotenv")
+from ohsandbox.llm import gateway
+"""
+    assert run(code) == ""

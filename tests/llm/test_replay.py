@@ -1,0 +1,76 @@
+import json
+
+import pytest
+
+from ohsandbox.errors import UsageError
+from ohsandbox.llm import LLMConfig, ReplayLLM, ScriptError, open_model
+
+ASK = [{"role": "user", "content": "go"}]
+
+
+def call(name, arguments, response_id, thought="", call_id="call_1"):
+    data = {"tool_call_id": call_id, "name": name, "arguments": arguments, "response_id": response_id, "total_calls": 1}
+    return {"type": "tool_call", "data": data | ({"thought": thought} if thought else {})}
+
+
+def said(content, response_id):
+    return {"type": "assistant_message", "data": {"content": content, "response_id": response_id}}
+
+
+RECORDED = [
+    {"type": "user_message", "data": {"content": "go"}},
+    call("look", '{"a":', "r1", thought="I look."),
+    {"type": "tool_result", "data": {"output": "x"}},
+    call("look", "{}", "r2", call_id="call_2"),
+    call("read", "{}", "r2", call_id="call_3"),
+    said("Done.", "r3"),
+]
+
+
+def record(tmp_path, events=RECORDED, tail=""):
+    lines = [json.dumps({"ts": "2030", "conversation_id": "c"} | event) for event in events]
+    (tmp_path / "sdk_events.jsonl").write_text("\n".join(lines) + "\n" + tail)
+    return tmp_path
+
+
+def replay(model):
+    messages, answers = list(ASK), []
+    for _ in range(3):
+        answers.append(model.send(messages).message)
+        messages.append(answers[-1].to_llm_dict())
+    return messages, answers
+
+
+@pytest.mark.parametrize("tail", ["", '{"type": "tool_ca'])
+def test_a_recorded_conversation_is_answered_again(tmp_path, tail):
+    model = open_model(LLMConfig(model=f"replay:{record(tmp_path, tail=tail)}"))
+    messages, (first, second, third) = replay(model)
+    assert (first.content, first.tool_calls[0].function.arguments) == ("I look.", '{"a":')
+    assert [each.function.name for each in second.tool_calls] == ["look", "read"]
+    assert third.content == "Done."
+    with pytest.raises(ScriptError, match="over after 3 answers"):
+        model.send(messages)
+
+
+def test_a_strict_replay_ends_where_the_conversation_differs(tmp_path):
+    model = ReplayLLM.load(record(tmp_path), strict=True)
+    messages, _ = replay(model)
+    changed = [*messages[:1], {"role": "assistant", "content": "Something else."}]
+    with pytest.raises(ScriptError, match="differs .* at answer 1"):
+        model.send(changed)
+
+
+def test_messages_can_be_replayed_without_a_file():
+    model = ReplayLLM([{"role": "assistant", "content": "Hello."}])
+    assert model.send(ASK).message.content == "Hello."
+    assert "no model is asked" in model.note
+
+
+def test_a_recording_that_cannot_be_used_is_named(tmp_path):
+    with pytest.raises(UsageError, match="cannot be read"):
+        ReplayLLM.load(tmp_path / "none.jsonl")
+    with pytest.raises(UsageError, match="holds no answer"):
+        ReplayLLM.load(record(tmp_path, RECORDED[:1]))
+    (tmp_path / "sdk_events.jsonl").write_text('{"type":\n{}\n')
+    with pytest.raises(UsageError, match="line 1"):
+        ReplayLLM.load(tmp_path)

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ohsandbox import events
+from ohsandbox.errors import ConversationOpenError, LogCorruptError, UsageError
+from ohsandbox.persistence import LOG_NAME, EventLog, LogWriteError, home_dir, read_events
+
+WRITER = """
+import sys
+from ohsandbox import events
+from ohsandbox.persistence import EventLog
+log = EventLog(sys.argv[1], conversation_id="c")
+while True:
+    print(log.append(events.user_message("x" * 300)).seq, flush=True)
+"""
+
+
+def write(directory: Path, *texts: str) -> bytes:
+    with EventLog(directory, conversation_id="c") as log:
+        for text in texts:
+            log.append(events.user_message(text))
+    return (directory / LOG_NAME).read_bytes()
+
+
+def contents(directory: Path) -> list[str]:
+    return [event.data["content"] for event in read_events(directory) if event.type == "user_message"]
+
+
+def test_events_come_back_as_they_were_written(tmp_path: Path) -> None:
+    with EventLog(tmp_path, conversation_id="c") as log:
+        written = [log.append(events.user_message(text)) for text in ("a", "\u2028 é \U0001f600 \0", "x" * 3_000_000)]
+    assert read_events(tmp_path) == written
+    assert read_events(tmp_path / LOG_NAME) == written
+
+
+def test_record_is_one_ascii_line_in_the_envelope(tmp_path: Path) -> None:
+    first, second = write(tmp_path, "é\n", "b").splitlines()
+    assert first.isascii()
+    assert set(json.loads(first)) == {"type", "ts", "conversation_id", "data", "seq", "version", "crc"}
+    assert set(json.loads(second)) == {"type", "ts", "conversation_id", "data", "seq", "crc"}
+
+
+def test_cut_at_every_byte_loads_the_longest_prefix_and_takes_appends(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", "a", "b", "c")
+    for length in range(len(whole)):
+        directory = tmp_path / "cut"
+        directory.mkdir()
+        (directory / LOG_NAME).write_bytes(whole[:length])
+        kept = ["a", "b", "c"][: whole[:length].count(b"\n")]
+        assert contents(directory) == kept
+        write(directory, "new")
+        assert contents(directory) == [*kept, "new"]
+        torn = length - (whole.rfind(b"\n", 0, length) + 1)
+        assert sum(path.stat().st_size for path in directory.glob("sdk_events.torn-*")) == torn
+        shutil.rmtree(directory)
+
+
+def test_repair_is_told_by_a_notice(tmp_path: Path) -> None:
+    whole = write(tmp_path, "a", "b")
+    (tmp_path / LOG_NAME).write_bytes(whole[:-5])
+    with EventLog(tmp_path, conversation_id="c") as log:
+        assert [event.type for event in log.recovered] == ["user_message", "notice"]
+        assert log.recovered[-1].data["code"] == "LogRepaired"
+
+
+def test_tail_of_zeros_is_cut(tmp_path: Path) -> None:
+    whole = write(tmp_path, "a")
+    (tmp_path / LOG_NAME).write_bytes(whole + bytes(4096))
+    write(tmp_path, "b")
+    assert contents(tmp_path) == ["a", "b"]
+
+
+def test_page_of_zeros_inside_the_last_record_is_cut(tmp_path: Path) -> None:
+    whole = write(tmp_path, "a", "x" * 9000)
+    start = whole.index(b"xxxx")
+    (tmp_path / LOG_NAME).write_bytes(whole[:start] + bytes(4096) + whole[start + 4096 :])
+    assert contents(tmp_path) == ["a"]
+
+
+def test_no_flipped_bit_goes_unseen(tmp_path: Path) -> None:
+    whole = write(tmp_path, "a", "b", "c")
+    last_newline = len(whole) - 1
+    generator = random.Random(7)  # noqa: S311 - a reproducible choice
+    for _ in range(1500):
+        position, bit = generator.randrange(len(whole)), generator.randrange(8)
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << bit
+        (tmp_path / LOG_NAME).write_bytes(bytes(damaged))
+        if position == last_newline:
+            assert contents(tmp_path) == ["a", "b"]
+        else:
+            with pytest.raises((LogCorruptError, UsageError)):
+                read_events(tmp_path)
+
+
+def test_damage_in_the_middle_names_offset_and_remedy_and_changes_nothing(tmp_path: Path) -> None:
+    whole = write(tmp_path, "a", "b", "c")
+    offset = whole.index(b"\n") + 1
+    damaged = whole.replace(b'"content":"b"', b'"content":"B"')
+    (tmp_path / LOG_NAME).write_bytes(damaged)
+    with pytest.raises(LogCorruptError, match=f"byte {offset}, record 1.*truncate -s {offset}"):
+        EventLog(tmp_path, conversation_id="c")
+    assert (tmp_path / LOG_NAME).read_bytes() == damaged
+
+
+def test_missing_record_is_damage(tmp_path: Path) -> None:
+    lines = write(tmp_path, "a", "b", "c").splitlines(keepends=True)
+    (tmp_path / LOG_NAME).write_bytes(lines[0] + lines[2])
+    with pytest.raises(LogCorruptError, match="not record 1"):
+        read_events(tmp_path)
+
+
+def test_newer_version_is_refused_with_a_hint(tmp_path: Path) -> None:
+    whole = write(tmp_path, "a").replace(b'"version":1', b'"version":2')
+    (tmp_path / LOG_NAME).write_bytes(whole)
+    with pytest.raises(UsageError, match="version 2.*Upgrade"):
+        EventLog(tmp_path, conversation_id="c")
+
+
+def test_killed_writer_loses_no_acknowledged_event(tmp_path: Path) -> None:
+    for _ in range(4):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            acknowledged = [int(writer.stdout.readline()) for _ in range(40)]
+            writer.send_signal(signal.SIGKILL)
+            acknowledged += [int(line) for line in writer.stdout.read().splitlines(keepends=True) if line[-1:] == b"\n"]
+        assert len(read_events(tmp_path)) > acknowledged[-1]
+        EventLog(tmp_path, conversation_id="c").close()
+
+
+def test_second_process_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        with pytest.raises(ConversationOpenError, match=f"process {writer.pid}"):
+            EventLog(tmp_path, conversation_id="c")
+        writer.kill()
+    EventLog(tmp_path, conversation_id="c").close()
+
+
+def test_reader_beside_a_writer_never_sees_half_a_record(tmp_path: Path) -> None:
+    counts: list[int] = []
+    with EventLog(tmp_path, conversation_id="c") as log:
+        log.append(events.user_message("first"))
+        stop = threading.Event()
+        reader = threading.Thread(
+            target=lambda: [counts.append(len(read_events(tmp_path))) for _ in iter(stop.is_set, True)]
+        )
+        reader.start()
+        for _ in range(300):
+            log.append(events.user_message("x" * 2000))
+        stop.set()
+        reader.join()
+    assert counts == sorted(counts)
+    assert counts
+
+
+def test_threads_share_a_log(tmp_path: Path) -> None:
+    with EventLog(tmp_path, conversation_id="c") as log:
+        writers = [
+            threading.Thread(target=lambda: [log.append(events.user_message("x")) for _ in range(50)]) for _ in range(4)
+        ]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+    assert [event.seq for event in read_events(tmp_path)] == list(range(200))
+
+
+def test_full_disk_is_a_typed_error_and_the_log_ends_on_a_whole_record(tmp_path: Path) -> None:
+    code = """
+import resource, sys
+from ohsandbox import events
+from ohsandbox.persistence import EventLog, LogWriteError
+log = EventLog(sys.argv[1], conversation_id="c")
+log.append(events.user_message("a"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+for text in ("x" * 5000, "b"):
+    try:
+        log.append(events.user_message(text))
+    except LogWriteError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.count("cannot be written: File too large") == 2
+    assert contents(tmp_path) == ["a"]
+    assert (tmp_path / LOG_NAME).read_bytes().endswith(b"\n")
+
+
+def test_failed_sync_stops_the_log_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(28, os.strerror(28))
+
+    with EventLog(tmp_path, conversation_id="c") as log:
+        log.append(events.user_message("a"))
+        monkeypatch.setattr("ohsandbox.persistence.log.sync_data", fail)
+        with pytest.raises(LogWriteError, match="No space left"):
+            log.append(events.user_message("b"))
+        monkeypatch.undo()
+        with pytest.raises(LogWriteError):
+            log.append(events.user_message("c"))
+    assert contents(tmp_path) == ["a"]
+
+
+def make_symlink(path: Path) -> None:
+    path.with_name("other").write_bytes(b"")
+    path.symlink_to(path.with_name("other"))
+
+
+@pytest.mark.parametrize("make", [make_symlink, Path.mkdir, os.mkfifo])
+def test_log_that_is_no_regular_file_is_refused(tmp_path: Path, make: object) -> None:
+    assert callable(make)
+    make(tmp_path / LOG_NAME)
+    for attempt in (lambda: EventLog(tmp_path, conversation_id="c"), lambda: read_events(tmp_path / LOG_NAME)):
+        with pytest.raises(UsageError):
+            attempt()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o777])
+def test_modes_are_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        write(tmp_path / "root" / "c", "a")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "root").rglob("*")}
+    assert modes == {"c": 0o700, LOG_NAME: 0o600, "lock": 0o600 & ~umask}
+    assert stat.S_IMODE((tmp_path / "root").stat().st_mode) == 0o700
+
+
+def test_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("ohsandbox.persistence.lock.fcntl.flock", refuse)
+    with EventLog(tmp_path, conversation_id="c") as log:
+        assert log.recovered[0].data["code"] == "NoLock"
+
+
+def test_closed_log_takes_no_event_and_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    log = EventLog(tmp_path, conversation_id="c")
+    log.close()
+    log.close()
+    with pytest.raises(LogWriteError, match="is closed"):
+        log.append(events.user_message("x"))
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_home_must_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "relative")
+    with pytest.raises(UsageError, match="Set HOME"):
+        home_dir()

@@ -1,0 +1,86 @@
+"""The development environment of compose.yaml."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILD_LIMIT_S = 600
+# 48 s here with nothing cached
+HOST_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_LIMIT_S)]
+
+
+def compose(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {"BASE_IMAGE": os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")}
+    if HOST_BUNDLE.exists():
+        environment["SSL_CERT_FILE"] = str(HOST_BUNDLE)
+    return subprocess.run(
+        ["docker", "compose", *arguments],
+        cwd=ROOT,
+        env=environment | os.environ,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_LIMIT_S,
+        check=False,
+    )
+
+
+def in_dev(*command: str) -> str:
+    answer = compose("run", "--rm", "--no-TTY", "dev", *command)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+@pytest.fixture(scope="module")
+def dev() -> None:
+    built = compose("build", "dev")
+    assert built.returncode == 0, built.stderr
+
+
+def test_compose_file_is_valid() -> None:
+    checked = compose("config", "--quiet")
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+@pytest.mark.usefixtures("dev")
+def test_dev_imports_the_mounted_source() -> None:
+    where = in_dev("python", "-c", "import ohsandbox; print(ohsandbox.__file__)")
+
+    assert where == "/src/ohsandbox/__init__.py\n"
+
+
+@pytest.mark.usefixtures("dev")
+def test_dev_reaches_the_engine_by_client_and_by_library() -> None:
+    engine_id = subprocess.check_output(["docker", "info", "--format", "{{.ID}}"], text=True)
+
+    assert in_dev("docker", "info", "--format", "{{.ID}}") == engine_id
+    assert in_dev("python", "-c", "import docker; print(docker.from_env().info()['ID'])") == engine_id
+
+
+@pytest.mark.usefixtures("dev")
+def test_dev_has_the_tools_of_make_already() -> None:
+    assert in_dev("make", "setup") == ""
+    assert in_dev("sh", "-c", "ruff --version && mypy --version && pytest --version") != ""
+
+
+@pytest.mark.usefixtures("dev")
+def test_dev_is_whoever_owns_the_source(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 1234, 1235)
+    owner = tmp_path.stat()
+
+    ids = in_dev_of(tmp_path, "id -u; id -g; touch made-inside")
+
+    made = (tmp_path / "made-inside").stat()
+    assert ids.split() == [str(owner.st_uid), str(owner.st_gid)]
+    assert (made.st_uid, made.st_gid) == (owner.st_uid, owner.st_gid)
+
+
+def in_dev_of(source: Path, script: str) -> str:
+    command = ["docker", "run", "--rm", "--volume", f"{source}:/src", "ohsandbox-dev", "sh", "-c", script]
+    return subprocess.check_output(command, text=True)
