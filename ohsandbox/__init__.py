@@ -1,0 +1,112 @@
+"""ohsandbox: an agent loop on the host, its hands in a container.
+
+The names below are the public surface. Each is imported when it is first used, so that `import ohsandbox` loads no
+model client, no Docker client and no validation library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ohsandbox.agent import Agent
+    from ohsandbox.conversation import Conversation, Limits
+    from ohsandbox.errors import (
+        ConversationOpenError,
+        ModelError,
+        OhsandboxError,
+        SandboxUnavailable,
+        ToolError,
+        UsageError,
+    )
+    from ohsandbox.events import ConversationStatus, SDKEvent, ToolResult
+    from ohsandbox.llm import LLM, ChatModel, LLMConfig, ReplayLLM, ScriptedLLM, open_model
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.docker import DockerRuntime
+    from ohsandbox.runtime.docker import Limits as SandboxLimits
+    from ohsandbox.runtime.local import CLIRuntime
+    from ohsandbox.runtime.results import CommandObservation, ExecResult
+    from ohsandbox.schema import Action, Observation
+    from ohsandbox.settings import Settings
+    from ohsandbox.state import ConversationState
+    from ohsandbox.tool import Tool, ToolAnnotations, ToolDefinition, ToolExecutor, register_tool
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "Action",
+    "Agent",
+    "CLIRuntime",
+    "ChatModel",
+    "CommandObservation",
+    "Conversation",
+    "ConversationOpenError",
+    "ConversationState",
+    "ConversationStatus",
+    "DockerRuntime",
+    "ExecResult",
+    "LLMConfig",
+    "Limits",
+    "ModelError",
+    "Observation",
+    "OhsandboxError",
+    "ReplayLLM",
+    "Runtime",
+    "SDKEvent",
+    "SandboxLimits",
+    "SandboxUnavailable",
+    "ScriptedLLM",
+    "Settings",
+    "Tool",
+    "ToolAnnotations",
+    "ToolDefinition",
+    "ToolError",
+    "ToolExecutor",
+    "ToolResult",
+    "UsageError",
+    "__version__",
+    "open_model",
+    "register_tool",
+]
+
+_HOMES = {
+    "agent": ("Agent",),
+    "conversation": ("Conversation", "Limits"),
+    "errors": (
+        "ConversationOpenError",
+        "ModelError",
+        "OhsandboxError",
+        "SandboxUnavailable",
+        "ToolError",
+        "UsageError",
+    ),
+    "events": ("ConversationStatus", "SDKEvent", "ToolResult"),
+    "llm": ("LLM", "ChatModel", "LLMConfig", "ReplayLLM", "ScriptedLLM", "open_model"),
+    "runtime.base": ("Runtime",),
+    "runtime.docker": ("DockerRuntime",),
+    "runtime.local": ("CLIRuntime",),
+    "runtime.results": ("CommandObservation", "ExecResult"),
+    "schema": ("Action", "Observation"),
+    "settings": ("Settings",),
+    "state": ("ConversationState",),
+    "tool": ("Tool", "ToolAnnotations", "ToolDefinition", "ToolExecutor", "register_tool"),
+}
+_HOME_OF = {name: (module, name) for module, names in _HOMES.items() for name in names} | {
+    "SandboxLimits": ("runtime.docker", "Limits"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public object of that name, imported now."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOME_OF[name]
+    found = getattr(import_module(f"{__name__}.{module}"), attribute)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -52,7 +52,7 @@ class Settings(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
 
     image: str = DEFAULT_IMAGE
-    network: str = "none"
+    network: Literal["none", "open"] = "none"
     ca_bundle: str | None = None
     """A PEM file on the host whose certificates the sandbox trusts as well."""
     mcp: dict[str, Any] = Field(default_factory=dict)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from ohsandbox.conversation import Conversation
 from ohsandbox.errors import file_error
-from ohsandbox.events import SDKEvent
 from ohsandbox.llm import ChatMessage, ChatResponse, Choice, FunctionCall, ModelCanceledError, ToolCall, Usage
-from ohsandbox.runtime.base import DEFAULT_LIMIT_BYTES, Runtime
-from ohsandbox.runtime.channel import Channel
+from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.results import CommandObservation
+
+if TYPE_CHECKING:
+    from ohsandbox.conversation import Conversation
+    from ohsandbox.events import SDKEvent
+    from ohsandbox.runtime.channel import Channel
 
 Turn = ChatResponse | BaseException | Callable[[], ChatResponse]
 
@@ -43,6 +45,7 @@ class FakeModel:
         self.choices: list[Any] = []
         self.canceled = threading.Event()
         self.asked = threading.Event()
+        self.on_event: Any = None
 
     def preload(self) -> None:
         """Nothing to load."""
@@ -50,9 +53,16 @@ class FakeModel:
     def cancel(self) -> None:
         self.canceled.set()
 
-    def send(self, messages: Sequence[Any], tools: Sequence[Any] = (), tool_choice: Any = "auto", **_: Any) -> Any:
+    def send(
+        self,
+        messages: Sequence[Any],
+        tools: Sequence[Any] = (),  # noqa: ARG002 - a fake offers nothing
+        tool_choice: Any = "auto",
+        **options: Any,
+    ) -> Any:
         self.seen.append(json.loads(json.dumps(list(messages))))
         self.choices.append(tool_choice)
+        self.on_event = options.get("on_event")
         self.asked.set()
         turn = self.turns.pop(0) if self.turns else answer("done")
         if isinstance(turn, BaseException):
@@ -114,12 +124,12 @@ class RecordingRuntime(Runtime):
     def close_session(self, name: str) -> None:
         self.log.append(f"close_session {name}")
 
-    def read_bytes(self, path: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES, user: str | int | None = None) -> bytes:
+    def read_bytes(self, path: str, **_: Any) -> bytes:
         if path not in self.files:
             raise file_error(2, "No such file or directory", path)
         return self.files[path]
 
-    def write_bytes(self, path: str, data: bytes, *, mode: int | None = None, user: str | int | None = None) -> None:
+    def write_bytes(self, path: str, data: bytes, **_: Any) -> None:
         self.files[path] = data
 
 

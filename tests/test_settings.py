@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write(tmp_path: Path, text: str, mode: int = 0o600) -> Path:

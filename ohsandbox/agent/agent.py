@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Generator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -130,6 +131,8 @@ class Agent:
         response = self.llm.send(messages, offered, tool_choice, on_event=on_event)
         if response.is_empty:
             return (yield from _ask_again(response, attempt=history.empty_answers + 1))
+        if not response.id or response.id in history.response_ids:
+            response = response.model_copy(update={"id": f"resp_{uuid.uuid4().hex[:24]}"})
         planned = response_to_actions(response, tools_map, taken_ids=history.call_ids)
         if planned:
             return (yield from _run_calls(planned))

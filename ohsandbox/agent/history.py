@@ -30,7 +30,7 @@ class History:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()  # the user may speak while the loop builds a request
+        self._guard = threading.RLock()  # the user may speak, or a signal handler stop, while the loop builds a request
         self._system: dict[str, Any] | None = None
         self._messages: list[dict[str, Any]] = []
         self._response: tuple[str, dict[str, Any]] | None = None
@@ -39,6 +39,8 @@ class History:
         self._said_meanwhile: list[dict[str, Any]] = []
         self.call_ids: set[str] = set()
         """Every tool call id so far; a new one must be none of them."""
+        self.response_ids: set[str] = set()
+        """Every response id so far; a new response has none of them, so that readers may group by it."""
         self.empty_answers = 0
         """How many answers in a row were empty."""
 
@@ -58,7 +60,8 @@ class History:
     @property
     def unanswered(self) -> dict[str, str]:
         """Calls without a result, id -> tool name, in order."""
-        return dict(self._unanswered)
+        with self._guard:
+            return dict(self._unanswered)
 
     @property
     def needs_answer(self) -> bool:
@@ -83,6 +86,8 @@ class History:
 
     def _add(self, event: SDKEvent) -> None:
         data = event.data
+        if "response_id" in data:
+            self.response_ids.add(data["response_id"])
         if event.type == "retry":
             self.empty_answers += data["code"] == EMPTY_ANSWER
         elif event.type == "system_message":

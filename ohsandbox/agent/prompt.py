@@ -33,9 +33,7 @@ def render_system_prompt(
     """
     base = system_prompt
     if base is None:
-        base = _template().render(
-            tools=set(tool_names), facts=None if runtime is None else runtime.describe()
-        )
+        base = _template().render(tools=set(tool_names), facts=None if runtime is None else runtime.describe())
     return "\n\n".join(part.strip() for part in (base, *extensions, *microagents) if part.strip())
 
 

@@ -233,7 +233,7 @@ class Conversation:
     def _prepare(self) -> ToolsMap:
         """Start the sandbox, make the tools, store the system message where it changed."""
         if self._tools_map is None:
-            runtime = self.runtime or default_runtime(self._loaded_settings())
+            runtime = self.runtime or default_runtime(self._loaded_settings(), conversation_id=self.id)
             if not runtime.is_alive():
                 self._owns_runtime = True
                 runtime.start()
@@ -279,17 +279,22 @@ class Conversation:
         self._thread.start()
 
     def _run(self) -> None:
-        while True:
-            status, error = self._run_once()
+        try:
+            while not self._is_over(*self._run_once()):
+                pass  # the user spoke after the model's last request
+        finally:
+            self._delivery.flush()
             with self._guard:
-                if self._spoken_to and status in {ConversationStatus.IDLE, ConversationStatus.FINISHED}:
-                    continue  # the user spoke after the model's last request
-                self._end_run(status, error)
-            break
-        self._delivery.flush()
+                if self._thread in {None, threading.current_thread()}:
+                    self._thread = None
+                    self._settled.set()
+
+    def _is_over(self, status: ConversationStatus, error: BaseException | None) -> bool:
         with self._guard:
-            if self._thread is None:
-                self._settled.set()
+            if self._spoken_to and status in {ConversationStatus.IDLE, ConversationStatus.FINISHED}:
+                return False
+            self._end_run(status, error)
+            return True
 
     def _run_once(self) -> tuple[ConversationStatus, BaseException | None]:
         """Steps until there is a status other than RUNNING."""

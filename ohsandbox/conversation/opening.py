@@ -23,12 +23,13 @@ def with_model(agent: Agent, settings: Settings) -> Agent:
     return agent.with_llm(open_model(settings.llm_config()))
 
 
-def default_runtime(settings: Settings) -> Runtime:
+def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
     """A DockerRuntime by the settings, not started."""
-    from ohsandbox.runtime import DockerRuntime  # noqa: PLC0415 - the docker package is for those who use it
+    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - the docker package is for those who use it
 
-    runtime: Runtime = DockerRuntime(image=settings.image, network=settings.network)
-    return runtime
+    return DockerRuntime(
+        settings.image, network=settings.network, ca_bundle=settings.ca_bundle, conversation=conversation_id
+    )
 
 
 def limits_of(settings: Settings) -> Limits:

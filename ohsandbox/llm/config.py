@@ -36,9 +36,9 @@ class LLMConfig(BaseModel):
     """Sample from the likeliest tokens that hold this much probability."""
     stream: bool = False
     """Receive the answer as it is written; `on_event` then gets its text piece by piece."""
-    timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
+    timeout_s: Annotated[float, Field(gt=0.0, le=86400.0)] = 600.0
     """Seconds without a byte before a request is given up; reasoning models are silent for minutes."""
-    total_timeout_s: Annotated[float, Field(gt=0.0)] = 3600.0
+    total_timeout_s: Annotated[float, Field(gt=0.0, le=86400.0)] = 3600.0
     """Seconds for one `send` with its retries and waits; past it no request starts and the one under way is cut."""
     num_retries: Annotated[int, Field(ge=0, le=6)] = 6
     """How often a request is made again after a fault that may pass: 429, 5xx, a lost connection, ..."""

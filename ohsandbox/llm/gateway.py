@@ -41,7 +41,6 @@ _HTTP_PROVIDERS = frozenset(
     {
         "anthropic",
         "azure_ai",
-        "cohere_chat",
         "deepseek",
         "fireworks_ai",
         "gemini",
@@ -52,7 +51,6 @@ _HTTP_PROVIDERS = frozenset(
         "ollama_chat",
         "openrouter",
         "together_ai",
-        "vertex_ai",
         "xai",
     }
 )

@@ -94,29 +94,47 @@ class ReplayLLM:
 
 
 def _gist(message: Message) -> tuple[str, ...]:
-    """What the message does: the tools it calls with their arguments, or else its text."""
-    functions = [call["function"] for call in message.get("tool_calls") or ()]
-    called = tuple(f"{function['name']} {function['arguments']}" for function in functions)
-    return called or (text_of(message.get("content")) or "",)
+    """What the message does: the arguments of its calls, or else its text.
+
+    A conversation keeps "{}" for arguments that are no JSON object, and its own name for a tool called by an alias.
+    """
+    arguments = [str(call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+    return tuple(text if _is_object(text) else "{}" for text in arguments) or (text_of(message.get("content")) or "",)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def answers_from_events(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The assistant messages of a log: events `assistant_message` and `tool_call`, put together by `response_id`.
+    """The assistant messages of a log, as the model sent them: its events `assistant_message` and `tool_call`.
 
-    The text is that of the `assistant_message`, or the `thought` of the first `tool_call`.
+    Calls of one `response_id` are one message, unless a `call_index` of 0 says that another begins: some servers give
+    every answer the same id. The text is that of the `assistant_message`, or the `thought` of the first call.
     """
-    answers: dict[str, dict[str, Any]] = {}
-    for number, event in enumerate(events):
+    answers: list[dict[str, Any]] = []
+    newest: object = None
+    for event in events:
         data = event.get("data") or {}
         if event.get("type") not in {"assistant_message", "tool_call"}:
             continue
-        key = data.get("response_id") or f"event {number}"
-        message = answers.setdefault(key, {"role": "assistant", "content": "", "tool_calls": []})
-        message["content"] = message["content"] or data.get("content") or data.get("thought") or ""
+        if not answers or data.get("response_id") != newest or data.get("call_index") == 0 or "content" in data:
+            answers.append({"role": "assistant", "content": "", "tool_calls": []})
+            newest = data.get("response_id")
+        answers[-1]["content"] = answers[-1]["content"] or data.get("content") or data.get("thought") or ""
         if event["type"] == "tool_call":
-            function = {"name": data.get("name"), "arguments": data.get("arguments") or ""}
-            message["tool_calls"].append({"id": data.get("tool_call_id"), "type": "function", "function": function})
-    return list(answers.values())
+            answers[-1]["tool_calls"].append(_call(data))
+    return answers
+
+
+def _call(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model sent, where the conversation had to mend it, stands in `raw_name` and `raw_arguments`."""
+    arguments = data.get("raw_arguments", data.get("arguments"))
+    function = {"name": data.get("raw_name", data.get("name")), "arguments": arguments or ""}
+    return {"id": data.get("tool_call_id"), "type": "function", "function": function}
 
 
 def _events(file: Path) -> list[Mapping[str, Any]]:

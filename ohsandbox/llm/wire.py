@@ -88,7 +88,9 @@ def _after(response: httpx.Response) -> None:
 
 
 def _is_json(response: httpx.Response) -> bool:
-    return response.is_success and "json" in response.headers.get("content-type", "")
+    """One JSON document; JSON Lines and the like are streams."""
+    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return response.is_success and (media_type == "application/json" or media_type.endswith("+json"))
 
 
 def _mended(body: _Body) -> httpx.SyncByteStream:

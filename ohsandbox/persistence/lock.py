@@ -36,6 +36,7 @@ class DirectoryLock:
             self._descriptor = os.open(path, flags, PRIVATE_FILE_MODE)
         except OSError as error:
             raise UsageError(f"Lock file {str(path)!r} cannot be opened: {error.strerror}. Move it away.") from error
+        os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
         self.is_held = False
         """False where the file system cannot lock (some NFS): nothing then keeps a second process out."""
         try:

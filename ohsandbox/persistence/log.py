@@ -7,7 +7,7 @@ import stat
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from ohsandbox import events
 from ohsandbox.errors import OhsandboxError, UsageError
@@ -20,6 +20,13 @@ LOG_NAME = "sdk_events.jsonl"
 
 _OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """O_NONBLOCK: opening a FIFO that somebody put there must not hang; on a regular file it changes nothing."""
+
+
+class _End(NamedTuple):
+    """Where the next record goes; one value, so that an interrupt finds both parts old or both new."""
+
+    offset: int
+    seq: int
 
 
 class LogWriteError(OhsandboxError, OSError):
@@ -46,6 +53,7 @@ class EventLog:
         self.conversation_id = conversation_id
         self._guard = threading.Lock()
         self._failure: LogWriteError | None = None
+        self._end = _End(0, 0)
         make_private_dir(self.directory)
         self._lock = DirectoryLock(self.directory, name=conversation_id)
         self._descriptor = -1
@@ -74,11 +82,10 @@ class EventLog:
                 type=body.type,
                 ts=datetime.now(UTC),
                 conversation_id=self.conversation_id,
-                seq=self._next_seq,
+                seq=self._end.seq,
                 data=body.data,
             )
             self._write(encode_record(event))
-            self._next_seq += 1
             return event
 
     def close(self) -> None:
@@ -99,6 +106,7 @@ class EventLog:
         try:
             write_all(self._descriptor, line)
             sync_data(self._descriptor)
+            self._end = _End(self._end.offset + len(line), self._end.seq + 1)
         except OSError as error:
             self._failure = LogWriteError(
                 f"Log {str(self.path)!r} cannot be written: {error.strerror}. Free space or mend the disk, "
@@ -106,20 +114,21 @@ class EventLog:
             )
             self._cut_back()
             raise self._failure from error
-        self._end_offset += len(line)
+        except BaseException:  # Ctrl-C between write and return: stored whole or not at all
+            self._cut_back()
+            raise
 
     def _cut_back(self) -> None:
         """Drop what a failed write left. The sync is not tried again: after a failed one the kernel reports success."""
         try:
-            os.ftruncate(self._descriptor, self._end_offset)
+            os.ftruncate(self._descriptor, self._end.offset)
         except OSError:
             return  # the next opening finds a torn tail and cuts it
 
     def _recover(self) -> None:
         with os.fdopen(os.dup(self._descriptor), "rb") as file:
             found = scan(file, path=self.path)
-        self._end_offset = found.end_offset
-        self._next_seq = len(found.events)
+        self._end = _End(found.end_offset, len(found.events))
         self.recovered = found.events
         os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
         if found.torn_bytes:

@@ -35,6 +35,10 @@ class Foreground:
         directory = self._shell.directory
         return self._ask(b"ohs_probe %d %s %s" % (self._shell.pid, quote(f"{directory}/tty"), quote(f"{directory}/in")))
 
+    def tidy_terminal(self) -> None:
+        """Put the terminal back into the mode in which the session began."""
+        self._ask(b"ohs_tidy %s" % quote(f"{self._shell.directory}/tty"))
+
     def interrupt(self) -> None:
         """SIGINT to the terminal's foreground group, as Ctrl-C does, whatever mode the terminal is in."""
         self._ask(b"ohs_signal INT %d" % self._shell.pid)

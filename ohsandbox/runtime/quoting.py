@@ -40,3 +40,13 @@ def check_env_names(names: Iterable[str]) -> None:
     for name in names:
         if not _ENV_NAME.fullmatch(name):
             raise UsageError(f"Environment name {name!r} is not letters, digits and underscores; rename it")
+
+
+def told(script: str, *arguments: str) -> tuple[list[str], bytes]:
+    """The argv of a shell that reads its script from stdin, and the script: so that `ps` inside shows one short line.
+
+    dd takes exactly the script; what follows on stdin is the script's own.
+    """
+    raw = script.encode()
+    reader = f'eval "$(dd bs={len(raw)} count=1 iflag=fullblock 2>/dev/null)"'
+    return ["/bin/sh", "-c", reader, *arguments], raw

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.capture import Capture
-from ohsandbox.runtime.quoting import NEWLINE, quote
+from ohsandbox.runtime.quoting import NEWLINE, quote, told
 from ohsandbox.runtime.terminal import Mark, MarkSplitter
 
 if TYPE_CHECKING:
@@ -128,19 +128,21 @@ class ShellSession:
         setup = f"{NEWLINE}\n{SESSION}\n".encode() + b"ohs_dir=%s ohs_home=%s\n" % (quote(directory), quote(home))
         if restored:
             setup += b"command eval %s 2>/dev/null\n" % quote(restored)
-        self._keeper.write(setup + b"command cd -- %s\n" % quote(workdir))
+        self._keeper.write(setup + b'command cd -- %s\ncommand export -p >|"$ohs_dir/env"\n' % quote(workdir))
         self._reader = threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True)
         self._reader.start()
 
     def _open(self, open_channel: Callable[..., Channel], env: dict[str, str]) -> tuple[Channel, Channel]:
-        opened: list[Channel | BaseException] = []
-        argv = ["/bin/sh", "-c", KEEPER, "keeper", self.directory]
+        opened: list[Channel] = []
+        failed: list[BaseException] = []
+        argv, script = told(KEEPER, "ohsandbox", self.directory)
 
         def open_keeper() -> None:
             try:
                 opened.append(open_channel(argv, tty=False, env={"OHSANDBOX_KEEPER": "1"}))
+                opened[0].write(script)
             except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
-                opened.append(error)
+                failed.append(error)
 
         thread = threading.Thread(target=open_keeper, name="ohsandbox-keeper")
         thread.start()
@@ -148,11 +150,10 @@ class ShellSession:
             terminal = open_channel(["/bin/sh", "-c", TERMINAL, "terminal", self.directory], tty=True, env=env)
         finally:
             thread.join()
-        keeper = opened[0]
-        if isinstance(keeper, BaseException):
+        if failed:
             terminal.close()
-            raise keeper
-        return keeper, terminal
+            raise failed[0]
+        return opened[0], terminal
 
     # --- what the caller does ---
 
@@ -230,13 +231,19 @@ class ShellSession:
             while self._terminal.filenos():
                 for fd, _ in poll.poll():
                     if not self._take(by_fd[fd]):
-                        poll.unregister(fd)
+                        self._drop(poll, fd, by_fd[fd])
             self._take_last_report(poll)
             self._end(self._terminal.wait(), None)
         except SandboxUnavailable as error:
             self._end(None, error)
         except (OSError, ValueError) as error:  # closed under us by close()
             self._end(None, SandboxUnavailable(f"The shell's connection was closed: {error}"))
+
+    def _drop(self, poll: select.poll, fd: int, channel: Channel) -> None:
+        """A stream has ended. A shell whose keeper died, as of `kill -9 -1`, can neither hear nor report: end it."""
+        poll.unregister(fd)
+        if channel is self._keeper and not channel.filenos():
+            self._terminal.kill()
 
     def _take_last_report(self, poll: select.poll) -> None:
         """The EXIT trap's report may come after the terminal's end: they are different connections."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -27,7 +28,9 @@ RUNG_S = 2.0
 COMMAND_BY_FILE_BYTES = 16 * 1024
 """Shells read a pipe byte by byte: 1 MiB took 0.5 s through the FIFO and 20 ms from a file."""
 ENV_SNAPSHOT_BYTES = 1024 * 1024
-TYPED_SETTLE_S = 0.15
+LAST_PLAIN_CODE = 127
+"""Above it a signal ended the program, perhaps before it restored the terminal."""
+_SETS_TERMINAL = re.compile(r"\b(?:stty|reset|tput|script|screen)\b")
 
 
 class SessionOptions(NamedTuple):
@@ -70,6 +73,8 @@ class Shell:
         self._notices: list[str] = []
         self._mark = secrets.token_hex(8)
         self._restored = ""
+        self._untidy = False
+        """The last command may have left the terminal in another mode: it was interactive or was killed."""
 
     # --- what callers do ---
 
@@ -126,6 +131,9 @@ class Shell:
         self._foreground = Foreground(
             self._snippet, session, mark=self._mark, private=self._host.private_processes
         )
+        if self._untidy:
+            self._foreground.tidy_terminal()
+        self._untidy = bool(_SETS_TERMINAL.search(command))
         try:
             return session.send(command, by_file)
         except BrokenPipeError:  # the shell went while nobody looked
@@ -190,6 +198,7 @@ class Shell:
             self._notices.append(f"The working directory was gone; the command ran in {self._host.workdir}")
         with session.changed:
             captured = call.capture.take(final=not running)
+        self._untidy |= outcome is not Outcome.FINISHED or (exit_code or 0) > LAST_PLAIN_CODE
         if not running:
             self._cwd = session.cwd
             session.call, self._foreground = None, None

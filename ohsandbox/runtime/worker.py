@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.channel import Channel, Stream
-from ohsandbox.runtime.quoting import NEWLINE, quote
+from ohsandbox.runtime.quoting import NEWLINE, quote, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -220,7 +220,10 @@ class WorkerPool:
                 return idle
             idle.channel.close()
         secret = f"ohs-{secrets.token_hex(8)}"
-        return Worker(self._open_channel(["/bin/sh", "-c", SCRIPT, secret], user), secret)
+        argv, script = told(SCRIPT, secret)
+        channel = self._open_channel(argv, user)
+        channel.write(script)
+        return Worker(channel, secret)
 
     def _pop(self, user: str | int | None) -> Worker | None:
         with self._lock:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 from pydantic import ValidationError
 
 from ohsandbox.errors import ToolArgumentsError
-from ohsandbox.events import clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,11 +77,19 @@ def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[st
 
 def _refuse_lone_surrogates(tool: str, arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
-        if isinstance(value, str) and clean_text(value) != value:
+        if isinstance(value, str) and not _is_encodable(value):
             raise ToolArgumentsError(
                 f"Invalid value for argument {name!r} in tool call {tool}: it holds a lone surrogate, "
                 "which is no character. Send the text without it."
             )
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _decoded_json(arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any] | None:

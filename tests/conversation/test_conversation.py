@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import signal
+import statistics
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +16,7 @@ import pytest
 
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, FileConversationStore, Limits
+from ohsandbox.conversation.opening import default_runtime
 from ohsandbox.errors import (
     ConversationOpenError,
     LimitReachedError,
@@ -19,7 +26,9 @@ from ohsandbox.errors import (
 )
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.events import SDKEvent
-from ohsandbox.persistence import read_events
+from ohsandbox.llm import DeltaEvent, ReplayLLM, RetryEvent, WarningEvent
+from ohsandbox.persistence import LogWriteError, read_events
+from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.settings import Settings
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
 
@@ -157,6 +166,13 @@ def test_missing_and_repeated_call_ids_become_unique(tmp_path: Path) -> None:
     assert ids[0] == "a"
     assert len(set(ids)) == 4
     assert all(ids)
+
+
+def test_responses_with_the_same_id_get_their_own(tmp_path: Path) -> None:
+    conversation = run(tmp_path, answer("", call("think", {"thought": "x"})), answer("Done.", id="r"))
+    ids = [event.data["response_id"] for event in conversation.events() if "response_id" in event.data]
+    assert ids[0] == "r"
+    assert len(set(ids)) == 2
 
 
 def test_of_five_hundred_calls_sixteen_run_and_all_are_answered(tmp_path: Path) -> None:
@@ -328,7 +344,12 @@ def test_stop_cancels_a_request_at_once(tmp_path: Path) -> None:
 def test_callback_that_stops_leaves_the_call_unrun_and_answered(tmp_path: Path) -> None:
     runtime = RecordingRuntime()
     conversation = talk(tmp_path, FakeModel(answer("", call(BASH, {"command": "x"}))), runtime)
-    conversation.register_callback(lambda event: event.type == "tool_call" and conversation.stop() and None)
+
+    def stop_at_call(event: SDKEvent) -> None:
+        if event.type == "tool_call":
+            conversation.stop()
+
+    conversation.register_callback(stop_at_call)
     assert conversation.run("go", 20) is Status.CANCELED
     conversation.close()
     assert runtime.commands == []
@@ -496,6 +517,12 @@ def test_agent_without_model_takes_the_one_of_the_settings(tmp_path: Path) -> No
         assert conversation.limits.max_iterations == 7
 
 
+def test_runtime_that_nobody_named_is_a_container_by_the_settings() -> None:
+    runtime = default_runtime(Settings(image="alpine:3"), conversation_id="c")
+    assert isinstance(runtime, DockerRuntime)
+    assert runtime.describe()["image"] == "alpine:3"
+
+
 def test_missing_model_is_a_usage_error_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--model"):
         Conversation(None, RecordingRuntime(), tmp_path, settings=Settings()).start()
@@ -511,3 +538,105 @@ def test_closed_conversation_says_so(tmp_path: Path) -> None:
     conversation.close()
     with pytest.raises(UsageError, match="is closed"):
         conversation.send_message("x")
+
+
+DIES_IN_A_TOOL = """
+import os, signal, sys
+from ohsandbox.agent import Agent
+from ohsandbox.conversation import Conversation
+from tests.fakes import FakeModel, RecordingRuntime, answer, call
+model = FakeModel(answer("", call("execute_bash", {"command": "deploy"}, call_id="1")))
+runtime = RecordingRuntime(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+Conversation(Agent(model), runtime, sys.argv[1], conversation_id="c").run("go")
+"""
+
+
+def test_kill_while_a_tool_runs_leaves_an_unknown_outcome_and_runs_nothing_again(tmp_path: Path) -> None:
+    died = subprocess.run([sys.executable, "-c", DIES_IN_A_TOOL, str(tmp_path)], check=False)
+    assert died.returncode == -signal.SIGKILL
+    model, runtime = FakeModel(), RecordingRuntime()
+    with talk(tmp_path, model, runtime, conversation_id="c") as conversation:
+        assert conversation.status() is Status.IDLE
+        conversation.run("what happened?", 20)
+    assert [message["role"] for message in model.seen[0]] == ["system", "user", "assistant", "tool", "user"]
+    assert "outcome is unknown" in model.seen[0][3]["content"]
+    assert runtime.commands == []
+
+
+def test_log_that_cannot_be_written_stops_the_agent_before_it_acts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_disk() -> Any:
+        monkeypatch.setattr("ohsandbox.persistence.log.sync_data", fail)
+        return answer("", call(BASH, {"command": "x"}))
+
+    def fail(_: int) -> None:
+        raise OSError(28, os.strerror(28))
+
+    runtime = RecordingRuntime()
+    conversation = talk(tmp_path, FakeModel(fill_disk), runtime)
+    assert conversation.run("go", 20) is Status.ERROR
+    assert isinstance(conversation.error, LogWriteError)
+    assert runtime.commands == []
+    assert types(conversation)[-1] == "system_message"
+    conversation.close()
+
+
+def test_retries_and_warnings_of_the_model_are_logged_and_text_is_streamed(tmp_path: Path) -> None:
+    def busy() -> Any:
+        for event in (RetryEvent(attempt=1, wait_s=2.0, reason="429"), WarningEvent(text="w"), DeltaEvent(text="He")):
+            model.on_event(event)
+        return answer("Hello.")
+
+    model, streamed = FakeModel(busy), list[Any]()
+    conversation = talk(tmp_path, model)
+    conversation.register_stream(streamed.append)
+    conversation.run("go", 20)
+    conversation.close()
+    retry = {"code": "ModelRetry", "message": "429", "attempt": 1, "wait_s": 2.0}
+    assert data_of(conversation.events(), "retry") == [retry]
+    assert data_of(conversation.events(), "notice") == [{"code": "ModelWarning", "message": "w"}]
+    assert [event.type for event in streamed] == ["retry", "warning", "delta"]
+
+
+def test_recorded_conversation_can_be_replayed(tmp_path: Path) -> None:
+    turn = answer("t", call(BASH, {"command": "x"}), call("think", {"thought": "y"}))
+    recorded = run(tmp_path, turn, answer("Done."))
+    replayed = Conversation(Agent(ReplayLLM.load(recorded.directory)), RecordingRuntime(), tmp_path)
+    assert replayed.run("go", 20) is Status.IDLE
+    replayed.close()
+    assert types(replayed) == types(recorded)
+
+
+def test_three_hundred_steps_cost_the_same_at_the_end_as_at_the_beginning(tmp_path: Path) -> None:
+    moments: list[float] = []
+
+    def look() -> Any:
+        moments.append(time.perf_counter())
+        return answer("", call(BASH, {"command": "x"}))
+
+    class Lean(FakeModel):
+        def send(self, *_: Any, **__: Any) -> Any:
+            return look() if len(moments) < 300 else answer("Done.")
+
+    run_with = talk(tmp_path, Lean(), RecordingRuntime(lambda _: "x" * 2000))
+    run_with.run("go", 60)
+    run_with.close()
+    steps = [after - before for before, after in itertools.pairwise(moments)]
+    assert statistics.median(steps[-50:]) < 5 * statistics.median(steps[:50])
+
+
+def test_no_descriptor_is_left_after_close(tmp_path: Path) -> None:
+    run(tmp_path)
+    before = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(5):
+        run(tmp_path)
+    assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+def test_stop_from_every_callback_ends_the_run_and_stop_after_it_is_a_no_op(tmp_path: Path) -> None:
+    conversation = talk(tmp_path, FakeModel(answer("", call("think", {"thought": "x"}))))
+    conversation.register_callback(lambda _: (conversation.stop(), None)[1])
+    assert conversation.run("go", 20) is Status.CANCELED
+    assert conversation.stop() is Status.CANCELED
+    conversation.close()

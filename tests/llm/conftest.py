@@ -1,27 +1,45 @@
 """No test of this folder can reach a provider: keys are unset, and only loopback answers."""
 
+from __future__ import annotations
+
 import socket
 import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ohsandbox.llm import LLM
-from ohsandbox.testing.provider import FakeClock
+from ohsandbox.llm import LLM, ChatResponse, OnEvent
+from ohsandbox.testing.provider import FakeClock, FakeProvider
 
+Ask = Callable[..., ChatResponse]
+
+_HERE = Path(__file__).parent
+_NOT_OURS = ("ignore:.*`ReadOnly` qualifier:UserWarning",)
+"""Warnings that litellm silences at its import, which pytest undoes for each test."""
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
-def _guarded(connect):
-    def guard(self, address):
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:
+            for line in _NOT_OURS:
+                item.add_marker(pytest.mark.filterwarnings(line))
+
+
+def _guarded(connect: Callable[[socket.socket, Any], None]) -> Callable[[socket.socket, Any], None]:
+    def guard(self: socket.socket, address: Any) -> None:
         if self.family != socket.AF_UNIX and address[0] not in _LOOPBACK:
-            raise AssertionError(f"a test tried to reach {address!r}")
+            raise ConnectionRefusedError(f"a test tried to reach {address!r}")
         return connect(self, address)
 
     return guard
 
 
 @pytest.fixture(autouse=True)
-def no_real_provider(monkeypatch):
+def no_real_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", _guarded(socket.socket.connect))
     for name in ("OPENAI", "ANTHROPIC", "GEMINI", "AZURE", "GROQ", "MISTRAL", "OPENROUTER", "DEEPSEEK"):
         for suffix in ("API_KEY", "API_BASE", "BASE_URL"):
@@ -29,23 +47,30 @@ def no_real_provider(monkeypatch):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def litellm_loaded():
+def litellm_loaded() -> None:
     """Import litellm once, with the warnings of its dependencies; what it does after that is under test."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from ohsandbox.llm import gateway  # noqa: F401
+        import_module("ohsandbox.llm.gateway")
 
 
 @pytest.fixture
-def clock():
+def clock() -> FakeClock:
     return FakeClock()
 
 
 @pytest.fixture
-def ask(clock):
+def ask(clock: FakeClock) -> Ask:
     """Ask a provider once: the response."""
 
-    def ask(provider, *, tools=(), on_event=None, messages=({"role": "user", "content": "hi"},), **changes):
+    def ask(
+        provider: FakeProvider,
+        *,
+        tools: Sequence[dict[str, Any]] = (),
+        on_event: OnEvent | None = None,
+        messages: Sequence[dict[str, Any]] = ({"role": "user", "content": "hi"},),
+        **changes: Any,
+    ) -> ChatResponse:
         return LLM(provider.config(**changes), clock=clock).send(messages, tools, on_event=on_event)
 
     return ask

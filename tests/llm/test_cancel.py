@@ -1,5 +1,7 @@
 """Ending a request from elsewhere."""
 
+from __future__ import annotations
+
 import os
 import signal
 import threading
@@ -7,16 +9,16 @@ import time
 
 import pytest
 
-from ohsandbox.llm import LLM, ModelCanceledError
+from ohsandbox.llm import LLM, ChatResponse, ModelCanceledError
 from ohsandbox.testing.provider import FakeProvider, error, text
 
 HI = [{"role": "user", "content": "hi"}]
 
 
-def in_thread(llm):
-    outcome = []
+def in_thread(llm: LLM) -> tuple[threading.Thread, list[ChatResponse | BaseException]]:
+    outcome: list[ChatResponse | BaseException] = []
 
-    def run():
+    def run() -> None:
         try:
             outcome.append(llm.send(HI))
         except BaseException as caught:  # noqa: BLE001 - handed to the test
@@ -27,14 +29,14 @@ def in_thread(llm):
     return thread, outcome
 
 
-def cancel_until_done(llm, thread):
+def cancel_until_done(llm: LLM, thread: threading.Thread) -> None:
     while thread.is_alive():
         llm.cancel()
         thread.join(0.01)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_cancel_ends_a_request_under_way(stream):
+def test_cancel_ends_a_request_under_way(*, stream: bool) -> None:
     with FakeProvider(text("late")._replace(delay_s=60)) as provider:
         llm = LLM(provider.config(stream=stream))
         thread, outcome = in_thread(llm)
@@ -44,7 +46,7 @@ def test_cancel_ends_a_request_under_way(stream):
     assert len(provider.requests) == 1
 
 
-def test_cancel_ends_a_wait():
+def test_cancel_ends_a_wait() -> None:
     with FakeProvider(error(429, "slow", {"Retry-After": "300"}), text("never")) as provider:
         llm = LLM(provider.config())
         thread, outcome = in_thread(llm)
@@ -54,7 +56,7 @@ def test_cancel_ends_a_wait():
     assert len(provider.requests) == 1
 
 
-def test_a_canceled_model_can_be_asked_again():
+def test_a_canceled_model_can_be_asked_again() -> None:
     with FakeProvider(text("late")._replace(delay_s=60), text("ok")) as provider:
         llm = LLM(provider.config())
         thread, _ = in_thread(llm)
@@ -64,8 +66,8 @@ def test_a_canceled_model_can_be_asked_again():
         assert llm.send(HI).message.content == "ok"
 
 
-def interrupt_when(event, *, after_s=0.0):
-    def run():
+def interrupt_when(event: threading.Event, *, after_s: float = 0.0) -> None:
+    def run() -> None:
         event.wait()
         time.sleep(after_s)
         os.kill(os.getpid(), signal.SIGINT)
@@ -73,14 +75,14 @@ def interrupt_when(event, *, after_s=0.0):
     threading.Thread(target=run, daemon=True).start()
 
 
-def test_ctrl_c_passes_through_a_request():
+def test_ctrl_c_passes_through_a_request() -> None:
     with FakeProvider(text("late")._replace(delay_s=60)) as provider:
         interrupt_when(provider.arrived)
         with pytest.raises(KeyboardInterrupt):
             LLM(provider.config()).send(HI)
 
 
-def test_ctrl_c_passes_through_a_wait():
+def test_ctrl_c_passes_through_a_wait() -> None:
     waiting = threading.Event()
     with FakeProvider(error(429, "slow", {"Retry-After": "300"})) as provider:
         interrupt_when(waiting, after_s=0.1)

@@ -1,24 +1,39 @@
 """`LLM` over litellm's real HTTP path, against a server on loopback."""
 
+from __future__ import annotations
+
 import logging
+import traceback
+from collections.abc import Callable
 
 import pytest
 
 from ohsandbox.errors import ModelError
-from ohsandbox.llm import LLM, ChatModel, DeltaEvent, LLMConfig, ModelAuthenticationError, WarningEvent
-from ohsandbox.testing.provider import FakeProvider, Reply, calls, chunk, error, events, message, text
+from ohsandbox.llm import (
+    LLM,
+    ChatModel,
+    ChatResponse,
+    DeltaEvent,
+    LLMConfig,
+    LLMEvent,
+    ModelAuthenticationError,
+    WarningEvent,
+)
+from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, calls, chunk, error, events, message, text
+
+Ask = Callable[..., ChatResponse]
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
 
-def test_text_is_answered(ask):
+def test_text_is_answered(ask: Ask) -> None:
     with FakeProvider(text("Hello.")) as provider:
         response = ask(provider)
     assert response.choices[0].message.content == "Hello."
     assert (response.id, response.model, response.usage.prompt_tokens) == ("chatcmpl-1", "fake", 10)
 
 
-def test_tool_calls_keep_their_raw_arguments(ask):
+def test_tool_calls_keep_their_raw_arguments(ask: Ask) -> None:
     with FakeProvider(calls(("look", '{"a":'), ("look", "[]"), ("look", '""'), ("look", '{"x":NaN}'))) as provider:
         response = ask(provider, tools=[TOOL])
     arguments = [call.function.arguments for call in response.message.tool_calls]
@@ -26,13 +41,13 @@ def test_tool_calls_keep_their_raw_arguments(ask):
     assert response.choices[0].finish_reason == "tool_calls"
 
 
-def test_only_what_was_set_is_sent(ask):
+def test_only_what_was_set_is_sent(ask: Ask) -> None:
     with FakeProvider(text("x")) as provider:
         ask(provider, temperature=None)
     assert provider.requests[0].body == {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
 
-def test_what_was_set_is_sent(ask):
+def test_what_was_set_is_sent(ask: Ask) -> None:
     with FakeProvider(text("x")) as provider:
         ask(provider, tools=[TOOL], top_p=0.5, max_output_tokens=9)
     body = provider.requests[0].body
@@ -41,7 +56,7 @@ def test_what_was_set_is_sent(ask):
 
 
 @pytest.mark.parametrize("model", ["openai/o3-mini", "openai/gpt-5"])
-def test_reasoning_models_get_no_temperature(ask, model):
+def test_reasoning_models_get_no_temperature(ask: Ask, model: str) -> None:
     with FakeProvider(text("x")) as provider:
         ask(provider, model=model, reasoning_effort="low", max_output_tokens=9)
     body = provider.requests[0].body
@@ -49,7 +64,7 @@ def test_reasoning_models_get_no_temperature(ask, model):
     assert (body["reasoning_effort"], body["max_completion_tokens"]) == ("low", 9)
 
 
-def test_the_callers_messages_are_not_changed(ask):
+def test_the_callers_messages_are_not_changed(ask: Ask) -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": "lone \ud800"}]}]
     with FakeProvider(text("x")) as provider:
         ask(provider, messages=messages)
@@ -57,19 +72,19 @@ def test_the_callers_messages_are_not_changed(ask):
     assert "lone \ufffd" in str(provider.requests[0].body)
 
 
-def test_cost_is_known_for_a_listed_model_only(ask):
+def test_cost_is_known_for_a_listed_model_only(ask: Ask) -> None:
     with FakeProvider(text("x"), text("x")) as provider:
         assert ask(provider).cost_usd is None
-        assert ask(provider, model="openai/gpt-4o").cost_usd > 0
+        assert (ask(provider, model="openai/gpt-4o").cost_usd or 0) > 0
 
 
-def test_cached_tokens_are_counted_and_cheaper(ask):
+def test_cached_tokens_are_counted_and_cheaper(ask: Ask) -> None:
     usage = {"prompt_tokens": 1000, "completion_tokens": 0, "total_tokens": 1000}
     cached = usage | {"prompt_tokens_details": {"cached_tokens": 800}}
     with FakeProvider(text("x", usage=usage), text("x", usage=cached)) as provider:
         full, cheaper = (ask(provider, model="openai/gpt-4o") for _ in range(2))
     assert cheaper.usage.cached_tokens == 800
-    assert 0 < cheaper.cost_usd < full.cost_usd
+    assert 0 < (cheaper.cost_usd or 0) < (full.cost_usd or 0)
 
 
 @pytest.mark.parametrize(
@@ -83,25 +98,25 @@ def test_cached_tokens_are_counted_and_cheaper(ask):
         message({"role": "assistant", "content": None, "tool_calls": "no list"}),
     ],
 )
-def test_an_answer_of_nothing_is_empty(ask, reply):
+def test_an_answer_of_nothing_is_empty(ask: Ask, reply: Reply) -> None:
     with FakeProvider(reply) as provider:
         assert ask(provider).is_empty
 
 
-def test_content_in_parts_is_joined(ask):
+def test_content_in_parts_is_joined(ask: Ask) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image"}, "b", None]
     with FakeProvider(message({"role": "assistant", "content": parts})) as provider:
         assert ask(provider).message.content == "ab"
 
 
 @pytest.mark.parametrize("usage", [None, "x", {"prompt_tokens": -5, "completion_tokens": None}, {"prompt_tokens": 1.5}])
-def test_usage_that_is_no_count_is_zero(ask, usage):
+def test_usage_that_is_no_count_is_zero(ask: Ask, usage: object) -> None:
     with FakeProvider(text("x", usage=usage)) as provider:
         response = ask(provider, model="openai/gpt-4o")
     assert (response.usage.prompt_tokens, response.usage.completion_tokens, response.cost_usd) == (0, 0, None)
 
 
-def test_missing_and_repeated_ids_become_unique(ask):
+def test_missing_and_repeated_ids_become_unique(ask: Ask) -> None:
     one = {"type": "function", "function": {"name": "look", "arguments": "{}"}}
     sent = [one, one | {"id": "same"}, one | {"id": "same"}, one | {"id": "call_1"}]
     history = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [one | {"id": "call_2"}]}]
@@ -112,21 +127,21 @@ def test_missing_and_repeated_ids_become_unique(ask):
     assert ids == ["call_1", "same", "call_3", "call_4"]
 
 
-def test_a_call_without_a_name_has_an_empty_one(ask):
+def test_a_call_without_a_name_has_an_empty_one(ask: Ask) -> None:
     broken = {"id": "a", "type": "function", "function": None}
     with FakeProvider(calls((None, "{}")), message({"role": "assistant", "tool_calls": [broken]})) as provider:
         assert ask(provider).message.tool_calls[0].function.name == ""
         assert ask(provider).message.tool_calls[0].function.name == ""
 
 
-def test_five_megabytes_of_arguments_and_five_hundred_calls_are_read(ask):
+def test_five_megabytes_of_arguments_and_five_hundred_calls_are_read(ask: Ask) -> None:
     big = '{"text": "' + "x" * 5_000_000 + '"}'
     with FakeProvider(calls(("look", big)), calls(*[("look", "{}")] * 500)) as provider:
         assert ask(provider).message.tool_calls[0].function.arguments == big
         assert len({call.id for call in ask(provider).message.tool_calls}) == 500
 
 
-def test_lone_surrogates_are_made_encodable(ask):
+def test_lone_surrogates_are_made_encodable(ask: Ask) -> None:
     body = rb'{"id":"\ud800","model":"m","choices":[{"finish_reason":"stop","message":{"content":"a\ud800b"}}]}'
     with FakeProvider(Reply(body)) as provider:
         response = ask(provider)
@@ -134,13 +149,13 @@ def test_lone_surrogates_are_made_encodable(ask):
     assert response.model_dump_json().encode()
 
 
-def test_an_answer_that_was_cut_by_the_token_limit_says_so(ask):
+def test_an_answer_that_was_cut_by_the_token_limit_says_so(ask: Ask) -> None:
     with FakeProvider(text("x", choices=[{"finish_reason": "length", "message": {"content": "cut"}}])) as provider:
         assert ask(provider).is_truncated
 
 
-def test_a_model_without_tools_is_warned_of_once():
-    seen = []
+def test_a_model_without_tools_is_warned_of_once() -> None:
+    seen: list[LLMEvent] = []
     with FakeProvider(text("x"), text("x")) as provider:
         llm = LLM(provider.config())
         for _ in range(2):
@@ -150,14 +165,14 @@ def test_a_model_without_tools_is_warned_of_once():
     assert "'openai/fake'" in warning.text
 
 
-def test_a_model_with_tools_is_not_warned_of(ask):
-    seen = []
+def test_a_model_with_tools_is_not_warned_of(ask: Ask) -> None:
+    seen: list[LLMEvent] = []
     with FakeProvider(text("x")) as provider:
         ask(provider, tools=[TOOL], on_event=seen.append, model="openai/gpt-4o")
     assert seen == []
 
 
-def test_the_log_holds_exact_payloads_without_the_key(ask, caplog):
+def test_the_log_holds_exact_payloads_without_the_key(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="ohsandbox.llm")
     with FakeProvider(text("the key is sk-canary-0123456789, is it?")) as provider:
         ask(provider, api_key="sk-canary-0123456789", messages=[{"role": "user", "content": "sk-canary-0123456789"}])
@@ -166,32 +181,34 @@ def test_the_log_holds_exact_payloads_without_the_key(ask, caplog):
     assert "the key is ***, is it?" in answered
 
 
-def test_the_key_is_in_no_message_repr_or_traceback(ask, caplog):
+def test_the_key_is_in_no_message_repr_or_traceback(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    key = f"canary-{123456789:010}"  # not as one word in this file, which a traceback quotes
     caplog.set_level(logging.DEBUG)
-    with FakeProvider(error(401, "wrong key: canary-0123456789")) as provider:
-        assert "canary" not in repr(provider.config(api_key="canary-0123456789"))
+    with FakeProvider(error(401, f"wrong key: {key}")) as provider:
+        assert key not in repr(provider.config(api_key=key))
         with pytest.raises(ModelAuthenticationError) as caught:
-            ask(provider, api_key="canary-0123456789")
+            ask(provider, api_key=key)
+    assert provider.requests[0].headers["authorization"] == f"Bearer {key}"
     assert (caught.value.__cause__, caught.value.__context__) == (None, None)
-    frames = [entry.frame.f_locals for entry in caught.traceback if "/ohsandbox/" in str(entry.path)]
-    assert "canary" not in f"{caught.value!r} {frames[1:]!r} {caught.getrepr(showlocals=False)}"
-    ours = [record.getMessage() for record in caplog.records if record.name.startswith(("ohsandbox", "httpx"))]
-    assert "canary" not in "\n".join(ours)
+    told = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
+    ours = told[told.index("ohsandbox/llm/client.py") :]
+    logged = [record.getMessage() for record in caplog.records]
+    assert key not in f"{caught.value!r} {ours} {logged}"
 
 
-def test_no_key_at_all_is_named(clock):
+def test_no_key_at_all_is_named(clock: FakeClock) -> None:
     with pytest.raises(ModelAuthenticationError, match="OPENAI_API_KEY"):
         LLM(LLMConfig(model="openai/gpt-4o"), clock=clock).send([{"role": "user", "content": "hi"}])
 
 
-def test_a_server_of_ones_own_needs_no_key(ask):
+def test_a_server_of_ones_own_needs_no_key(ask: Ask) -> None:
     with FakeProvider(text("x")) as provider:
         ask(provider, api_key=None)
     assert provider.requests[0].headers["authorization"] == "Bearer none"
 
 
-def test_an_error_of_the_callback_is_not_taken_for_one_of_the_provider(ask):
-    def fail(_):
+def test_an_error_of_the_callback_is_not_taken_for_one_of_the_provider(ask: Ask) -> None:
+    def fail(_: LLMEvent) -> None:
         raise LookupError("mine")
 
     with FakeProvider(text("hello"), text("never")) as provider:
@@ -200,8 +217,8 @@ def test_an_error_of_the_callback_is_not_taken_for_one_of_the_provider(ask):
         assert len(provider.requests) == 1
 
 
-def test_a_stream_is_told_piece_by_piece(ask):
-    seen = []
+def test_a_stream_is_told_piece_by_piece(ask: Ask) -> None:
+    seen: list[LLMEvent] = []
     with FakeProvider(text("hello")) as provider:
         response = ask(provider, stream=True, on_event=seen.append)
     assert response.message.content == "hello"
@@ -209,7 +226,7 @@ def test_a_stream_is_told_piece_by_piece(ask):
     assert response.usage.prompt_tokens == 10
 
 
-def test_a_stream_of_calls_is_put_together(ask):
+def test_a_stream_of_calls_is_put_together(ask: Ask) -> None:
     pieces = [
         {"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": ""}},
         {"index": 0, "function": {"arguments": '{"x"'}},
@@ -223,24 +240,22 @@ def test_a_stream_of_calls_is_put_together(ask):
     assert found == [("a", "look", '{"x": 1}'), ("b", "look", "{}")]
 
 
-def test_odd_framing_of_a_stream_is_read(ask):
+def test_odd_framing_of_a_stream_is_read(ask: Ask) -> None:
     first = 'data: {"id":"1","model":"m",\r\ndata: "choices":[{"index":0,"delta":{"content":"h\u00e9"}}]}\r\n\r\n'
-    reply = events(
-        ": comment\r\n\r\n", "retry: 3\r\n\r\n", first, chunk({"content": "\U0001f600"}, "stop"), end="\r\n\r\n"
-    )
+    reply = events(": comment\r\n\r\n", first, chunk({"content": "\U0001f600"}, "stop"), end="\r\n\r\n")
     with FakeProvider(reply) as provider:
         assert ask(provider, stream=True).message.content == "h\u00e9\U0001f600"
 
 
-def test_every_model_satisfies_the_protocol():
+def test_every_model_satisfies_the_protocol() -> None:
     model: ChatModel = LLM(LLMConfig(model="openai/gpt-4o"))
     assert (model.name, model.note) == ("openai/gpt-4o", None)
     assert issubclass(ModelAuthenticationError, ModelError)
 
 
-def test_a_test_cannot_reach_a_provider(clock):
+def test_a_test_cannot_reach_a_provider(clock: FakeClock) -> None:
     llm = LLM(
         LLMConfig(model="openai/gpt-4o", api_key="test", base_url="http://192.0.2.1/v1", num_retries=0), clock=clock
     )
-    with pytest.raises(ModelError, match="a test tried to reach|could not be reached"):
+    with pytest.raises(ModelError, match="could not be reached"):
         llm.send([{"role": "user", "content": "hi"}])

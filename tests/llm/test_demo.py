@@ -1,21 +1,28 @@
 """The shipped script, played on this machine: what it expects is what happens."""
 
+from __future__ import annotations
+
 import json
 import subprocess
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.llm import LLMConfig, ScriptError, open_model
+from ohsandbox.llm import ChatModel, LLMConfig, ScriptError, open_model
 
-ASK = [{"role": "user", "content": "Show me what you can do."}]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ASK: list[dict[str, Any]] = [{"role": "user", "content": "Show me what you can do."}]
 
 
-def run(command, workdir):
-    done = subprocess.run(["sh", "-c", command], cwd=workdir, capture_output=True, text=True, timeout=60)
+def run(command: str, workdir: Path) -> str:
+    done = subprocess.run(["sh", "-c", command], cwd=workdir, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout + done.stderr
 
 
-def act(name, arguments, workdir):
+def act(name: str, arguments: dict[str, str], workdir: Path) -> str:
     if name == "execute_bash":
         return run(arguments["command"], workdir)
     if name == "file_write":
@@ -24,7 +31,9 @@ def act(name, arguments, workdir):
     return (workdir / arguments["path"]).read_text()
 
 
-def play(model, workdir, *, act=act):
+def play(
+    model: ChatModel, workdir: Path, *, act: Callable[[str, dict[str, str], Path], str] = act
+) -> tuple[list[dict[str, Any]], str]:
     messages = list(ASK)
     while True:
         message = model.send(messages).message
@@ -38,7 +47,7 @@ def play(model, workdir, *, act=act):
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
 
-def test_the_demo_fails_fixes_and_finishes(tmp_path):
+def test_the_demo_fails_fixes_and_finishes(tmp_path: Path) -> None:
     messages, said = play(open_model(LLMConfig(model="scripted:demo")), tmp_path)
     results = [message["content"] for message in messages if message["role"] == "tool"]
     assert sum("FAILED (failures=1)" in result for result in results) == 1
@@ -47,11 +56,11 @@ def test_the_demo_fails_fixes_and_finishes(tmp_path):
     assert "four tests" in said
 
 
-def test_the_demo_does_not_pretend_without_a_sandbox(tmp_path):
-    with pytest.raises(ScriptError, match="the script expected"):
+def test_the_demo_does_not_pretend_without_a_sandbox(tmp_path: Path) -> None:
+    with pytest.raises(ScriptError, match=r"the script expected"):
         play(open_model(LLMConfig(model="scripted:demo")), tmp_path, act=lambda *_: "sh: not found")
 
 
-def test_every_turn_of_the_demo_says_a_thought(tmp_path):
+def test_every_turn_of_the_demo_says_a_thought(tmp_path: Path) -> None:
     messages, _ = play(open_model(LLMConfig(model="scripted:demo")), tmp_path)
     assert all(message["content"] for message in messages if message["role"] == "assistant")

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 from datetime import UTC, datetime
 
 import pytest
@@ -20,7 +22,7 @@ NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
         ("Wed, 01 Jan 2031 12:00:00 GMT", RETRY_AFTER_LIMIT_S),
     ],
 )
-def test_retry_after_is_honoured_up_to_five_minutes(header, seconds):
+def test_retry_after_is_honoured_up_to_five_minutes(header: str | None, seconds: float) -> None:
     assert retry_after_s(header, now=NOW) == seconds
 
 
@@ -28,5 +30,5 @@ def test_retry_after_is_honoured_up_to_five_minutes(header, seconds):
     "header",
     [None, "", "0", "-5", "nan", "soon", "Tue, 01 Jan 2030 11:59:00 GMT", "Tue, 99 Foo 2030", "1e999999 x", "\ud800"],
 )
-def test_retry_after_that_says_nothing_is_ignored(header):
+def test_retry_after_that_says_nothing_is_ignored(header: str | None) -> None:
     assert retry_after_s(header, now=NOW) is None

@@ -1,20 +1,26 @@
 """What our HTTP client does and does not do."""
 
+from __future__ import annotations
+
 import gzip
+import json
+from collections.abc import Callable
 
 import pytest
 
 from ohsandbox.errors import ModelError
-from ohsandbox.llm import LLM, ModelAnswerError
+from ohsandbox.llm import LLM, ChatResponse, ModelAnswerError
 from ohsandbox.llm.gateway import _HTTP_PROVIDERS
-from ohsandbox.testing.provider import FakeProvider, Reply, events, text
+from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, calls, events, text
+
+Ask = Callable[..., ChatResponse]
 
 MIB = 1024 * 1024
 HI = [{"role": "user", "content": "hi"}]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_not_followed(ask, status):
+def test_a_redirect_is_not_followed(ask: Ask, status: int) -> None:
     with FakeProvider(text("stolen")) as thief, FakeProvider() as provider:
         provider.add(Reply(b"", status, {"Location": f"{thief.base_url}/chat/completions"}))
         with pytest.raises(ModelAnswerError, match=f"redirect.*{thief.base_url}"):
@@ -24,55 +30,95 @@ def test_a_redirect_is_not_followed(ask, status):
 
 @pytest.mark.parametrize("provider_name", sorted(_HTTP_PROVIDERS | {"openai", "azure"}))
 @pytest.mark.parametrize("stream", [False, True])
-def test_every_listed_provider_is_asked_by_our_client(clock, provider_name, stream):
+def test_every_listed_provider_is_asked_by_our_client(clock: FakeClock, provider_name: str, *, stream: bool) -> None:
     with FakeProvider(text("stolen")) as thief, FakeProvider() as provider:
         provider.add(Reply(b"", 307, {"Location": f"{thief.base_url}/x"}))
         config = provider.config(model=f"{provider_name}/some-model", api_version="2024-06-01", stream=stream)
-        with pytest.raises(ModelAnswerError, match="redirect"):
+        with pytest.raises(ModelAnswerError, match=r"redirect"):
             LLM(config, clock=clock).send(HI)
     assert thief.requests == []
     assert provider.requests[0].headers["accept-encoding"] == "identity"
 
 
-def test_a_body_over_the_limit_is_refused(ask):
+def test_a_body_over_the_limit_is_refused(ask: Ask) -> None:
     with FakeProvider(Reply(b" " * MIB, repeat=33)) as provider:
         with pytest.raises(ModelAnswerError, match="32 MiB"):
             ask(provider)
         assert len(provider.requests) == 1
 
 
-def test_an_error_page_over_the_limit_is_refused(ask):
+def test_an_error_page_over_the_limit_is_refused(ask: Ask) -> None:
     with FakeProvider(Reply(b" " * MIB, 500, repeat=33)) as provider, pytest.raises(ModelAnswerError, match="32 MiB"):
         ask(provider)
 
 
-def test_a_stream_over_the_limit_is_refused(ask):
+def test_a_stream_over_the_limit_is_refused(ask: Ask) -> None:
     endless = events(done=False)._replace(body=b": " + b"x" * (MIB - 4) + b"\n\n", repeat=129)
     with FakeProvider(endless) as provider, pytest.raises(ModelAnswerError, match="128 MiB"):
         ask(provider, stream=True)
 
 
-def test_a_gzip_bomb_is_refused(ask):
+def test_a_gzip_bomb_is_refused(ask: Ask) -> None:
     bomb = gzip.compress(b" " * 64 * MIB)
     assert len(bomb) < MIB
-    with FakeProvider(Reply(bomb, headers={"Content-Encoding": "gzip"})) as provider:
-        with pytest.raises(ModelAnswerError, match="32 MiB"):
-            ask(provider)
+    with (
+        FakeProvider(Reply(bomb, headers={"Content-Encoding": "gzip"})) as provider,
+        pytest.raises(ModelAnswerError, match="32 MiB"),
+    ):
+        ask(provider)
 
 
-def test_gzip_that_nobody_asked_for_is_read(ask):
+def test_gzip_that_nobody_asked_for_is_read(ask: Ask) -> None:
     reply = text("hello")
     packed = Reply(gzip.compress(reply.body), headers={"Content-Encoding": "gzip"})
     with FakeProvider(packed) as provider:
         assert ask(provider).message.content == "hello"
 
 
-def test_broken_gzip_is_asked_for_again(ask):
+def test_broken_gzip_is_asked_for_again(ask: Ask) -> None:
     with FakeProvider(Reply(b"no gzip", headers={"Content-Encoding": "gzip"}), text("ok")) as provider:
         assert ask(provider).message.content == "ok"
 
 
-def test_other_compression_is_refused(ask):
-    with FakeProvider(Reply(b"x", headers={"Content-Encoding": "br"})) as provider:
-        with pytest.raises(ModelError, match="compression"):
-            ask(provider)
+def test_other_compression_is_refused(ask: Ask) -> None:
+    with (
+        FakeProvider(Reply(b"x", headers={"Content-Encoding": "br"})) as provider,
+        pytest.raises(ModelError, match="compression"),
+    ):
+        ask(provider)
+
+
+def test_an_answer_in_another_providers_format_is_read(ask: Ask) -> None:
+    call = {"type": "tool_use", "id": "t1", "name": "look", "input": {"x": 1}}
+    answer = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "content": [{"type": "text", "text": "I look."}, call],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100},
+    }
+    with FakeProvider(Reply(json.dumps(answer).encode())) as provider:
+        response = ask(provider, model="anthropic/claude-sonnet-4-5")
+    assert (response.message.content, response.message.tool_calls[0].id) == ("I look.", "t1")
+    assert (response.usage.prompt_tokens, response.usage.cached_tokens) == (110, 100)
+    assert provider.requests[0].headers["x-api-key"] == "test-key-of-no-value"
+
+
+@pytest.mark.parametrize("provider_name", ["openai", "deepseek", "mistral", "openrouter", "hosted_vllm", "xai"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_both_of_litellms_ways_to_ask_answer_alike(ask: Ask, provider_name: str, *, stream: bool) -> None:
+    with FakeProvider(calls(("look", {"x": 1}), content="I look.")) as provider:
+        response = ask(provider, model=f"{provider_name}/some-model", stream=stream)
+    assert response.message.content == "I look."
+    assert response.message.tool_calls[0].function.arguments == '{"x": 1}'
+
+
+def test_json_lines_are_a_stream(ask: Ask) -> None:
+    line = {"model": "x", "message": {"role": "assistant", "content": "hi"}, "done": False}
+    last = line | {"message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop"}
+    body = f"{json.dumps(line)}\n{json.dumps(last)}\n".encode()
+    spare = 4  # litellm looks the model up at the same server, from a thread of its own
+    with FakeProvider(*[Reply(body, content_type="application/x-ndjson")] * spare) as provider:
+        assert ask(provider, model="ollama_chat/x", stream=True).message.content == "hi"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import socket
 import stat
 import threading
 from pathlib import Path
@@ -127,22 +129,54 @@ class _usage_errors:  # noqa: N801 - reads as a statement
 
 
 def _client(address: Address) -> Any:
-    import docker  # noqa: PLC0415
     from docker.utils import parse_host  # noqa: PLC0415
 
     with _usage_errors():
         url = parse_host(address.url, tls=bool(address.tls))
-    if url.startswith("ssh://"):
-        return _within(SSH_TIMEOUT_S, address, lambda: _ssh_client(address))
-    return docker.APIClient(base_url=address.url, tls=address.tls or False, version="auto", timeout=CONNECT_TIMEOUT_S)
-
-
-def _ssh_client(address: Address) -> Any:
-    import docker  # noqa: PLC0415
-
+    if not url.startswith("ssh://"):
+        if url.startswith("http+unix://"):
+            _knock(url.removeprefix("http+unix://"))
+        return _negotiated(address)
     if importlib.util.find_spec("paramiko") is None:
         raise EngineUnavailable(f"The engine at {address} needs SSH support. Remedy: pip install 'ohsandbox[ssh]'.")
-    return docker.APIClient(base_url=address.url, version="auto", timeout=CONNECT_TIMEOUT_S)
+    return _within(SSH_TIMEOUT_S, address, lambda: _negotiated(address))
+
+
+def _knock(path: str) -> None:
+    """Connect once ourselves: a plain OSError says more than docker-py's, which also leaks the socket that failed."""
+    with socket.socket(socket.AF_UNIX) as knock:
+        knock.settimeout(CONNECT_TIMEOUT_S)
+        knock.connect("/" + path.lstrip("/"))
+
+
+def _negotiated(address: Address) -> Any:
+    """A client that speaks the engine's own API version.
+
+    requests lets REQUESTS_CA_BUNDLE and a proxy of the environment override a client's own CA; docker-py would connect
+    that way while it is made. Neither is meant for the engine, so the version is asked for afterwards, without them.
+    """
+    import docker  # noqa: PLC0415
+    from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
+
+    api = docker.APIClient(
+        base_url=address.url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S
+    )
+    try:
+        api.trust_env = False
+        answer = api.version(api_version=False)
+        version = answer.get("ApiVersion") if isinstance(answer, dict) else None
+        if not isinstance(version, str) or not re.fullmatch(r"[0-9]+\.[0-9]+", version):
+            raise EngineUnavailable(f"What answers at {address} is no Docker engine. Remedy: {NO_ENGINE_REMEDY}.")
+        if docker.utils.version_lt(version, MINIMUM):
+            raise EngineUnavailable(
+                f"The Docker engine at {address} is too old: it speaks API {version}, {MINIMUM} is needed. "
+                "Remedy: upgrade the engine (20.10 or newer)."
+            )
+        api._version = version  # noqa: SLF001 - docker-py sets it in its constructor only
+    except BaseException:
+        api.close()
+        raise
+    return api
 
 
 def _within(seconds: float, address: Address, work: Any) -> Any:
@@ -174,10 +208,6 @@ def _within(seconds: float, address: Address, work: Any) -> Any:
 def _unavailable(error: BaseException, address: Address) -> OhsandboxError:
     """One line for a failed connect: what, where, remedy."""
     text = str(error)
-    if "no longer supported" in text or "InvalidVersion" in type(error).__name__:
-        return EngineUnavailable(
-            f"The Docker engine at {address} is too old: {text} Remedy: upgrade the engine (20.10 or newer)."
-        )
     if "Permission denied" in text or "PermissionError" in text:
         return EngineUnavailable(_permission_text(address))
     if "timed out" in text.lower() or "timeout" in text.lower():
@@ -186,6 +216,8 @@ def _unavailable(error: BaseException, address: Address) -> OhsandboxError:
         why = "there is no such socket"
     elif "refused" in text:
         why = "connection refused"
+    elif found := re.search(r"certificate verify failed: [^()]+|SSLError\([^()]+", text):
+        why = found[0].strip()
     else:
         why = " ".join(text.split())[:200]
     return EngineUnavailable(f"No Docker engine answers at {address}: {why}. Remedy: {NO_ENGINE_REMEDY}.")

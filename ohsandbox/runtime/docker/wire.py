@@ -6,11 +6,13 @@ import contextlib
 import select
 import socket
 import ssl
+import threading
 import time
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 POLL_MS = 1000
+_RECORD_BYTES = 16 * 1024
 
 
 class Wire(ABC):
@@ -100,16 +102,20 @@ class TlsWire(SocketWire):
     def __init__(self, sock: ssl.SSLSocket, *, owner: Any) -> None:
         super().__init__(sock, owner=owner)
         sock.settimeout(0)
+        self._arrived = bytearray()
+        self._broken: ssl.SSLError | None = None
+        self._one_at_a_time = threading.Lock()  # Python before 3.13 enters one SSL object from several threads at once
 
     def pending(self) -> bool:
         """See `Wire.pending`."""
-        return self._sock.pending() > 0
+        return bool(self._arrived) or self._sock.pending() > 0
 
     def recv_into(self, view: memoryview) -> int:
         """See `Wire.recv_into`."""
         while True:
             try:
-                return self._sock.recv_into(view)
+                with self._one_at_a_time:
+                    return self._from_arrived(view) or self._receive(view)
             except ssl.SSLWantReadError:
                 self._wait(select.POLLIN)
             except ssl.SSLWantWriteError:
@@ -121,7 +127,9 @@ class TlsWire(SocketWire):
         """See `Wire.sendall`."""
         while data:
             try:
-                data = data[self._sock.send(data) :]
+                with self._one_at_a_time:
+                    sent = self._sock.send(data)
+                data = data[sent:]
             except ssl.SSLWantWriteError:
                 self._wait(select.POLLOUT)
             except ssl.SSLWantReadError:
@@ -130,10 +138,34 @@ class TlsWire(SocketWire):
     def half_close(self) -> None:
         """Send close_notify, which Go's TLS server reads as end of file, and keep the reading side.
 
-        A non-blocking unwrap() writes the alert and then wants to read the peer's: that raise is the success.
+        A non-blocking unwrap() writes the alert and then looks for the peer's: that it wants to read is the success.
+        OpenSSL gives a connection up when it finds data there instead, so what has arrived is taken out first; should
+        more arrive in those microseconds, the next read fails loudly.
         """
-        with contextlib.suppress(ssl.SSLError):
-            self._sock.unwrap()
+        with self._one_at_a_time:
+            self._take_arrived()
+            try:
+                self._sock.unwrap()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                self._broken = error
+
+    def _from_arrived(self, view: memoryview) -> int:
+        count = min(len(view), len(self._arrived))
+        view[:count] = self._arrived[:count]
+        del self._arrived[:count]
+        return count
+
+    def _receive(self, view: memoryview) -> int:
+        if self._broken is not None:
+            raise self._broken
+        return self._sock.recv_into(view)
+
+    def _take_arrived(self) -> None:
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            while data := self._sock.recv(_RECORD_BYTES):
+                self._arrived += data
 
     def _wait(self, event: int) -> None:
         poller = select.poll()

@@ -37,7 +37,11 @@ ohs_probe() {
   ohs_group=$3 ohs_front=$6
   if [ "$ohs_front" = "$ohs_group" ]; then
     read -r ohs_call ohs_fd _ <"/proc/$ohs_shell/syscall"
-    case $ohs_call in 0 | 63) [ "/proc/$ohs_shell/fd/$((ohs_fd))" -ef "$ohs_in" ] && { echo idle; return; } ;; esac
+    read -r ohs_wait <"/proc/$ohs_shell/wchan"
+    case $ohs_call,$ohs_wait in
+      0,* | 63,*) [ "/proc/$ohs_shell/fd/$((ohs_fd))" -ef "$ohs_in" ] && { echo idle; return; } ;;
+      *poll*) echo input; return ;;   # ash's own `read` polls a canonical terminal
+    esac
   fi 2>/dev/null
   for ohs_d in /proc/[0-9]*; do
     ohs_stat "${ohs_d#/proc/}" || continue
@@ -47,6 +51,9 @@ ohs_probe() {
   done
   echo busy
 }
+
+# ohs_tidy TTY: the terminal as terminal.sh set it, after a program that may have left it raw.
+ohs_tidy() { stty sane -opost -echo <"$1"; }
 
 # ohs_signal SIGNAL SHELL: to the terminal's foreground group.
 ohs_signal() {

@@ -1,0 +1,5 @@
+"""The command `ohsandbox`."""
+
+from ohsandbox.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,136 @@
+"""How a command ends: the one place that turns errors and signals into one line and an exit code.
+
+0 done · 1 the run failed · 2 usage · 3 conversation open elsewhere · 4 engine or sandbox · 5 model
+130 Ctrl-C · 143 SIGTERM, SIGHUP, or nobody reads our output any more
+"""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ohsandbox.errors import OhsandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+TERMINATED = 143
+
+DEBUG_VARIABLE = "OHSANDBOX_DEBUG"
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP. A BaseException, as KeyboardInterrupt is: no handler of errors may swallow it."""
+
+
+def set_debug(value: bool) -> None:  # noqa: FBT001 - an option's callback
+    """Let errors show their traceback from now on."""
+    if value:
+        os.environ[DEBUG_VARIABLE] = "1"
+
+
+def exit_code_of(command: Callable[[], Any]) -> int:
+    """Run the command to its end and say how it went: its own code, or that of what it raised, explained on stderr."""
+    try:
+        with _terminating_signals():
+            code = command()
+            sys.stdout.flush()
+    except BrokenPipeError:
+        return _output_closed()
+    except BaseException as error:  # noqa: BLE001 - the process's last frame
+        return explain(error)
+    return code if isinstance(code, int) else 0
+
+
+def explain(error: BaseException) -> int:
+    """Print the error's one line (and its traceback, with --debug) to stderr; returns its exit code."""
+    line, code = line_of(error), code_of(error)
+    with contextlib.suppress(OSError):
+        if os.environ.get(DEBUG_VARIABLE, "") not in {"", "0"}:
+            traceback.print_exception(error, file=sys.stderr)
+        print(f"ohsandbox: {line}", file=sys.stderr, flush=True)
+    return code
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code that ARCHITECTURE.md gives to an error."""
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, Terminated):
+        return TERMINATED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else FAILED
+    code = getattr(error, "exit_code", FAILED)
+    return code if isinstance(code, int) else FAILED
+
+
+def line_of(error: BaseException) -> str:
+    """Fact, value and remedy on one line that is safe to print."""
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return "Interrupted."
+    if isinstance(error, Terminated):
+        return "Terminated."
+    if isinstance(error, OhsandboxError | SystemExit):
+        return _one_line(str(error))
+    if hasattr(error, "format_message"):  # typer's usage errors; their class is private to it
+        return _one_line(f"{_sentence(error.format_message())} Try `{_command_of(error)} --help`.")
+    return _one_line(f"{type(error).__name__}: {error}. This is a fault of ohsandbox; --debug shows where.")
+
+
+def _one_line(text: str) -> str:
+    from ohsandbox.runtime.terminal import sanitize_for_terminal  # noqa: PLC0415 - `--help` does without
+
+    return sanitize_for_terminal(" ".join(text.split()))
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def _command_of(error: BaseException) -> str:
+    context = getattr(error, "ctx", None)
+    return str(context.command_path) if context is not None else "ohsandbox"
+
+
+def _output_closed() -> int:
+    """Whoever read our output has gone. What is buffered goes nowhere, so that the interpreter's own flush passes."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    return TERMINATED
+
+
+@contextlib.contextmanager
+def _terminating_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise Terminated, once: what comes during the clean-up must not cut it short."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    raised = threading.Event()
+
+    def handle(_number: int, _frame: object) -> None:
+        if not raised.is_set():
+            raised.set()
+            raise Terminated
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,196 @@
+"""`ohsandbox exec`: one command in a sandbox, its streams ours, its exit code ours."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import termios
+import threading
+import time
+import tty
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.sandbox import make_runtime, started
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.runtime.channel import Stream
+from ohsandbox.runtime.terminal import sanitize_for_terminal, whole_prefix
+from ohsandbox.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ohsandbox.cli.sandbox import SandboxOptions
+    from ohsandbox.runtime.channel import Channel, Chunk
+
+TIMED_OUT = 124
+"""As timeout(1) of coreutils has it."""
+READ_BYTES = 65536
+"""What a pipe holds."""
+
+_PIPES_SCRIPT = 'exec "$@"'
+"""A shell in between makes a missing program exit code 127 on every backend."""
+_TERMINAL_SCRIPT = 'stty rows "$1" cols "$2" 2>/dev/null; shift 2; exec "$@"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecOptions:
+    """How the command runs."""
+
+    env: tuple[str, ...] = ()
+    user: str | None = None
+    timeout_s: float | None = None
+    tty: bool | None = None
+    """None: a terminal if stdin and stdout are one."""
+
+
+def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOptions) -> int:
+    """Run the command; its exit code, or 124 if options.timeout_s ended it.
+
+    Our stdin is its stdin where that is no terminal. With a terminal of its own it owns ours, as with ssh; without one,
+    what it prints reaches a terminal cleaned of escapes, and a file or pipe byte by byte.
+
+    Raises:
+        UsageError: an option is wrong; nothing ran.
+        SandboxUnavailable: there is no sandbox, or it went away.
+        BrokenPipeError: nobody reads our output any more.
+    """
+    env = _environment(options.env)
+    if options.timeout_s is not None and options.timeout_s <= 0:
+        raise UsageError(f"--timeout is {options.timeout_s:g}. Give a positive number of seconds.")
+    runtime = make_runtime(where.checked().with_settings(Settings.load()))
+    at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    with_tty = at_terminal if options.tty is None else options.tty
+    argv = _argv(command, with_tty=with_tty)
+    if with_tty:
+        env = {"TERM": os.environ.get("TERM", "dumb")} | env
+    with started(runtime):
+        channel = runtime.open_channel(argv, tty=with_tty, env=env, user=options.user)
+        with channel, _killed_on_error(channel), _raw_terminal(wanted=with_tty and sys.stdin.isatty()):
+            _feed_in_background(channel, with_tty=with_tty)
+            return _relay(channel, options.timeout_s, raw=with_tty)
+
+
+def _environment(pairs: Sequence[str]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair[1:]:
+            raise UsageError(f"--env {pair!r} is no NAME=VALUE. Write the value behind an equals sign.")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _argv(command: Sequence[str], *, with_tty: bool) -> list[str]:
+    if not with_tty:
+        return ["/bin/sh", "-c", _PIPES_SCRIPT, "sh", *command]
+    columns, rows = shutil.get_terminal_size()
+    return ["/bin/sh", "-c", _TERMINAL_SCRIPT, "sh", str(rows), str(columns), *command]
+
+
+@contextlib.contextmanager
+def _killed_on_error(channel: Channel) -> Iterator[None]:
+    """Ctrl-C, SIGTERM and a closed pipe end the command as well: an attached container lives on."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OhsandboxError):
+            channel.kill()
+        raise
+
+
+@contextlib.contextmanager
+def _raw_terminal(*, wanted: bool) -> Iterator[None]:
+    """Our terminal hands every key on, Ctrl-C included."""
+    if not wanted:
+        yield
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setraw(descriptor)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _feed_in_background(channel: Channel, *, with_tty: bool) -> None:
+    """Pass our stdin on; a terminal's only to a terminal, for else it would be typed text that nobody asked for."""
+    if sys.stdin.isatty() and not with_tty:
+        channel.close_stdin()
+        return
+    threading.Thread(target=_feed, args=(channel,), kwargs={"with_tty": with_tty}, daemon=True).start()
+
+
+def _feed(channel: Channel, *, with_tty: bool) -> None:
+    with contextlib.suppress(OSError, OhsandboxError):  # the command has ended, or we have no stdin
+        while data := os.read(0, READ_BYTES):
+            channel.write(data)
+    with contextlib.suppress(OSError, OhsandboxError):
+        channel.write(b"\x04") if with_tty else channel.close_stdin()
+
+
+def _relay(channel: Channel, timeout_s: float | None, *, raw: bool) -> int:
+    """Copy output until the command ends; its exit code."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    writers = {stream: _Writer(stream, raw=raw) for stream in Stream}
+    try:
+        while chunks := _read(channel, deadline):
+            _write(writers, chunks)
+        for writer in writers.values():
+            writer.finish()
+        return channel.wait(_left(deadline))
+    except TimeoutError:
+        channel.kill()
+        print(f"ohsandbox: the command was killed after {timeout_s:g} s (--timeout).", file=sys.stderr)
+        return TIMED_OUT
+
+
+def _read(channel: Channel, deadline: float | None) -> list[Chunk]:
+    chunks = channel.read(_left(deadline))
+    if chunks is None:
+        raise TimeoutError
+    return chunks
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _write(writers: dict[Stream, _Writer], chunks: list[Chunk]) -> None:
+    for stream, data in chunks:
+        writers[stream].write(data)
+
+
+class _Writer:
+    """One of our output streams."""
+
+    def __init__(self, stream: Stream, *, raw: bool) -> None:
+        self._descriptor = int(stream)
+        self._clean = not raw and os.isatty(self._descriptor)
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        """All of data, or what of it can be shown already."""
+        if not self._clean:
+            _write_all(self._descriptor, data)
+            return
+        data = self._held + data
+        count = whole_prefix(data)
+        self._held = data[count:]
+        self._show(data[:count])
+
+    def finish(self) -> None:
+        """What was held back."""
+        self._show(self._held)
+        self._held = b""
+
+    def _show(self, data: bytes) -> None:
+        text = sanitize_for_terminal(data.decode("utf-8", "surrogateescape"))
+        _write_all(self._descriptor, text.encode("utf-8", "replace"))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,97 @@
+"""Which model is asked, and with which key: settings, environment, and the person at the terminal."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.prompt import ask, ask_secret
+from ohsandbox.errors import UsageError
+
+if TYPE_CHECKING:
+    from ohsandbox.settings import Settings
+
+MODEL_VARIABLE = "OHSANDBOX_MODEL"
+KEY_VARIABLE = "OHSANDBOX_API_KEY"
+
+PROVIDER_VARIABLES = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "cohere": ("COHERE_API_KEY",),
+    "deepseek": ("DEEPSEEK_API_KEY",),
+    "fireworks_ai": ("FIREWORKS_API_KEY", "FIREWORKS_AI_API_KEY"),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "groq": ("GROQ_API_KEY",),
+    "mistral": ("MISTRAL_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "openrouter": ("OPENROUTER_API_KEY",),
+    "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY", "TOGETHER_AI_API_KEY"),
+    "xai": ("XAI_API_KEY",),
+}
+"""Where litellm 1.106 looks for a provider's key. Known here too, so that a missing one is found before an image is
+pulled and without the seconds that importing litellm takes; a provider that is not listed is left to litellm."""
+
+_BARE_NAMES = {"gpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "claude": "anthropic"}
+OFFLINE = ("scripted:", "replay:")
+
+
+def complete(settings: Settings, *, person: bool) -> Settings:
+    """The settings with a model and, where the provider needs one, a key. A person is asked for what is missing.
+
+    Raises:
+        UsageError: it is missing, and nobody is there to be asked; or the setting's variable is not set.
+    """
+    settings = _with_model(settings, person=person)
+    return _with_key(settings, person=person)
+
+
+def key_source(settings: Settings) -> str | None:
+    """Where the key comes from, in words; None where the provider needs one and there is none."""
+    model = settings.model or ""
+    if model.startswith(OFFLINE):
+        return "none needed"
+    if settings.api_key is not None:
+        return "settings"
+    variables = (KEY_VARIABLE, *provider_variables(model))
+    found = next((name for name in variables if os.environ.get(name)), None)
+    if found:
+        return f"environment variable {found}"
+    if settings.base_url or not provider_variables(model):
+        return "none given; the server may need none"
+    return None
+
+
+def provider_variables(model: str) -> tuple[str, ...]:
+    """The environment variables that hold the key for the model's provider; none where that is not known."""
+    provider, slash, name = model.partition("/")
+    if slash:
+        return PROVIDER_VARIABLES.get(provider, ())
+    bare = next((owner for start, owner in _BARE_NAMES.items() if provider.startswith(start)), "")
+    return PROVIDER_VARIABLES.get(bare, ()) if not name else ()
+
+
+def _with_model(settings: Settings, *, person: bool) -> Settings:
+    model = settings.model or os.environ.get(MODEL_VARIABLE) or ""
+    if not model and person:
+        model = ask("Model (provider/model, or scripted:demo to look around): ")
+    if not model:
+        raise UsageError(
+            'No model is named. Use --model PROVIDER/MODEL, put "model" into ~/.ohsandbox/settings.json, '
+            f"or set {MODEL_VARIABLE}. `ohsandbox demo` needs none."
+        )
+    return settings.with_flags(model=model)
+
+
+def _with_key(settings: Settings, *, person: bool) -> Settings:
+    source = key_source(settings)
+    if source is None:
+        variables = provider_variables(settings.model or "")
+        key = ask_secret(f"Key for {settings.model} (not shown): ") if person else ""
+        if not key:
+            raise UsageError(
+                f"There is no key for model {settings.model!r}. Set {variables[0]}, "
+                f'put "api_key": "env:{variables[0]}" into ~/.ohsandbox/settings.json, or use --api-key.'
+            )
+        return settings.with_flags(api_key=key)
+    if source == f"environment variable {KEY_VARIABLE}":
+        return settings.with_flags(api_key=os.environ[KEY_VARIABLE])
+    return settings

@@ -1,0 +1,87 @@
+"""`PlainView`: one line an event, for logs and for those who read with other programs."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, TextIO
+
+from ohsandbox.cli.view import Stopwatch, call_of, outcome_of, safe, safe_line
+
+if TYPE_CHECKING:
+    from ohsandbox.events import SDKEvent
+
+_KIND_COLUMNS = 8
+
+
+class PlainView:
+    """`12:00:01 kind    text`, flushed; an answer to the person is the one thing that may take several lines."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._watch = Stopwatch()
+        self._status = ""
+
+    def say(self, text: str) -> None:
+        """Kind `info`."""
+        self._line("info", safe_line(text, limit_chars=1000))
+
+    def warn(self, text: str) -> None:
+        """Kind `warning`."""
+        self._line("warning", safe_line(text, limit_chars=1000))
+
+    def status(self, text: str) -> None:
+        """Nothing: a log holds what happened."""
+
+    def tick(self) -> None:
+        """Nothing."""
+
+    def show(self, event: SDKEvent) -> None:
+        """One line, or none; errors are told by who runs the conversation."""
+        seconds = self._watch.seconds(event)
+        if event.type == "tool_call":
+            self._call(event)
+        elif event.type == "tool_result":
+            self._outcome(event, seconds)
+        elif event.type == "assistant_message":
+            self._answer(event.data.get("content", ""))
+        elif event.type == "user_message":
+            self._line("user", safe_line(event.data.get("content", "")))
+        elif event.type in {"retry", "notice"}:
+            self._line(event.type, safe_line(event.data.get("message", "")))
+        elif event.type == "status_update":
+            self._line("status", safe_line(event.data.get("status", "")))
+
+    def _call(self, event: SDKEvent) -> None:
+        if event.data.get("thought"):
+            self._line("model", safe_line(event.data["thought"]))
+        call = call_of(event)
+        if call.answer:
+            self._answer(call.text)
+        else:
+            self._line("call", f"{call.sign} {safe_line(call.text)}")
+
+    def _outcome(self, event: SDKEvent, seconds: float | None) -> None:
+        if event.data.get("name") == "finish" and event.data["result"].get("status") == "ok":
+            return
+        outcome = outcome_of(event)
+        took = "" if seconds is None else f"{seconds:.1f} s"
+        head = ", ".join(filter(None, [outcome.ending, took]))
+        self._line("result", ": ".join(filter(None, [head, _tail(outcome.text)])))
+
+    def _answer(self, text: str) -> None:
+        for line in safe(text).splitlines() or [""]:
+            self._line("answer", line)
+
+    def _line(self, kind: str, text: str) -> None:
+        now = datetime.now().astimezone()
+        line = f"{now:%H:%M:%S} {kind:<{_KIND_COLUMNS}} {text}".rstrip()
+        encoding = self._out.encoding or "utf-8"
+        self._out.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+        self._out.flush()
+
+
+def _tail(text: str, *, limit_chars: int = 200) -> str:
+    """The end of an output on one line: that is where a failure stands."""
+    line = " | ".join(" ".join(part.split()) for part in text.splitlines() if part.strip())
+    return line if len(line) <= limit_chars else "…" + line[-limit_chars + 1 :]

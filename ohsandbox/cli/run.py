@@ -1,0 +1,227 @@
+"""`ohsandbox run`: a task, or a talk, for an agent in a sandbox."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ohsandbox.agent import Agent
+from ohsandbox.cli.errors import FAILED, INTERRUPTED, explain
+from ohsandbox.cli.model import complete
+from ohsandbox.cli.prompt import confirm, open_prompt, person_present, read_task
+from ohsandbox.cli.sandbox import SandboxOptions, make_runtime, progress_text, started
+from ohsandbox.cli.session import Session
+from ohsandbox.cli.view import safe_line
+from ohsandbox.conversation import Conversation
+from ohsandbox.conversation.store import new_id
+from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
+from ohsandbox.events import ConversationStatus
+from ohsandbox.llm import open_model
+from ohsandbox.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.cli.prompt import Prompt
+    from ohsandbox.cli.view import View
+    from ohsandbox.runtime.base import Runtime
+
+HELP = "/exit or Ctrl-D leaves, Ctrl-C stops what the agent does, /help shows this. Anything else goes to the agent."
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What `run` was asked, but for the sandbox."""
+
+    task: str | None = None
+    model: str | None = None
+    api_key: str | None = None
+    base_url: str | None = None
+    settings: Path | None = None
+    no_tui: bool = False
+    autoresume: bool = False
+    tool_choice: str = "auto"
+    max_iterations: int | None = None
+
+
+def run_task(what: RunOptions, where: SandboxOptions) -> int:
+    """Run the task, or ask for messages until the person leaves; the exit code of the last run.
+
+    Raises:
+        OhsandboxError: whatever ended it.
+        KeyboardInterrupt: the person left by Ctrl-C.
+    """
+    if what.autoresume:
+        raise UsageError("--autoresume is not in this version. Leave it out: each run is a new conversation.")
+    settings = _settings(what)
+    where = where.checked()
+    make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
+    person = person_present(no_tui=what.no_tui)
+    settings = complete(settings, person=person)
+    task = read_task() if what.task == "-" else what.task
+    return work(task, settings, where, no_tui=what.no_tui, tool_choice=what.tool_choice)
+
+
+def work(
+    task: str | None, settings: Settings, where: SandboxOptions, *, no_tui: bool, tool_choice: str = "auto"
+) -> int:
+    """The run itself, with settings that are complete. task None asks for messages.
+
+    Raises:
+        OhsandboxError: whatever ended it.
+    """
+    view = open_view(no_tui=no_tui)
+    model = open_model(settings.llm_config())
+    model.preload()
+    if model.note:
+        view.say(f"{model.name}: {model.note}")
+    conversation_id = new_id()
+    with contextlib.ExitStack() as stack:
+        runtime = _enter_sandbox(stack, view, settings, where, conversation_id, person=person_present(no_tui=no_tui))
+        conversation = Conversation(
+            Agent(model), runtime, conversation_id=conversation_id, settings=settings, tool_choice=tool_choice
+        )
+        session = Session(conversation, view, echo=task is not None or not sys.stdin.isatty())
+        stack.callback(session.close)
+        stack.callback(session.tell_where)
+        conversation.start()
+        if task is None:
+            return _talk(session, open_prompt(), view)
+        return _code_after(session.run(task), session)
+
+
+def open_view(*, no_tui: bool) -> View:
+    """Colours at a terminal, else lines."""
+    if no_tui or not sys.stdout.isatty():
+        from ohsandbox.cli.plain import PlainView  # noqa: PLC0415 - one of the two
+
+        return PlainView()
+    from ohsandbox.cli.tui import RichView  # noqa: PLC0415 - rich is for a terminal
+
+    return RichView()
+
+
+def _settings(what: RunOptions) -> Settings:
+    if what.api_key:
+        _warn("--api-key is visible to every user of this machine (`ps`). Prefer the settings or the environment.")
+    settings = Settings.load(
+        what.settings,
+        model=what.model,
+        api_key=what.api_key,
+        base_url=what.base_url,
+        max_iterations=what.max_iterations,
+    )
+    for warning in settings.warnings:
+        _warn(warning)
+    return settings
+
+
+def _warn(text: str) -> None:
+    print(f"ohsandbox: warning: {safe_line(text, limit_chars=1000)}", file=sys.stderr, flush=True)
+
+
+def _enter_sandbox(
+    stack: contextlib.ExitStack,
+    view: View,
+    settings: Settings,
+    where: SandboxOptions,
+    conversation_id: str,
+    *,
+    person: bool,
+) -> Runtime:
+    """A started sandbox that the stack closes. Without an engine a person is asked whether this host will do."""
+    began = time.monotonic()
+    full = where.with_settings(settings)
+    view.status("starting the sandbox")
+    runtime = make_runtime(
+        full, conversation_id=conversation_id, progress=lambda progress: view.status(progress_text(progress))
+    )
+    try:
+        stack.enter_context(started(runtime))
+    except EngineUnavailable as error:
+        view.status("")
+        if not person or where.runtime is not None or where.attach is not None:
+            raise
+        explain(error)
+        if not confirm("Work on THIS HOST instead, with no container around the agent?"):
+            raise
+        host = SandboxOptions(runtime="cli", workspace=where.workspace, host_workdir=where.host_workdir)
+        runtime = stack.enter_context(started(make_runtime(host)))
+        full = replace(full, runtime="cli")
+    finally:
+        view.status("")
+    view.say(f"{_place(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
+    if full.keep and full.runtime != "cli":
+        stack.callback(_tell_kept, view, getattr(runtime, "name", runtime.id))
+    return runtime
+
+
+def _place(runtime: Runtime, full: SandboxOptions) -> str:
+    if full.runtime == "cli":
+        return f"This host, in {runtime.workdir}"
+    name = getattr(runtime, "name", "") or runtime.id
+    if full.attach:
+        return f"Container {name}, attached"
+    return f"Container {name} of {full.image}, network {full.network}"
+
+
+def _tell_kept(view: View, name: str) -> None:
+    view.say(f"Container {name} is kept. Go on in it: ohsandbox run --attach {name}")
+    view.say(f"Remove it: docker rm -f {name} (or all that are kept: ohsandbox gc --kept)")
+
+
+def _talk(session: Session, prompt: Prompt, view: View) -> int:
+    """Messages until the person leaves; the code of the last run, where stopping one is no failure."""
+    if sys.stdin.isatty():
+        view.say(HELP)
+    code, interrupted = 0, not sys.stdin.isatty()
+    while True:
+        try:
+            text = prompt.ask().strip()
+        except EOFError:
+            return code
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            view.say("Ctrl-C again leaves.")
+            continue
+        if text == "/exit":
+            return code
+        if text == "/help":
+            view.say(HELP)
+        elif text:
+            status = session.run(text)
+            interrupted = status is ConversationStatus.CANCELED
+            code = _code_in_talk(status, session)
+
+
+def _code_in_talk(status: ConversationStatus, session: Session) -> int:
+    """What the run came to; the person reads of an error and may go on, unless the sandbox is gone."""
+    error = session.conversation.error
+    if isinstance(error, SandboxUnavailable):
+        raise error
+    if status is not ConversationStatus.ERROR:
+        return 0
+    return explain(error) if error is not None else FAILED
+
+
+def _code_after(status: ConversationStatus, session: Session) -> int:
+    """The exit code of a single run.
+
+    Raises:
+        BaseException: what ended it with ERROR, so that it is explained once all is cleaned up.
+    """
+    error = session.conversation.error
+    if status is ConversationStatus.CANCELED:
+        return INTERRUPTED
+    if status is ConversationStatus.ERROR and error is not None:
+        raise error
+    return FAILED if status in {ConversationStatus.ERROR, ConversationStatus.RUNNING} else 0
+
+
+__all__ = ["RunOptions", "open_view", "run_task", "work"]

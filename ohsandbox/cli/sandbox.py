@@ -1,0 +1,146 @@
+"""From options to a started sandbox; without an engine, what a person is told and asked."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from ohsandbox.cli.view import size
+from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
+from ohsandbox.runtime.docker import DockerRuntime
+from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.failures import engine_errors
+from ohsandbox.runtime.local import CLIRuntime
+from ohsandbox.settings import DEFAULT_IMAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.docker.images import PullProgress
+    from ohsandbox.settings import Settings
+
+NEEDS_DOCKER = ("image", "network", "keep", "attach", "ca_bundle")
+"""Options that mean nothing without a container; ignoring one would be a promise that is not kept."""
+
+MAX_IMAGES_NAMED = 5
+"""As many local images as a line holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxOptions:
+    """Where the hands are, as asked; None is what the settings say, else the default."""
+
+    runtime: Literal["docker", "cli"] | None = None
+    image: str | None = None
+    workspace: Path | None = None
+    network: str | None = None
+    keep: bool = False
+    attach: str | None = None
+    ca_bundle: Path | None = None
+    host_workdir: Path | None = None
+    """Where `cli` works when no workspace is named; None is the current directory."""
+
+    def checked(self) -> SandboxOptions:
+        """The same options.
+
+        Raises:
+            UsageError: two of them exclude each other.
+        """
+        if self.runtime == "cli":
+            for name in NEEDS_DOCKER:
+                if getattr(self, name):
+                    raise UsageError(f"--{name.replace('_', '-')} needs a container. Leave it out, or --runtime cli.")
+        if self.attach and self.image:
+            raise UsageError("--image and --attach exclude each other. Leave one out: the container has its image.")
+        return self
+
+    def with_settings(self, settings: Settings) -> SandboxOptions:
+        """What was not asked, taken from the settings."""
+        bundle = self.ca_bundle or (Path(settings.ca_bundle) if settings.ca_bundle else None)
+        return replace(
+            self,
+            image=settings.image if self.image is None else self.image,
+            network=self.network or settings.network,
+            ca_bundle=bundle,
+        )
+
+
+def make_runtime(
+    options: SandboxOptions,
+    *,
+    conversation_id: str | None = None,
+    progress: Callable[[PullProgress], None] | None = None,
+) -> Runtime:
+    """The runtime that the options (with settings) name, not started. No engine is asked.
+
+    Raises:
+        UsageError: an image name, directory or option that cannot be.
+    """
+    if options.runtime == "cli":
+        return CLIRuntime(options.workspace or options.host_workdir)
+    return DockerRuntime(
+        DEFAULT_IMAGE if options.image is None else options.image,
+        workspace=options.workspace,
+        network=cast("Literal['none', 'open']", options.network or "none"),
+        keep=options.keep,
+        attach=options.attach,
+        ca_bundle=options.ca_bundle,
+        conversation=conversation_id,
+        progress=progress,
+    )
+
+
+@contextlib.contextmanager
+def started(runtime: Runtime) -> Iterator[Runtime]:
+    """The runtime, started, and closed at the end.
+
+    Raises:
+        SandboxUnavailable: it cannot be started; of an image that cannot be had the message names those that are here.
+    """
+    try:
+        runtime.start()
+    except EngineUnavailable as error:
+        raise EngineUnavailable(with_remedies(str(error))) from error
+    except ImageUnavailable as error:
+        raise ImageUnavailable(f"{error}{_local_images()}") from error
+    try:
+        yield runtime
+    finally:
+        runtime.close()
+
+
+def with_remedies(fact: str) -> str:
+    """The fact that no engine answers, with both remedies."""
+    if "--runtime cli" in fact:
+        return fact
+    return f"{fact} Start the engine (`ohsandbox doctor` looks at it), or work on this host with --runtime cli."
+
+
+def progress_text(progress: PullProgress) -> str:
+    """How far a pull is, on a line."""
+    layers = f", {progress.layers_done} of {progress.layers_total} layers" if progress.layers_total else ""
+    if progress.status == "waiting":
+        return f"{progress.image}: another process is pulling it"
+    if not progress.total_bytes:
+        return f"{progress.image}: {progress.status}{layers}"
+    return f"{progress.image}: {progress.status} {size(progress.done_bytes)} of {size(progress.total_bytes)}{layers}"
+
+
+def _local_images() -> str:
+    """A sentence that names images which need no pull; empty where there are none."""
+    names = local_images()[:MAX_IMAGES_NAMED]
+    return f" Here are: {', '.join(names)} (--image NAME)." if names else ""
+
+
+def local_images() -> list[str]:
+    """Tags of the engine's images; none where it cannot be asked."""
+    try:
+        engine = connect()
+        with contextlib.closing(engine), engine_errors("listing the images"):
+            found = engine.api.images()
+    except OhsandboxError:
+        return []
+    return [str(tag) for image in found for tag in image.get("RepoTags") or [] if tag != "<none>:<none>"]

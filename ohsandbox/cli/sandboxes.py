@@ -1,0 +1,105 @@
+"""`ohsandbox ps` and `ohsandbox gc`: the sandboxes that are out there."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ohsandbox.cli.view import safe_line
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.docker.gc import gc, list_sandboxes
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.docker.gc import SandboxInfo
+
+SHORT_ID_CHARS = 12
+"""What the docker client shows."""
+
+
+def list_them(*, as_json: bool) -> int:
+    """Print every sandbox of the engine.
+
+    Raises:
+        EngineUnavailable: no engine answers.
+    """
+    found = list_sandboxes()
+    if as_json:
+        print(json.dumps([_fields(info) for info in found], indent=2))
+    elif not found:
+        print("No sandboxes.")
+    else:
+        Console(highlight=False, markup=False, emoji=False).print(_table(found))
+    return 0
+
+
+def collect(*, dry_run: bool, kept: bool) -> int:
+    """Remove sandboxes without an owner, and say which; kept takes those that were to be kept, too.
+
+    Raises:
+        EngineUnavailable: no engine answers.
+        SandboxUnavailable: some could not be removed.
+    """
+    if dry_run:
+        return _foretell(kept=kept)
+    reaped = gc(kept=kept)
+    for one in reaped:
+        print(f"{one.outcome} {safe_line(one.name)}: {safe_line(one.reason)}")
+    if not reaped:
+        print("Nothing to remove.")
+    failed = [one.name for one in reaped if one.outcome == "failed"]
+    if failed:
+        raise SandboxUnavailable(f"Not removed: {', '.join(failed)}. Try again, or look with `ohsandbox doctor`.")
+    return 0
+
+
+def _foretell(*, kept: bool) -> int:
+    doomed = [info for info in list_sandboxes() if info.ours and not info.owner_alive and (kept or not info.keep)]
+    for info in doomed:
+        print(f"would remove {safe_line(info.name)}: its owner, process {info.owner_pid}, is gone")
+    if not doomed:
+        print("Nothing to remove.")
+    return 0
+
+
+def _fields(info: SandboxInfo) -> dict[str, object]:
+    return info._asdict() | {"created_at": info.created_at.isoformat()}
+
+
+def _table(found: list[SandboxInfo]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for heading in ("NAME", "ID", "IMAGE", "STATE", "AGE", "OWNER", "CONVERSATION"):
+        table.add_column(heading, overflow="fold")
+    for info in found:
+        row = (
+            info.name,
+            info.id[:SHORT_ID_CHARS],
+            info.image,
+            info.state,
+            _age(info.created_at),
+            _owner(info),
+            info.conversation or "",
+        )
+        table.add_row(*(Text(safe_line(cell)) for cell in row))
+    return table
+
+
+def _owner(info: SandboxInfo) -> str:
+    if not info.ours:
+        return "not ours"
+    if info.owner_alive:
+        return f"process {info.owner_pid}"
+    return "kept" if info.keep else "gone (gc removes it)"
+
+
+def _age(created_at: datetime) -> str:
+    seconds = max(0, int((datetime.now(UTC) - created_at).total_seconds()))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"

@@ -1,0 +1,100 @@
+"""A conversation at work before a person's eyes: what happens is shown, Ctrl-C stops it."""
+
+from __future__ import annotations
+
+import queue
+import shlex
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.view import MODEL_WORKS, Figures
+from ohsandbox.events import ConversationStatus
+from ohsandbox.persistence import LOG_NAME
+
+if TYPE_CHECKING:
+    from ohsandbox.cli.view import View
+    from ohsandbox.conversation import Conversation
+    from ohsandbox.events import SDKEvent
+
+TICK_S = 0.1
+"""How often a spinner turns."""
+
+
+class Session:
+    """Runs messages one at a time and shows each event in the main thread, where signals arrive."""
+
+    def __init__(self, conversation: Conversation, view: View, *, echo: bool) -> None:
+        """Listen to the conversation. echo shows the person's own messages as well."""
+        self.conversation = conversation
+        self.hurried = False
+        """A second Ctrl-C came while the run was being stopped: leave without waiting."""
+        self._view = view
+        self._echo = echo
+        self._figures = Figures()
+        self._events: queue.SimpleQueue[SDKEvent] = queue.SimpleQueue()
+        conversation.register_callback(self._events.put)
+
+    def run(self, text: str) -> ConversationStatus:
+        """Say text and show what comes of it until the run has ended. Ctrl-C stops the run, and is no error.
+
+        Raises:
+            KeyboardInterrupt: a second Ctrl-C, while the run was being stopped.
+        """
+        self._figures = Figures()
+        self._view.status(MODEL_WORKS)
+        self.conversation.send_message(text)
+        try:
+            self._follow()
+        except KeyboardInterrupt:
+            self._stop()
+        self._view.status("")
+        status = self.conversation.status()
+        self._view.say(f"{_WORDS[status]} · {self._figures}")
+        return status
+
+    def tell_where(self) -> None:
+        """Say where the conversation lies, and how to look at it."""
+        log = self.conversation.directory / LOG_NAME
+        if log.exists():
+            self._view.say(f"Conversation {self.conversation.id}; to look at it:")
+            self._view.say(f"  python3 -m json.tool --json-lines {shlex.quote(str(log))} | less")
+
+    def close(self) -> None:
+        """Close the conversation; after a second Ctrl-C its thread is left to end with the process."""
+        if not self.hurried:
+            self.conversation.close()
+
+    def _stop(self) -> None:
+        self.hurried = True
+        self._view.status("stopping; Ctrl-C again leaves at once")
+        self.conversation.stop()
+        self._follow()
+        self.hurried = False
+
+    def _follow(self) -> None:
+        """Show events until the one that ends the run; a log that failed has none, so the status is asked as well."""
+        running = True
+        while running:
+            running = self.conversation.status() is ConversationStatus.RUNNING
+            try:
+                while not self._show(self._events.get(timeout=TICK_S)):
+                    pass
+            except queue.Empty:
+                self._view.tick()
+            else:
+                return
+
+    def _show(self, event: SDKEvent) -> bool:
+        """Show it; True for the last one of a run."""
+        self._figures.add(event)
+        if self._echo or event.type != "user_message":
+            self._view.show(event)
+        return event.type == "status_update" and event.data["status"] != ConversationStatus.RUNNING.value
+
+
+_WORDS = {
+    ConversationStatus.FINISHED: "Finished",
+    ConversationStatus.IDLE: "Answered",
+    ConversationStatus.ERROR: "Failed",
+    ConversationStatus.CANCELED: "Stopped",
+    ConversationStatus.RUNNING: "Still running",
+}

@@ -1,0 +1,124 @@
+"""`RichView`: a conversation in a terminal, in colours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.text import Text
+
+from ohsandbox.cli.status import StatusLine
+from ohsandbox.cli.view import MODEL_WORKS, Call, Outcome, Stopwatch, call_of, outcome_of, safe, safe_line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ohsandbox.events import SDKEvent
+
+MAX_COMMAND_LINES = 12
+"""A heredoc is shown by its beginning; the log has it whole."""
+MAX_OUTPUT_LINES = 15
+"""The end of an output, where failures stand."""
+MAX_LINE_CHARS = 400
+"""About five rows; a minified file is no reading."""
+_GUTTER = (0, 0, 0, 2)
+_STATUS_CHARS = 60
+
+
+class RichView:
+    """Blocks with a sign in the margin: what the agent said, did and saw."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False, markup=False, emoji=False)
+        self._line = StatusLine(self._console)
+        self._watch = Stopwatch()
+
+    def say(self, text: str) -> None:
+        """Dim."""
+        self._print(Text(safe(text), style="dim"))
+
+    def warn(self, text: str) -> None:
+        """Yellow."""
+        self._print(Text(f"! {safe(text)}", style="yellow"))
+
+    def status(self, text: str) -> None:
+        """At the bottom, with a spinner."""
+        self._line.set(safe_line(text))
+
+    def tick(self) -> None:
+        """Turn the spinner."""
+        self._line.draw()
+
+    def show(self, event: SDKEvent) -> None:
+        """As its type asks; status updates and errors are told by who runs the conversation."""
+        seconds = self._watch.seconds(event)
+        if event.type == "tool_call":
+            self._show_call(event)
+        elif event.type == "tool_result":
+            self._show_outcome(event, seconds)
+        elif event.type == "assistant_message":
+            self._print(_answer(event.data.get("content", "")))
+        elif event.type == "user_message":
+            self._print(_block(">", safe(event.data.get("content", "")), "bold"))
+        elif event.type in {"retry", "notice"}:
+            self.warn(str(event.data.get("message", "")))
+
+    def _show_call(self, event: SDKEvent) -> None:
+        if event.data.get("thought"):
+            self._print(_block("\n●", safe(event.data["thought"]).strip(), ""))
+        call = call_of(event)
+        if call.answer:
+            self._print(_answer(call.text))
+            return
+        self._print(_command(call))
+        self.status(safe_line(call.text, limit_chars=_STATUS_CHARS))
+
+    def _show_outcome(self, event: SDKEvent, seconds: float | None) -> None:
+        self.status(MODEL_WORKS)
+        if event.data.get("name") in {"finish", "think"} and event.data["result"].get("status") == "ok":
+            return
+        self._print(_output(outcome_of(event), seconds))
+
+    def _print(self, what: RenderableType) -> None:
+        self._line.clear()
+        self._console.print(what, soft_wrap=isinstance(what, Text))  # a path that is wrapped cannot be copied
+        self._line.draw()
+
+
+def _block(sign: str, text: str, style: str) -> RenderableType:
+    lines = Text(f"{sign} ", style=f"bold cyan {style}".strip())
+    lines.append(text.replace("\n", "\n  "), style=style or "default")
+    return lines
+
+
+def _command(call: Call) -> RenderableType:
+    shown = call.text.splitlines() or [""]
+    kept = [_cut(line) for line in shown[:MAX_COMMAND_LINES]]
+    if len(shown) > len(kept):
+        kept.append(f"… {len(shown) - len(kept)} more lines")
+    sign_style = "bold green" if call.sign in "$>" else "bold blue"
+    text = Text(f"{call.sign} ", style=sign_style)
+    text.append("\n  ".join(kept), style="dim" if call.sign == "*" else "bold")
+    return text
+
+
+def _output(outcome: Outcome, seconds: float | None) -> RenderableType:
+    lines = [line.rstrip() for line in outcome.text.strip("\n").splitlines()]
+    body = Text(style="dim" if outcome.ok else "")
+    if len(lines) > MAX_OUTPUT_LINES:
+        body.append(f"… {len(lines) - MAX_OUTPUT_LINES} lines above\n", style="italic")
+    body.append("\n".join(_cut(line) for line in lines[-MAX_OUTPUT_LINES:]))
+    ending = " · ".join(filter(None, [outcome.ending, "" if seconds is None else f"{seconds:.1f} s"]))
+    footer = Text(f"{'✓' if outcome.ok else '✗'} {ending}", style="green" if outcome.ok else "red")
+    return Padding(Group(body, footer) if lines else footer, _GUTTER)
+
+
+def _answer(text: str) -> RenderableType:
+    """Markdown, as models write it. No hyperlinks: they are operating system commands to a terminal."""
+    return Padding(Markdown(safe(text), hyperlinks=False), (1, 0, 1, 0))
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}… ({len(line)} characters)"

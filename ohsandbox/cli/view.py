@@ -1,0 +1,188 @@
+"""What a person sees of a conversation: `View`, and the words that its two forms share.
+
+`tui.RichView` is for a terminal, `plain.PlainView` for logs. A view is only ever called from the main thread. Every
+text that a model or a sandbox wrote passes through `safe` or `safe_line` before it is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ohsandbox.runtime.terminal import sanitize_for_terminal
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ohsandbox.events import SDKEvent
+
+TAB_COLUMNS = 8
+MODEL_WORKS = "the model works"
+"""The status while an answer is awaited."""
+
+_OWN_LAST_LINE = re.compile(r"\n?\[[^\n]*; working directory [^\n]*\]\Z")
+"""What `CommandObservation` appends for the model; a person is shown the exit code by us."""
+
+
+class View(Protocol):
+    """Shows what happens."""
+
+    def say(self, text: str) -> None:
+        """A line of our own."""
+
+    def warn(self, text: str) -> None:
+        """A line of our own that should not be overlooked."""
+
+    def show(self, event: SDKEvent) -> None:
+        """An event of the log."""
+
+    def status(self, text: str) -> None:
+        """What is going on now, until the next call; an empty text for nothing."""
+
+    def tick(self) -> None:
+        """Time passes; called some times a second while the view has nothing to show."""
+
+
+class Call(NamedTuple):
+    """A tool call for a person's eyes."""
+
+    sign: str
+    """One character: `$` a command, `>` input, `+` a file written, `<` one read, `*` a thought, `.` anything else."""
+    text: str
+    """May have several lines."""
+    answer: bool = False
+    """The text is the agent's answer to the person."""
+
+
+class Outcome(NamedTuple):
+    """A tool result for a person's eyes."""
+
+    text: str
+    ending: str
+    """`exit 1`, `still running`, `failed`; empty where there is nothing to say."""
+    ok: bool
+
+
+class Figures:
+    """What a run came to."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._responses: set[str] = set()
+        self.tokens = 0
+        self.cost_usd: float | None = None
+
+    def add(self, event: SDKEvent) -> None:
+        """Take in what the event says was used."""
+        usage, cost = event.data.get("usage"), event.data.get("cost_usd")
+        if usage:
+            self.tokens += int(usage.get("prompt_tokens") or 0) + int(usage.get("completion_tokens") or 0)
+        if cost:
+            self.cost_usd = (self.cost_usd or 0.0) + float(cost)
+        if event.data.get("response_id"):
+            self._responses.add(str(event.data["response_id"]))
+
+    @property
+    def steps(self) -> int:
+        """Answers of the model."""
+        return len(self._responses)
+
+    def __str__(self) -> str:
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        parts = [f"{time.monotonic() - self._began:.1f} s", steps]
+        if self.tokens:
+            parts.append(f"{self.tokens:,} tokens")
+        if self.cost_usd is not None:
+            parts.append(f"${self.cost_usd:.4f}")
+        return " · ".join(parts)
+
+
+class Stopwatch:
+    """How long each tool call took, by the events' own times."""
+
+    def __init__(self) -> None:
+        self._called_at: dict[str, datetime] = {}
+
+    def seconds(self, event: SDKEvent) -> float | None:
+        """Of a `tool_result`, the seconds since its `tool_call`."""
+        call_id = str(event.data.get("tool_call_id", ""))
+        if event.type == "tool_call":
+            self._called_at[call_id] = event.ts
+            return None
+        began = self._called_at.pop(call_id, None)
+        return None if began is None else max(0.0, (event.ts - began).total_seconds())
+
+
+def safe(text: object) -> str:
+    """Foreign text that may be printed: no escape or control but newlines, tabs as spaces."""
+    return sanitize_for_terminal(str(text)).expandtabs(TAB_COLUMNS)
+
+
+def safe_line(text: object, *, limit_chars: int = 200) -> str:
+    """Foreign text on one line, cut to limit_chars."""
+    line = " ".join(safe(text).split())
+    return line if len(line) <= limit_chars else line[: limit_chars - 1] + "…"
+
+
+def size(count: int) -> str:
+    """Bytes as people say them."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:  # noqa: PLR2004 - SI
+            return f"{value:.0f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def call_of(event: SDKEvent) -> Call:
+    """The `tool_call` event in a person's words."""
+    name, arguments = str(event.data.get("name", "")), _arguments(event.data)
+    given = {key: safe(value) for key, value in arguments.items() if isinstance(value, str)}
+    match name, given:
+        case "execute_bash", {"command": command}:
+            is_input = arguments.get("is_input") in (True, "true")
+            call = Call(">" if is_input else "$", command or "(waiting on)")
+        case "file_write", {"path": path, "content": content}:
+            call = Call("+", f"{path} ({len(content.splitlines())} lines)")
+        case "file_read", {"path": path}:
+            call = Call("<", path)
+        case "think", {"thought": thought}:
+            call = Call("*", thought)
+        case "finish", {"message": message}:
+            call = Call(".", message, answer=True)
+        case _:
+            shown = event.data.get("raw_arguments") or json.dumps(arguments, ensure_ascii=False)
+            call = Call(".", f"{safe_line(name)} {safe_line(shown)}")
+    return call
+
+
+def _arguments(data: dict[str, Any]) -> dict[str, Any]:
+    try:
+        found = json.loads(data.get("arguments") or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def outcome_of(event: SDKEvent) -> Outcome:
+    """The `tool_result` event in a person's words."""
+    result, details = event.data.get("result") or {}, event.data.get("details") or {}
+    if result.get("status") == "error":
+        return Outcome(safe(result.get("error") or ""), "failed", ok=False)
+    text = str(result.get("output") or "")
+    if "exit_code" not in details:
+        return Outcome(safe(text), "", ok=True)
+    return Outcome(safe(_OWN_LAST_LINE.sub("", text)), _ending(details), ok=details["exit_code"] == 0)
+
+
+def _ending(details: dict[str, Any]) -> str:
+    if details.get("waiting_for_input"):
+        return "waits for input"
+    if details.get("running"):
+        return "still running"
+    if details.get("timed_out"):
+        return "stopped by its time limit"
+    code = details.get("exit_code")
+    return "exit unknown" if code is None else f"exit {int(code)}"

@@ -1,0 +1,122 @@
+"""A real engine, throw-away state, and the promise that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from ohsandbox.errors import EngineUnavailable
+from ohsandbox.runtime.docker.engine import Engine, connect
+from ohsandbox.runtime.docker.runtime import DockerRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+BASE = "ohsandbox-base"
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """The engine that tests run against; without one they are skipped here and fail in CI."""
+    try:
+        found = connect()
+    except EngineUnavailable as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI has no engine: {error}")
+        pytest.skip(f"no engine: {error}")
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory of this test's own."""
+    directory = tmp_path / "state"
+    monkeypatch.setenv("OHSANDBOX_HOME", str(directory))
+    return directory
+
+
+@pytest.fixture
+def sandbox(engine: Engine) -> Iterator[Callable[..., DockerRuntime]]:
+    """Starts sandboxes that are closed, and gone, when the test ends."""
+    started: list[DockerRuntime] = []
+
+    def start(image: str = f"{BASE}:debian", **options: Any) -> DockerRuntime:
+        runtime = DockerRuntime(image, **options)
+        started.append(runtime)
+        return runtime.start()
+
+    yield start
+    names = [runtime.name for runtime in started if runtime.name and not runtime._options.attach]
+    for runtime in started:
+        runtime.close()
+    left = {found["Names"][0].lstrip("/") for found in engine.api.containers(all=True)}
+    assert not left.intersection(names)
+
+
+@pytest.fixture
+def foreign(engine: Engine) -> Iterator[Callable[..., str]]:
+    """Makes containers that are not ohsandbox's."""
+    made: list[str] = []
+
+    def create(image: str = f"{BASE}:busybox", *, running: bool = True, **config: Any) -> str:
+        name = f"foreign-{secrets.token_hex(4)}"
+        body = {"Image": image, "Entrypoint": ["sleep", "1000"], "Cmd": [], "HostConfig": {"NetworkMode": "none"}}
+        made.append(engine.api.create_container_from_config(body | config, name)["Id"])
+        if running:
+            engine.api.start(made[-1])
+        return name
+
+    yield create
+    for one in made:
+        engine.api.remove_container(one, force=True, v=True)
+
+
+@pytest.fixture
+def image(engine: Engine) -> Iterator[Callable[..., str]]:
+    """Commits throw-away images: `image(changes=[...], run="rm /bin/sh")`."""
+    made: list[str] = []
+
+    def build(*, base: str = f"{BASE}:busybox", run: str = "", changes: list[str] | None = None) -> str:
+        tag = f"ohsandbox-test-{secrets.token_hex(4)}"
+        body = {"Image": base, "Entrypoint": ["/bin/sh", "-c", run or ":"], "HostConfig": {"NetworkMode": "none"}}
+        container = engine.api.create_container_from_config(body, tag)["Id"]
+        try:
+            engine.api.start(container)
+            engine.api.wait(container)
+            engine.api.commit(container, repository=tag, changes="\n".join(changes or []))
+        finally:
+            engine.api.remove_container(container, force=True)
+        made.append(tag)
+        return tag
+
+    yield build
+    for tag in made:
+        engine.api.remove_image(tag, force=True)
+
+
+def sh(runtime: DockerRuntime, script: str, **options: Any) -> Result:
+    """One shell command over one channel."""
+    out, err = b"", b""
+    with runtime.open_channel(["/bin/sh", "-c", script], **options) as channel:
+        if not options.get("tty"):
+            channel.close_stdin()
+        while chunks := channel.read(60):
+            out += b"".join(chunk.data for chunk in chunks if chunk.stream == 1)
+            err += b"".join(chunk.data for chunk in chunks if chunk.stream == 2)
+        return Result(channel.wait(60), out.decode(), err.decode())
+
+
+@pytest.fixture(name="sh")
+def _sh() -> Callable[..., Result]:
+    return sh

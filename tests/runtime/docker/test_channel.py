@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.errors import (
+    SandboxGone,
+    SandboxPaused,
+    SandboxUnavailable,
+    UnknownUserError,
+    UsageError,
+    WorkdirMissingError,
+    WorkdirNotADirectoryError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.runtime import DockerRuntime
+
+pytestmark = pytest.mark.docker
+Sandbox = "Callable[..., DockerRuntime]"
+
+
+@pytest.fixture(params=["debian", "busybox"])
+def runtime(request: pytest.FixtureRequest, sandbox: Any) -> Any:
+    return sandbox(f"ohsandbox-base:{request.param}")
+
+
+def test_the_streams_are_apart_and_binary(runtime: Any, sh: Any) -> None:
+    result = sh(runtime, "printf 'a\\000b'; printf 'c\\n' >&2; exit 3")
+    assert result == (3, "a\0b", "c\n")
+
+
+def test_megabytes_go_in_while_they_come_out(runtime: Any) -> None:
+    payload = bytes(range(256)) * 4096 * 8
+    with runtime.open_channel(["cat"]) as channel:
+        writer = threading.Thread(target=lambda: (channel.write(payload), channel.close_stdin()))
+        writer.start()
+        heard = bytearray()
+        while chunks := channel.read(30):
+            heard += b"".join(chunk.data for chunk in chunks)
+        writer.join()
+        assert bytes(heard) == payload
+        assert channel.wait(10) == 0
+
+
+def test_a_process_leads_its_session_and_knows_its_own_pid(runtime: Any, sh: Any) -> None:
+    with runtime.open_channel(["sh", "-c", "read -r pid rest </proc/self/stat; echo $$; cat"]) as channel:
+        heard = channel.read(10)
+        assert heard is not None
+        assert int(heard[0].data) == channel.pid
+        stat = sh(runtime, f"cat /proc/{channel.pid}/stat").out.rsplit(")", 1)[1].split()
+        assert int(stat[2]) == int(stat[3]) == channel.pid
+
+
+def test_a_terminal_is_one(runtime: Any, sh: Any) -> None:
+    assert "/dev/pts/" in sh(runtime, "tty; test -t 0 && test -t 1 && test -t 2 && echo all", tty=True).out
+
+
+def test_a_read_that_gets_nothing_returns_none_in_time(runtime: Any) -> None:
+    with runtime.open_channel(["sleep", "100"]) as channel:
+        began = time.monotonic()
+        assert channel.read(0.2) is None
+        assert 0.19 < time.monotonic() - began < 1
+        with pytest.raises(TimeoutError):
+            channel.wait(0.1)
+        channel.kill()
+        assert channel.read(10) == []
+        assert channel.wait(10) == 137
+
+
+def test_kill_takes_the_whole_group(runtime: Any, sh: Any) -> None:
+    with runtime.open_channel(["sh", "-c", "sleep 4321 & echo up; wait"]) as channel:
+        assert channel.read(10)
+        channel.kill()
+        channel.wait(10)
+    assert "4321" not in sh(runtime, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").out.replace("cat /proc", "")
+
+
+def test_what_a_process_says_at_once_can_be_polled_for(runtime: Any) -> None:
+    import select  # noqa: PLC0415
+
+    for _ in range(5):
+        with runtime.open_channel(["sh", "-c", "echo early; cat"]) as channel:
+            poller = select.poll()
+            for descriptor in channel.filenos():
+                poller.register(descriptor, select.POLLIN)
+            assert poller.poll(5000)
+            heard = channel.read(0)
+            assert heard is not None
+            assert heard[0].data == b"early\n"
+
+
+def test_close_wakes_a_reader_in_another_thread(runtime: Any) -> None:
+    channel = runtime.open_channel(["sleep", "100"])
+    threading.Timer(0.3, channel.close).start()
+    assert channel.read(10) == []
+    channel.close()
+
+
+def test_writing_to_an_ended_process_is_a_broken_pipe(runtime: Any) -> None:
+    with runtime.open_channel(["true"]) as channel:
+        assert channel.wait(10) == 0
+        with pytest.raises(BrokenPipeError):
+            for _ in range(100):
+                channel.write(b"x" * 100_000)
+
+
+def test_a_missing_program_is_127_and_one_that_may_not_run_126(runtime: Any, sh: Any) -> None:
+    for argv, code in ((["nosuch"], 127), (["/etc/passwd"], 126)):
+        with runtime.open_channel(argv) as channel:
+            assert channel.wait(10) == code
+
+
+def test_an_exit_code_of_126_is_the_commands_own(runtime: Any, sh: Any) -> None:
+    assert sh(runtime, "echo 'OCI runtime exec failed: unable to find user x'; exit 126").code == 126
+
+
+def test_unknown_users_and_workdirs_are_typed(runtime: Any) -> None:
+    for options, kind in (
+        ({"user": "nosuch"}, UnknownUserError),
+        ({"workdir": "/nosuch"}, WorkdirMissingError),
+        ({"workdir": "/etc/passwd"}, WorkdirNotADirectoryError),
+    ):
+        with pytest.raises(kind):
+            runtime.open_channel(["true"], **options)
+
+
+def test_a_numeric_user_and_an_environment_reach_the_process(runtime: Any, sh: Any) -> None:
+    assert sh(runtime, 'id -u; echo "$A"', user=4321, env={"A": "x\ny='1'"}).out == "4321\nx\ny='1'\n"
+
+
+@pytest.mark.parametrize("argv", [[], [""], ["-x"], ["echo", "a\0b"], ["echo", "x" * 140_000]])
+def test_what_no_kernel_takes_is_refused(sandbox: Any, argv: list[str]) -> None:
+    runtime = sandbox("ohsandbox-base:busybox")
+    with pytest.raises(UsageError):
+        runtime.open_channel(argv)
+
+
+def test_sixteen_arguments_of_64_kib_pass(runtime: Any, sh: Any) -> None:
+    with runtime.open_channel(["sh", "-c", 'echo $#; echo "${#16}"', "sh", *["x" * 65536] * 16]) as channel:
+        heard = b""
+        while chunks := channel.read(10):
+            heard += chunks[0].data
+    assert heard == b"16\n65536\n"
+
+
+def test_a_container_removed_behind_our_back_is_gone_not_137(sandbox: Any, engine: Engine) -> None:
+    runtime = sandbox()
+    channel = runtime.open_channel(["sh", "-c", "echo partial; sleep 100"])
+    assert channel.read(10)
+    engine.api.remove_container(runtime.id, force=True)
+    assert channel.read(10) == []
+    with pytest.raises(SandboxGone, match="No such container"):
+        channel.wait(10)
+    with pytest.raises(SandboxGone):
+        runtime.open_channel(["true"])
+    assert not runtime.is_alive()
+
+
+def test_a_stopped_container_is_unavailable_and_revived_with_its_files(sandbox: Any, engine: Engine, sh: Any) -> None:
+    runtime = sandbox()
+    sh(runtime, "echo kept >/root/file")
+    channel = runtime.open_channel(["sleep", "100"])
+    engine.api.stop(runtime.id, timeout=0)
+    with pytest.raises(SandboxUnavailable, match="was killed"):
+        channel.wait(10)
+    with pytest.raises(SandboxUnavailable, match="start it again"):
+        runtime.open_channel(["true"])
+    assert "was started again: files are kept" in runtime._revive()
+    assert sh(runtime, "cat /root/file").out == "kept\n"
+    assert runtime.is_alive()
+
+
+def test_a_paused_container_is_an_error_that_says_paused(sandbox: Any, engine: Engine) -> None:
+    runtime = sandbox()
+    runtime.open_channel(["true"]).close()
+    engine.api.pause(runtime.id)
+    try:
+        for act in (lambda: runtime.open_channel(["true"]), runtime._revive):
+            with pytest.raises(SandboxPaused, match="docker unpause"):
+                act()
+    finally:
+        engine.api.unpause(runtime.id)
+
+
+def test_an_out_of_memory_kill_of_the_whole_container_is_told(sandbox: Any) -> None:
+    from ohsandbox.runtime.docker.container import how_it_ended  # noqa: PLC0415
+
+    assert how_it_ended({"OOMKilled": True, "ExitCode": 137}) == "was killed because it ran out of memory"
+    assert how_it_ended({"ExitCode": 1, "Error": "boom"}) == "ended with exit code 1: boom"
+
+
+def test_a_command_over_the_memory_limit_dies_and_the_sandbox_lives(sandbox: Any, sh: Any) -> None:
+    from ohsandbox.runtime.docker.spec import Limits  # noqa: PLC0415
+
+    runtime = sandbox(limits=Limits(memory_bytes=64 * 1024**2))
+    result = sh(runtime, "head -c 200000000 /dev/zero | tail >/dev/null; echo ${PIPESTATUS:-$?}")
+    assert "137" in result.out or result.code == 137
+    assert sh(runtime, "echo alive").out == "alive\n"
+
+
+def test_channels_leave_neither_descriptors_nor_threads(runtime: Any, sh: Any) -> None:
+    import os  # noqa: PLC0415
+
+    sh(runtime, ":")
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(10):
+        sh(runtime, ":")
+    after = len(os.listdir("/proc/self/fd")), threading.active_count()
+    assert after == before

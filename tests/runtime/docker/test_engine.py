@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox.errors import EngineUnavailable, UsageError
+from ohsandbox.runtime.docker.engine import Engine, connect, find
+from ohsandbox.runtime.docker.exec import Exec, Start
+from ohsandbox.runtime.docker.channel import DockerChannel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Serve = "Callable[[bytes | None], str]"
+
+
+@pytest.fixture
+def fake_engine(tmp_path: Path) -> Iterator[Callable[[bytes | None], str]]:
+    """A socket that answers every request with the same bytes, or never (None)."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "engine.sock"))
+    listener.listen()
+    held: list[socket.socket] = []
+
+    def serve(answer: bytes | None) -> str:
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                held.append(connection)
+                if answer is not None:
+                    with contextlib.suppress(OSError):  # the client's first knock hangs up at once
+                        connection.recv(65536)
+                        connection.sendall(answer)
+                    connection.close()
+
+        threading.Thread(target=accept, daemon=True).start()
+        return f"unix://{tmp_path}/engine.sock"
+
+    yield serve
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    for connection in held:
+        connection.close()
+
+
+def http(body: bytes) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+def refusal(host: str) -> str:
+    with pytest.raises(EngineUnavailable) as caught:
+        connect({"DOCKER_HOST": host})
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "Remedy: " in text
+    assert host in text
+    return text
+
+
+def test_no_socket_says_where_it_was_looked_for_and_both_remedies() -> None:
+    text = refusal("unix:///nonexistent/docker.sock")
+    assert "(from DOCKER_HOST)" in text
+    assert "start the engine" in text
+    assert "--runtime cli" in text
+
+
+def test_a_socket_that_nobody_serves_is_refused(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "s"))
+    assert "connection refused" in refusal(f"unix://{tmp_path}/s")
+
+
+def test_a_closed_tcp_port_is_refused() -> None:
+    assert "connection refused" in refusal("tcp://127.0.0.1:9")
+
+
+def test_a_socket_that_never_answers_is_given_up_within_ten_seconds(fake_engine: Callable[[bytes | None], str]) -> None:
+    host, began = fake_engine(None), time.monotonic()
+    assert "does not answer within 8 s" in refusal(host)
+    assert time.monotonic() - began < 10
+
+
+def test_an_engine_that_is_too_old_is_told_so(fake_engine: Callable[[bytes | None], str]) -> None:
+    assert "too old" in refusal(fake_engine(http(b'{"ApiVersion": "1.20", "Version": "1.8.3"}')))
+
+
+@pytest.mark.parametrize("answer", [http(b"<html>proxy</html>"), http(b"{}"), b"SSH-2.0-OpenSSH_9.2\r\n", b""])
+def test_something_that_is_no_engine_is_unavailable(fake_engine: Callable[[bytes | None], str], answer: bytes) -> None:
+    refusal(fake_engine(answer))
+
+
+@pytest.mark.parametrize("host", ["ftp://x", "tcp://", "tcp://host", "unix://a?b=c", "fd://"])
+def test_a_malformed_address_is_a_usage_error(host: str) -> None:
+    with pytest.raises(UsageError, match="DOCKER_HOST"):
+        connect({"DOCKER_HOST": host})
+
+
+def test_ssh_without_paramiko_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "paramiko", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert "ohsandbox[ssh]" in refusal("ssh://nobody@127.0.0.1:9")
+
+
+@pytest.fixture
+def docker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ~/.docker with a context 'other' that is current."""
+    directory = tmp_path / "docker"
+    import hashlib  # noqa: PLC0415
+
+    meta = directory / "contexts" / "meta" / hashlib.sha256(b"other").hexdigest()
+    meta.mkdir(parents=True)
+    endpoint = {"Host": "tcp://10.9.8.7:2376", "SkipTLSVerify": False}
+    (meta / "meta.json").write_text(json.dumps({"Name": "other", "Metadata": {}, "Endpoints": {"docker": endpoint}}))
+    (directory / "config.json").write_text('{"currentContext": "other"}')
+    monkeypatch.setenv("DOCKER_CONFIG", str(directory))
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    return directory
+
+
+def test_the_current_context_is_followed(docker_config: Path) -> None:
+    address = find({})
+    assert (address.url, address.source) == ("tcp://10.9.8.7:2376", "context 'other'")
+    assert not address.is_local
+
+
+def test_docker_host_beats_the_context(docker_config: Path) -> None:
+    assert find({"DOCKER_HOST": "unix:///x", "DOCKER_CONTEXT": "other"}).url == "unix:///x"
+
+
+def test_a_context_that_is_not_there_is_never_the_default_engine(docker_config: Path) -> None:
+    with pytest.raises(UsageError, match="'gone' is not there"):
+        find({"DOCKER_CONTEXT": "gone"})
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """A self-signed CA that is also server and client."""
+    directory = tmp_path / "tls"
+    directory.mkdir()
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=directory, check=True, capture_output=True,
+    )  # fmt: skip
+    (directory / "ca.pem").write_bytes((directory / "cert.pem").read_bytes())
+    return directory
+
+
+@pytest.fixture
+def tls_front(certificates: Path) -> Iterator[int]:
+    """A TLS port in front of the engine's socket; close_notify becomes a half-close, as Go's server has it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+    context.load_verify_locations(certificates / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=_accept_tls, args=(listener, context), daemon=True).start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def _accept_tls(listener: socket.socket, context: ssl.SSLContext) -> None:
+    while True:
+        try:
+            plain, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=_relay_tls, args=(plain, context), daemon=True).start()
+
+
+def _relay_tls(plain: socket.socket, context: ssl.SSLContext) -> None:
+    """Through memory buffers: OpenSSL objects are not used from two threads."""
+    import select  # noqa: PLC0415
+
+    engine = socket.socket(socket.AF_UNIX)
+    engine.connect("/var/run/docker.sock")
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_side=True)
+    shaken = half_closed = False
+    with plain, engine:
+        while True:
+            ready, _, _ = select.select([plain, engine] if shaken else [plain], [], [])
+            if plain in ready:
+                data = plain.recv(65536)
+                if not data:
+                    return
+                incoming.write(data)
+                try:
+                    if not shaken:
+                        tls.do_handshake()
+                        shaken = True
+                    while True:
+                        clear = tls.read(65536)
+                        if not clear:
+                            raise ssl.SSLZeroReturnError
+                        engine.sendall(clear)
+                except ssl.SSLWantReadError:
+                    pass
+                except ssl.SSLZeroReturnError:
+                    if not half_closed:
+                        engine.shutdown(socket.SHUT_WR)
+                        half_closed = True
+            if engine in ready:
+                data = engine.recv(65536)
+                if not data:
+                    return
+                tls.write(data)
+            if outgoing.pending:
+                plain.sendall(outgoing.read())
+
+
+@pytest.mark.docker
+def test_a_channel_over_tls_moves_megabytes_both_ways_and_half_closes(
+    engine: Engine, tls_front: int, certificates: Path, foreign: Callable[..., str]
+) -> None:
+    secure = connect(
+        {"DOCKER_HOST": f"tcp://127.0.0.1:{tls_front}", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(certificates)}
+    )
+    payload = bytes(range(256)) * 4096 * 4
+    with DockerChannel(Exec(secure, foreign(), Start(["cat"]), loss=lambda: None)) as channel:
+        heard = bytearray()
+        writer = threading.Thread(target=channel.write, args=(payload,))
+        writer.start()
+        while len(heard) < len(payload):
+            heard += b"".join(chunk.data for chunk in channel.read(30) or [])
+        writer.join()
+        channel.close_stdin()
+        assert channel.read(10) == []
+        assert bytes(heard) == payload
+        assert channel.wait(10) == 0
+    secure.close()

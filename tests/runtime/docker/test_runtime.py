@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.errors import ImageUnavailable, SandboxGone, UsageError
+from ohsandbox.runtime.docker import lease
+from ohsandbox.runtime.docker.runtime import DockerRuntime
+from ohsandbox.runtime.docker.spec import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.docker.engine import Engine
+
+pytestmark = pytest.mark.docker
+
+
+def test_importing_the_package_does_not_import_docker() -> None:
+    code = "import sys, ohsandbox.runtime.docker; sys.exit('docker' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_before_start_and_after_close_there_is_no_sandbox() -> None:
+    runtime = DockerRuntime("ohsandbox-base:busybox")
+    with pytest.raises(SandboxGone, match="not started"):
+        runtime.open_channel(["true"])
+    runtime.close()
+    assert not runtime.is_alive()
+
+
+def test_starting_and_closing_twice_is_fine(engine: Engine) -> None:
+    runtime = DockerRuntime("ohsandbox-base:busybox").start()
+    first = runtime.id
+    assert runtime.start().id == first
+    closers = [threading.Thread(target=runtime.close) for _ in range(3)]
+    for thread in closers:
+        thread.start()
+    for thread in closers:
+        thread.join()
+    runtime.close()
+    assert first not in {found["Id"] for found in engine.api.containers(all=True)}
+    assert lease.all_ids() == []
+
+
+def test_a_name_that_is_taken_is_a_usage_error_and_leaves_the_other_alone(sandbox: Any, engine: Engine) -> None:
+    first = sandbox("ohsandbox-base:busybox", name="ohsandbox-test-taken")
+    with pytest.raises(UsageError, match="already in use"):
+        DockerRuntime("ohsandbox-base:busybox", name="ohsandbox-test-taken").start()
+    assert first.is_alive()
+    assert len(lease.all_ids()) == 1
+
+
+def test_an_unknown_runtime_is_a_hard_error() -> None:
+    with pytest.raises(UsageError, match="nosuch-runtime"):
+        DockerRuntime("ohsandbox-base:busybox", runtime="nosuch-runtime").start()
+    assert lease.all_ids() == []
+
+
+def test_an_image_without_a_shell_is_unavailable(image: Callable[..., str]) -> None:
+    bare = image(run="/bin/busybox rm -f /bin/sh")
+    with pytest.raises(ImageUnavailable, match="POSIX shell"):
+        DockerRuntime(bare).start()
+
+
+def test_an_image_for_another_processor_is_unavailable(image: Callable[..., str]) -> None:
+    # an ELF header of machine 183 (arm64) and nothing behind it: exec format error
+    elf = "\\177ELF\\002\\001\\001" + "\\000" * 9 + "\\002\\000\\267\\000\\001\\000\\000\\000" + "\\000" * 40
+    other = image(run=f"printf '{elf}' >/tmp/x; /bin/busybox chmod 755 /tmp/x; /bin/busybox mv -f /tmp/x /bin/sh")
+    runtime = DockerRuntime(other)
+    try:
+        with pytest.raises(ImageUnavailable):
+            runtime.start().open_channel(["true"])
+    finally:
+        runtime.close()
+
+
+def test_a_hostile_image_is_neutral(sandbox: Any, sh: Any) -> None:
+    runtime = sandbox("ohsandbox-base:hostile")
+    assert runtime.workdir == "/workspace"
+    result = sh(runtime, "id -u; pwd; touch ok && ls; echo $HOME; cd && touch x; env")
+    lines = result.out.splitlines()
+    assert lines[:4] == ["12345", "/workspace", "ok", "/home/ohsandbox"]
+    assert not [line for line in lines[4:] if line.startswith(("LD_", "BASH_ENV", "ENV=", "PROMPT_COMMAND", "PS1"))]
+    assert result.err == ""
+
+
+def test_the_volumes_of_an_image_go_with_its_sandbox(engine: Engine) -> None:
+    before = {volume["Name"] for volume in engine.api.volumes()["Volumes"] or []}
+    with DockerRuntime("ohsandbox-base:hostile") as runtime:
+        runtime.open_channel(["true"]).close()
+    assert {volume["Name"] for volume in engine.api.volumes()["Volumes"] or []} <= before
+
+
+def test_the_images_user_is_the_default_and_root_is_root(sandbox: Any, sh: Any) -> None:
+    runtime = sandbox("ohsandbox-base:nonroot")
+    assert sh(runtime, "id -un; touch here").out == "agent\n"
+    assert sh(runtime, "id -u; useradd other && su other -c id", user="root").code == 0
+
+
+def test_the_environment_is_the_images_ours_and_the_callers(
+    sandbox: Any, sh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary")
+    runtime = sandbox(env={"MINE": "1"})
+    names = {line.split("=", 1)[0] for line in sh(runtime, "env").out.splitlines()}
+    assert names <= {
+        "PATH", "HOME", "HOSTNAME", "PWD", "LANG", "TERM", "PAGER", "GIT_PAGER", "GIT_TERMINAL_PROMPT",
+        "DEBIAN_FRONTEND", "PIP_NO_INPUT", "MINE", "SHLVL", "_",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("owner", [0, 1234])
+def test_files_of_a_workspace_belong_to_the_caller(sandbox: Any, sh: Any, tmp_path: Path, owner: int) -> None:
+    if os.getuid() != 0 and owner != os.getuid():
+        owner = os.getuid()
+    project = tmp_path / "project"
+    project.mkdir()
+    os.chown(project, owner, owner)
+    runtime = sandbox(workspace=project)
+    result = sh(runtime, "whoami; pwd; echo x >made; cd && touch home-works; grep CapEff /proc/self/status")
+    assert result.code == 0
+    assert result.out.splitlines()[1:] == ["/workspace", "CapEff:\t0000000000000000"]
+    assert (project / "made").read_text() == "x\n"
+    assert (project / "made").stat().st_uid == owner
+
+
+def test_nobody_can_leave_a_setuid_file_in_a_workspace(sandbox: Any, sh: Any, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    runtime = sandbox(workspace=tmp_path / "project")
+    attempts = (
+        "cp /bin/true a; chmod u+s a; chmod g+s a; install -m 6755 /bin/true b; umask 0; "
+        "perl -e 'use Fcntl; sysopen(F, \"c\", O_CREAT|O_WRONLY, 06777)'; chmod 755 a; echo >d; ls"
+    )
+    for user in (None, "root"):
+        assert "d" in sh(runtime, attempts, user=user).out
+    for path in (tmp_path / "project").iterdir():
+        assert not path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)
+
+
+def test_a_ca_bundle_is_there_and_named(sandbox: Any, sh: Any, tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_bytes(b"-----BEGIN CERTIFICATE-----\n" * 1000)
+    runtime = sandbox("ohsandbox-base:nonroot", ca_bundle=bundle)
+    assert sh(runtime, 'cat "$SSL_CERT_FILE"; test "$PIP_CERT" = "$GIT_SSL_CAINFO"').out.encode() == bundle.read_bytes()
+
+
+def test_an_attached_container_is_used_and_left_alone(foreign: Callable[..., str], engine: Engine, sh: Any) -> None:
+    name = foreign(Env=["LD_PRELOAD=/bad.so", "KEPT=1"], WorkingDir="/tmp")
+    runtime = DockerRuntime(attach=name)
+    with runtime:
+        assert runtime.name == name
+        result = sh(runtime, "pwd; echo $KEPT; echo ${LD_PRELOAD-unset}")
+        assert result.out == "/tmp\n1\nunset\n"
+    assert engine.api.inspect_container(name)["State"]["Running"]
+    assert lease.all_ids() == []
+
+
+def test_attaching_to_our_own_sandbox_keeps_its_user_and_workdir(sandbox: Any, sh: Any) -> None:
+    first = sandbox("ohsandbox-base:nonroot")
+    with DockerRuntime(attach=first.name) as second:
+        assert sh(second, "id -un; pwd").out == "agent\n/home/agent\n"
+    assert first.is_alive()
+
+
+def test_attaching_to_nothing_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no container 'nosuch-container'"):
+        DockerRuntime(attach="nosuch-container").start()
+
+
+def test_a_kept_sandbox_outlives_its_runtime(engine: Engine) -> None:
+    with DockerRuntime("ohsandbox-base:busybox", keep=True) as runtime:
+        name = runtime.name
+    try:
+        assert engine.api.inspect_container(name)["State"]["Running"]
+    finally:
+        engine.api.remove_container(name, force=True, v=True)
+
+
+def test_limits_are_real(sandbox: Any, sh: Any) -> None:
+    runtime = sandbox(limits=Limits(memory_bytes=128 * 1024**2, pids=50, cpus=0.5))
+    read = "cat /sys/fs/cgroup/{memory/memory.limit_in_bytes,memory.max,pids/pids.max,pids.max} 2>/dev/null"
+    numbers = sh(runtime, f"bash -c '{read}'").out.split()
+    assert str(128 * 1024**2) in numbers
+    assert "50" in numbers
+    assert sh(runtime, "ulimit -c").out == "0\n"
+
+
+def test_a_disk_limit_that_cannot_be_kept_is_refused() -> None:
+    try:
+        with DockerRuntime("ohsandbox-base:busybox", limits=Limits(disk_bytes=10 * 1024**3)):
+            pytest.skip("this engine's storage bounds disk")
+    except UsageError as error:
+        assert "disk_bytes" in str(error)  # noqa: PT017

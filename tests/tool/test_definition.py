@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import Field
+
+from ohsandbox.errors import ToolArgumentsError, ToolError, UsageError
+from ohsandbox.schema import Action, Observation, TextObservation
+from ohsandbox.state import ConversationState
+from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle, take_security_risk
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Part(Action):
+    name: str
+    parts: list[Part] = Field(default_factory=list)
+
+
+class PourAction(Action):
+    """Not for the model."""
+
+    cups: int = Field(gt=0, le=4, description="How many.")
+    hot: bool = False
+    strength: float | None = None
+    extras: list[str] = Field(default_factory=list)
+
+
+class Pour(ToolExecutor[PourAction, TextObservation]):
+    def __call__(self, action: PourAction) -> TextObservation:
+        return TextObservation(text=f"{action.cups} {action.hot} {action.extras}")
+
+
+def pour(**fields: Any) -> ToolDefinition[PourAction, TextObservation]:
+    return ToolDefinition(**{"name": "pour", "description": "Pour tea.", "action_type": PourAction, **fields})
+
+
+def test_definition_can_be_made_directly_and_called() -> None:
+    tool = pour(executor=Pour(), observation_type=TextObservation)
+    assert tool(tool.action_from_arguments({"cups": 2})).text == "2 False []"
+
+
+def test_definition_can_be_subclassed_with_create() -> None:
+    class PourTool(ToolDefinition[PourAction, TextObservation]):
+        @classmethod
+        def create(cls, *, conv_state: ConversationState, name: str = "pour") -> Sequence[PourTool]:
+            return [cls(name=name, description=conv_state.conversation_id, action_type=PourAction, executor=Pour())]
+
+    [tool] = PourTool.create(conv_state=ConversationState(conversation_id="c"), name="tea")
+    assert (tool.name, tool.description) == ("tea", "c")
+
+
+def test_plain_definition_has_nothing_to_create() -> None:
+    with pytest.raises(UsageError, match="no create"):
+        ToolDefinition.create(conv_state=ConversationState(conversation_id="c"))
+
+
+def test_numbers_booleans_and_lists_may_come_as_text() -> None:
+    action = pour().action_from_arguments({"cups": "3", "hot": "true", "strength": "0.5", "extras": '["milk"]'})
+    assert action == PourAction(cups=3, hot=True, strength=0.5, extras=["milk"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, 'Missing required argument "cups" in tool call pour.'),
+        ({"cups": 1, "sugar": 2}, "Unexpected argument 'sugar' in tool call pour."),
+        (
+            {"cups": 9},
+            "Invalid value for argument 'cups' in tool call pour: 9. Input should be less than or equal to 4.",
+        ),
+        ({"cups": 1, "extras": "[1"}, "argument 'extras' in tool call pour: '[1'"),
+        ({"cups": 1, "extras": ["ok", 5]}, "argument 'extras.1' in tool call pour: 5"),
+        ({"cups": "x" * 5000}, "(5002 characters)"),
+    ],
+)
+def test_wrong_argument_is_named_with_what_was_given_and_what_is_allowed(arguments: Any, message: str) -> None:
+    with pytest.raises(ToolArgumentsError, match=re.escape(message)) as caught:
+        pour().action_from_arguments(arguments)
+    assert "Allowed arguments are: cups, hot, strength, extras." in str(caught.value)
+    assert len(str(caught.value)) < 800
+
+
+@pytest.mark.parametrize(("given", "risk"), [("LOW", "LOW"), ("high", "HIGH"), (None, None)])
+def test_security_risk_is_taken_out(given: Any, risk: Any) -> None:
+    assert take_security_risk("pour", {"cups": 1, "security_risk": given}) == ({"cups": 1}, risk)
+
+
+def test_security_risk_is_checked_and_never_reaches_the_action() -> None:
+    assert pour().action_from_arguments({"cups": 1, "security_risk": "LOW"}) == PourAction(cups=1)
+    with pytest.raises(ToolArgumentsError, match="Allowed are: LOW, MEDIUM, HIGH"):
+        pour().action_from_arguments({"cups": 1, "security_risk": "EXTREME"})
+
+
+def test_security_risk_is_offered_unless_the_tool_only_reads() -> None:
+    def offered(annotations: ToolAnnotations | None) -> bool:
+        schema = pour(annotations=annotations).to_openai_tool()["function"]["parameters"]
+        assert "security_risk" not in schema["required"]
+        return "security_risk" in schema["properties"]
+
+    assert offered(None)
+    assert offered(ToolAnnotations())
+    assert not offered(ToolAnnotations(readOnlyHint=True))
+
+
+def test_tool_with_a_security_risk_of_its_own_keeps_it() -> None:
+    class Own(Action):
+        security_risk: str
+
+    tool: ToolDefinition[Own, Observation] = ToolDefinition(name="own", description="Own.", action_type=Own)
+    assert tool.action_from_arguments({"security_risk": "any"}).security_risk == "any"
+
+
+def test_schema_is_plain() -> None:
+    schema = pour(annotations=ToolAnnotations(readOnlyHint=True)).to_openai_tool()["function"]["parameters"]
+    assert schema == {
+        "type": "object",
+        "properties": {
+            "cups": {"type": "integer", "exclusiveMinimum": 0, "maximum": 4, "description": "How many."},
+            "hot": {"type": "boolean", "default": False},
+            "strength": {"type": "number"},
+            "extras": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["cups"],
+        "additionalProperties": False,
+    }
+
+
+def test_recursive_schema_has_an_end() -> None:
+    tool: ToolDefinition[Part, Observation] = ToolDefinition(name="part", description="Part.", action_type=Part)
+    assert "$ref" not in str(tool.to_openai_tool())
+
+
+def test_mcp_shape_has_input_output_and_hints() -> None:
+    tool = pour(observation_type=TextObservation, annotations=ToolAnnotations(title="Tea")).to_mcp_tool()
+    assert set(tool) == {"name", "description", "inputSchema", "outputSchema", "annotations"}
+    assert tool["annotations"]["destructiveHint"] is True
+    assert "security_risk" not in tool["inputSchema"]["properties"]
+
+
+def test_tool_without_executor_cannot_be_called() -> None:
+    with pytest.raises(ToolError, match="no executor"):
+        pour()(PourAction(cups=1))
+
+
+def test_wrong_action_and_wrong_observation_are_refused() -> None:
+    class Wrong(ToolExecutor[PourAction, Any]):
+        def __call__(self, action: PourAction) -> Any:
+            return action.cups
+
+    with pytest.raises(ToolError, match="takes a PourAction, not a Part"):
+        pour(executor=Pour())(Part(name="x"))  # type: ignore[arg-type]
+    with pytest.raises(ToolError, match="returned a int"):
+        pour(executor=Wrong())(PourAction(cups=1))
+
+
+def test_definition_is_frozen_and_can_get_another_executor() -> None:
+    tool = pour()
+    with pytest.raises(AttributeError):
+        tool.name = "x"  # type: ignore[misc]
+    assert tool.with_executor(Pour())(PourAction(cups=1)).text == "1 False []"
+
+
+@pytest.mark.parametrize("length", [0, 9, 10, 11, 1000])
+def test_cut_says_exactly_what_is_missing(length: int) -> None:
+    text = "".join(chr(97 + i % 26) for i in range(length))
+    cut = cut_middle(text, limit_chars=10)
+    if length <= 10:
+        assert cut == text
+    else:
+        assert cut == f"{text[:5]}\n[... {length - 10} of {length} characters left out here ...]\n{text[-5:]}"

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ohsandbox.errors import UsageError
+from ohsandbox.state import ConversationState
+from ohsandbox.tool import Tool, ToolRegistry, list_registered_tools, register_tool, resolve_tool, unregister_tool
+from ohsandbox.tools import ExecuteBashTool, make_finish_tool, make_think_tool
+from tests.fakes import RecordingRuntime
+
+STATE = ConversationState(conversation_id="c", runtime=RecordingRuntime())
+
+
+def test_instance_is_resolved_as_it_is() -> None:
+    registry, tool = ToolRegistry(), make_think_tool()
+    registry.register("t", tool)
+    assert registry.resolve(Tool(name="t"), STATE) == [tool]
+
+
+def test_instance_takes_no_params() -> None:
+    registry = ToolRegistry()
+    registry.register("t", make_think_tool())
+    with pytest.raises(UsageError, match="takes no params"):
+        registry.resolve(Tool(name="t", params={"a": 1}), STATE)
+
+
+def test_class_is_created_with_params_and_state() -> None:
+    registry = ToolRegistry()
+    registry.register("sh", ExecuteBashTool)
+    [tool] = registry.resolve(Tool(name="sh", params={"session": "two"}), STATE)
+    assert isinstance(tool, ExecuteBashTool)
+
+
+def test_factory_may_make_one_tool_or_several() -> None:
+    registry = ToolRegistry()
+    registry.register("one", lambda conv_state: make_think_tool())  # noqa: ARG005 - a factory's signature
+    registry.register("two", lambda conv_state: [make_think_tool(), make_finish_tool()])  # noqa: ARG005 - the same
+    assert [len(registry.resolve(Tool(name=name), STATE)) for name in ("one", "two")] == [1, 2]
+
+
+def test_wrong_params_are_a_usage_error() -> None:
+    registry = ToolRegistry()
+    registry.register("sh", ExecuteBashTool)
+    with pytest.raises(UsageError, match=r"params \{'shell': 'zsh'\}"):
+        registry.resolve(Tool(name="sh", params={"shell": "zsh"}), STATE)
+
+
+@pytest.mark.parametrize("bad", [int, 7, "execute_bash"])
+def test_what_is_no_tool_cannot_be_registered(bad: Any) -> None:
+    with pytest.raises(UsageError):
+        ToolRegistry().register("x", bad)
+
+
+def test_factory_that_makes_no_tool_is_told() -> None:
+    registry = ToolRegistry()
+    registry.register("x", lambda conv_state: [conv_state])
+    with pytest.raises(UsageError, match="no ToolDefinition"):
+        registry.resolve(Tool(name="x"), STATE)
+
+
+def test_unknown_name_lists_those_that_are() -> None:
+    registry = ToolRegistry()
+    registry.register("tea", make_think_tool())
+    with pytest.raises(UsageError, match=r"'coffee' is not registered\. Registered are: tea"):
+        registry.resolve(Tool(name="coffee"), STATE)
+
+
+def test_names_are_found_by_pattern() -> None:
+    assert {"file_read", "file_write"} <= set(list_registered_tools("file_*"))
+
+
+def test_second_registration_replaces_the_first_and_a_name_can_be_taken_away() -> None:
+    first, second = make_think_tool(), make_finish_tool()
+    register_tool("test_name", first)
+    register_tool("test_name", second)
+    assert resolve_tool(Tool(name="test_name"), STATE) == [second]
+    unregister_tool("test_name")
+    unregister_tool("test_name")
+    assert list_registered_tools("test_name") == []
