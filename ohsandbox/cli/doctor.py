@@ -8,11 +8,11 @@ import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ohsandbox import __version__
+from ohsandbox.cli.console import open_console
 from ohsandbox.cli.errors import code_of
 from ohsandbox.cli.model import key_source, provider_variables
 from ohsandbox.cli.view import safe_line
@@ -105,4 +105,4 @@ def _print(found: list[Check]) -> None:
         if check.remedy:
             value.append(f"\n→ {safe_line(check.remedy, limit_chars=500)}", style="dim")
         table.add_row(Text(check.status, style=_STYLES[check.status]), Text(safe_line(check.name)), value)
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    open_console().print(table)

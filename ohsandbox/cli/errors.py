@@ -26,6 +26,7 @@ FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 TERMINATED = 143
+STDOUT = 1
 
 DEBUG_VARIABLE = "OHSANDBOX_DEBUG"
 
@@ -46,10 +47,8 @@ def exit_code_of(command: Callable[[], Any]) -> int:
         with _terminating_signals():
             code = command()
             sys.stdout.flush()
-    except BrokenPipeError:
-        return _output_closed()
     except BaseException as error:  # noqa: BLE001 - the process's last frame
-        return explain(error)
+        return _output_closed() if _is_closed_output(error) else explain(error)
     return code if isinstance(code, int) else 0
 
 
@@ -103,11 +102,18 @@ def _command_of(error: BaseException) -> str:
     return str(context.command_path) if context is not None else "ohsandbox"
 
 
+def _is_closed_output(error: BaseException) -> bool:
+    """Typer turns a BrokenPipeError into a SystemExit of 1, whether it is standalone or not."""
+    return isinstance(error, BrokenPipeError) or (
+        isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
+    )
+
+
 def _output_closed() -> int:
     """Whoever read our output has gone. What is buffered goes nowhere, so that the interpreter's own flush passes."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, STDOUT)
         os.close(nowhere)
     return TERMINATED
 

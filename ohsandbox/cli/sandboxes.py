@@ -7,19 +7,16 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ohsandbox.cli.console import open_console
 from ohsandbox.cli.view import safe_line
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker.gc import gc, list_sandboxes
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.gc import SandboxInfo
-
-SHORT_ID_CHARS = 12
-"""What the docker client shows."""
 
 
 def list_them(*, as_json: bool) -> int:
@@ -34,7 +31,7 @@ def list_them(*, as_json: bool) -> int:
     elif not found:
         print("No sandboxes.")
     else:
-        Console(highlight=False, markup=False, emoji=False).print(_table(found))
+        open_console().print(_table(found))
     return 0
 
 
@@ -73,12 +70,11 @@ def _fields(info: SandboxInfo) -> dict[str, object]:
 
 def _table(found: list[SandboxInfo]) -> Table:
     table = Table(box=None, header_style="bold")
-    for heading in ("NAME", "ID", "IMAGE", "STATE", "AGE", "OWNER", "CONVERSATION"):
+    for heading in ("NAME", "IMAGE", "STATE", "AGE", "OWNER", "CONVERSATION"):
         table.add_column(heading, overflow="fold")
     for info in found:
         row = (
             info.name,
-            info.id[:SHORT_ID_CHARS],
             info.image,
             info.state,
             _age(info.created_at),
@@ -94,7 +90,7 @@ def _owner(info: SandboxInfo) -> str:
         return "not ours"
     if info.owner_alive:
         return f"process {info.owner_pid}"
-    return "kept" if info.keep else "gone (gc removes it)"
+    return "kept" if info.keep else "gone"
 
 
 def _age(created_at: datetime) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.text import Text
 
+from ohsandbox.cli.console import open_console
 from ohsandbox.cli.status import StatusLine
 from ohsandbox.cli.view import MODEL_WORKS, Call, Outcome, Stopwatch, call_of, outcome_of, safe, safe_line
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from ohsandbox.events import SDKEvent
 
@@ -31,7 +32,7 @@ class RichView:
     """Blocks with a sign in the margin: what the agent said, did and saw."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False, markup=False, emoji=False)
+        self._console = console or open_console()
         self._line = StatusLine(self._console)
         self._watch = Stopwatch()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -22,6 +23,7 @@ from ohsandbox.runtime import files, tools, transfer
 from ohsandbox.runtime.process import Process
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult
 from ohsandbox.runtime.shell import SessionOptions, Shell
+from ohsandbox.runtime.watch import Wait
 from ohsandbox.runtime.worker import CallInterrupted, CallTimedOut, Outcome, WorkerPool
 
 if TYPE_CHECKING:
@@ -115,6 +117,14 @@ class Runtime(ABC):
         """
         raise self._loss() or SandboxUnavailable(f"The sandbox {self.id} does not answer")
 
+    def _restart(self) -> str:
+        """Kill all that runs in the sandbox and start it again, files kept; what happened, in a sentence.
+
+        Raises:
+            SandboxUnavailable: that cannot be done here.
+        """
+        raise SandboxUnavailable(f"The sandbox {self.id} cannot start a process any more; close it and make a new one")
+
     def describe(self) -> dict[str, str]:
         """Facts for a system prompt, name to value."""
         return {"working directory": self.workdir}
@@ -164,6 +174,13 @@ class Runtime(ABC):
             self._pool.discard_all()
             return notice
 
+    def restart(self, failure: SandboxUnavailable) -> str:
+        """The kill ladder's last rung, after failure to start even a shell; what was lost, in a sentence."""
+        with self._lock:
+            notice = self._restart() if self._loss() is None else self.recover(failure)
+            self._pool.discard_all()
+            return notice
+
     def take_notice(self) -> str | None:
         """What happened to the sandbox that the next result should tell."""
         notices, self._notices = self._notices, []
@@ -195,9 +212,11 @@ class Runtime(ABC):
             _check_seconds(name, value)
         if "\0" in command:
             raise UsageError("A command cannot hold a NUL byte; write such data to a file first")
-        return self._shell(session).execute(
-            command, timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, is_input=is_input, expect=expect
-        )
+        try:
+            wait = Wait(timeout_s, idle_timeout_s, expect and re.compile(expect).pattern)
+        except re.error as error:
+            raise UsageError(f"expect={expect!r} is no regular expression: {error}") from None
+        return self._shell(session).execute(command, wait, is_input=is_input)
 
     def interrupt(self, session: str = MAIN) -> None:
         """Ctrl-C to what runs in the session, from any thread; nothing when nothing runs."""
@@ -299,17 +318,24 @@ class Runtime(ABC):
         self._check_workdir(outcome.status, directory)
         return process.result(outcome)
 
-    def snippet(self, body: bytes, *, user: str | int | None = None, limit_bytes: int = 65536) -> Outcome:
+    def snippet(
+        self,
+        body: bytes,
+        *,
+        user: str | int | None = None,
+        limit_bytes: int = 65536,
+        timeout_s: float = SNIPPET_TIMEOUT_S,
+    ) -> Outcome:
         """Run a line of worker shell, for the runtime's own questions.
 
         Raises:
             SandboxUnavailable: no answer.
         """
         try:
-            return self._call(body, user=user, limit_bytes=limit_bytes, timeout_s=SNIPPET_TIMEOUT_S)
+            return self._call(body, user=user, limit_bytes=limit_bytes, timeout_s=timeout_s)
         except CallTimedOut:
             raise self._loss() or SandboxUnavailable(
-                f"The sandbox {self.id} did not answer in {SNIPPET_TIMEOUT_S:g} s; look at it with `ohsandbox ps`"
+                f"The sandbox {self.id} did not answer in {timeout_s:g} s; look at it with `ohsandbox ps`"
             ) from None
 
     def _call(

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer
+    from typing_extensions import Buffer
 
 
 class Stream(IntEnum):

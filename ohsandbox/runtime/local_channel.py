@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from typing_extensions import Buffer
 
 READ_BYTES = 1 << 18
 """A pipe holds 64 KiB by default; a read never waits to fill this."""

@@ -233,11 +233,19 @@ class ShellSession:
                     if not self._take(by_fd[fd]):
                         self._drop(poll, fd, by_fd[fd])
             self._take_last_report(poll)
-            self._end(self._terminal.wait(), None)
+            self._end(self._exit_code(), None)
         except SandboxUnavailable as error:
             self._end(None, error)
         except (OSError, ValueError) as error:  # closed under us by close()
             self._end(None, SandboxUnavailable(f"The shell's connection was closed: {error}"))
+
+    def _exit_code(self) -> int:
+        """Of the shell whose terminal has closed; one that closed its terminal and lives on is of no use: end it."""
+        try:
+            return self._terminal.wait(REAP_S)
+        except TimeoutError:
+            self._terminal.kill()
+            return self._terminal.wait()
 
     def _drop(self, poll: select.poll, fd: int, channel: Channel) -> None:
         """A stream has ended. A shell whose keeper died, as of `kill -9 -1`, can neither hear nor report: end it."""

@@ -15,7 +15,7 @@ from ohsandbox.runtime.processes import Foreground
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.runtime.session import Call, ShellSession
 from ohsandbox.runtime.spool import Spool
-from ohsandbox.runtime.watch import Outcome, Watch
+from ohsandbox.runtime.watch import Outcome, Wait, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +27,8 @@ RUNG_S = 2.0
 """How long a command has to obey one rung of the kill ladder."""
 COMMAND_BY_FILE_BYTES = 16 * 1024
 """Shells read a pipe byte by byte: 1 MiB took 0.5 s through the FIFO and 20 ms from a file."""
+SNIPPET_S = 5.0
+"""A sandbox that cannot run a line of shell in this time is restarted by the ladder."""
 ENV_SNAPSHOT_BYTES = 1024 * 1024
 LAST_PLAIN_CODE = 127
 """Above it a signal ended the program, perhaps before it restored the terminal."""
@@ -41,6 +43,14 @@ class SessionOptions(NamedTuple):
     user: str | int | None
 
 
+class Running(NamedTuple):
+    """A command that has not ended."""
+
+    session: ShellSession
+    call: Call
+    foreground: Foreground
+
+
 class Host(Protocol):
     """What a shell needs of its runtime."""
 
@@ -53,10 +63,13 @@ class Host(Protocol):
         self, argv: Sequence[str], *, tty: bool = False, env: Mapping[str, str] | None = None,
         user: str | int | None = None,
     ) -> Channel: ...  # fmt: skip
-    def snippet(self, body: bytes, *, user: str | int | None = None, limit_bytes: int = 65536) -> CallOutcome: ...
+    def snippet(
+        self, body: bytes, *, user: str | int | None = None, limit_bytes: int = 65536, timeout_s: float = 30
+    ) -> CallOutcome: ...
     def write_bytes(self, path: str, data: bytes, *, mode: int | None = None, user: str | int | None = None) -> None: ...
     def take_notice(self) -> str | None: ...
     def recover(self, failure: SandboxUnavailable) -> str: ...
+    def restart(self, failure: SandboxUnavailable) -> str: ...
 
 
 class Shell:
@@ -67,7 +80,9 @@ class Shell:
         self._host, self._options = host, options
         self._lock = threading.Lock()
         self._session: ShellSession | None = None
-        self._foreground: Foreground | None = None
+        self._running: Running | None = None
+        self._background = ""
+        self._again = False
         self._spool: Spool | None = None
         self._cwd = options.workdir
         self._notices: list[str] = []
@@ -78,27 +93,19 @@ class Shell:
 
     # --- what callers do ---
 
-    def execute(
-        self, command: str, *, timeout_s: float | None, idle_timeout_s: float | None, is_input: bool, expect: str | None
-    ) -> CommandObservation:
+    def execute(self, command: str, wait: Wait, *, is_input: bool) -> CommandObservation:
         """See `Runtime.execute`."""
         with self._lock:
-            session = self._ready()
-            running = session.call is not None
-            background = "" if running else session.take_background()
+            self._ready()
             if is_input or not command.strip():
-                if not running or session.call is None:
-                    return self._nothing_runs(command, is_input=is_input, background=background)
+                if self._running is None:
+                    return self._nothing_runs(command, is_input=is_input)
                 if is_input:
-                    session.type(keystrokes(command))
-                call = session.call
-            elif running:
+                    self._running.session.type(keystrokes(command))
+                return self._watched(self._running, wait)
+            if self._running is not None:
                 return self._refused(command)
-            else:
-                call = self._begin(session, command)
-            return self._watched(
-                session, call, background, timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, expect=expect
-            )
+            return self._watched(self._begin(command), wait)
 
     def start(self) -> None:
         """Have the shell running before its first command."""
@@ -107,115 +114,116 @@ class Shell:
 
     def interrupt(self) -> None:
         """SIGINT to what runs, from any thread; nothing when nothing runs."""
-        foreground = self._foreground
-        if foreground is not None:
-            foreground.interrupt()
+        if (running := self._running) is not None:
+            running.foreground.interrupt()
 
     def close(self) -> None:
         """End the shell and what it runs."""
-        if self._foreground is not None:
+        if (running := self._running) is not None:
             with contextlib.suppress(OhsandboxError, OSError):
-                self._foreground.sweep()
+                running.foreground.sweep()
         if self._session is not None:
             self._session.close()
             self._session = None
 
     # --- a command's way ---
 
-    def _begin(self, session: ShellSession, command: str) -> Call:
-        by_file = None
-        if len(command) > COMMAND_BY_FILE_BYTES:
-            by_file = f"{session.directory}/command"
-            data = command.encode("utf-8", "surrogateescape")
-            self._host.write_bytes(by_file, data, mode=0o600, user=self._options.user)
-        self._foreground = Foreground(
-            self._snippet, session, mark=self._mark, private=self._host.private_processes
-        )
+    def _begin(self, command: str) -> Running:
+        session = self._ready()
+        self._background = session.take_background()
+        foreground = Foreground(self._snippet, session, mark=self._mark, private=self._host.private_processes)
         if self._untidy:
-            self._foreground.tidy_terminal()
+            foreground.tidy_terminal()
         self._untidy = bool(_SETS_TERMINAL.search(command))
         try:
-            return session.send(command, by_file)
-        except BrokenPipeError:  # the shell went while nobody looked
+            call = session.send(command, self._stored(session, command))
+        except BrokenPipeError:  # the shell went while nobody looked; it has not read the command
             self._restart(session, "The shell had ended and was started again")
-            return self._begin(self._ready(), command)
+            return self._begin(command)
+        self._running = Running(session, call, foreground)
+        return self._running
 
-    def _watched(
-        self, session: ShellSession, call: Call, background: str, *, timeout_s: float | None,
-        idle_timeout_s: float | None, expect: str | None,
-    ) -> CommandObservation:  # fmt: skip
-        assert self._foreground is not None  # noqa: S101 - set by _begin before any call exists
-        watch = Watch(
-            session, call, self._foreground.probe, timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, expect=expect
-        )
+    def _stored(self, session: ShellSession, command: str) -> str | None:
+        if len(command) <= COMMAND_BY_FILE_BYTES:
+            return None
+        path = f"{session.directory}/command"
+        data = command.encode("utf-8", "surrogateescape")
+        self._host.write_bytes(path, data, mode=0o600, user=self._options.user)
+        return path
+
+    def _watched(self, running: Running, wait: Wait) -> CommandObservation:
         try:
-            outcome = watch.wait()
-            if outcome is Outcome.LOST and not call.began:
-                self._restart(session, "The shell no longer took commands and was started again")
-                session = self._ready()
-                call = self._begin(session, call.command)
-                return self._watched(session, call, background, timeout_s=timeout_s,
-                                     idle_timeout_s=idle_timeout_s, expect=expect)
+            outcome = Watch(running.session, running.call, running.foreground.probe, wait).outcome()
+            if outcome is Outcome.LOST and not running.call.began and not self._again:
+                return self._once_more(running, wait)
             if outcome is Outcome.TIMEOUT:
-                self._kill(session, call, self._foreground)
+                self._kill(running)
         except KeyboardInterrupt:
-            self._kill(session, call, self._foreground)
-            self._observe(session, call, Outcome.TIMEOUT, "")
+            self._kill(running)
+            self._observe(running, Outcome.TIMEOUT)
             raise
-        return self._observe(session, call, outcome, background)
+        return self._observe(running, outcome)
 
-    def _kill(self, session: ShellSession, call: Call, foreground: Foreground) -> None:
-        """The ladder: INT to the foreground, TERM to all, KILL to all, and at last the shell itself."""
+    def _once_more(self, running: Running, wait: Wait) -> CommandObservation:
+        """The shell never took the command, so nothing of it ran: give it to a new shell."""
+        self._restart(running.session, "The shell no longer took commands and was started again")
+        self._again = True
+        try:
+            return self._watched(self._begin(running.call.command), wait)
+        finally:
+            self._again = False
+
+    def _kill(self, running: Running) -> None:
+        """The ladder: INT to the foreground, TERM to all, KILL to all, the shell, and at last the whole sandbox."""
+        foreground = running.foreground
         rungs = (foreground.interrupt, lambda: foreground.signal_all("TERM"), foreground.sweep)
         try:
             for rung in rungs:
                 rung()
-                if self._ends(session, call):
+                if self._ends(running):
                     break
             else:
-                session.kill()
+                running.session.kill()
             foreground.sweep()
-        except SandboxUnavailable:
-            session.kill()
-            raise
+        except SandboxUnavailable as failure:  # no process can be started: pids are used up, or it is frozen
+            self._notices.append(self._host.restart(failure))
 
-    def _ends(self, session: ShellSession, call: Call) -> bool:
-        probe = self._foreground.probe if self._foreground else lambda: "gone"
-        outcome = Watch(session, call, probe, timeout_s=RUNG_S, ignore_input=True).wait()
-        return outcome in (Outcome.FINISHED, Outcome.LEFT)
+    def _ends(self, running: Running) -> bool:
+        watch = Watch(running.session, running.call, running.foreground.probe, Wait(RUNG_S), ignore_input=True)
+        return watch.outcome() in (Outcome.FINISHED, Outcome.LEFT)
 
     # --- what came of it ---
 
-    def _observe(self, session: ShellSession, call: Call, outcome: Outcome, background: str) -> CommandObservation:
-        running = outcome in (Outcome.IDLE, Outcome.EXPECTED, Outcome.INPUT)
-        exit_code = call.report.exit_code if call.report else None
+    def _observe(self, running: Running, outcome: Outcome) -> CommandObservation:
+        session, call, report = running.session, running.call, running.call.report
+        runs_on = outcome in (Outcome.IDLE, Outcome.EXPECTED, Outcome.INPUT)
+        exit_code = report.exit_code if report else None
         if outcome is Outcome.LOST or (outcome is Outcome.TIMEOUT and not call.finished):
             self._restart(session, "The shell did not come back from this command and was restarted")
             exit_code = None
         elif outcome is Outcome.LEFT:
             exit_code = self._left(session)
-        elif call.report and call.report.how == "lost":
+        elif report and report.how == "lost":
             self._notices.append(f"The working directory was gone; the command ran in {self._host.workdir}")
         with session.changed:
-            captured = call.capture.take(final=not running)
+            captured = call.capture.take(final=not runs_on)
         self._untidy |= outcome is not Outcome.FINISHED or (exit_code or 0) > LAST_PLAIN_CODE
-        if not running:
-            self._cwd = session.cwd
-            session.call, self._foreground = None, None
-        path = self._output_path(running=running) if captured.omitted_bytes else None
+        if not runs_on:
+            self._cwd, session.call, self._running = session.cwd, None, None
+        background, self._background = self._background, ""
         return CommandObservation(
             command=call.command,
             output=session.own_output(captured.text, call),
-            exit_code=None if running or outcome is Outcome.TIMEOUT else exit_code,
-            cwd=self._cwd if running else session.cwd,
+            exit_code=None if runs_on or outcome is Outcome.TIMEOUT else exit_code,
+            cwd=self._cwd,
             session=self.name,
             timed_out=outcome is Outcome.TIMEOUT,
-            running=running,
+            running=runs_on,
             waiting_for_input=outcome is Outcome.INPUT,
             truncated=captured.omitted_bytes > 0,
             output_bytes=captured.output_bytes,
             omitted_bytes=captured.omitted_bytes,
-            output_path=path,
+            output_path=self._output_path(running=runs_on) if captured.omitted_bytes else None,
             notice=self._take_notice(),
             background_output=background,
         )
@@ -225,13 +233,11 @@ class Shell:
             self._notices.append(self._host.recover(session.failure))
         code = session.exit_code
         self._restart(session, "The shell ended" if code is None else f"The shell ended with code {code}")
-        if notice := self._host.take_notice():
-            self._notices.insert(0, notice)
         return code
 
-    def _nothing_runs(self, command: str, *, is_input: bool, background: str) -> CommandObservation:
-        notice = "Nothing is running, so nothing was typed" if is_input else "Nothing is running"
-        self._notices.append(notice)
+    def _nothing_runs(self, command: str, *, is_input: bool) -> CommandObservation:
+        self._notices.append("Nothing is running, so nothing was typed" if is_input else "Nothing is running")
+        background = self._session.take_background() if self._session else ""
         return CommandObservation(
             command=command, output="", exit_code=None, cwd=self._cwd, session=self.name,
             notice=self._take_notice(), background_output=background,
@@ -247,6 +253,8 @@ class Shell:
         )
 
     def _take_notice(self) -> str | None:
+        if notice := self._host.take_notice():
+            self._notices.insert(0, notice)
         notices, self._notices = self._notices, []
         return "; ".join(notices) or None
 
@@ -254,7 +262,7 @@ class Shell:
 
     def _ready(self) -> ShellSession:
         """The live session; a new one when there is none."""
-        if self._session is not None and not self._session.alive and self._session.call is None:
+        if self._session is not None and not self._session.alive and self._running is None:
             self._restart(self._session, "The shell had ended and was started again")
         if self._session is None:
             self._session = self._open()
@@ -263,15 +271,12 @@ class Shell:
     def _open(self) -> ShellSession:
         options = self._options
         directory = f"{self._host.state_dir}/{self.name_part()}-{secrets.token_hex(4)}"
-        session = ShellSession(
+        return ShellSession(
             lambda argv, *, tty, env: self._host.channel(argv, tty=tty, env=env, user=options.user),
             directory,
             mark=self._mark, home=self._host.workdir, workdir=self._cwd, env=options.env,
             restored=self._restored, on_overflow=self._spool_for,
         )  # fmt: skip
-        if notice := self._host.take_notice():
-            self._notices.append(notice)
-        return session
 
     def name_part(self) -> str:
         """The session's name as part of a path: letters and digits only."""
@@ -296,7 +301,7 @@ class Shell:
         return ""
 
     def _snippet(self, body: bytes, limit_bytes: int = 65536) -> CallOutcome:
-        return self._host.snippet(body, user=self._options.user, limit_bytes=limit_bytes)
+        return self._host.snippet(body, user=self._options.user, limit_bytes=limit_bytes, timeout_s=SNIPPET_S)
 
     def _spool_for(self, nonce: str) -> Callable[[bytes], None]:
         path = f"/tmp/ohsandbox-output-{nonce[:8]}.log"  # noqa: S108 - in the sandbox, private by umask

@@ -24,6 +24,8 @@ from ohsandbox.runtime.files import error_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from typing_extensions import Buffer
+
     from ohsandbox.runtime.channel import Channel
 
 
@@ -190,8 +192,8 @@ class _Writer(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: object) -> int:
-        view = memoryview(data)  # type: ignore[arg-type] - tarfile hands bytes
+    def write(self, data: Buffer) -> int:
+        view = memoryview(data)
         self._channel.write(view)
         return len(view)
 

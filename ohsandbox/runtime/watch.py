@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.runtime.terminal import clean
 
@@ -38,6 +38,14 @@ class Outcome(Enum):
     """The shell waits for its next command and never reported this one."""
 
 
+class Wait(NamedTuple):
+    """How long, and for what."""
+
+    timeout_s: float | None = None
+    idle_timeout_s: float | None = None
+    expect: str | None = None
+
+
 class Watch:
     """One wait. Made anew for each `execute`."""
 
@@ -46,23 +54,21 @@ class Watch:
         shell: ShellSession,
         call: Call,
         probe: Callable[[], str],
+        wait: Wait,
         *,
-        timeout_s: float | None,
-        idle_timeout_s: float | None = None,
-        expect: str | None = None,
         ignore_input: bool = False,
     ) -> None:
         """probe() says what the terminal's foreground does: 'idle', 'input', 'busy' or 'gone'."""
         self._shell, self._call, self._probe = shell, call, probe
-        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._idle_timeout_s = idle_timeout_s
-        self._expect = re.compile(expect.encode()) if expect is not None else None
+        self._deadline = None if wait.timeout_s is None else time.monotonic() + wait.timeout_s
+        self._idle_timeout_s = wait.idle_timeout_s
+        self._expect = re.compile(wait.expect) if wait.expect is not None else None
         self._ignore_input = ignore_input
         self._size = -1
         self._verdict = ""
         self._recovered = False
 
-    def wait(self) -> Outcome:
+    def outcome(self) -> Outcome:
         """Block until one of the outcomes.
 
         Raises:
@@ -110,7 +116,7 @@ class Watch:
     def _matches(self) -> bool:
         if self._expect is None:
             return False
-        return bool(self._expect.search(clean(self._call.capture.last(EXPECT_BYTES)).encode("utf-8", "surrogateescape")))
+        return bool(self._expect.search(clean(self._call.capture.last(EXPECT_BYTES))))
 
     def _judge(self, verdict: str) -> Outcome | None:
         if verdict == "gone":

@@ -9,18 +9,20 @@ import time
 
 import pytest
 
-from ohsandbox.llm import LLM, ChatResponse, ModelCanceledError
+from ohsandbox.llm import LLM, ChatResponse, ModelCanceledError, OnEvent
 from ohsandbox.testing.provider import FakeProvider, error, text
 
 HI = [{"role": "user", "content": "hi"}]
 
 
-def in_thread(llm: LLM) -> tuple[threading.Thread, list[ChatResponse | BaseException]]:
+def in_thread(
+    llm: LLM, *, on_event: OnEvent | None = None
+) -> tuple[threading.Thread, list[ChatResponse | BaseException]]:
     outcome: list[ChatResponse | BaseException] = []
 
     def run() -> None:
         try:
-            outcome.append(llm.send(HI))
+            outcome.append(llm.send(HI, on_event=on_event))
         except BaseException as caught:  # noqa: BLE001 - handed to the test
             outcome.append(caught)
 
@@ -47,11 +49,13 @@ def test_cancel_ends_a_request_under_way(*, stream: bool) -> None:
 
 
 def test_cancel_ends_a_wait() -> None:
+    waiting = threading.Event()
     with FakeProvider(error(429, "slow", {"Retry-After": "300"}), text("never")) as provider:
         llm = LLM(provider.config())
-        thread, outcome = in_thread(llm)
-        provider.arrived.wait()
-        cancel_until_done(llm, thread)
+        thread, outcome = in_thread(llm, on_event=lambda _: waiting.set())
+        waiting.wait()
+        llm.cancel()
+        thread.join()
     assert isinstance(outcome[0], ModelCanceledError)
     assert len(provider.requests) == 1
 

@@ -158,25 +158,35 @@ def _negotiated(address: Address) -> Any:
     import docker  # noqa: PLC0415
     from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
 
-    api = docker.APIClient(
-        base_url=address.url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S
-    )
+    api = docker.APIClient(base_url=address.url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S)
     try:
         api.trust_env = False
-        answer = api.version(api_version=False)
-        version = answer.get("ApiVersion") if isinstance(answer, dict) else None
-        if not isinstance(version, str) or not re.fullmatch(r"[0-9]+\.[0-9]+", version):
-            raise EngineUnavailable(f"What answers at {address} is no Docker engine. Remedy: {NO_ENGINE_REMEDY}.")
-        if docker.utils.version_lt(version, MINIMUM):
-            raise EngineUnavailable(
-                f"The Docker engine at {address} is too old: it speaks API {version}, {MINIMUM} is needed. "
-                "Remedy: upgrade the engine (20.10 or newer)."
-            )
+        version = _version(api.version(api_version=False), address)
         api._version = version  # noqa: SLF001 - docker-py sets it in its constructor only
     except BaseException:
         api.close()
         raise
     return api
+
+
+def _version(answer: Any, address: Address) -> str:
+    """The API version in an engine's answer.
+
+    Raises:
+        EngineUnavailable: it is no engine, or too old for docker-py.
+    """
+    from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
+    from docker.utils import version_lt  # noqa: PLC0415
+
+    version = answer.get("ApiVersion") if isinstance(answer, dict) else None
+    if not isinstance(version, str) or not re.fullmatch(r"[0-9]+\.[0-9]+", version):
+        raise EngineUnavailable(f"What answers at {address} is no Docker engine. Remedy: {NO_ENGINE_REMEDY}.")
+    if version_lt(version, MINIMUM):
+        raise EngineUnavailable(
+            f"The Docker engine at {address} is too old: it speaks API {version}, {MINIMUM} is needed. "
+            "Remedy: upgrade the engine (20.10 or newer)."
+        )
+    return version
 
 
 def _within(seconds: float, address: Address, work: Any) -> Any:

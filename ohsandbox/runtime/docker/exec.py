@@ -27,16 +27,20 @@ MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 KILLED = 137
 """128 + SIGKILL: also what the engine reports for every exec of a container that it removed or killed (finding 5)."""
 
-HELLO_SCRIPT = 'read -r go;printf "%s %s\\n" NONCE $$;exec "$@"'
+HELLO_SCRIPT = 'read -r go;printf "%s %s\\n" NONCE $$;GO exec "$@"'
 """Says nothing before we write: docker-py loses bytes that arrive together with the HTTP header."""
 
 CHECK_SCRIPT = (
     "read -r go;f=;while read -r k v;do case $k in CapEff:|CapBnd:|NoNewPrivs:|Seccomp:|Uid:)"
     'f="$f $k${v%%[!0-9a-f]*}";;esac;done </proc/self/status;'
     'if [ -S /var/run/docker.sock ];then f="$f socket:1";fi;'
-    'printf "%s %s%s\\n" NONCE $$ "$f";unset f k v go;exec "$@"'
+    'printf "%s %s%s\\n" NONCE $$ "$f";GO unset f k v go;exec "$@"'
 )
 """HELLO_SCRIPT that also reports what the kernel says of the process: builtins only, so it costs 1 ms."""
+
+_WAIT_FOR_GO = "read -r go;"
+"""Without a terminal the process waits for a second newline: the engine copies its two streams by two threads, so that
+standard error written after the hello was seen to arrive before it. A terminal has one stream, and would echo."""
 
 KILL_SCRIPT = 'kill -9 "-$1" 2>/dev/null||kill -9 "$1" 2>/dev/null;:'
 """busybox's kill takes no `--`, so the negative number stands alone; dash and bash accept that after a signal."""
@@ -103,7 +107,8 @@ class Exec:
 
     def _engine_start(self) -> Any:
         start = self._start
-        script = (CHECK_SCRIPT if start.check else HELLO_SCRIPT).replace("NONCE", self._nonce)
+        script = CHECK_SCRIPT if start.check else HELLO_SCRIPT
+        script = script.replace("NONCE", self._nonce).replace("GO ", "" if start.tty else _WAIT_FOR_GO)
         try:
             with engine_errors("opening a process in the sandbox"):
                 self._id = self._create(("/bin/sh", "-c", script, "sh", *start.argv))
@@ -139,6 +144,8 @@ class Exec:
                 if not wire.recv_into(one_byte):
                     break
                 if (hello := greeting.feed(self.frames.feed(one_byte))) is not None:
+                    if not self._start.tty:
+                        wire.sendall(memoryview(b"\n"))
                     return Begun(wire, hello)
         except OSError:
             pass  # the engine reset the connection; what it said before that tells why

@@ -159,6 +159,8 @@ def engine_errors(doing: str) -> Iterator[None]:
     except OhsandboxError:
         raise
     except foreign_errors() as error:
+        if (response := getattr(error, "response", None)) is not None:
+            response.close()  # docker-py leaves a streamed answer open when it raises
         raise translate(error, doing=doing) from error
 
 

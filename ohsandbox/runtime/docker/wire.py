@@ -9,7 +9,10 @@ import ssl
 import threading
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 POLL_MS = 1000
 _RECORD_BYTES = 16 * 1024
@@ -59,9 +62,9 @@ class Wire(ABC):
 class SocketWire(Wire):
     """A Unix or TCP socket."""
 
-    def __init__(self, sock: socket.socket, *, owner: Any) -> None:
+    def __init__(self, sock: socket.socket, *, holders: Sequence[Any]) -> None:
         self._sock = sock
-        self._owner = owner  # the HTTP response: garbage collecting it would close the socket
+        self._holders = holders  # docker-py's reader and HTTP response: the socket lives until each is closed
         sock.settimeout(None)  # docker-py leaves its 60 s HTTP timeout on it (finding 8)
 
     def fileno(self) -> int:
@@ -88,10 +91,9 @@ class SocketWire(Wire):
         """See `Wire.close`."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError):
-            self._owner.close()
-        with contextlib.suppress(OSError):
-            self._sock.close()
+        for holder in (*self._holders, self._sock):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                holder.close()
 
 
 class TlsWire(SocketWire):
@@ -99,8 +101,8 @@ class TlsWire(SocketWire):
 
     _sock: ssl.SSLSocket
 
-    def __init__(self, sock: ssl.SSLSocket, *, owner: Any) -> None:
-        super().__init__(sock, owner=owner)
+    def __init__(self, sock: ssl.SSLSocket, *, holders: Sequence[Any]) -> None:
+        super().__init__(sock, holders=holders)
         sock.settimeout(0)
         self._arrived = bytearray()
         self._broken: ssl.SSLError | None = None
@@ -191,9 +193,9 @@ class SshWire(Wire):
     CHUNK_BYTES = 32 * 1024
     """An SSH window takes no more at once; also what dial-stdio copies by."""
 
-    def __init__(self, channel: SshChannel, *, owner: Any) -> None:
+    def __init__(self, channel: SshChannel, *, holders: Sequence[Any]) -> None:
         self._channel = channel
-        self._owner = owner
+        self._holders = holders
         channel.settimeout(None)
 
     def fileno(self) -> int:
@@ -227,13 +229,15 @@ class SshWire(Wire):
 
 def wrap(raw: Any) -> Wire:
     """The wire for what docker-py's exec_start(socket=True) returned: a SocketIO, an SSLSocket, a paramiko channel."""
-    owner = getattr(raw, "_response", None)
+    response = getattr(raw, "_response", None)
+    body = getattr(response, "raw", None)  # closing `response` itself would put the dead connection back into the pool
+    holders = (body, getattr(getattr(body, "_fp", None), "fp", None), raw)
     if hasattr(raw, "recv_ready"):
-        return SshWire(raw, owner=owner)
+        return SshWire(raw, holders=holders)
     sock = getattr(raw, "_sock", raw)
     if isinstance(sock, ssl.SSLSocket):
-        return TlsWire(sock, owner=owner)
-    return SocketWire(sock, owner=owner)
+        return TlsWire(sock, holders=holders)
+    return SocketWire(sock, holders=holders)
 
 
 def swallowed(raw: Any) -> bytes:

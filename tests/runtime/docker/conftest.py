@@ -94,7 +94,7 @@ def image(engine: Engine) -> Iterator[Callable[..., str]]:
         try:
             engine.api.start(container)
             engine.api.wait(container)
-            engine.api.commit(container, repository=tag, changes="\n".join(changes or []))
+            engine.api.commit(container, repository=tag, changes="\n".join(changes or ["LABEL ohsandbox.test=1"]))
         finally:
             engine.api.remove_container(container, force=True)
         made.append(tag)

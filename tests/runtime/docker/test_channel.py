@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,10 +18,7 @@ from ohsandbox.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 pytestmark = pytest.mark.docker
 Sandbox = "Callable[..., DockerRuntime]"
@@ -107,11 +105,10 @@ def test_writing_to_an_ended_process_is_a_broken_pipe(runtime: Any) -> None:
     with runtime.open_channel(["true"]) as channel:
         assert channel.wait(10) == 0
         with pytest.raises(BrokenPipeError):
-            for _ in range(100):
-                channel.write(b"x" * 100_000)
+            channel.write(b"x" * 10_000_000)
 
 
-def test_a_missing_program_is_127_and_one_that_may_not_run_126(runtime: Any, sh: Any) -> None:
+def test_a_missing_program_is_127_and_one_that_may_not_run_126(runtime: Any) -> None:
     for argv, code in ((["nosuch"], 127), (["/etc/passwd"], 126)):
         with runtime.open_channel(argv) as channel:
             assert channel.wait(10) == code
@@ -142,7 +139,7 @@ def test_what_no_kernel_takes_is_refused(sandbox: Any, argv: list[str]) -> None:
         runtime.open_channel(argv)
 
 
-def test_sixteen_arguments_of_64_kib_pass(runtime: Any, sh: Any) -> None:
+def test_sixteen_arguments_of_64_kib_pass(runtime: Any) -> None:
     with runtime.open_channel(["sh", "-c", 'echo $#; echo "${#16}"', "sh", *["x" * 65536] * 16]) as channel:
         heard = b""
         while chunks := channel.read(10):
@@ -152,12 +149,12 @@ def test_sixteen_arguments_of_64_kib_pass(runtime: Any, sh: Any) -> None:
 
 def test_a_container_removed_behind_our_back_is_gone_not_137(sandbox: Any, engine: Engine) -> None:
     runtime = sandbox()
-    channel = runtime.open_channel(["sh", "-c", "echo partial; sleep 100"])
-    assert channel.read(10)
-    engine.api.remove_container(runtime.id, force=True)
-    assert channel.read(10) == []
-    with pytest.raises(SandboxGone, match="No such container"):
-        channel.wait(10)
+    with runtime.open_channel(["sh", "-c", "echo partial; sleep 100"]) as channel:
+        assert channel.read(10)
+        engine.api.remove_container(runtime.id, force=True)
+        assert channel.read(10) == []
+        with pytest.raises(SandboxGone, match="No such container"):
+            channel.wait(10)
     with pytest.raises(SandboxGone):
         runtime.open_channel(["true"])
     assert not runtime.is_alive()
@@ -166,10 +163,10 @@ def test_a_container_removed_behind_our_back_is_gone_not_137(sandbox: Any, engin
 def test_a_stopped_container_is_unavailable_and_revived_with_its_files(sandbox: Any, engine: Engine, sh: Any) -> None:
     runtime = sandbox()
     sh(runtime, "echo kept >/root/file")
-    channel = runtime.open_channel(["sleep", "100"])
-    engine.api.stop(runtime.id, timeout=0)
-    with pytest.raises(SandboxUnavailable, match="was killed"):
-        channel.wait(10)
+    with runtime.open_channel(["sleep", "100"]) as channel:
+        engine.api.stop(runtime.id, timeout=0)
+        with pytest.raises(SandboxUnavailable, match="was killed"):
+            channel.wait(10)
     with pytest.raises(SandboxUnavailable, match="start it again"):
         runtime.open_channel(["true"])
     assert "was started again: files are kept" in runtime._revive()
@@ -189,7 +186,7 @@ def test_a_paused_container_is_an_error_that_says_paused(sandbox: Any, engine: E
         engine.api.unpause(runtime.id)
 
 
-def test_an_out_of_memory_kill_of_the_whole_container_is_told(sandbox: Any) -> None:
+def test_an_out_of_memory_kill_of_the_whole_container_is_told() -> None:
     from ohsandbox.runtime.docker.container import how_it_ended  # noqa: PLC0415
 
     assert how_it_ended({"OOMKilled": True, "ExitCode": 137}) == "was killed because it ran out of memory"
@@ -206,11 +203,11 @@ def test_a_command_over_the_memory_limit_dies_and_the_sandbox_lives(sandbox: Any
 
 
 def test_channels_leave_neither_descriptors_nor_threads(runtime: Any, sh: Any) -> None:
-    import os  # noqa: PLC0415
-
-    sh(runtime, ":")
-    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(15):  # until docker-py's pool of ten idle connections is full
+        sh(runtime, ":")
+    before = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
     for _ in range(10):
         sh(runtime, ":")
-    after = len(os.listdir("/proc/self/fd")), threading.active_count()
-    assert after == before
+    after = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+    assert after[0] <= before[0] + 1
+    assert after[1] == before[1]

@@ -8,18 +8,18 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ohsandbox.errors import EngineUnavailable, UsageError
-from ohsandbox.runtime.docker.engine import Engine, connect, find
-from ohsandbox.runtime.docker.exec import Exec, Start
 from ohsandbox.runtime.docker.channel import DockerChannel
+from ohsandbox.runtime.docker.engine import connect, find
+from ohsandbox.runtime.docker.exec import Exec, Start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 Serve = "Callable[[bytes | None], str]"
 
@@ -57,7 +57,9 @@ def fake_engine(tmp_path: Path) -> Iterator[Callable[[bytes | None], str]]:
 
 
 def http(body: bytes) -> bytes:
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
     return head.encode() + body
 
 
@@ -132,17 +134,20 @@ def docker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_the_current_context_is_followed(docker_config: Path) -> None:
+@pytest.mark.usefixtures("docker_config")
+def test_the_current_context_is_followed() -> None:
     address = find({})
     assert (address.url, address.source) == ("tcp://10.9.8.7:2376", "context 'other'")
     assert not address.is_local
 
 
-def test_docker_host_beats_the_context(docker_config: Path) -> None:
+@pytest.mark.usefixtures("docker_config")
+def test_docker_host_beats_the_context() -> None:
     assert find({"DOCKER_HOST": "unix:///x", "DOCKER_CONTEXT": "other"}).url == "unix:///x"
 
 
-def test_a_context_that_is_not_there_is_never_the_default_engine(docker_config: Path) -> None:
+@pytest.mark.usefixtures("docker_config")
+def test_a_context_that_is_not_there_is_never_the_default_engine() -> None:
     with pytest.raises(UsageError, match="'gone' is not there"):
         find({"DOCKER_CONTEXT": "gone"})
 
@@ -184,7 +189,9 @@ def _accept_tls(listener: socket.socket, context: ssl.SSLContext) -> None:
         threading.Thread(target=_relay_tls, args=(plain, context), daemon=True).start()
 
 
-def _relay_tls(plain: socket.socket, context: ssl.SSLContext) -> None:
+def _relay_tls(  # noqa: C901 - one loop over both directions
+    plain: socket.socket, context: ssl.SSLContext
+) -> None:
     """Through memory buffers: OpenSSL objects are not used from two threads."""
     import select  # noqa: PLC0415
 
@@ -208,7 +215,7 @@ def _relay_tls(plain: socket.socket, context: ssl.SSLContext) -> None:
                     while True:
                         clear = tls.read(65536)
                         if not clear:
-                            raise ssl.SSLZeroReturnError
+                            raise ssl.SSLZeroReturnError  # noqa: TRY301
                         engine.sendall(clear)
                 except ssl.SSLWantReadError:
                     pass
@@ -227,7 +234,7 @@ def _relay_tls(plain: socket.socket, context: ssl.SSLContext) -> None:
 
 @pytest.mark.docker
 def test_a_channel_over_tls_moves_megabytes_both_ways_and_half_closes(
-    engine: Engine, tls_front: int, certificates: Path, foreign: Callable[..., str]
+    tls_front: int, certificates: Path, foreign: Callable[..., str]
 ) -> None:
     secure = connect(
         {"DOCKER_HOST": f"tcp://127.0.0.1:{tls_front}", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(certificates)}

@@ -27,14 +27,19 @@ from ohsandbox.errors import (
 from ohsandbox.runtime.docker.failures import engine_errors, start_error, translate
 
 EXEC = "OCI runtime exec failed: exec failed: unable to start container process: "
-CREATE = "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: "
+CREATE = (
+    "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: "
+)
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
         ("unable to find user nosuch: no matching entries in passwd file\r\n", UnknownUserError),
-        (EXEC + 'chdir to cwd ("/x") set in config.json failed: no such file or directory: unknown', WorkdirMissingError),
+        (
+            EXEC + 'chdir to cwd ("/x") set in config.json failed: no such file or directory: unknown',
+            WorkdirMissingError,
+        ),
         (EXEC + 'chdir to cwd ("/etc/passwd") set in config.json failed: not a directory', WorkdirNotADirectoryError),
         (EXEC + 'chdir to cwd ("/root") set in config.json failed: permission denied: unknown', UsageError),
         (EXEC + 'exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown', ImageUnavailable),
@@ -60,7 +65,7 @@ def test_an_unknown_user_and_a_missing_workdir_are_also_their_builtins() -> None
 
 
 def api_error(status: int, text: str, kind: type[Any] = docker.errors.APIError) -> Exception:
-    response = SimpleNamespace(status_code=status, url="http+docker://localhost", reason="")
+    response = SimpleNamespace(status_code=status, url="http+docker://localhost", reason="", close=lambda: None)
     error: Exception = kind("failed", response=response, explanation=text)
     return error
 

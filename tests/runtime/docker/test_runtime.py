@@ -5,7 +5,6 @@ import stat
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +16,7 @@ from ohsandbox.runtime.docker.spec import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ohsandbox.runtime.docker.engine import Engine
 
@@ -50,7 +50,7 @@ def test_starting_and_closing_twice_is_fine(engine: Engine) -> None:
     assert lease.all_ids() == []
 
 
-def test_a_name_that_is_taken_is_a_usage_error_and_leaves_the_other_alone(sandbox: Any, engine: Engine) -> None:
+def test_a_name_that_is_taken_is_a_usage_error_and_leaves_the_other_alone(sandbox: Any) -> None:
     first = sandbox("ohsandbox-base:busybox", name="ohsandbox-test-taken")
     with pytest.raises(UsageError, match="already in use"):
         DockerRuntime("ohsandbox-base:busybox", name="ohsandbox-test-taken").start()

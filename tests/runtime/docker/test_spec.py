@@ -38,7 +38,16 @@ def test_the_create_call_is_exactly_the_golden_one(name: str, changes: dict[str,
 @pytest.mark.parametrize("changes", [{}, {"profile": "mapped", "workspace": "/w"}, {"network": "open"}])
 def test_nothing_that_opens_the_host_is_ever_sent(changes: dict[str, Any]) -> None:
     config = sent(**changes)["HostConfig"]
-    forbidden = {"Devices", "DeviceRequests", "PidMode", "UTSMode", "VolumesFrom", "PublishAllPorts", "GroupAdd", "Binds"}
+    forbidden = {
+        "Devices",
+        "DeviceRequests",
+        "PidMode",
+        "UTSMode",
+        "VolumesFrom",
+        "PublishAllPorts",
+        "GroupAdd",
+        "Binds",
+    }
     assert not forbidden & set(config)
     assert config["Privileged"] is False
     assert config["IpcMode"] == config["CgroupnsMode"] == "private"
@@ -54,13 +63,16 @@ def test_an_architecture_without_our_filter_gets_the_engines() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["python:3.12", "ghcr.io/owner/name:tag", "localhost:5000/a/b", "a@sha256:" + "f" * 64, "a__b/c-d.e", "0" * 12]
+    "name",
+    ["python:3.12", "ghcr.io/owner/name:tag", "localhost:5000/a/b", "a@sha256:" + "f" * 64, "a__b/c-d.e", "0" * 12],
 )
 def test_image_names_pass(name: str) -> None:
     assert spec.image_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["UPPER/x", "a b", "", "--help", "a" * 300, "../etc", "a:", "a\n", "http://a/b", "a//b"])
+@pytest.mark.parametrize(
+    "name", ["UPPER/x", "a b", "", "--help", "a" * 300, "../etc", "a:", "a\n", "http://a/b", "a//b"]
+)
 def test_a_bad_image_name_is_refused_without_an_engine(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/never-asked.sock")
     with pytest.raises(UsageError, match="is no image name"):
@@ -107,7 +119,15 @@ def test_a_workdir_in_a_kernel_file_system_is_not_sane(workdir: str | None, sane
 
 
 def test_hostile_variables_of_an_image_are_named() -> None:
-    env = ["PATH=/bin", "LD_PRELOAD=/x.so", "BASH_FUNC_ls%%=() { :; }", "ENV=/x", "PS1=$(x)", "JAVA_HOME=/jdk", "LANG=C"]
+    env = [
+        "PATH=/bin",
+        "LD_PRELOAD=/x.so",
+        "BASH_FUNC_ls%%=() { :; }",
+        "ENV=/x",
+        "PS1=$(x)",
+        "JAVA_HOME=/jdk",
+        "LANG=C",
+    ]
     assert spec.hostile_names(env) == ("BASH_FUNC_ls%%", "ENV", "LD_PRELOAD", "PS1")
 
 
@@ -139,7 +159,9 @@ def test_the_filter_opens_neither_io_uring_nor_foreign_socket_families() -> None
 
 
 def test_in_a_mapped_sandbox_every_call_with_a_mode_looks_at_it() -> None:
-    assert not {"chmod", "fchmod", "fchmodat", "open", "openat", "creat", "mknod", "mknodat", "openat2"} & allowed(0o4000)
+    assert not {"chmod", "fchmod", "fchmodat", "open", "openat", "creat", "mknod", "mknodat", "openat2"} & allowed(
+        0o4000
+    )
     assert allowed() - allowed(0o4000) == {
         "chmod", "fchmod", "fchmodat", "open", "openat", "creat", "mknod", "mknodat", "openat2",
     }  # fmt: skip

@@ -1,0 +1,160 @@
+"""The command in this process (`invoke`), in one of its own (`start`), and at a terminal (`at_terminal`)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from ohsandbox.cli.app import app
+from ohsandbox.cli.errors import DEBUG_VARIABLE, exit_code_of
+
+COMMAND = (sys.executable, "-m", "ohsandbox")
+NO_ENGINE = "unix:///nonexistent/docker.sock"
+TIMEOUT_S = 60.0
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Recorded(NamedTuple):
+    """What a terminal received."""
+
+    code: int
+    raw: bytes
+
+
+Invoke = Callable[..., Ended]
+Start = Callable[..., "subprocess.Popen[bytes]"]
+WriteScript = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the test's own; no key, model or debug flag of whoever runs it."""
+    directory = tmp_path / "home"
+    directory.mkdir()
+    for name in [*os.environ]:
+        if name.endswith("_API_KEY") or name.startswith("OHSANDBOX_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(directory))
+    monkeypatch.setenv(DEBUG_VARIABLE, "")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """Read before `home` clears the environment: fixtures of a session come first."""
+    return os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", NO_ENGINE)
+
+
+@pytest.fixture
+def invoke(capfd: pytest.CaptureFixture[str]) -> Invoke:
+    """Run a command in this process."""
+
+    def run(*arguments: str) -> Ended:
+        code = exit_code_of(lambda: app([*arguments], prog_name="ohsandbox", standalone_mode=False))
+        return Ended(code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a command in a process of its own; it is killed at the end of the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        started.append(subprocess.Popen([*COMMAND, *arguments], **pipes))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def write_script(tmp_path: Path) -> WriteScript:
+    """A scripted model's file from (text, command or None) pairs or whole turns; returns the model's name."""
+
+    def write(*turns: dict[str, Any] | tuple[str, str | None]) -> str:
+        path = tmp_path / "script.json"
+        path.write_text(json.dumps({"turns": [turn if isinstance(turn, dict) else _turn(*turn) for turn in turns]}))
+        return f"scripted:{path}"
+
+    return write
+
+
+def _turn(text: str, command: str | None) -> dict[str, Any]:
+    calls = [] if command is None else [{"name": "execute_bash", "arguments": {"command": command}}]
+    return {"content": text, "tool_calls": calls}
+
+
+@pytest.fixture
+def at_terminal() -> Callable[..., Recorded]:
+    """Run a command on a pseudo-terminal. Each of `answers` is (what to wait for, what to type then)."""
+
+    def run(*arguments: str, answers: Sequence[tuple[bytes, bytes]] = (), cwd: Path | None = None) -> Recorded:
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, cwd=cwd,
+            preexec_fn=lambda: _take_terminal(slave), start_new_session=True,  # noqa: PLW1509 - a fork is what it is
+        )  # fmt: skip
+        os.close(slave)
+        try:
+            return _record(process, master, list(answers))
+        finally:
+            os.close(master)
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    return run
+
+
+def _take_terminal(slave: int) -> None:
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, b"\x28\x00\x64\x00\x00\x00\x00\x00")
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+
+def _record(process: subprocess.Popen[bytes], master: int, answers: list[tuple[bytes, bytes]]) -> Recorded:
+    raw, seen = b"", 0
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        if select.select([master], [], [], 0.1)[0]:
+            try:
+                data = os.read(master, 65536)
+            except OSError:  # Linux: the last one on the other side has closed it
+                break
+            raw += data
+        elif process.poll() is not None:
+            break
+        if answers and (at := raw.find(answers[0][0], seen)) >= 0:
+            seen = at + len(answers[0][0])
+            os.write(master, answers.pop(0)[1])
+    return Recorded(process.wait(10), raw)

@@ -1,0 +1,70 @@
+import pytest
+
+from ohsandbox import errors
+from ohsandbox.cli.errors import DEBUG_VARIABLE, Terminated, code_of, exit_code_of, line_of
+from tests.cli.conftest import Invoke
+
+
+def _raise(error: BaseException) -> int:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.OhsandboxError("x"), 1),
+        (errors.UsageError("x"), 2),
+        (errors.ConversationOpenError("x"), 3),
+        (errors.EngineUnavailable("x"), 4),
+        (errors.ImageUnavailable("x"), 4),
+        (errors.ModelError("x"), 5),
+        (RuntimeError("x"), 1),
+        (KeyboardInterrupt(), 130),
+        (Terminated(), 143),
+    ],
+)
+def test_each_error_has_the_exit_code_of_the_architecture(error: BaseException, code: int) -> None:
+    assert code_of(error) == code
+    assert exit_code_of(lambda: _raise(error)) == code
+
+
+def test_an_error_is_one_line_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code_of(lambda: _raise(errors.UsageError("first\nsecond \x1b[31mred\x07")))
+    assert capsys.readouterr().err == "ohsandbox: first second red\u2407\n"
+
+
+def test_debug_shows_the_traceback_before_the_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DEBUG_VARIABLE, "1")
+    exit_code_of(lambda: _raise(errors.UsageError("wrong")))
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback (most recent call last)")
+    assert err.endswith("ohsandbox: wrong\n")
+
+
+def test_the_debug_option_works_before_and_behind_the_command(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in (["--debug", "run", "--autoresume"], ["run", "--autoresume", "--debug"]):
+        monkeypatch.setenv(DEBUG_VARIABLE, "")
+        assert "Traceback" in invoke(*arguments).err
+
+
+def test_a_fault_of_ours_says_so_and_how_to_see_more() -> None:
+    assert line_of(ZeroDivisionError("division by zero")) == (
+        "ZeroDivisionError: division by zero. This is a fault of ohsandbox; --debug shows where."
+    )
+
+
+def test_a_usage_error_names_the_command_to_ask(invoke: Invoke) -> None:
+    ended = invoke("run", "--zzz")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == "ohsandbox: No such option: --zzz. Try `ohsandbox run --help`.\n"
+
+
+def test_an_unknown_command_is_a_usage_error(invoke: Invoke) -> None:
+    assert invoke("nonsense").code == 2
+
+
+def test_the_result_of_a_command_is_its_exit_code() -> None:
+    assert exit_code_of(lambda: 7) == 7
+    assert exit_code_of(lambda: None) == 0

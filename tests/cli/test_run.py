@@ -1,0 +1,120 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Invoke, WriteScript
+
+BAD_IMAGES = ["UPPER/x", "a b", "", "--help", "a" * 300, "../etc"]
+
+
+def test_without_a_model_the_line_names_flag_setting_and_variable(invoke: Invoke) -> None:
+    ended = invoke("run", "task")
+    assert ended.code == 2
+    for remedy in ("--model", '"model"', "settings.json", "OHSANDBOX_MODEL"):
+        assert remedy in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_without_a_key_the_line_names_flag_setting_and_variable(invoke: Invoke) -> None:
+    ended = invoke("run", "task", "--model", "anthropic/claude-sonnet-4-5")
+    assert ended.code == 2
+    for remedy in ("ANTHROPIC_API_KEY", '"api_key"', "--api-key"):
+        assert remedy in ended.err
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("name", BAD_IMAGES)
+def test_a_bad_image_name_is_refused_before_any_engine_is_asked(invoke: Invoke, name: str) -> None:
+    assert invoke("run", "task", "--model", "scripted:demo", "--image", name).code == 2
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_without_an_engine_the_line_names_both_remedies_and_nothing_is_left(invoke: Invoke, home: Path) -> None:
+    ended = invoke("run", "task", "--model", "scripted:demo")
+    assert ended.code == 4
+    assert "start the engine" in ended.err
+    assert "--runtime cli" in ended.err
+    assert not (home / ".ohsandbox" / "conversations").exists()
+
+
+def test_autoresume_is_refused_rather_than_ignored(invoke: Invoke) -> None:
+    ended = invoke("run", "--autoresume", "task")
+    assert ended.code == 2
+    assert "--autoresume" in ended.err
+
+
+@pytest.mark.parametrize("options", [["--network", "none"], ["--keep"], ["--attach", "x"], ["--image", "x"]])
+def test_what_only_a_container_can_do_is_refused_on_the_host(invoke: Invoke, options: list[str]) -> None:
+    assert invoke("run", "task", "--model", "scripted:demo", "--runtime", "cli", *options).code == 2
+
+
+def test_a_key_on_the_command_line_is_warned_of_and_never_shown(invoke: Invoke, write_script: WriteScript) -> None:
+    model = write_script(("hello", None))
+    ended = invoke("run", "hi", "--model", model, "--runtime", "cli", "--no-tui", "--api-key", "sk-canary-1234")
+    assert ended.code == 0
+    assert "--api-key is visible" in ended.err
+    assert "canary" not in ended.out + ended.err
+
+
+def test_an_answer_in_words_is_exit_code_0(invoke: Invoke, write_script: WriteScript, tmp_path: Path) -> None:
+    model = write_script(("looking", "echo marker-$((6*7))"), ("It is\ntwo lines.", None))
+    ended = invoke("run", "hi", "--model", model, "--runtime", "cli", "--no-tui", "--workspace", str(tmp_path))
+    assert ended.code == 0
+    assert "WARNING: CLIRuntime runs commands on THIS HOST" in ended.err
+    assert "call     $ echo marker-$((6*7))" in ended.out
+    assert "marker-42" in ended.out
+    assert "answer   It is" in ended.out
+    assert "answer   two lines." in ended.out
+    assert "\x1b" not in ended.out
+
+
+def test_a_failing_model_is_exit_code_5_and_the_last_line(invoke: Invoke, write_script: WriteScript) -> None:
+    model = write_script(("looking", "echo one"), {"content": "?", "expect": "two"})
+    ended = invoke("run", "hi", "--model", model, "--runtime", "cli", "--no-tui")
+    assert ended.code == 5
+    assert ended.err.splitlines()[-1].startswith("ohsandbox: Turn 2 of")
+
+
+def test_a_limit_that_is_reached_is_exit_code_1(invoke: Invoke, write_script: WriteScript) -> None:
+    model = write_script(*[("again", "true")] * 3)
+    ended = invoke("run", "hi", "--model", model, "--runtime", "cli", "--no-tui", "--max-iterations", "2")
+    assert ended.code == 1
+    assert "max_iterations" in ended.err
+
+
+def test_the_command_to_look_at_the_conversation_is_told_and_works(
+    invoke: Invoke, write_script: WriteScript, home: Path
+) -> None:
+    ended = invoke("run", "hi", "--model", write_script(("hello", None)), "--runtime", "cli", "--no-tui")
+    (log,) = (home / ".ohsandbox" / "conversations").glob("*/sdk_events.jsonl")
+    assert f"python3 -m json.tool --json-lines {log} | less" in ended.out
+    assert [json.loads(line)["type"] for line in log.read_text().splitlines()][-1] == "status_update"
+
+
+def test_settings_name_the_model_and_a_flag_wins(invoke: Invoke, write_script: WriteScript, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({"model": write_script(("from settings", None))}))
+    named = ["--settings", str(settings), "--runtime", "cli", "--no-tui"]
+    assert "from settings" in invoke("run", "hi", *named).out
+    assert "merge" in invoke("run", "hi", *named, "--model", "scripted:demo", "--max-iterations", "2").out
+
+
+def test_the_environment_names_the_model_where_nothing_else_does(
+    invoke: Invoke, write_script: WriteScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OHSANDBOX_MODEL", write_script(("from the environment", None)))
+    assert "from the environment" in invoke("run", "hi", "--runtime", "cli", "--no-tui").out
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"modle": "x"}', '{"max_iterations": "many"}'])
+def test_a_malformed_settings_file_is_a_usage_error(invoke: Invoke, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(content)
+    ended = invoke("run", "hi", "--settings", str(path))
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
+def test_home_that_is_not_set_is_a_usage_error(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    assert invoke("run", "hi", "--model", "scripted:demo", "--runtime", "cli").code == 2

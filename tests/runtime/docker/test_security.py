@@ -1,0 +1,166 @@
+"""Asserted from inside, with positive controls where a denial could have another reason."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker import lease, selfcheck
+from ohsandbox.runtime.docker.mounts import vet
+from ohsandbox.runtime.docker.seccomp import profile_json
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.docker.engine import Engine
+
+PROBE = Path(__file__).parent / "probe.c"
+
+
+@pytest.mark.docker
+def test_capabilities_are_exactly_the_six(sandbox: Any, sh: Any) -> None:
+    status = sh(sandbox(), "cat /proc/self/status").out
+    assert "CapEff:\t00000000000000eb" in status
+    assert "CapBnd:\t00000000000000eb" in status
+    assert "NoNewPrivs:\t1" in status
+    assert "Seccomp:\t2" in status
+
+
+@pytest.mark.docker
+def test_an_ordinary_user_has_no_capability_and_gets_none(sandbox: Any, sh: Any) -> None:
+    runtime = sandbox("ohsandbox-base:nonroot")
+    assert "CapEff:\t0000000000000000" in sh(runtime, "cat /proc/self/status").out
+    sh(runtime, "cp /usr/bin/id /tmp/suid && chmod 4755 /tmp/suid", user="root")
+    assert "euid" not in sh(runtime, "/tmp/suid").out
+
+
+@pytest.mark.docker
+def test_kernel_settings_are_not_writable(sandbox: Any, sh: Any) -> None:
+    runtime = sandbox()
+    for path in (
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sysrq-trigger",
+        "/sys/kernel/mm/ksm/run",
+        "/proc/sys/vm/swappiness",
+    ):
+        assert sh(runtime, f"echo 1 >{path}").code != 0
+    assert sh(runtime, "mount -t tmpfs x /mnt; unshare -m true; chroot / true").code != 0
+
+
+@pytest.mark.docker
+def test_the_engines_socket_is_not_there(sandbox: Any, sh: Any) -> None:
+    found = sh(sandbox(), "ls /var/run/docker.sock /run/docker.sock; find / -xdev -type s 2>/dev/null")
+    assert found.out == ""
+
+
+@pytest.mark.docker
+def test_without_a_network_there_is_only_the_loopback(sandbox: Any, sh: Any) -> None:
+    runtime = sandbox()
+    names = [line.split(":")[0].strip() for line in sh(runtime, "cat /proc/net/dev").out.splitlines()[2:]]
+    assert names == ["lo"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for host in ("127.0.0.1", "172.17.0.1", "169.254.169.254", "10.0.0.1"):
+            assert sh(runtime, f"bash -c 'exec 3<>/dev/tcp/{host}/{server.getsockname()[1]}'").code != 0
+    assert sh(runtime, "getent hosts example.org").code != 0
+
+
+@pytest.mark.docker
+def test_an_exec_is_never_privileged_and_has_the_configured_user(sandbox: Any, engine: Engine) -> None:
+    runtime = sandbox("ohsandbox-base:nonroot")
+    with runtime.open_channel(["sleep", "100"]) as channel:
+        exec_id = engine.api.inspect_container(runtime.id)["ExecIDs"][0]
+        config = engine.api.exec_inspect(exec_id)["ProcessConfig"]
+        channel.kill()
+    assert config["privileged"] is False
+    assert config["user"] == "agent"
+
+
+@pytest.mark.docker
+def test_a_sandbox_that_is_weaker_than_asked_is_refused(sandbox: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = sandbox()
+    real = selfcheck.verdict
+    monkeypatch.setattr(selfcheck, "verdict", lambda facts, plan: real({**facts, "NoNewPrivs": "0"}, plan))
+    with pytest.raises(SandboxUnavailable, match="not as strict as asked: NoNewPrivs is '0'"):
+        runtime.open_channel(["true"])
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc to build the system-call probe")
+    program = tmp_path_factory.mktemp("probe") / "probe"
+    subprocess.run(["gcc", "-static", "-o", program, PROBE], check=True)
+    program.parent.chmod(0o755)
+    return program
+
+
+@pytest.mark.docker
+def test_our_filter_denies_all_that_the_engines_default_denies(engine: Engine, probe: Path) -> None:
+    def denied(*options: str) -> set[str]:
+        body = {
+            "Image": "ohsandbox-base:busybox", "Entrypoint": ["/probe"],
+            "HostConfig": {
+                "NetworkMode": "none", "CapDrop": ["ALL"], "SecurityOpt": list(options), "Binds": [f"{probe}:/probe:ro"],
+            },
+        }  # fmt: skip
+        container = engine.api.create_container_from_config(body, None)["Id"]
+        try:
+            engine.api.start(container)
+            engine.api.wait(container)
+            return {line.split(":")[0] for line in engine.api.logs(container).decode().split()}
+        finally:
+            engine.api.remove_container(container, force=True)
+
+    default = denied()
+    assert len(default) > len(denied("seccomp=unconfined"))
+    assert not default - denied(f"seccomp={profile_json()}")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "home"
+    for name in (".ssh", ".aws", ".docker", ".config/gh", "project"):
+        (directory / name).mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(directory))
+    return directory
+
+
+@pytest.mark.parametrize(
+    "place", ["/", "/etc", "/etc/ssl", "/proc", "/sys", "/dev", "/var/run", "/usr/lib", "/var/lib", "/tmp", "/home"]
+)
+def test_a_system_directory_is_no_workspace(place: str) -> None:
+    with pytest.raises(UsageError, match="refused"):
+        vet(place)
+
+
+@pytest.mark.parametrize("name", ["", ".ssh", ".aws", ".docker", ".config", ".config/gh"])
+def test_neither_home_nor_its_secrets_are_a_workspace(name: str, home: Path) -> None:
+    with pytest.raises(UsageError, match="refused"):
+        vet(home / name)
+    (home / "project" / "link").symlink_to(home / name)
+    with pytest.raises(UsageError, match="refused"):
+        vet(home / "project" / "link")
+
+
+def test_the_state_directory_and_what_holds_it_are_no_workspace() -> None:
+    for place in (lease.subdirectory("leases"), lease.state_dir(), lease.state_dir().parent):
+        with pytest.raises(UsageError, match="refused"):
+            vet(place)
+
+
+def test_a_socket_or_a_missing_directory_is_no_workspace(home: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(home / "s"))
+        with pytest.raises(UsageError, match="no directory"):
+            vet(home / "s")
+    with pytest.raises(UsageError, match="make it first"):
+        vet(home / "nosuch")
+    assert not (home / "nosuch").exists()
+
+
+def test_a_project_is_a_workspace(home: Path) -> None:
+    assert vet(home / "project") == str((home / "project").resolve())
