@@ -71,13 +71,18 @@ class DockerChannel(Channel):
     def write(self, data: Buffer) -> None:
         """See `Channel.write`."""
         try:
-            self._wire.sendall(memoryview(data).cast("B"))
+            self._wire.sendall(memoryview(data).cast("B"), self._refuse_ended)
         except (BrokenPipeError, ConnectionResetError):
             raise BrokenPipeError("The process closed its input or ended.") from None
         except (OSError, ValueError) as error:
             if self._closed.is_set():
                 raise BrokenPipeError("The channel is closed.") from None
             raise self._exec.lost(f"writing failed: {error}") from error
+
+    def _refuse_ended(self) -> None:
+        """The engine was seen to leave the connection of an ended process open with 10 MB of input unread."""
+        if self._exec.exit_code() is not None:
+            raise BrokenPipeError
 
     def close_stdin(self) -> None:
         """See `Channel.close_stdin`."""

@@ -167,10 +167,9 @@ def engine_errors(doing: str) -> Iterator[None]:
 @cache
 def foreign_errors() -> tuple[type[BaseException], ...]:
     """Every root of the trees that docker-py lets through; imports docker."""
+    import docker.errors  # noqa: PLC0415 - 0.14 s: only who uses an engine pays
     import requests  # noqa: PLC0415
     import urllib3  # noqa: PLC0415
-
-    import docker.errors  # noqa: PLC0415 - 0.14 s: only who uses an engine pays
 
     return (
         docker.errors.DockerException,

@@ -12,10 +12,16 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Stalled = Callable[[], None]
 
 POLL_MS = 1000
 _RECORD_BYTES = 16 * 1024
+
+
+def _patient() -> None:
+    """Wait on."""
 
 
 class Wire(ABC):
@@ -34,8 +40,8 @@ class Wire(ABC):
         """At least one byte into view; 0 at the end of the stream."""
 
     @abstractmethod
-    def sendall(self, data: memoryview) -> None:
-        """All of data, blocking as long as it takes."""
+    def sendall(self, data: memoryview, stalled: Stalled = _patient) -> None:
+        """All of data, blocking as long as it takes; stalled is called each second without progress, and may raise."""
 
     @abstractmethod
     def half_close(self) -> None:
@@ -79,13 +85,23 @@ class SocketWire(Wire):
         """See `Wire.recv_into`."""
         return self._sock.recv_into(view)
 
-    def sendall(self, data: memoryview) -> None:
+    def sendall(self, data: memoryview, stalled: Stalled = _patient) -> None:
         """See `Wire.sendall`."""
-        self._sock.sendall(data)
+        while data:
+            try:
+                data = data[self._sock.send(data, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                if not self._wait(select.POLLOUT):
+                    stalled()
 
     def half_close(self) -> None:
         """See `Wire.half_close`."""
         self._sock.shutdown(socket.SHUT_WR)
+
+    def _wait(self, event: int) -> bool:
+        poller = select.poll()
+        poller.register(self._sock.fileno(), event)
+        return bool(poller.poll(POLL_MS))
 
     def close(self) -> None:
         """See `Wire.close`."""
@@ -125,7 +141,7 @@ class TlsWire(SocketWire):
             except ssl.SSLZeroReturnError:
                 return 0
 
-    def sendall(self, data: memoryview) -> None:
+    def sendall(self, data: memoryview, stalled: Stalled = _patient) -> None:
         """See `Wire.sendall`."""
         while data:
             try:
@@ -133,7 +149,8 @@ class TlsWire(SocketWire):
                     sent = self._sock.send(data)
                 data = data[sent:]
             except ssl.SSLWantWriteError:
-                self._wait(select.POLLOUT)
+                if not self._wait(select.POLLOUT):
+                    stalled()
             except ssl.SSLWantReadError:
                 self._wait(select.POLLIN)
 
@@ -168,11 +185,6 @@ class TlsWire(SocketWire):
         with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
             while data := self._sock.recv(_RECORD_BYTES):
                 self._arrived += data
-
-    def _wait(self, event: int) -> None:
-        poller = select.poll()
-        poller.register(self._sock.fileno(), event)
-        poller.poll(POLL_MS)
 
 
 class SshChannel(Protocol):
@@ -212,7 +224,7 @@ class SshWire(Wire):
         view[: len(data)] = data
         return len(data)
 
-    def sendall(self, data: memoryview) -> None:
+    def sendall(self, data: memoryview, stalled: Stalled = _patient) -> None:  # noqa: ARG002 - paramiko blocks itself
         """See `Wire.sendall`."""
         for start in range(0, len(data), self.CHUNK_BYTES):
             self._channel.sendall(bytes(data[start : start + self.CHUNK_BYTES]))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [
+    # docker-py does not close a Unix socket whose connect failed
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.docker,
     pytest.mark.skipif(
         os.getuid() != 0 or not shutil.which("dockerd"), reason="a second dockerd needs root and dockerd"

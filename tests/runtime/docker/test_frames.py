@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import struct
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ohsandbox.runtime.channel import Chunk, Stream
@@ -15,6 +15,7 @@ def framed(parts: list[tuple[int, bytes]]) -> bytes:
     return b"".join(struct.pack(">BxxxL", stream, len(data)) + data for stream, data in parts)
 
 
+@settings(deadline=None)  # the machine is shared
 @given(frames, st.lists(st.integers(min_value=1, max_value=30), min_size=1))
 def test_frames_may_be_cut_anywhere(parts: list[tuple[int, bytes]], cuts: list[int]) -> None:
     raw, demultiplexer = framed(parts), Demultiplexer()

@@ -104,7 +104,7 @@ def test_our_filter_denies_all_that_the_engines_default_denies(engine: Engine, p
         body = {
             "Image": "ohsandbox-base:busybox", "Entrypoint": ["/probe"],
             "HostConfig": {
-                "NetworkMode": "none", "CapDrop": ["ALL"], "SecurityOpt": list(options), "Binds": [f"{probe}:/probe:ro"],
+                "NetworkMode": "none", "CapDrop": ["ALL"], "SecurityOpt": list(options), "Binds": [f"{probe}:/probe"],
             },
         }  # fmt: skip
         container = engine.api.create_container_from_config(body, None)["Id"]

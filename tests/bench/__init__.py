@@ -1,0 +1,1 @@
+"""The figures of the README, measured side by side in one run: `make bench`."""

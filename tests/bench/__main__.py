@@ -1,0 +1,205 @@
+"""`python -m tests.bench [--image IMAGE] [--peers]`: one table, medians, every comparison made in this run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from ohsandbox import DockerRuntime
+from tests.bench.engine import PlainContainer, docker_run_detached, remove_started
+from tests.bench.peers import peer_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime import Runtime
+
+BIG = 100 * 1024 * 1024
+
+
+class Row(NamedTuple):
+    """One comparison. met is None where the figure stands for itself."""
+
+    work: str
+    ours: str
+    other: str
+    ratio: str
+    target: str
+    met: bool | None
+
+
+def median_s(work: Callable[[], object], *, rounds: int) -> float:
+    """Median wall time of rounds calls, after one that warms up."""
+    work()
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def faster(work: str, ours_s: float, other_s: float, *, times: float) -> Row:
+    """A row where ours shall take at most 1/times of the other's time."""
+    ratio = other_s / ours_s
+    return Row(work, _ms(ours_s), _ms(other_s), f"1/{ratio:.1f}", f"<= 1/{times:g}", ratio >= times)
+
+
+def share(work: str, ours_s: float, raw_s: float, *, least: float) -> Row:
+    """A row of throughput, as a share of the raw stream's."""
+    mb = BIG / 1e6
+    ratio = raw_s / ours_s
+    return Row(work, f"{mb / ours_s:.0f} MB/s", f"{mb / raw_s:.0f} MB/s", f"{ratio:.2f}x", f">= {least}x", ratio >= least)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.2f} ms"
+
+
+def round_trips(runtime: Runtime, plain: PlainContainer) -> list[Row]:
+    """Commands and small files."""
+    exec_true = median_s(lambda: plain.exec_once("true"), rounds=30)
+    exec_ls = median_s(lambda: plain.exec_once("ls", "/"), rounds=30)
+    kilobyte = os.urandom(1024)
+
+    def files() -> None:
+        runtime.write_bytes("/tmp/bench", kilobyte)
+        runtime.read_bytes("/tmp/bench")
+
+    return [
+        faster('execute("true")', median_s(lambda: runtime.execute("true"), rounds=300), exec_true, times=80),
+        faster('execute("ls /")', median_s(lambda: runtime.execute("ls /"), rounds=100), exec_ls, times=18),
+        faster('run(["true"])', median_s(lambda: runtime.run(["true"]), rounds=100), exec_true, times=15),
+        faster(
+            "write + read 1 KB", median_s(files, rounds=100),
+            median_s(lambda: plain.archive_round_trip(kilobyte), rounds=20), times=15,
+        ),
+    ]  # fmt: skip
+
+
+def streams(runtime: Runtime, plain: PlainContainer) -> list[Row]:
+    """100 MB each way."""
+    data = os.urandom(1024) * (BIG // 1024)
+    make = ["sh", "-c", f"head -c {BIG} /dev/zero"]
+    plain.raw_write(data, "sh", "-c", "cat > /tmp/big")
+    runtime.write_bytes("/tmp/big", data)
+    raw_out = median_s(lambda: plain.raw_read(*make), rounds=5)
+    raw_read = median_s(lambda: plain.raw_read("cat", "/tmp/big"), rounds=5)
+    raw_write = median_s(lambda: plain.raw_write(data, "sh", "-c", "cat > /tmp/big"), rounds=5)
+    return [
+        share("100 MB through run stdout", median_s(lambda: runtime.run(make), rounds=5), raw_out, least=0.7),
+        share("read_bytes of 100 MB", median_s(lambda: runtime.read_bytes("/tmp/big"), rounds=5), raw_read, least=0.7),
+        share("write_bytes of 100 MB", median_s(lambda: runtime.write_bytes("/tmp/big", data), rounds=5), raw_write, least=0.7),
+    ]
+
+
+def start_up(image: str) -> Row:
+    """A ready shell against a started container."""
+    started: list[DockerRuntime] = []
+
+    def ready() -> None:
+        started.append(DockerRuntime(image).start())
+        started[-1].execute("true")
+
+    ours = median_s(ready, rounds=5)
+    for runtime in started:
+        runtime.close()
+    plain = median_s(lambda: docker_run_detached(image), rounds=5)
+    remove_started()
+    ratio = ours / plain
+    return Row("ready shell / `docker run -d`", _ms(ours), _ms(plain), f"{ratio:.2f}x", "<= 1.4x", ratio <= 1.4)  # noqa: PLR2004
+
+
+def flood(runtime: Runtime) -> Row:
+    """Host memory while a command prints 1 GB."""
+    peak, stop = [_rss_mb()], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.02):
+            peak.append(_rss_mb())
+
+    watcher = threading.Thread(target=watch)
+    before = _rss_mb()
+    watcher.start()
+    began = time.perf_counter()
+    runtime.execute("yes | head -c 1000000000", timeout_s=120)
+    took = time.perf_counter() - began
+    stop.set()
+    watcher.join()
+    more = max(peak) - before
+    return Row("host memory, 1 GB printed", f"{more:.0f} MB", f"in {took:.1f} s", "", "< 64 MB", more < 64)  # noqa: PLR2004
+
+
+def _rss_mb() -> float:
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def five_hundred(runtime: Runtime) -> list[Row]:
+    """The tail, and what stays behind."""
+    before = (len(os.listdir("/proc/self/fd")), threading.active_count())
+    times = []
+    for _ in range(500):
+        began = time.perf_counter()
+        runtime.execute("true")
+        times.append(time.perf_counter() - began)
+    after = (len(os.listdir("/proc/self/fd")), threading.active_count())
+    p99, middle = sorted(times)[494], statistics.median(times)
+    return [
+        Row("500 commands, p99 / median", _ms(p99), _ms(middle), f"{p99 / middle:.1f}x", "<= 5x", p99 <= 5 * middle),
+        Row("descriptors, threads before/after", str(after), str(before), "", "the same", after == before),
+    ]
+
+
+def imports() -> list[Row]:
+    """What a person waits for before anything happens."""
+    python = median_s(lambda: _python("-c", "pass"), rounds=7)
+    rows = []
+    for work, argv, target in (
+        ("import ohsandbox", ["-c", "import ohsandbox"], 0.15),
+        ("ohsandbox --help", ["-m", "ohsandbox", "--help"], 0.25),
+    ):
+        took = median_s(lambda argv=argv: _python(*argv), rounds=7)  # type: ignore[misc]
+        rows.append(Row(work, _ms(took), f"{_ms(python)} bare python", "", f"< {target} s", took < target))
+    return rows
+
+
+def _python(*argv: str) -> None:
+    subprocess.run([sys.executable, *argv], check=True, capture_output=True)
+
+
+def main() -> int:
+    """Print the table; 1 when a target was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--image", default=os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian"))
+    parser.add_argument("--peers", action="store_true", help="install and time mini-swe-agent and SWE-ReX as well")
+    chosen = parser.parse_args()
+    console = Console()
+    rows: list[Row] = []
+    with console.status("measuring"), DockerRuntime(chosen.image) as runtime, PlainContainer(chosen.image) as plain:
+        rows += round_trips(runtime, plain)
+        rows += streams(runtime, plain)
+        rows += [start_up(chosen.image), flood(runtime), *five_hundred(runtime), *imports()]
+    table = Table(title=f"ohsandbox on {chosen.image}, medians")
+    for column in ("work", "ohsandbox", "compared with", "ratio", "target", "met"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row[:5], {True: "yes", False: "NO", None: ""}[row.met])
+    console.print(table)
+    if chosen.peers:
+        console.print(peer_rows(chosen.image))
+    return 0 if all(row.met is not False for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
