@@ -100,8 +100,17 @@ class UnknownUserError(UsageError, LookupError):
     """The sandbox has no user of that name."""
 
 
-class WorkdirError(UsageError):
-    """The working directory asked for cannot be entered; always one of the two subclasses."""
+class WorkdirError(UsageError, OSError):
+    """The working directory asked for cannot be entered; always one of the two subclasses.
+
+    `errno`, `strerror` and `filename` are set.
+    """
+
+    def __init__(self, number: int, reason: str, path: str) -> None:
+        OSError.__init__(self, number, reason, path)
+
+    def __str__(self) -> str:
+        return f"{self.strerror}: {self.filename!r}"
 
 
 class WorkdirMissingError(WorkdirError, FileNotFoundError):
@@ -140,7 +149,7 @@ class SandboxUnavailable(OhsandboxError):  # noqa: N818 - the contract's name
     exit_code = 4
 
 
-class EngineUnavailable(SandboxUnavailable, ConnectionError):
+class EngineUnavailable(SandboxUnavailable, ConnectionError):  # noqa: N818 - as its parent
     """No Docker engine answers where it was looked for."""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence  # noqa: TC003 - pydantic reads annotations at run time
+
 from pydantic import BaseModel, ConfigDict
 from rich.text import Text
 
@@ -95,5 +96,3 @@ __all__ = [
     "TextObservation",
     "text_of",
 ]
-
-

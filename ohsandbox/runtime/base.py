@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import threading
-import time
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox.errors import (
-    OhsandboxError,
-    SandboxUnavailable,
     UnknownSessionError,
     UsageError,
     WorkdirMissingError,
@@ -20,114 +14,33 @@ from ohsandbox.errors import (
     file_error,
 )
 from ohsandbox.runtime import files, tools, transfer
+from ohsandbox.runtime.backend import DEFAULT_LIMIT_BYTES, Backend
 from ohsandbox.runtime.process import Process
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult
 from ohsandbox.runtime.shell import SessionOptions, Shell
 from ohsandbox.runtime.watch import Wait
-from ohsandbox.runtime.worker import CallInterrupted, CallTimedOut, Outcome, WorkerPool
+from ohsandbox.runtime.worker import CallTimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ohsandbox.runtime.channel import Channel
     from ohsandbox.schema import Observation
 
-DEFAULT_LIMIT_BYTES = 100 * 1024 * 1024
-"""More than any source file, less than what a host would feel."""
-SNIPPET_TIMEOUT_S = 30.0
-"""For our own questions to the sandbox: even a frozen one answers an error in bounded time."""
 MAIN = "main"
+KILLED = 128 + 9
+"""How a shell reports SIGKILL, which is also the kernel's way to say that memory ran out."""
 
 
-class Runtime(ABC):
+class Runtime(Backend):
     """A place where commands run and files lie.
 
-    A backend fills `open_channel` and the lifecycle; everything else is written once, here. All operations may be
-    called from any thread. A dead sandbox is `SandboxUnavailable`, never the result of a command.
+    A backend fills `open_channel` and the lifecycle (see `Backend`); everything else is written once, here. All
+    operations may be called from any thread. A dead sandbox is `SandboxUnavailable`, never the result of a command.
     """
 
-    state_dir: str
-    """Where sessions keep their FIFOs: writable by every user of the sandbox, gone with it."""
-    private_processes: bool = True
-    """No process lives here but the sandbox's own."""
-
     def __init__(self) -> None:
-        self._pool = WorkerPool(lambda argv, user: self.channel(argv, user=user))
+        super().__init__()
         self._shells: dict[str, Shell] = {}
-        self._lock = threading.RLock()
-        self._notices: list[str] = []
-
-    # --- what a backend fills -----------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def id(self) -> str:
-        """Names the sandbox, for people and for `ohsandbox ps`."""
-
-    @property
-    @abstractmethod
-    def workdir(self) -> str:
-        """The absolute directory that relative paths stand in, and where shells begin."""
-
-    @abstractmethod
-    def start(self) -> Self:
-        """Make the sandbox; calling it again is fine.
-
-        Raises:
-            SandboxUnavailable: it cannot be made; nothing is left behind.
-        """
-
-    @abstractmethod
-    def is_alive(self) -> bool:
-        """Whether the sandbox can serve now."""
-
-    @abstractmethod
-    def open_channel(
-        self,
-        argv: Sequence[str],
-        *,
-        tty: bool = False,
-        env: Mapping[str, str] | None = None,
-        user: str | int | None = None,
-        workdir: str | None = None,
-    ) -> Channel:
-        """Start a process as the leader of its own session and return the channel to it.
-
-        env is added to the sandbox's own. user None is the sandbox's; workdir None is `workdir`.
-
-        Raises:
-            UnknownUserError: there is no such user.
-            WorkdirError: workdir cannot be entered.
-            SandboxUnavailable: the sandbox cannot serve.
-        """
-
-    @abstractmethod
-    def _close(self) -> None:
-        """Let go of the sandbox, removing it unless it is to be kept. Called once, after shells and workers ended."""
-
-    def _loss(self) -> SandboxUnavailable | None:
-        """What is wrong with the sandbox now, or None."""
-        return None
-
-    def _revive(self) -> str:
-        """Bring a dead sandbox back with its files; what happened, in a sentence.
-
-        Raises:
-            SandboxUnavailable: it cannot be brought back.
-        """
-        raise self._loss() or SandboxUnavailable(f"The sandbox {self.id} does not answer")
-
-    def _restart(self) -> str:
-        """Kill all that runs in the sandbox and start it again, files kept; what happened, in a sentence.
-
-        Raises:
-            SandboxUnavailable: that cannot be done here.
-        """
-        raise SandboxUnavailable(f"The sandbox {self.id} cannot start a process any more; close it and make a new one")
-
-    def describe(self) -> dict[str, str]:
-        """Facts for a system prompt, name to value."""
-        return {"working directory": self.workdir}
 
     # --- lifecycle ----------------------------------------------------------------------------
 
@@ -145,46 +58,6 @@ class Runtime(ABC):
             shell.close()
         self._pool.close()
         self._close()
-
-    def channel(
-        self,
-        argv: Sequence[str],
-        *,
-        tty: bool = False,
-        env: Mapping[str, str] | None = None,
-        user: str | int | None = None,
-    ) -> Channel:
-        """`open_channel` that brings a dead sandbox back first."""
-        try:
-            return self.open_channel(argv, tty=tty, env=env, user=user)
-        except SandboxUnavailable as failure:
-            self._notices.append(self.recover(failure))
-            return self.open_channel(argv, tty=tty, env=env, user=user)
-
-    def recover(self, failure: SandboxUnavailable) -> str:
-        """Bring the sandbox back after failure; what happened, in a sentence.
-
-        Raises:
-            SandboxUnavailable: it cannot be brought back; or failure itself, when nothing is wrong with it.
-        """
-        with self._lock:
-            if self._loss() is None:
-                raise failure
-            notice = self._revive()
-            self._pool.discard_all()
-            return notice
-
-    def restart(self, failure: SandboxUnavailable) -> str:
-        """The kill ladder's last rung, after failure to start even a shell; what was lost, in a sentence."""
-        with self._lock:
-            notice = self._restart() if self._loss() is None else self.recover(failure)
-            self._pool.discard_all()
-            return notice
-
-    def take_notice(self) -> str | None:
-        """What happened to the sandbox that the next result should tell."""
-        notices, self._notices = self._notices, []
-        return "; ".join(notices) or None
 
     # --- shells -------------------------------------------------------------------------------
 
@@ -316,84 +189,23 @@ class Runtime(ABC):
                 cause="timeout",
             )  # fmt: skip
         self._check_workdir(outcome.status, directory)
-        return process.result(outcome)
-
-    def snippet(
-        self,
-        body: bytes,
-        *,
-        user: str | int | None = None,
-        limit_bytes: int = 65536,
-        timeout_s: float = SNIPPET_TIMEOUT_S,
-    ) -> Outcome:
-        """Run a line of worker shell, for the runtime's own questions.
-
-        Raises:
-            SandboxUnavailable: no answer.
-        """
-        try:
-            return self._call(body, user=user, limit_bytes=limit_bytes, timeout_s=timeout_s)
-        except CallTimedOut:
-            raise self._loss() or SandboxUnavailable(
-                f"The sandbox {self.id} did not answer in {timeout_s:g} s; look at it with `ohsandbox ps`"
-            ) from None
-
-    def _call(
-        self,
-        body: bytes,
-        *,
-        workdir: str = "/",
-        stdin: bytes = b"",
-        takes_stdin: bool = False,
-        user: str | int | None = None,
-        timeout_s: float | None = None,
-        limit_bytes: int = DEFAULT_LIMIT_BYTES,
-        mark: str = "",
-    ) -> Outcome:
-        worker = self._pool.take(user)
-        began = time.monotonic()
-        try:
-            return worker.call(
-                body, workdir=workdir, stdin=stdin, takes_stdin=takes_stdin, timeout_s=timeout_s, limit_bytes=limit_bytes
-            )
-        except CallTimedOut:
-            self._kill_call(worker.channel.pid, mark, time.monotonic() - began, user)
-            raise
-        except CallInterrupted as died:
-            if loss := self._loss():
-                raise loss from None
-            return died.outcome._replace(status=str(worker.channel.wait()))
-        except SandboxUnavailable as failure:
-            worker.retired = True
-            raise self._loss() or failure from None
-        except BaseException:
-            worker.retired = True
-            self._kill_call(worker.channel.pid, mark, time.monotonic() - began, user)
-            raise
-        finally:
-            self._pool.give_back(worker, user)
-
-    def _kill_call(self, pid: int, mark: str, age_s: float, user: str | int | None) -> None:
-        """SIGKILL a call's processes and its worker, by another worker of the same user: root lacks CAP_SYS_PTRACE."""
-        private = b"yes" if self.private_processes and mark else b"no"
-        body = b"ohs_kill KILL %d %s %d %s;kill -KILL %d" % (
-            pid, (mark or "OHSANDBOX_NONE").encode(), int(age_s * 100) + 1, private, pid,
-        )  # fmt: skip
-        with contextlib.suppress(OhsandboxError):
-            self.snippet(body, user=user)
+        result = process.result(outcome)
+        if result.exit_code == KILLED and self.ran_out_of_memory():
+            return result._replace(cause="out of memory")
+        return result
 
     def _check_workdir(self, status: str, path: str) -> None:
         if status == "missing":
             raise WorkdirMissingError(2, "The sandbox has no such working directory; make it first", path)
         if status in ("file", "denied"):
-            reason = "The working directory is a file" if status == "file" else "The working directory may not be entered"
+            reason = (
+                "The working directory is a file" if status == "file" else "The working directory may not be entered"
+            )
             raise WorkdirNotADirectoryError(20, reason, path)
 
     # --- files --------------------------------------------------------------------------------
 
-    def read_bytes(
-        self, path: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES, user: str | int | None = None
-    ) -> bytes:
+    def read_bytes(self, path: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES, user: str | int | None = None) -> bytes:
         """A regular file's bytes.
 
         Raises:

@@ -26,9 +26,7 @@ class Captured(NamedTuple):
 class Capture:
     """Takes any number of bytes, keeps CAPTURE_BYTES of them. Not thread-safe; the session's lock guards it."""
 
-    def __init__(
-        self, *, limit_bytes: int = CAPTURE_BYTES, on_overflow: Callable[[bytes], None] | None = None
-    ) -> None:
+    def __init__(self, *, limit_bytes: int = CAPTURE_BYTES, on_overflow: Callable[[bytes], None] | None = None) -> None:
         """on_overflow is given every byte, from the first one on, once there are more than limit_bytes."""
         self._half = limit_bytes // 2
         self._on_overflow = on_overflow

@@ -18,7 +18,8 @@ SWEEPS = 5
 class Snippets(Protocol):
     """Runs one line of worker shell as the session's user."""
 
-    def __call__(self, body: bytes) -> Outcome: ...
+    def __call__(self, body: bytes) -> Outcome:
+        """Run body to its end."""
 
 
 class Foreground:

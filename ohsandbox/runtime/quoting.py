@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NEWLINE = "ohs_nl='\n'"
 """Run once by every shell that `quote` writes for."""

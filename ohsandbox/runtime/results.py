@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Sequence  # noqa: TC003 - pydantic and NamedTuple read annotations at run time
+from datetime import datetime  # noqa: TC003
 from typing import Literal, NamedTuple
 
 from ohsandbox.content import Content, TextContent

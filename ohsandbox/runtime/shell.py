@@ -6,7 +6,7 @@ import contextlib
 import re
 import secrets
 import threading
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.runtime.files import read_body
@@ -18,9 +18,9 @@ from ohsandbox.runtime.spool import Spool
 from ohsandbox.runtime.watch import Outcome, Wait, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.worker import Outcome as CallOutcome
 
 RUNG_S = 2.0
@@ -30,6 +30,7 @@ COMMAND_BY_FILE_BYTES = 16 * 1024
 SNIPPET_S = 5.0
 """A sandbox that cannot run a line of shell in this time is restarted by the ladder."""
 ENV_SNAPSHOT_BYTES = 1024 * 1024
+KILLED = 128 + 9
 LAST_PLAIN_CODE = 127
 """Above it a signal ended the program, perhaps before it restored the terminal."""
 _SETS_TERMINAL = re.compile(r"\b(?:stty|reset|tput|script|screen)\b")
@@ -51,31 +52,10 @@ class Running(NamedTuple):
     foreground: Foreground
 
 
-class Host(Protocol):
-    """What a shell needs of its runtime."""
-
-    state_dir: str
-    private_processes: bool
-
-    @property
-    def workdir(self) -> str: ...
-    def channel(
-        self, argv: Sequence[str], *, tty: bool = False, env: Mapping[str, str] | None = None,
-        user: str | int | None = None,
-    ) -> Channel: ...  # fmt: skip
-    def snippet(
-        self, body: bytes, *, user: str | int | None = None, limit_bytes: int = 65536, timeout_s: float = 30
-    ) -> CallOutcome: ...
-    def write_bytes(self, path: str, data: bytes, *, mode: int | None = None, user: str | int | None = None) -> None: ...
-    def take_notice(self) -> str | None: ...
-    def recover(self, failure: SandboxUnavailable) -> str: ...
-    def restart(self, failure: SandboxUnavailable) -> str: ...
-
-
 class Shell:
     """A persistent shell, one command at a time; threads queue."""
 
-    def __init__(self, host: Host, name: str, options: SessionOptions) -> None:
+    def __init__(self, host: Runtime, name: str, options: SessionOptions) -> None:
         self.name = name
         self._host, self._options = host, options
         self._lock = threading.Lock()
@@ -205,6 +185,8 @@ class Shell:
             exit_code = self._left(session)
         elif report and report.how == "lost":
             self._notices.append(f"The working directory was gone; the command ran in {self._host.workdir}")
+        if exit_code == KILLED and self._host.ran_out_of_memory():
+            self._notices.append("The sandbox ran out of memory and the kernel killed the largest process")
         with session.changed:
             captured = call.capture.take(final=not runs_on)
         self._untidy |= outcome is not Outcome.FINISHED or (exit_code or 0) > LAST_PLAIN_CODE
@@ -288,9 +270,7 @@ class Shell:
         self._cwd = session.cwd
         session.close()
         kept = "its exported environment was kept" if restored else "its environment was lost"
-        self._notices.append(
-            f"{why}, in {self._cwd}; {kept}, functions, aliases and unexported variables are lost"
-        )
+        self._notices.append(f"{why}, in {self._cwd}; {kept}, functions, aliases and unexported variables are lost")
         self._session = None
         self._restored = restored
 

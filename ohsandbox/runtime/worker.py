@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
 SCRIPT = "\n".join(
-    [NEWLINE, *(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name in ("worker", "processes", "files", "serve"))]
+    [
+        NEWLINE,
+        *(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name in ("worker", "processes", "files", "serve")),
+    ]
 )
 
 INLINE_STDIN_BYTES = 64 * 1024
@@ -97,7 +100,11 @@ class Worker:
         mark = secrets.token_hex(16)
         self.calls += 1
         streams = {stream: _Collector(mark, limit_bytes) for stream in Stream}
-        line = b"ohs_begin;ohs_enter %s&&%s;ohs_end %s $?\n" % (quote(workdir), body if takes_stdin else _fed(body, len(stdin)), mark.encode())
+        line = b"ohs_begin;ohs_enter %s&&%s;ohs_end %s $?\n" % (
+            quote(workdir),
+            body if takes_stdin else _fed(body, len(stdin)),
+            mark.encode(),
+        )
         self._send(line, stdin)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not all(stream.ended for stream in streams.values()):
@@ -112,7 +119,9 @@ class Worker:
             for chunk in chunks:
                 streams[chunk.stream].feed(chunk.data)
         outcome = self._outcome(streams)
-        self.retired = self.retired or bool(stdin and outcome.status != "0" and (takes_stdin or outcome.status.isalpha()))
+        self.retired = self.retired or bool(
+            stdin and outcome.status != "0" and (takes_stdin or outcome.status.isalpha())
+        )
         return outcome
 
     def _send(self, line: bytes, stdin: bytes) -> None:

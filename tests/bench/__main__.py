@@ -59,7 +59,9 @@ def share(work: str, ours_s: float, raw_s: float, *, least: float) -> Row:
     """A row of throughput, as a share of the raw stream's."""
     mb = BIG / 1e6
     ratio = raw_s / ours_s
-    return Row(work, f"{mb / ours_s:.0f} MB/s", f"{mb / raw_s:.0f} MB/s", f"{ratio:.2f}x", f">= {least}x", ratio >= least)
+    return Row(
+        work, f"{mb / ours_s:.0f} MB/s", f"{mb / raw_s:.0f} MB/s", f"{ratio:.2f}x", f">= {least}x", ratio >= least
+    )
 
 
 def _ms(seconds: float) -> str:
@@ -99,7 +101,12 @@ def streams(runtime: Runtime, plain: PlainContainer) -> list[Row]:
     return [
         share("100 MB through run stdout", median_s(lambda: runtime.run(make), rounds=5), raw_out, least=0.7),
         share("read_bytes of 100 MB", median_s(lambda: runtime.read_bytes("/tmp/big"), rounds=5), raw_read, least=0.7),
-        share("write_bytes of 100 MB", median_s(lambda: runtime.write_bytes("/tmp/big", data), rounds=5), raw_write, least=0.7),
+        share(
+            "write_bytes of 100 MB",
+            median_s(lambda: runtime.write_bytes("/tmp/big", data), rounds=5),
+            raw_write,
+            least=0.7,
+        ),
     ]
 
 
@@ -117,7 +124,7 @@ def start_up(image: str) -> Row:
     plain = median_s(lambda: docker_run_detached(image), rounds=5)
     remove_started()
     ratio = ours / plain
-    return Row("ready shell / `docker run -d`", _ms(ours), _ms(plain), f"{ratio:.2f}x", "<= 1.4x", ratio <= 1.4)  # noqa: PLR2004
+    return Row("ready shell / `docker run -d`", _ms(ours), _ms(plain), f"{ratio:.2f}x", "<= 1.4x", ratio <= 1.4)
 
 
 def flood(runtime: Runtime) -> Row:
@@ -137,7 +144,7 @@ def flood(runtime: Runtime) -> Row:
     stop.set()
     watcher.join()
     more = max(peak) - before
-    return Row("host memory, 1 GB printed", f"{more:.0f} MB", f"in {took:.1f} s", "", "< 64 MB", more < 64)  # noqa: PLR2004
+    return Row("host memory, 1 GB printed", f"{more:.0f} MB", f"in {took:.1f} s", "", "< 64 MB", more < 64)
 
 
 def _rss_mb() -> float:
@@ -147,13 +154,13 @@ def _rss_mb() -> float:
 
 def five_hundred(runtime: Runtime) -> list[Row]:
     """The tail, and what stays behind."""
-    before = (len(os.listdir("/proc/self/fd")), threading.active_count())
+    before = (len([*Path("/proc/self/fd").iterdir()]), threading.active_count())
     times = []
     for _ in range(500):
         began = time.perf_counter()
         runtime.execute("true")
         times.append(time.perf_counter() - began)
-    after = (len(os.listdir("/proc/self/fd")), threading.active_count())
+    after = (len([*Path("/proc/self/fd").iterdir()]), threading.active_count())
     p99, middle = sorted(times)[494], statistics.median(times)
     return [
         Row("500 commands, p99 / median", _ms(p99), _ms(middle), f"{p99 / middle:.1f}x", "<= 5x", p99 <= 5 * middle),

@@ -70,7 +70,9 @@ def _measured(package: str, script: str, image: str) -> tuple[str, str]:
         if not python.exists():
             subprocess.run([sys.executable, "-m", "venv", str(CACHE / package)], check=True, capture_output=True)
             subprocess.run([str(python), "-m", "pip", "install", "-q", package], check=True, capture_output=True)
-        done = subprocess.run([str(python), "-c", script, image], check=True, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [str(python), "-c", script, image], check=True, capture_output=True, text=True, timeout=300
+        )
         times = json.loads(done.stdout.strip().splitlines()[-1])
     except (subprocess.SubprocessError, ValueError, IndexError) as error:
         said = getattr(error, "stderr", "") or str(error)

@@ -7,6 +7,7 @@ engine 20.10.24 with runc 1.1.5 (SECURITY.md findings 6, 15, 16, 22), or from th
 
 from __future__ import annotations
 
+import errno
 import http.client
 import re
 from contextlib import contextmanager
@@ -122,9 +123,9 @@ def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxErr
         if rule.kind is UnknownUserError:
             return UnknownUserError(f"The sandbox has no user {user!r}. Remedy: {rule.remedy}.")
         if rule.kind is WorkdirMissingError:
-            return WorkdirMissingError(f"The sandbox has no directory {workdir!r}. Remedy: {rule.remedy}.")
+            return WorkdirMissingError(errno.ENOENT, f"The sandbox has no such directory; {rule.remedy}", workdir)
         if rule.kind is WorkdirNotADirectoryError:
-            return WorkdirNotADirectoryError(f"{workdir!r} is no directory in the sandbox. Remedy: {rule.remedy}.")
+            return WorkdirNotADirectoryError(errno.ENOTDIR, f"It is no directory; {rule.remedy}", workdir)
         return rule.kind(f"The process could not start: {_quote(text)}. Remedy: {rule.remedy}.")
     return SandboxUnavailable(
         f"The process could not start: {_quote(text) or 'the stream ended before it said anything'}. "

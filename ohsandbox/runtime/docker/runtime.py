@@ -316,7 +316,7 @@ class DockerRuntime(Runtime):
             raise SandboxUnavailable(
                 f"Sandbox {target.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`."
             )
-        target.note_start()
+        threading.Thread(target=target.note_start, name="ohsandbox-note", daemon=True).start()
 
     def _opener(self, target: Container) -> setup.Opener:
         """How set-up steps run: as root, in the root directory."""
@@ -338,6 +338,20 @@ class DockerRuntime(Runtime):
         notice = target.revive()
         self._unchecked = self._plan is not None
         return notice
+
+    def _restart(self) -> str:
+        """Kill all that runs in the container and start it again, files kept; returns a sentence for the model.
+
+        Raises:
+            SandboxUnavailable: it cannot be; a container that was joined is never restarted by us.
+        """
+        if self._options.attach:
+            raise SandboxUnavailable(
+                f"Container {self.name!r} cannot start a process any more, and it is not ours to restart. "
+                f"Remedy: `docker restart {self.name}`."
+            )
+        self._the_container().kill()
+        return self._revive()
 
     def _the_container(self) -> Container:
         if self._container is None:

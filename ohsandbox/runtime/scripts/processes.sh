@@ -63,6 +63,13 @@ ohs_signal() {
   kill -s "$ohs_sig" -- "-$6"
 } 2>/dev/null
 
+# ohs_oom: how many processes the kernel has killed here for want of memory (cgroup v2, then v1; Linux 4.13 on).
+ohs_oom() {
+  for ohs_f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
+    while read -r ohs_k ohs_v; do [ "$ohs_k" != oom_kill ] || echo "$ohs_v"; done <"$ohs_f"
+  done
+} 2>/dev/null
+
 # ohs_ours PID PARENT SESSION: whether a process that began with the command, or after it, belongs to it: by
 # session, by descent, by the session's mark in its environment (setsid and nohup keep that), or, where $ohs_private
 # says that nobody else lives here, as an orphan without any mark (env -i setsid).

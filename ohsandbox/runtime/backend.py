@@ -1,0 +1,253 @@
+"""`Backend`: what a kind of sandbox must bring, and the calls that everything else is made of."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Self
+
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.runtime.worker import CallInterrupted, CallTimedOut, Outcome, WorkerPool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.runtime.channel import Channel
+
+DEFAULT_LIMIT_BYTES = 100 * 1024 * 1024
+"""More than any source file, less than what a host would feel."""
+SNIPPET_TIMEOUT_S = 30.0
+"""For our own questions to the sandbox: even a frozen one answers an error in bounded time."""
+
+LOSS_SETTLES_S = 0.3
+"""Engine 20.10 shows a killed container as running for some 10 ms after its execs have ended."""
+
+
+class Backend(ABC):
+    """A sandbox that processes can be started in. It comes back after a fall, and it answers in lines of shell."""
+
+    state_dir: str
+    """Where sessions keep their FIFOs: writable by every user of the sandbox, gone with it."""
+    private_processes: bool = True
+    """No process lives here but the sandbox's own."""
+
+    def __init__(self) -> None:
+        self._pool = WorkerPool(lambda argv, user: self.channel(argv, user=user))
+        self._lock = threading.RLock()
+        self._notices: list[str] = []
+        self._oom_kills = 0
+        self._life_number = 0
+
+    # --- what a backend fills -----------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """Names the sandbox, for people and for `ohsandbox ps`."""
+
+    @property
+    @abstractmethod
+    def workdir(self) -> str:
+        """The absolute directory that relative paths stand in, and where shells begin."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Make the sandbox; calling it again is fine.
+
+        Raises:
+            SandboxUnavailable: it cannot be made; nothing is left behind.
+        """
+
+    @abstractmethod
+    def is_alive(self) -> bool:
+        """Whether the sandbox can serve now."""
+
+    @abstractmethod
+    def open_channel(
+        self,
+        argv: Sequence[str],
+        *,
+        tty: bool = False,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        workdir: str | None = None,
+    ) -> Channel:
+        """Start a process as the leader of its own session and return the channel to it.
+
+        env is added to the sandbox's own. user None is the sandbox's; workdir None is `workdir`.
+
+        Raises:
+            UnknownUserError: there is no such user.
+            WorkdirError: workdir cannot be entered.
+            SandboxUnavailable: the sandbox cannot serve.
+        """
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Let go of the sandbox, removing it unless it is to be kept. Called once, after shells and workers ended."""
+
+    def _loss(self) -> SandboxUnavailable | None:
+        """What is wrong with the sandbox now, or None."""
+        return None
+
+    def _revive(self) -> str:
+        """Bring a dead sandbox back with its files; what happened, in a sentence.
+
+        Raises:
+            SandboxUnavailable: it cannot be brought back.
+        """
+        raise self._loss() or SandboxUnavailable(f"The sandbox {self.id} does not answer")
+
+    def _loss_soon(self) -> SandboxUnavailable | None:
+        """`_loss`, asked until LOSS_SETTLES_S are over: a container's processes end before its engine says so of it."""
+        deadline = time.monotonic() + LOSS_SETTLES_S
+        while (loss := self._loss()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return loss
+
+    def _restart(self) -> str:
+        """Kill all that runs in the sandbox and start it again, files kept; what happened, in a sentence.
+
+        Raises:
+            SandboxUnavailable: that cannot be done here.
+        """
+        raise SandboxUnavailable(f"The sandbox {self.id} cannot start a process any more; close it and make a new one")
+
+    def describe(self) -> dict[str, str]:
+        """Facts for a system prompt, name to value."""
+        return {"working directory": self.workdir}
+
+    # --- a sandbox that fell ------------------------------------------------------------------
+
+    def channel(
+        self,
+        argv: Sequence[str],
+        *,
+        tty: bool = False,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+    ) -> Channel:
+        """`open_channel` that brings a dead sandbox back first."""
+        life = self._life_number
+        try:
+            return self.open_channel(argv, tty=tty, env=env, user=user)
+        except SandboxUnavailable as failure:
+            with self._lock:
+                if life == self._life_number:  # else another thread has brought it back meanwhile
+                    self._notices.append(self.recover(failure))
+            return self.open_channel(argv, tty=tty, env=env, user=user)
+
+    def recover(self, failure: SandboxUnavailable) -> str:
+        """Bring the sandbox back after failure; what happened, in a sentence.
+
+        Raises:
+            SandboxUnavailable: it cannot be brought back; or failure itself, when nothing is wrong with it.
+        """
+        with self._lock:
+            if self._loss() is None:
+                raise failure
+            notice = self._revive()
+            self._forget()
+            return notice
+
+    def restart(self, failure: SandboxUnavailable) -> str:
+        """The kill ladder's last rung, after failure to start even a shell; what was lost, in a sentence."""
+        with self._lock:
+            notice = self._restart() if self._loss() is None else self.recover(failure)
+            self._forget()
+            return notice
+
+    def _forget(self) -> None:
+        """What belonged to the sandbox's former life: its workers, and the counters of its control group."""
+        self._pool.discard_all()
+        self._oom_kills = 0
+        self._life_number += 1
+
+    def take_notice(self) -> str | None:
+        """What happened to the sandbox that the next result should tell."""
+        notices, self._notices = self._notices, []
+        return "; ".join(notices) or None
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel has killed a process of the sandbox for want of memory since this was last asked."""
+        if not self.private_processes:
+            return False
+        with contextlib.suppress(SandboxUnavailable), self._lock:
+            said = self.snippet(b"ohs_oom").stdout.split()
+            count, before = int(said[0]) if said else 0, self._oom_kills
+            self._oom_kills = count
+            return count > before
+        return False
+
+    # --- calls --------------------------------------------------------------------------------
+
+    def snippet(
+        self,
+        body: bytes,
+        *,
+        user: str | int | None = None,
+        limit_bytes: int = 65536,
+        timeout_s: float = SNIPPET_TIMEOUT_S,
+    ) -> Outcome:
+        """Run a line of worker shell, for the runtime's own questions.
+
+        Raises:
+            SandboxUnavailable: no answer.
+        """
+        try:
+            return self._call(body, user=user, limit_bytes=limit_bytes, timeout_s=timeout_s)
+        except CallTimedOut:
+            raise self._loss() or SandboxUnavailable(
+                f"The sandbox {self.id} did not answer in {timeout_s:g} s; look at it with `ohsandbox ps`"
+            ) from None
+
+    def _call(
+        self,
+        body: bytes,
+        *,
+        workdir: str = "/",
+        stdin: bytes = b"",
+        takes_stdin: bool = False,
+        user: str | int | None = None,
+        timeout_s: float | None = None,
+        limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        mark: str = "",
+    ) -> Outcome:
+        worker = self._pool.take(user)
+        began = time.monotonic()
+        try:
+            return worker.call(
+                body,
+                workdir=workdir,
+                stdin=stdin,
+                takes_stdin=takes_stdin,
+                timeout_s=timeout_s,
+                limit_bytes=limit_bytes,
+            )
+        except CallTimedOut:
+            self._kill_call(worker.channel.pid, mark, time.monotonic() - began, user)
+            raise
+        except CallInterrupted as died:
+            if loss := self._loss_soon():
+                raise loss from None
+            return died.outcome._replace(status=str(worker.channel.wait()))
+        except SandboxUnavailable as failure:
+            worker.retired = True
+            raise self._loss() or failure from None
+        except BaseException:
+            worker.retired = True
+            self._kill_call(worker.channel.pid, mark, time.monotonic() - began, user)
+            raise
+        finally:
+            self._pool.give_back(worker, user)
+
+    def _kill_call(self, pid: int, mark: str, age_s: float, user: str | int | None) -> None:
+        """SIGKILL a call's processes and its worker, by another worker of the same user: root lacks CAP_SYS_PTRACE."""
+        private = b"yes" if self.private_processes and mark else b"no"
+        body = b"ohs_kill KILL %d %s %d %s;kill -KILL %d" % (
+            pid, (mark or "OHSANDBOX_NONE").encode(), int(age_s * 100) + 1, private, pid,
+        )  # fmt: skip
+        with contextlib.suppress(OhsandboxError):
+            self.snippet(body, user=user)
