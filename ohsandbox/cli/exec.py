@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import termios
 import threading
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 TIMED_OUT = 124
 """As timeout(1) of coreutils has it."""
+DEFAULT_SIZE = (80, 24)
+"""Columns and rows of the terminals that the others descend from."""
 READ_BYTES = 65536
 """What a pipe holds."""
 
@@ -84,8 +85,15 @@ def _environment(pairs: Sequence[str]) -> dict[str, str]:
 def _argv(command: Sequence[str], *, with_tty: bool) -> list[str]:
     if not with_tty:
         return ["/bin/sh", "-c", _PIPES_SCRIPT, "sh", *command]
-    columns, rows = shutil.get_terminal_size()
+    columns, rows = _terminal_size()
     return ["/bin/sh", "-c", _TERMINAL_SCRIPT, "sh", str(rows), str(columns), *command]
+
+
+def _terminal_size() -> tuple[int, int]:
+    """Columns and rows of our terminal; not shutil's, which believes COLUMNS and LINES first."""
+    with contextlib.suppress(OSError):
+        return os.get_terminal_size(sys.stdout.fileno())
+    return DEFAULT_SIZE
 
 
 @contextlib.contextmanager

@@ -60,9 +60,9 @@ class CommandObservation(Observation):
     @property
     def to_llm_content(self) -> Sequence[Content]:
         """Output first, then what is known about it, each labelled."""
-        lines = [self.output] if self.output else []
+        lines = [self.output.removesuffix("\n")] if self.output else []
         if self.background_output:
-            lines.append(f"[Background jobs printed meanwhile]\n{self.background_output}")
+            lines.append(f"[Background jobs printed meanwhile]\n{self.background_output.removesuffix(chr(10))}")
         if self.truncated:
             kept = f"; the whole is in {self.output_path}" if self.output_path else ""
             lines.append(f"[{self.omitted_bytes} of {self.output_bytes} bytes left out of the middle{kept}]")

@@ -22,7 +22,7 @@ from ohsandbox.cli.errors import DEBUG_VARIABLE, exit_code_of
 
 COMMAND = (sys.executable, "-m", "ohsandbox")
 NO_ENGINE = "unix:///nonexistent/docker.sock"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 25.0
 
 
 class Ended(NamedTuple):
@@ -55,6 +55,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(directory))
     monkeypatch.setenv(DEBUG_VARIABLE, "")
+    monkeypatch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")  # nobody answers a cursor position request here
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     return directory
 
@@ -157,4 +158,5 @@ def _record(process: subprocess.Popen[bytes], master: int, answers: list[tuple[b
         if answers and (at := raw.find(answers[0][0], seen)) >= 0:
             seen = at + len(answers[0][0])
             os.write(master, answers.pop(0)[1])
+    assert not answers, f"never appeared: {answers[0][0]!r}; there was {raw[-1000:]!r}"
     return Recorded(process.wait(10), raw)

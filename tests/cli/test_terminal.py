@@ -13,9 +13,12 @@ AtTerminal = Callable[..., Recorded]
 
 OUR_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 ALLOWED_CONTROLS = b"\r\n\t"
+PROMPT = b"\x1b[?2004h"
+"""prompt_toolkit begins to read: bracketed paste on."""
 HOSTILE = [
     "\x1b[41mcolour", "\x1b]52;c;ZXZpbA==\x07clipboard", "\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "\x1b]0;title\x07",
-    "\x1bP+q544e\x1b\\dcs", "\x1b[2J\x1b[Hclear", "\x1b[6n report", "\x9b31mc1", "\x9d0;t\x9c", "\x07\x08\x0b\x0c\x0e\x7f",
+    "\x1bP+q544e\x1b\\dcs", "\x1b[2J\x1b[Hclear", "\x1b[6n report", "\x9b31mc1", "\x9d0;t\x9c",
+    "\x07\x08\x0b\x0c\x0e\x7f",
     "over\rwritten", "\u202egnol\u202c", "zero\u200bwidth\ufeff", "[link=http://x]markup[/link] :smile: [bold]b[/]",
     "[md](http://example.com) ![img](http://x/y.png) <b>html</b>", "\x1b", "\x1b[", "\x1b]52;c;unfinished",
 ]  # fmt: skip
@@ -38,7 +41,8 @@ def test_no_control_of_model_or_sandbox_reaches_the_terminal(
         (everything, "cat evil; printf '\\033]52;c;eA==\\007'"),
         {"content": everything, "tool_calls": [{"name": name, "arguments": arguments} for name, arguments in (
             ("file_read", {"path": "evil"}), ("file_read", {"path": everything}), ("think", {"thought": everything}),
-            ("\x1b[41mtool\x07", {"a": everything}), ("execute_bash", everything), ("execute_bash", {"command": everything}),
+            ("\x1b[41mtool\x07", {"a": everything}), ("execute_bash", everything),
+            ("execute_bash", {"command": everything}),
         )]},
         {"content": "", "tool_calls": [{"name": "finish", "arguments": {"message": everything}}]},
     )  # fmt: skip
@@ -72,9 +76,10 @@ def test_exec_gives_the_command_a_terminal_of_our_size(at_terminal: AtTerminal) 
     assert b"40 100" in ended.raw
 
 
-def test_exec_hands_ctrl_c_to_the_command(at_terminal: AtTerminal) -> None:
+@pytest.mark.docker
+def test_exec_hands_ctrl_c_to_the_command(at_terminal: AtTerminal, image: str) -> None:
     script = "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done"
-    ended = at_terminal("exec", "--runtime", "cli", "--", "sh", "-c", script, answers=[(b"ready", b"\x03")])
+    ended = at_terminal("exec", "--image", image, "--", "sh", "-c", script, answers=[(b"ready", b"\x03")])
     assert (ended.code, b"caught" in ended.raw) == (9, True)
 
 
@@ -82,7 +87,8 @@ def test_a_talk_answers_helps_and_ends_with_exit(at_terminal: AtTerminal, write_
     model = write_script(("first answer", None), ("second answer", None))
     ended = at_terminal(
         "run", "--model", model, "--runtime", "cli",
-        answers=[(b"> ", b"hello\r"), (b"Answered", b"/help\r"), (b"/exit or Ctrl-D", b"again\r"), (b"Answered", b"/exit\r")],
+        answers=[(PROMPT, b"hello\r"), (b"Answered", b""), (PROMPT, b"/help\r"), (PROMPT, b"again\r"),
+                 (b"Answered", b""), (PROMPT, b"/exit\r")],
     )  # fmt: skip
     assert ended.code == 0
     assert ended.raw.index(b"first answer") < ended.raw.index(b"second answer")
@@ -95,7 +101,7 @@ def test_ctrl_c_stops_the_run_and_a_second_one_leaves_with_130(
     began = time.monotonic()
     ended = at_terminal(
         "run", "--model", model, "--runtime", "cli",
-        answers=[(b"> ", b"hello\r"), (b"$ ", b""), (b"sleep 60 1 s", b"\x03"), (b"Stopped", b""), (b"> ", b"\x03")],
+        answers=[(PROMPT, b"hello\r"), (b"$ ", b""), (b"sleep 60 1 s", b"\x03"), (b"Stopped", b""), (PROMPT, b"\x03")],
     )  # fmt: skip
     assert ended.code == 130
     assert time.monotonic() - began < 30

@@ -131,7 +131,7 @@ class DockerRuntime(Runtime):
             facts["platform"] = self._facts.platform
             facts["digest"] = self._facts.digest or self._facts.id
         if options.workspace:
-            facts["workspace"] = f"{plan.WORKSPACE} is the directory {options.workspace} of the user's machine"
+            facts["workspace"] = f"{plan.WORKSPACE} is a directory of the user's machine"
         return facts
 
     # --- life ---

@@ -1,0 +1,112 @@
+"""The command against a real engine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Invoke, Start
+
+from ohsandbox.testing.provider import FakeProvider, calls, text
+
+pytestmark = pytest.mark.docker
+
+
+def _containers() -> list[str]:
+    """Names of all containers that are labelled as ours."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "ohsandbox", "ps", "--json"], capture_output=True, check=True, timeout=60
+    )
+    return [found["name"] for found in json.loads(listed.stdout) if found["ours"]]
+
+
+def test_a_run_asks_the_provider_works_in_the_container_and_removes_it(start: Start, image: str) -> None:
+    replies = calls(("execute_bash", {"command": "id -u; echo marker-$((6*7))"})), text("All done.")
+    with FakeProvider(*replies) as provider:
+        process = start(
+            "run", "look around", "--no-tui", "--image", image,
+            "--model", "openai/fake", "--base-url", provider.base_url, "--api-key", "test",
+        )  # fmt: skip
+        out, err = process.communicate(timeout=110)
+    assert process.returncode == 0, err
+    assert b"marker-42" in out
+    assert b"answer   All done." in out
+    assert len(provider.requests) == 2
+    assert _containers() == []
+
+
+def test_a_provider_that_refuses_is_exit_code_5_and_leaves_no_container(start: Start, image: str) -> None:
+    with FakeProvider() as provider:
+        process = start(
+            "run", "x", "--no-tui", "--image", image,
+            "--model", "openai/fake", "--base-url", provider.base_url, "--api-key", "test",
+        )  # fmt: skip
+        _, err = process.communicate(timeout=110)
+    assert process.returncode == 5
+    assert err.splitlines()[-1].startswith(b"ohsandbox: ")
+    assert _containers() == []
+
+
+def test_the_demo_ends_green(start: Start, image: str) -> None:
+    process = start("demo", "--no-tui", "--image", image)
+    out, err = process.communicate(timeout=110)
+    assert process.returncode == 0, err
+    assert b"FAILED (failures=1)" in out
+    assert _containers() == []
+
+
+def test_an_image_that_cannot_be_had_names_those_that_are_here(invoke: Invoke) -> None:
+    ended = invoke("demo", "--no-tui", "--image", "localhost:1/ohsandbox/nothing:here")
+    assert ended.code == 4
+    assert "Here are: " in ended.err
+
+
+def test_files_of_a_workspace_are_on_the_host(invoke: Invoke, image: str, tmp_path: Path) -> None:
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    arguments = ["exec", "--image", image, "--workspace", str(workspace), "--", "sh", "-c", "echo hi > file; pwd"]
+    assert invoke(*arguments)[:2] == (0, "/workspace\n")
+    assert (workspace / "file").read_text() == "hi\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [(["sh", "-c", "exit 7"], 7), (["nosuch"], 127), (["/etc/passwd"], 126), (["true"], 0)]
+)
+def test_exec_ends_as_its_command_does(invoke: Invoke, image: str, command: list[str], code: int) -> None:
+    assert invoke("exec", "--image", image, "--", *command).code == code
+
+
+def test_exec_kills_what_takes_too_long_with_124(invoke: Invoke, image: str) -> None:
+    assert invoke("exec", "--image", image, "--timeout", "1", "--", "sleep", "60").code == 124
+
+
+def test_exec_is_binary_safe_both_ways_and_keeps_streams_apart(start: Start, image: str) -> None:
+    data = bytes(range(256)) * 4096
+    process = start("exec", "--image", image, "--", "sh", "-c", "cat; echo err >&2", stdin=subprocess.PIPE)
+    assert process.communicate(data, timeout=60) == (data, b"err\n")
+
+
+def test_exec_passes_variables_and_user(invoke: Invoke, image: str) -> None:
+    ended = invoke("exec", "--image", image, "-e", "A=b=c", "--user", "1234", "--", "sh", "-c", "echo $A; id -u")
+    assert ended[:2] == (0, "b=c\n1234\n")
+
+
+def test_a_kept_container_can_be_joined_and_collected(start: Start, invoke: Invoke, image: str) -> None:
+    with FakeProvider(text("ok")) as provider:
+        model = ["--model", "openai/fake", "--base-url", provider.base_url, "--api-key", "test"]
+        out, _ = start("run", "x", "--no-tui", "--image", image, "--keep", *model).communicate(timeout=110)
+    (name,) = _containers()
+    assert f"ohsandbox run --attach {name}".encode() in out
+    assert invoke("exec", "--attach", name, "--", "echo", "there")[:2] == (0, "there\n")
+    assert name in invoke("ps").out
+    assert invoke("gc", "--dry-run").out == "Nothing to remove.\n"
+    assert f"would remove {name}" in invoke("gc", "--dry-run", "--kept").out
+    assert f"removed {name}" in invoke("gc", "--kept").out
+    assert _containers() == []
+
+
+def test_the_doctor_reports_the_engine(invoke: Invoke) -> None:
+    ended = invoke("doctor", "--json")
+    assert ended.code == 0
+    assert {"engine", "runc", "storage", "seccomp", "model key"} <= {check["name"] for check in json.loads(ended.out)}
