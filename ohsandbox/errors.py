@@ -11,6 +11,7 @@
     │   └── UnknownSessionError       (LookupError)
     ├── ConversationOpenError         another process has it; exit code 3
     ├── LogCorruptError               the event log was damaged in the middle; exit code 1
+    ├── LogWriteError                 (OSError) an event could not be made durable; exit code 1
     ├── LimitReachedError             iterations, time, tokens or cost; exit code 1
     ├── SandboxUnavailable            the sandbox or its engine cannot serve; exit code 4
     │   ├── EngineUnavailable         (ConnectionError) no engine answers
@@ -133,6 +134,10 @@ class ConversationOpenError(OhsandboxError):
 
 class LogCorruptError(OhsandboxError):
     """The event log is damaged before its last record."""
+
+
+class LogWriteError(OhsandboxError, OSError):
+    """An event could not be made durable; the log ends on the last whole record and takes no more."""
 
 
 class LimitReachedError(OhsandboxError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from ohsandbox import events
-from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.errors import LogWriteError, UsageError
 from ohsandbox.events import EventBody, SDKEvent
 from ohsandbox.persistence.files import PRIVATE_FILE_MODE, make_private_dir, sync_data, sync_dir, write_all
 from ohsandbox.persistence.lock import DirectoryLock
@@ -27,10 +27,6 @@ class _End(NamedTuple):
 
     offset: int
     seq: int
-
-
-class LogWriteError(OhsandboxError, OSError):
-    """An event could not be made durable; the log ends on the last whole record and takes no more."""
 
 
 class EventLog:

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Invoke, Start
 
 from ohsandbox.testing.provider import FakeProvider, calls, text
+from tests.cli.conftest import Invoke, Start
 
 pytestmark = pytest.mark.docker
 

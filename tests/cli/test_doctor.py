@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from tests.cli.conftest import Invoke
 
 pytestmark = pytest.mark.usefixtures("no_engine")

@@ -1,0 +1,131 @@
+"""The architecture, held: imports point down, and the slow libraries wait until they are needed."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import ohsandbox
+
+ROOT = Path(ohsandbox.__file__).parent
+LAYERS = (
+    ("errors", "content"),
+    ("schema", "events"),
+    ("runtime", "llm", "persistence"),
+    ("state",),
+    ("tool",),
+    ("tools", "mcp"),
+    ("agent",),
+    ("conversation", "settings"),
+    ("eval", "testing"),
+    ("cli", "__main__"),
+)
+"""ARCHITECTURE.md, "Layers", from the bottom."""
+LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
+BESIDE = {("conversation", "settings"), ("__main__", "cli")}
+"""Of one layer, and still in one direction only."""
+FORBIDDEN = {
+    ("llm", "events"),
+    ("llm", "schema"),
+    ("runtime", "events"),
+    ("tool", "llm"),
+}
+"""Down, and forbidden all the same: llm takes dicts, runtime knows no event, tool knows no model."""
+SLOW = ("litellm", "fastmcp", "docker")
+
+
+class Import(NamedTuple):
+    """One import statement of ours, anywhere in a file."""
+
+    where: str
+    importer: str
+    imported: str
+
+
+def _imports() -> Iterator[Import]:
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts == ("__init__",):
+            continue  # the public names come from every layer
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for module in _modules(node):
+                names = module.split(".")
+                if names[0] == "ohsandbox":
+                    where = f"{path.relative_to(ROOT.parent)}:{getattr(node, 'lineno', 0)}"
+                    yield Import(where, parts[0], names[1] if len(names) > 1 else "")
+
+
+def _modules(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    assert node.level == 0, "relative imports hide where they point"
+    if node.module == "ohsandbox":
+        return [f"ohsandbox.{alias.name}" for alias in node.names if alias.name in LAYER_OF]
+    return [node.module or ""]
+
+
+def _points_down(found: Import) -> bool:
+    pair = (found.importer, found.imported)
+    if found.importer == found.imported or pair in BESIDE:
+        return True
+    return pair not in FORBIDDEN and LAYER_OF[found.imported] < LAYER_OF[found.importer]
+
+
+def test_every_module_has_a_layer() -> None:
+    names = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert names - {"__init__", "__pycache__"} <= set(LAYER_OF)
+
+
+def test_imports_point_down() -> None:
+    assert [found for found in _imports() if not _points_down(found)] == []
+
+
+def test_the_test_above_sees_imports_inside_functions() -> None:
+    assert any(found.importer == "settings" and found.imported == "llm" for found in _imports())
+
+
+@pytest.mark.parametrize("statement", ["import ohsandbox", "from ohsandbox.cli.app import app"])
+def test_a_bare_import_loads_nothing_slow(statement: str) -> None:
+    assert _loaded(statement) == []
+
+
+def test_help_loads_nothing_slow_and_no_pydantic() -> None:
+    statement = (
+        "from ohsandbox.cli.app import app\n"
+        "with contextlib.redirect_stdout(io.StringIO()): app(['--help'], standalone_mode=False)"
+    )
+    assert _loaded(statement, (*SLOW, "pydantic")) == []
+
+
+def _loaded(statement: str, names: tuple[str, ...] = SLOW) -> list[str]:
+    program = f"import contextlib, io, sys\n{statement}\nprint([n for n in {names!r} if n in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    found: list[str] = ast.literal_eval(ended.stdout)
+    return found
+
+
+def test_every_public_name_is_there() -> None:
+    for name in ohsandbox.__all__:
+        assert getattr(ohsandbox, name) is not None
+
+
+def test_the_public_names_are_sorted_and_shown() -> None:
+    assert len(set(ohsandbox.__all__)) == len(ohsandbox.__all__)
+    assert dir(ohsandbox) == sorted(ohsandbox.__all__)
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = ohsandbox.nonsense
+
+
+def test_the_version_is_that_of_the_project_file() -> None:
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == ohsandbox.__version__

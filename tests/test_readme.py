@@ -1,0 +1,83 @@
+"""README.md is true: its code runs, and prints what it says."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ohsandbox.settings import Settings
+
+README = Path(__file__).parents[1] / "README.md"
+IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
+RUN_BY_OTHER_TESTS = ("pip install", "ohsandbox run")
+"""Installing is what CI does first; a run needs a key here, and a provider of their own in tests/cli/test_docker.py."""
+
+
+class Block(NamedTuple):
+    """A fenced block."""
+
+    language: str
+    text: str
+
+
+def _blocks() -> list[Block]:
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [Block(language, text.replace("python:3.12", IMAGE)) for language, text in found]
+
+
+def _texts(language: str) -> list[str]:
+    return [block.text for block in _blocks() if block.language == language]
+
+
+def _shell_lines() -> list[str]:
+    lines = "".join(_texts("sh")).replace("\\\n", " ").splitlines()
+    return [line for line in lines if not line.startswith(RUN_BY_OTHER_TESTS)]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, timeout=110, check=False, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.docker
+def test_the_first_lines_of_python_print_what_the_first_screen_says() -> None:
+    ended = _run([sys.executable, "-c", _texts("python")[0]])
+    assert (ended.returncode, ended.stdout.split()) == (0, _texts("text")[0].split()), ended.stderr
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("number", range(1, len(_texts("python"))))
+def test_the_other_blocks_of_python_run(number: int) -> None:
+    ended = _run([sys.executable, "-c", _texts("python")[number]])
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("line", _shell_lines())
+def test_a_line_of_shell_runs(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    assert words.pop(0) == "ohsandbox"
+    more = ["--image", IMAGE] if words[0] == "demo" else []
+    ended = _run([sys.executable, "-m", "ohsandbox", *words, *more])
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_settings_are_settings() -> None:
+    for text in _texts("json"):
+        assert Settings.model_validate(json.loads(text)).model
+
+
+def test_the_first_screen_holds_install_code_and_output() -> None:
+    screen = README.read_text(encoding="utf-8").split("\n")[:24]
+    for part in ("pip install", "ohsandbox demo", "```python", "```text", "OK"):
+        assert any(part in line for line in screen), part
