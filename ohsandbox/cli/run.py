@@ -142,12 +142,11 @@ def _enter_sandbox(
     )
     try:
         stack.enter_context(started(runtime))
-    except EngineUnavailable as error:
+    except EngineUnavailable:
         view.status("")
         if not person or where.runtime is not None or where.attach is not None:
             raise
-        explain(error)
-        if not confirm("Work on THIS HOST instead, with no container around the agent?"):
+        if not confirm("No Docker engine answers. Work on THIS HOST instead, with no container around the agent?"):
             raise
         host = SandboxOptions(runtime="cli", workspace=where.workspace, host_workdir=where.host_workdir)
         runtime = stack.enter_context(started(make_runtime(host)))

@@ -32,6 +32,8 @@ class Backend(ABC):
     """Where sessions keep their FIFOs: writable by every user of the sandbox, gone with it."""
     private_processes: bool = True
     """No process lives here but the sandbox's own."""
+    ends_processes: bool = False
+    """`_close` ends every process of the sandbox by itself, so none needs to be killed before."""
 
     def __init__(self) -> None:
         self._pool = WorkerPool(lambda argv, user: self.channel(argv, user=user))

@@ -55,7 +55,7 @@ class Runtime(Backend):
         with self._lock:
             shells, self._shells = [*self._shells.values()], {}
         for shell in shells:
-            shell.close()
+            shell.close(kill=not self.ends_processes)
         self._pool.close()
         self._close()
 

@@ -213,12 +213,13 @@ class ShellSession:
         """End the shell at once."""
         self._terminal.kill()
 
-    def close(self) -> None:
-        """End the shell by closing its input and terminal."""
-        for channel in (self._keeper, self._terminal):
+    def close(self, *, kill: bool = True) -> None:
+        """Close the shell's input and terminal, and end it at once if it is to be killed."""
+        if kill and self.alive:
             with contextlib.suppress(OSError, SandboxUnavailable):
-                channel.kill() if channel is self._terminal and self.alive else None
-            channel.close()
+                self._terminal.kill()
+        self._keeper.close()
+        self._terminal.close()
 
     # --- what the reading thread does ---
 

@@ -97,13 +97,13 @@ class Shell:
         if (running := self._running) is not None:
             running.foreground.interrupt()
 
-    def close(self) -> None:
-        """End the shell and what it runs."""
-        if (running := self._running) is not None:
+    def close(self, *, kill: bool = True) -> None:
+        """End the shell and what it runs; without kill only let go of it, as before the sandbox's own end."""
+        if kill and (running := self._running) is not None:
             with contextlib.suppress(OhsandboxError, OSError):
                 running.foreground.sweep()
         if self._session is not None:
-            self._session.close()
+            self._session.close(kill=kill)
             self._session = None
 
     # --- a command's way ---

@@ -88,7 +88,11 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        } | options
         started.append(subprocess.Popen([*COMMAND, *arguments], **pipes))
         return started[-1]
 

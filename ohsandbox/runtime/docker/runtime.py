@@ -82,6 +82,7 @@ class DockerRuntime(Runtime):
             limits=limits, name=name, keep=keep, attach=attach,
             ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle), runtime=runtime, conversation=conversation,
         )  # fmt: skip
+        self.ends_processes = not (keep or attach)
         self._progress = progress
         self._life = threading.Lock()
         self._engine: Engine | None = None

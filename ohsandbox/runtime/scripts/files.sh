@@ -17,6 +17,7 @@ ohs_absent() {
     elif [ -e "$ohs_at" ]; then
       ohs_refuse ENOTDIR
     else
+      [ ! -L "$ohs_at" ] || : <"$ohs_at" || exit 1 # a loop, or dangling: the open says which
       ohs_refuse ENOENT
     fi
   done
@@ -33,62 +34,122 @@ ohs_regular() {
   return 1
 }
 
-# ohs_read PATH BYTES: at most that many bytes of a regular file.
+# ohs_read PATH BLOCKS: at most that many blocks of 128 KiB of a regular file, counted by what is read, not by its size.
 ohs_read() {
   ohs_regular "$1" || ohs_absent "$1"
   [ -r "$1" ] || ohs_refuse EACCES
-  exec head -c "$2" <"$1"
+  exec dd bs=131072 count="$2" iflag=fullblock <"$1"
 }
 
-# ohs_write PATH MODE BYTES: the next BYTES of our input, or all of it, become the file; the old one stays until the
-# new one is whole. MODE may be empty: that of the old file, or the umask's.
+# ohs_write PATH MODE BYTES HOW TEMP: our input becomes the file; the old one stays until the new one is whole. MODE
+# may be empty: that of the old file, or 644. HOW: 'counted' takes BYTES of our input, 'all' takes it to its end. TEMP
+# is a name that nobody can guess; what is done to the new file is done to descriptor 3, which nobody can replace.
 ohs_write() {
-  ohs_to=$1
-  if [ -L "$ohs_to" ]; then ohs_to=$(readlink -f -- "$1" && echo .) && ohs_to=${ohs_to%??} || ohs_absent "$1"; fi
-  ohs_old=yes
-  ohs_regular "$ohs_to" || ohs_old=
-  [ -z "$ohs_old" ] || [ -w "$ohs_to" ] || ohs_refuse EACCES
-  ohs_dir=${ohs_to%/*}/
-  [ -d "$ohs_dir" ] || mkdir -p -- "$ohs_dir" || exit
-  ohs_new=${ohs_dir}.ohs-$$.tmp
-  trap 'rm -f -- "$ohs_new"' EXIT
-  set -C
-  case $3 in
-    0) : >"$ohs_new" ;;
-    [1-9]*) dd bs="$3" count=1 iflag=fullblock >"$ohs_new" ;;
-    *) cat >"$ohs_new" ;;
-  esac || exit
-  if [ "$2" ]; then
-    chmod "$2" -- "$ohs_new" || exit
-  elif [ "$ohs_old" ]; then
-    ohs_keep "$ohs_to" "$ohs_new" || exit
+  umask 022
+  ohs_to=$1 ohs_old= ohs_mode=${2:-644} ohs_owner= ohs_mine=
+  if [ -L "$1" ]; then
+    ohs_to=$(readlink -f -- "$1" && echo .) && ohs_to=${ohs_to%??} || ohs_absent "$1"
   fi
-  mv -f -- "$ohs_new" "$ohs_to" || exit
-  trap - EXIT
+  ohs_dir=${ohs_to%/*}/
+  if ohs_regular "$ohs_to"; then
+    ohs_old=yes
+    [ -w "$ohs_to" ] || ohs_unwritable "$ohs_to"
+    [ -w "$ohs_dir" ] || ohs_in_place "$@"
+    ohs_learn "$ohs_to" "$ohs_dir" "$2"
+  elif [ ! -d "$ohs_dir" ]; then
+    mkdir -p -- "$ohs_dir" || ohs_blocked "$ohs_dir"
+  fi
+  ohs_umask "$ohs_mode"
+  ohs_new=$ohs_dir$5
+  set -C # a shell then creates exclusively: a link that waits at this name is not followed
+  exec 3>"$ohs_new" || exit 1
+  trap 'rm -f -- "$ohs_new"' EXIT
+  ohs_fill "$3" "$4"
+  ohs_settle
+  exec 3>&-
 }
 
-# ohs_keep OLD NEW: give NEW the mode and owner of OLD.
-ohs_keep() {
-  set -- "$1" "$2" $(stat -c '%a %u:%g' -- "$1" "$2")
-  [ "$4" = "$6" ] || chown "$4" -- "$2" || return
-  [ "$3 $4" = "$5 $6" ] || chmod "$3" -- "$2"
+# ohs_unwritable FILE: refuse it, in the system's words: no permission, or a read-only file system.
+ohs_unwritable() {
+  : >>"$1" || exit 1
+  ohs_refuse EACCES
 }
 
-# ohs_list PATH: the names, each ended by a NUL; an empty one; a line 'mode size time' for each, in the same order.
+# ohs_blocked DIR: the end of a call whose mkdir failed and has said why, unless a file stands in the way.
+ohs_blocked() {
+  [ "$(ohs_absent "$1" 2>&1)" != 'errno ENOTDIR' ] || ohs_refuse ENOTDIR
+  exit 1
+}
+
+# ohs_learn FILE DIR MODE: the mode that the new FILE shall have (MODE, or that of the old one without setuid, setgid
+# and sticky), the old one's owner, and the owner that a file gets which we make in DIR.
+ohs_learn() {
+  ohs_mode=$3
+  set -- $(stat -L -c '%a %u:%g' -- "$1" "$2" /proc/self)
+  [ $# = 6 ] || exit 1
+  ohs_owner=$2 ohs_mine=$6
+  case $3 in [2367]???) ohs_mine=${6%:*}:${4#*:} ;; esac # setgid on a directory gives its group
+  [ -z "$ohs_mode" ] || return 0
+  ohs_mode=00$1
+  ohs_mode=${ohs_mode#"${ohs_mode%???}"}
+}
+
+# ohs_umask MODE: so that a new file has MODE at once, or where only chmod can give it, nothing for others until then.
+ohs_umask() {
+  case $1 in
+    [0246][0246][0246])
+      ohs_mode=
+      set -- "${1%??}" "${1%?}" "${1#??}"
+      umask "$((6 - $1))$((6 - ${2#?}))$((6 - $3))"
+      ;;
+    *) umask 077 ;;
+  esac
+}
+
+# ohs_fill BYTES HOW: our input into descriptor 3, all of it or the end of the call.
+ohs_fill() {
+  case $2:$1 in
+    counted:0) ;;
+    counted:*) dd bs="$1" count=1 iflag=fullblock >&3 || exit 1 ;;
+    *) cat >&3 && [ "$(stat -L -c %s /proc/self/fd/3)" = "$1" ] || exit 1 ;;
+  esac
+}
+
+# ohs_settle: owner and mode, then the name. An owner that we cannot give, or a name that cannot be replaced (a mount
+# point, or another's file in a sticky directory), leaves the old file in place with the new bytes.
+ohs_settle() {
+  if [ "$ohs_owner" = "$ohs_mine" ] || chown "$ohs_owner" /proc/self/fd/3; then
+    [ -z "$ohs_mode" ] || chmod "$ohs_mode" /proc/self/fd/3 || exit 1
+    if mv -f -- "$ohs_new" "$ohs_to"; then trap - EXIT; return; fi
+  fi
+  [ "$ohs_old" ] && cat -- "$ohs_new" >|"$ohs_to" || exit 1
+}
+
+# ohs_in_place PATH MODE BYTES HOW: the whole call where the directory takes no new file.
+ohs_in_place() {
+  exec 3>|"$ohs_to" || exit 1
+  ohs_fill "$3" "$4"
+  [ -z "$2" ] || chmod "$2" /proc/self/fd/3
+  exit
+}
+
+# ohs_list PATH: './name' of each entry, ended by a NUL; an empty one; a line 'mode size time ./name' for each that is
+# still there, in the same order. A pattern that matches nothing stands for itself, first, and is no file.
 ohs_list() {
   [ -d "$1" ] || ohs_absent "$1"
-  [ -r "$1" ] || ohs_refuse EACCES
-  cd -- "$1" || ohs_refuse EACCES
-  set -- * .[!.]* ..?*
-  ohs_n=$#
-  while [ "$ohs_n" -gt 0 ]; do
-    if [ -e "$1" ] || [ -L "$1" ]; then set -- "$@" "$1"; fi
-    shift
-    ohs_n=$((ohs_n - 1))
-  done
+  [ -r "$1" ] && cd -- "$1" || ohs_refuse EACCES
+  set -- *
+  [ -e "$1" ] || [ -L "$1" ] || shift
+  set -- .[!.]* "$@"
+  [ -e "$1" ] || [ -L "$1" ] || shift
+  set -- ..?* "$@"
+  [ -e "$1" ] || [ -L "$1" ] || shift
   [ $# -gt 0 ] || return 0
-  printf '%s\000' "$@"
+  printf './%s\000' "$@"
   printf '\000'
-  printf '%s\000' "$@" | xargs -0 stat -c '%f %s %Y' --
+  printf './%s\000' "$@" | xargs -0 stat -c '%f %s %Y %n' --
+  case $? in
+    126 | 127) echo 'stat: not found' >&2; exit 127 ;;
+    *) return 0 ;; # of those that vanished meanwhile stat says that they are not there
+  esac
 }
-

@@ -1,0 +1,15 @@
+"""What every `Runtime` owes, as cases that any backend can be held to.
+
+    @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+    def test_conformance(case: Case, my_runtime: Runtime) -> None:
+        if why := case.missing(my_runtime):
+            pytest.skip(why)
+        case.check(my_runtime)
+
+One started runtime serves all of them. They need no pytest.
+"""
+
+from ohsandbox.testing.conformance import files as files  # noqa: PLC0414 - imported for its cases
+from ohsandbox.testing.conformance.case import CASES, Case, Session, case, shell_case
+
+__all__ = ["CASES", "Case", "Session", "case", "shell_case"]

@@ -1,0 +1,148 @@
+r"""`case`: how a behaviour that every `Runtime` owes becomes a function that any backend can be held to.
+
+    @case(needs={"root"})
+    def run_takes_a_user_by_uid(runtime: Runtime) -> None:
+        assert runtime.run(["id", "-u"], user=65534).stdout == b"65534\n"
+
+    @shell_case()
+    def output_keeps_its_trailing_newlines(shell: Session) -> None:
+        assert shell("printf 'a\n\n'").output == "a\n\n"
+
+Each case leaves the runtime as it found it. `Case.check` runs it and then asks what must hold after anything: that
+the same session's next `echo ok` gives exactly that, and that `run` works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from ohsandbox.errors import UnknownSessionError, UnknownUserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.results import CommandObservation
+
+CASE_TIMEOUT_S = 20.0
+"""The limit of a command that sets none: a case that hangs fails, and the next one runs."""
+
+
+class Session:
+    """One case's own shell session: call it to run a command."""
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        self.runtime = runtime
+        self.name = name
+
+    def __call__(self, command: str, *, timeout_s: float | None = CASE_TIMEOUT_S, **options: Any) -> CommandObservation:
+        """Run command here; options as of `Runtime.execute`."""
+        return self.runtime.execute(command, timeout_s=timeout_s, session=self.name, **options)
+
+    def type(self, text: str, **options: Any) -> CommandObservation:
+        """Type text, or a key, to what runs."""
+        return self(text, is_input=True, **options)
+
+    def poll(self, **options: Any) -> CommandObservation:
+        """Wait on for what runs."""
+        return self("", **options)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A behaviour, named by the sentence that says it."""
+
+    name: str
+    function: Callable[[Session], None]
+    needs: frozenset[str]
+
+    def missing(self, runtime: Runtime) -> str | None:
+        """Why the case cannot be asked of this runtime, or None."""
+        absent = sorted(need for need in self.needs if not _offers(runtime, need))
+        return f"this sandbox lacks {', '.join(absent)}" if absent else None
+
+    def check(self, runtime: Runtime) -> None:
+        """Run the case, and then what must hold after every one.
+
+        Raises:
+            AssertionError: the runtime behaves otherwise.
+        """
+        session = Session(runtime, self.name)
+        try:
+            self.function(session)
+            _still_serves(session)
+        finally:
+            with contextlib.suppress(UnknownSessionError):
+                runtime.close_session(self.name)
+
+
+CASES: list[Case] = []
+"""Every case, in the order of its module."""
+
+
+def case(*, needs: Iterable[str] = ()) -> Callable[[Callable[[Runtime], None]], Callable[[Runtime], None]]:
+    """Register a function of a runtime.
+
+    needs: 'root' (the default user is root), 'users' (others can be become), 'isolated' (no process but the
+    sandbox's own lives there); any other word is a program on PATH.
+    """
+
+    def register(function: Callable[[Runtime], None]) -> Callable[[Runtime], None]:
+        _add(function.__name__, lambda session: function(session.runtime), needs)
+        return function
+
+    return register
+
+
+def shell_case(*, needs: Iterable[str] = ()) -> Callable[[Callable[[Session], None]], Callable[[Session], None]]:
+    """Register a function of a shell session; needs as of `case`."""
+
+    def register(function: Callable[[Session], None]) -> Callable[[Session], None]:
+        _add(function.__name__, function, needs)
+        return function
+
+    return register
+
+
+def _add(name: str, function: Callable[[Session], None], needs: Iterable[str]) -> None:
+    if any(known.name == name for known in CASES):
+        raise ValueError(f"There is a case {name!r} already; say what differs in the other's name")
+    CASES.append(Case(name, function, frozenset(needs)))
+
+
+def _still_serves(session: Session) -> None:
+    told = session("echo ok")
+    assert (told.output, told.exit_code) == ("ok\n", 0), f"the next command: {told!r}"
+    assert session.runtime.run(["true"], timeout_s=CASE_TIMEOUT_S).exit_code == 0
+
+
+_offered: WeakKeyDictionary[Runtime, dict[str, bool]] = WeakKeyDictionary()
+"""What was found out about each runtime, once."""
+
+
+def _offers(runtime: Runtime, need: str) -> bool:
+    known = _offered.setdefault(runtime, {})
+    if need not in known:
+        known[need] = _PROBES[need](runtime) if need in _PROBES else _has_program(runtime, need)
+    return known[need]
+
+
+def _has_program(runtime: Runtime, name: str) -> bool:
+    return runtime.run(["/bin/sh", "-c", 'command -v "$1"', "sh", name]).exit_code == 0
+
+
+def _has_users(runtime: Runtime) -> bool:
+    try:
+        return runtime.run(["true"], user=65534).exit_code == 0
+    except UnknownUserError:
+        return False
+
+
+_PROBES: dict[str, Callable[[Runtime], bool]] = {
+    "root": lambda runtime: runtime.run(["id", "-u"]).stdout == b"0\n",
+    "users": _has_users,
+    "isolated": lambda runtime: runtime.private_processes,
+}
