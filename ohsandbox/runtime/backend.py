@@ -229,7 +229,8 @@ class Backend(ABC):
                 limit_bytes=limit_bytes,
             )
         except CallTimedOut:
-            self._kill_call(worker.channel.pid, mark, time.monotonic() - began, user)
+            if mark:  # a question of our own has nothing to kill, and asking another one would not end
+                self._kill_call(worker.channel.pid, mark, time.monotonic() - began, user)
             raise
         except CallInterrupted as died:
             if loss := self._loss_soon():

@@ -209,49 +209,77 @@ class Runtime(Backend):
         """A regular file's bytes.
 
         Raises:
-            SandboxFileError: also the builtin of its errno: ENOENT, EACCES, EISDIR, ENOTDIR, ENAMETOOLONG; EINVAL
-                for a FIFO, socket or device; EFBIG over limit_bytes.
+            SandboxFileError: also the builtin of its errno: ENOENT, EACCES, EISDIR, ENOTDIR, ENAMETOOLONG, ELOOP;
+                EINVAL for a FIFO, socket or device; EFBIG over limit_bytes.
         """
-        absolute = self._file(path)
-        outcome = self._call(files.read_body(absolute, limit_bytes), user=user, limit_bytes=limit_bytes + 1)
-        data = files.check(outcome, path)
+        body = files.read_body(self._file(path), limit_bytes)
+        data = self._file_call(body, path, user=user, limit_bytes=limit_bytes + 1)
         if len(data) > limit_bytes:
-            raise file_error(27, f"It is larger than the limit of {limit_bytes} bytes", path)
+            raise files.too_large(limit_bytes, path)
         return data
 
     def write_bytes(self, path: str, data: bytes, *, mode: int | None = None, user: str | int | None = None) -> None:
         """Replace or make a file at once: readers see the old bytes or the new ones. Missing parents are made.
 
-        An existing file keeps its mode and owner unless mode (0o644, say) is given; through a symlink its target is
-        written. Hard links to the old file keep the old bytes.
+        An existing file keeps its owner and its mode, without setuid, setgid and sticky; a new one has 0o644 and a new
+        directory 0o755 whatever the umask; mode (0o644, say) overrides. Through a symlink its target is written. Hard
+        links to the old file keep the old bytes. Where the name cannot be replaced (a mount point, a directory that
+        this user may not write, an owner that it cannot give) the file is rewritten in place, and then not at once.
 
         Raises:
             SandboxFileError: as read_bytes, and ENOSPC, EROFS; the old file is then intact.
         """
-        absolute = self._file(path)
-        body = files.write_body(absolute, len(data), mode)
-        outcome = self._call(body, stdin=data, takes_stdin=True, user=user)
-        files.check(outcome, path)
+        files.check_file_path(path)
+        body = files.write_body(self._file(path), len(data), mode)
+        self._file_call(body, path, user=user, limit_bytes=len(data), stdin=data, takes_stdin=True)
 
     def list_dir(self, path: str, *, user: str | int | None = None) -> list[DirEntry]:
-        """A directory's entries, sorted by name.
+        """A directory's entries, sorted by name; those that vanish while it looks are left out.
 
         Raises:
-            SandboxFileError: ENOENT, ENOTDIR, EACCES.
+            SandboxFileError: ENOENT, ENOTDIR, EACCES; EFBIG when the names alone fill DEFAULT_LIMIT_BYTES.
         """
-        return files.parse_list(files.check(self._call(files.list_body(self._file(path)), user=user), path))
+        body = files.list_body(self._file(path))
+        data = self._file_call(body, path, user=user, limit_bytes=DEFAULT_LIMIT_BYTES + 1)
+        if len(data) > DEFAULT_LIMIT_BYTES:
+            raise files.too_large(DEFAULT_LIMIT_BYTES, path)
+        return files.parse_list(data)
 
-    def upload(self, source: Path | str, target: str, *, user: str | int | None = None) -> list[str]:
-        """Copy a host file to target, or a directory's contents into it. Modes stay; the owner is user.
+    def _file_call(self, body: bytes, path: str, *, limit_bytes: int, **options: Any) -> bytes:
+        limit_s = files.patience_s(limit_bytes)
+        try:
+            outcome = self._call(body, limit_bytes=max(limit_bytes, 65536), timeout_s=limit_s, **options)
+        except CallTimedOut:
+            raise files.too_slow(limit_s, path) from None
+        return files.check(outcome, path)
+
+    def upload(
+        self,
+        source: Path | str,
+        target: str,
+        *,
+        user: str | int | None = None,
+        limits: transfer.TransferLimits | None = None,
+    ) -> list[str]:
+        """Copy a host file to target, or a directory's contents into it, which is made; what has the same name goes.
+
+        Modes stay, without setuid, setgid and sticky; the owner is user. Symlinks are copied as they are, never
+        followed; hard links stay linked.
 
         Returns:
             What was left out: sockets, FIFOs and devices.
 
         Raises:
-            UsageError: there is no such source.
-            SandboxFileError: the sandbox cannot store it.
+            UsageError: there is no such source, or it is neither file nor directory.
+            SandboxFileError: the sandbox cannot store it, or this machine cannot read it.
+            ToolError: it is larger than limits; nothing was sent.
         """
-        return transfer.upload(lambda argv: self.channel(argv, user=user), Path(source), self._file(target))
+        return transfer.upload(
+            lambda argv: self.channel(argv, user=user),
+            Path(source),
+            self._file(target),
+            limits or transfer.TransferLimits(),
+        )
 
     def download(
         self,
@@ -263,14 +291,18 @@ class Runtime(Backend):
     ) -> list[str]:
         """Copy a sandbox file to target on the host, or a directory's contents into it, through a strict filter.
 
-        Only files, directories and symlinks that stay inside come out, without setuid bits.
+        Files, hard links and directories come out, and symlinks that stay inside; without setuid, setgid and sticky,
+        directories always open to you. What stands in target under the same name is replaced, directories are
+        merged, and no symlink in target is ever followed.
 
         Returns:
             What was left out, and why.
 
         Raises:
-            SandboxFileError: there is no such source, or it cannot be read.
+            SandboxFileError: there is no such source, it cannot be read, what the sandbox sends is no archive, or
+                this machine cannot store it.
             ToolError: it is larger than limits; target is untouched.
+            UsageError: target is itself a symlink to a directory.
         """
         return transfer.download(
             lambda argv: self.channel(argv, user=user),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import stat
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
@@ -15,9 +16,23 @@ from ohsandbox.runtime.results import DirEntry
 from ohsandbox.runtime.worker import INLINE_STDIN_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ohsandbox.runtime.worker import Outcome
 
+READ_BLOCK_BYTES = 128 * 1024
+"""What ohs_read counts by: dd moves 100 MB in blocks of it a fifth faster than head, which uses 8 KiB."""
+
+NAME_BYTES = 255
+PATH_BYTES = 4095
+"""NAME_MAX and PATH_MAX of Linux, without the final NUL."""
+
+_PATIENCE_S = 60.0
+_SLOWEST_BYTES_PER_S = 1024 * 1024
+"""Nothing healthy is slower; what is stuck (a FIFO that took the file's place after we looked) ends."""
+
 _KINDS = {"FIFO": "a FIFO", "SOCKET": "a socket", "DEVICE": "a device"}
+
 _BY_TEXT = {
     "No such file or directory": errno.ENOENT,
     "Permission denied": errno.EACCES,
@@ -34,29 +49,60 @@ _BY_TEXT = {
     "Quota exceeded": errno.EDQUOT,
     "File too large": errno.EFBIG,
     "File exists": errno.EEXIST,
+    "Input/output error": errno.EIO,
+    "I/O error": errno.EIO,
+    "Text file busy": errno.ETXTBSY,
+    "Device or resource busy": errno.EBUSY,
+    "Resource busy": errno.EBUSY,
+    "No such file": errno.ENOENT,
+    "no such file": errno.ENOENT,
 }
-"""What strerror says, in the words of glibc and of musl."""
+"""What strerror says, in the words of glibc and of musl; last, what dash and ash say instead when they open."""
 
-NAME_BYTES = 255
-PATH_BYTES = 4095
-"""NAME_MAX and PATH_MAX of Linux, without the final NUL."""
+_NO_NEW_FILE = re.compile(r"(?:cannot|can't) create .*(?:Directory nonexistent|nonexistent directory)$", re.IGNORECASE)
+"""dash, ash: ENOENT of a creating open. The directory is there (we looked), so it is one like /proc."""
+
+_NO_TOOL = re.compile(r"([\w.-]+): (?:command )?not found$")
+
+_REMEDIES = {
+    errno.ENOENT: "list the directory above it to see what is there",
+    errno.EACCES: "use a path that this user may use, or another user",
+    errno.EPERM: "use a path that this user may use, or another user",
+    errno.EISDIR: "name a file in it",
+    errno.ENOTDIR: "name a directory, or a path without a file in its middle",
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.ENOSPC: "free some space; what was there before is intact",
+    errno.EROFS: "write to another place",
+    errno.ELOOP: "look at the links with `ls -l`",
+    errno.EEXIST: "remove what is there, or use another name",
+}
 
 
 def read_body(path: str, limit_bytes: int) -> bytes:
-    """The call that reads path; one byte more than the limit, so that too large is seen."""
-    return b"(LC_ALL=C;export LC_ALL;ohs_read %s %d)" % (quote(path), limit_bytes + 1)
+    """The call that reads path, in blocks, past the limit by at least a byte, so that too large is seen."""
+    return _body(b"ohs_read %s %d" % (quote(path), limit_bytes // READ_BLOCK_BYTES + 1))
 
 
 def write_body(path: str, size: int, mode: int | None) -> bytes:
     """The call that writes the size bytes it is fed."""
-    octal = b"" if mode is None else b"%o" % mode
-    counted = b"%d" % size if size <= INLINE_STDIN_BYTES else b"all"
-    return b"(LC_ALL=C;export LC_ALL;ohs_write %s '%s' %s)" % (quote(path), octal, counted)
+    octal = b"" if mode is None else b"%03o" % (mode & 0o7777)
+    how = b"counted" if size <= INLINE_STDIN_BYTES else b"all"
+    temporary = f".ohs-{secrets.token_hex(8)}.tmp".encode()
+    return _body(b"ohs_write %s '%s' %d %s %s" % (quote(path), octal, size, how, temporary))
 
 
 def list_body(path: str) -> bytes:
     """The call that lists path."""
-    return b"(LC_ALL=C;export LC_ALL;ohs_list %s)" % quote(path)
+    return _body(b"ohs_list %s" % quote(path))
+
+
+def _body(call: bytes) -> bytes:
+    return b"(LC_ALL=C;export LC_ALL;%s)" % call
+
+
+def patience_s(size: int) -> float:
+    """How long a call that moves at most size bytes may take."""
+    return _PATIENCE_S + size / _SLOWEST_BYTES_PER_S
 
 
 def check_path(path: str) -> None:
@@ -66,12 +112,25 @@ def check_path(path: str) -> None:
         SandboxFileError: ENOENT for an empty path, ENAMETOOLONG, EINVAL for a NUL.
     """
     if not path:
-        raise file_error(errno.ENOENT, "The path is empty", path)
+        raise file_error(errno.ENOENT, "The path is empty; name a file", path)
     if "\0" in path:
-        raise file_error(errno.EINVAL, "A path cannot hold a NUL byte", path)
-    raw = os.fsencode(path)
+        raise file_error(errno.EINVAL, "A path cannot hold a NUL byte; leave it out", path)
+    try:
+        raw = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise file_error(errno.EILSEQ, "The path holds half a character; write it whole", repr(path)) from None
     if len(raw) > PATH_BYTES or any(len(part) > NAME_BYTES for part in raw.split(b"/")):
-        raise file_error(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+        raise refusal(errno.ENAMETOOLONG, path)
+
+
+def check_file_path(path: str) -> None:
+    """Refuse, for writing, what can only be a directory.
+
+    Raises:
+        SandboxFileError: EISDIR.
+    """
+    if path.endswith("/") or path.rpartition("/")[2] in (".", ".."):
+        raise refusal(errno.EISDIR, path)
 
 
 def check(outcome: Outcome, path: str) -> bytes:
@@ -82,44 +141,93 @@ def check(outcome: Outcome, path: str) -> bytes:
     """
     if outcome.status == "0":
         return outcome.stdout
-    raise error_of(outcome.stderr, outcome.status, path)
+    raise error_of(outcome.stderr + outcome.complaint.encode(), outcome.status, path)
 
 
-def error_of(stderr: bytes, status: object, path: str) -> SandboxFileError:
-    """The error that a failed operation's own words stand for; EIO with those words when they are none we know."""
-    said = stderr.decode("utf-8", "replace").strip()
-    if named := re.search(r"^errno (\w+)$", said, re.MULTILINE):
-        return _named_error(named[1], path)
-    for text, number in _BY_TEXT.items():
-        if text in said:
-            return file_error(number, text, path)
-    return file_error(errno.EIO, said.splitlines()[-1] if said else f"The operation failed ({status})", path)
+def too_large(limit_bytes: int, path: str) -> SandboxFileError:
+    """EFBIG."""
+    reason = f"It is larger than the limit of {limit_bytes} bytes; read a part of it, or raise limit_bytes"
+    return file_error(errno.EFBIG, reason, path)
 
 
-def _named_error(name: str, path: str) -> SandboxFileError:
-    if name in _KINDS:
-        return file_error(errno.EINVAL, f"It is {_KINDS[name]}, not a regular file", path)
-    number = getattr(errno, name)
-    return file_error(number, os.strerror(number), path)
+def too_slow(seconds: float, path: str) -> SandboxFileError:
+    """ETIMEDOUT."""
+    reason = f"The file was not done in {seconds:.0f} s and was given up; look at it with `ls -l` and `df`"
+    return file_error(errno.ETIMEDOUT, reason, path)
+
+
+def stalled(seconds: float, path: str) -> SandboxFileError:
+    """ETIMEDOUT."""
+    reason = f"The sandbox's `tar` moved nothing for {seconds:.0f} s and was given up; try it in a shell"
+    return file_error(errno.ETIMEDOUT, reason, path)
+
+
+def refusal(number: int, path: str) -> SandboxFileError:
+    """The error of that errno in the system's words, with a remedy where there is one."""
+    remedy = _REMEDIES.get(number)
+    return file_error(number, f"{os.strerror(number)}; {remedy}" if remedy else os.strerror(number), path)
+
+
+def error_of(said: bytes, status: object, path: str) -> SandboxFileError:
+    """The error that a failed operation's own words stand for; EIO where they are none we know.
+
+    Words count at the end of a line only: before them stand names, which are anybody's.
+    """
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines()]
+    for line in reversed(lines):
+        if found := _known(line, path):
+            return found
+    return file_error(errno.EIO, f"The sandbox's own tools failed (exit code {status}); try it in a shell", path)
+
+
+def _known(line: str, path: str) -> SandboxFileError | None:
+    word, _, name = line.partition(" ")
+    if word == "errno" and name in _KINDS:
+        return file_error(errno.EINVAL, f"It is {_KINDS[name]}, not a regular file; use a shell for it", path)
+    if word == "errno" and isinstance(number := getattr(errno, name, None), int):
+        return refusal(number, path)
+    if _NO_NEW_FILE.search(line):
+        return file_error(errno.ENOENT, "No file can be made in this directory; write to another place", path)
+    if missing := _NO_TOOL.search(line):
+        reason = f"The sandbox has no `{missing[1]}`, which this needs; use an image that has it"
+        return file_error(errno.ENOSYS, reason, path)
+    return next((refusal(number, path) for text, number in _BY_TEXT.items() if line.endswith(text)), None)
 
 
 def parse_list(stdout: bytes) -> list[DirEntry]:
-    """The entries, sorted by name; those that vanished while we looked make the rest's facts unknown (size -1)."""
-    *names, _, facts = stdout.split(b"\0") if stdout else [b"", b""]
-    lines = facts.splitlines()
-    if len(lines) != len(names):
-        lines = [b"0 -1 0"] * len(names)
-    return sorted(_entry(os.fsdecode(name), line) for name, line in zip(names, lines, strict=True))
+    """The entries, sorted by name, without those that vanished while we looked."""
+    if not stdout:
+        return []
+    names, _, facts = stdout.partition(b"\0\0")
+    return sorted(_entries(names.split(b"\0"), facts))
 
 
-def _entry(name: str, facts: bytes) -> DirEntry:
-    mode, size, seconds = facts.split()
-    raw = int(mode, 16)
+_FACTS = re.compile(rb"([0-9a-f]+) (\d+) (-?\d+) ")
+
+
+def _entries(names: list[bytes], facts: bytes) -> Iterator[DirEntry]:
+    at = 0
+    for name in names:
+        found = _FACTS.match(facts, at)
+        if found and facts.startswith(name + b"\n", found.end()):
+            at = found.end() + len(name) + 1
+            yield _entry(os.fsdecode(name[2:]), int(found[1], 16), int(found[2]), int(found[3]))
+
+
+def _entry(name: str, mode: int, size: int, seconds: int) -> DirEntry:
     kind: Literal["file", "directory", "symlink", "other"] = "other"
-    if stat.S_ISREG(raw):
+    if stat.S_ISREG(mode):
         kind = "file"
-    elif stat.S_ISDIR(raw):
+    elif stat.S_ISDIR(mode):
         kind = "directory"
-    elif stat.S_ISLNK(raw):
+    elif stat.S_ISLNK(mode):
         kind = "symlink"
-    return DirEntry(name, kind, int(size), stat.S_IMODE(raw), datetime.fromtimestamp(int(seconds), UTC))
+    return DirEntry(name, kind, size, stat.S_IMODE(mode), _when(seconds))
+
+
+def _when(seconds: int) -> datetime:
+    """A file's time may be any 64-bit number; what no calendar holds is its end."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.max.replace(tzinfo=UTC) if seconds > 0 else datetime.min.replace(tzinfo=UTC)

@@ -23,6 +23,13 @@ READ_BYTES = 1 << 18
 _TAKE_TERMINAL = 'exec <"$0" >"$0" 2>&1; exec "$@"'
 """The leader of a new session that opens a terminal gets it as its controlling one (POSIX.1-2017 11.1.3)."""
 
+_left_running: list[subprocess.Popen[bytes]] = []
+"""Processes whose channel was closed before they ended; each is reaped when a later channel closes."""
+
+
+def _outlive(process: subprocess.Popen[bytes]) -> None:
+    _left_running[:] = [one for one in (*_left_running, process) if one.poll() is None]
+
 
 class LocalChannel(Channel):
     """A child process, over pipes or a pseudo-terminal."""
@@ -131,4 +138,4 @@ class LocalChannel(Channel):
             os.close(self._master)
             self._master = None
         self._streams = {}
-        self._process.poll()
+        _outlive(self._process)

@@ -1,4 +1,4 @@
-"""Directories in and out of a sandbox: tar over a channel, the strict filter on what comes out.
+"""Directories in and out of a sandbox: tar over a channel.
 
 The engine's archive API is never used: it follows symlinks, misses tmpfs, and has been an escape (CVE-2018-15664,
 CVE-2019-14271, CVE-2026-41567).
@@ -7,19 +7,21 @@ CVE-2019-14271, CVE-2026-41567).
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
-import shutil
 import stat
 import tarfile
-import tempfile
 import threading
-from pathlib import Path, PurePosixPath
+from importlib.resources import files as resources
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.errors import OhsandboxError, SandboxFileError, ToolError, UsageError
-from ohsandbox.runtime.channel import Stream
-from ohsandbox.runtime.files import error_of
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.runtime import unpack
+from ohsandbox.runtime.files import error_of, stalled
+from ohsandbox.runtime.quoting import told
+from ohsandbox.runtime.unpack import STALL_S, TransferLimits, host_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,159 +30,174 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.channel import Channel
 
+    Opener = Callable[[list[str]], Channel]
+    """Starts a process in the sandbox, as the user who asked."""
 
-class TransferLimits(NamedTuple):
-    """What a download may hold; more is refused before it is written."""
+_SCRIPTS = resources("ohsandbox.runtime").joinpath("scripts")
+_SCRIPT = "\n".join(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name in ("files", "transfer"))
 
-    members: int = 200_000
-    total_bytes: int = 2 * 1024**3
-    file_bytes: int = 512 * 1024**2
-    depth: int = 64
-    name_bytes: int = 4096
-
-
-_UNPACK = 'mkdir -p -- "$1" && exec tar -xpof - -C "$1"'
-_PACK = """
-if [ -d "$1" ]; then cd -- "$1" && exec tar -cf - .; fi
-[ -e "$1" ] || { echo "errno ENOENT" >&2; exit 1; }
-[ -f "$1" ] || { echo "errno EINVAL" >&2; exit 1; }
-cd -- "${1%/*}/" && exec tar -cf - -- "./${1##*/}"
-"""
-"""A file comes as the only member, a directory as `.` and what is in it."""
+_SAID_BYTES = 16 * 1024
+"""Of what tar says, the end: it repeats itself."""
 
 
-def upload(open_channel: Callable[[list[str]], Channel], source: Path, target: str) -> list[str]:
+def upload(open_channel: Opener, source: Path, target: str, limits: TransferLimits) -> list[str]:
     """Copy a file to target, or a directory's contents into it; returns what was left out (sockets, FIFOs, devices).
 
     Raises:
         UsageError: there is no such source.
-        SandboxFileError: the sandbox cannot store it.
+        SandboxFileError: the sandbox cannot store it, or this machine cannot read it.
+        ToolError: it goes over a limit; nothing was sent.
     """
-    if not source.exists():
-        raise UsageError(f"There is nothing at {str(source)!r} to upload")
-    directory = target if source.is_dir() else target.rpartition("/")[0] or "/"
-    skipped: list[str] = []
-    with open_channel(["/bin/sh", "-c", _UNPACK, "upload", directory]) as channel:
+    with host_errors(source):
+        tree = _Tree(source, target)
+        tree.check(limits)
+    directory, _, name = (target, "", "") if tree.is_dir else target.rpartition("/")
+    with _start(open_channel, "ohs_unpack", directory or "/", name) as channel:
         said = _Listener(channel)
-        with contextlib.suppress(BrokenPipeError), tarfile.open(fileobj=_Writer(channel), mode="w|") as archive:
-            _pack(archive, source, target, skipped)
+        with host_errors(source), contextlib.suppress(BrokenPipeError):
+            tree.pack(said)
         channel.close_stdin()
         said.check(target)
-    return skipped
+    return tree.skipped
 
 
-def _pack(archive: tarfile.TarFile, source: Path, target: str, skipped: list[str]) -> None:
-    if not source.is_dir():
-        _add(archive, source, target.rpartition("/")[2], skipped)
-        return
-    for parent, directories, names in os.walk(source):
-        links = [name for name in directories if (Path(parent) / name).is_symlink()]
-        for name in [*directories, *names] if not links else [*directories, *names]:
-            path = Path(parent) / name
-            _add(archive, path, path.relative_to(source).as_posix(), skipped)
-
-
-def _add(archive: tarfile.TarFile, path: Path, name: str, skipped: list[str]) -> None:
-    mode = path.lstat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-        skipped.append(name)
-        return
-    member = archive.gettarinfo(path, name)
-    if not member.isreg():
-        archive.addfile(member)
-        return
-    with path.open("rb") as file:
-        archive.addfile(member, file)
-
-
-def download(
-    open_channel: Callable[[list[str]], Channel], source: str, target: Path, limits: TransferLimits
-) -> list[str]:
+def download(open_channel: Opener, source: str, target: Path, limits: TransferLimits) -> list[str]:
     """Copy a file to target, or a directory's contents into it; returns what was left out and why.
 
     Raises:
-        SandboxFileError: there is no such source, or it cannot be read.
-        ToolError: it goes over a limit; nothing was written to target.
+        SandboxFileError: there is no such source, it cannot be read, or this machine cannot store it.
+        ToolError: it goes over a limit; target is untouched.
+        UsageError: target is a symlink to a directory.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(dir=target.parent, prefix=".ohs-") as fresh,
-        open_channel(["/bin/sh", "-c", _PACK, "download", source]) as channel,
-    ):
+    with _start(open_channel, "ohs_pack", source) as channel:
         channel.close_stdin()
-        reader = _Reader(channel)
-        skipped = _unpack(reader, Path(fresh), limits, source)
-        _merge(Path(fresh), target, source)
-    return skipped
+        try:
+            return unpack.receive(channel, source, target, limits)
+        except BaseException:
+            channel.kill()
+            raise
 
 
-def _unpack(reader: _Reader, fresh: Path, limits: TransferLimits, source: str) -> list[str]:
-    skipped: list[str] = []
-    try:
-        with tarfile.open(fileobj=reader, mode="r|", errorlevel=1) as archive:
-            for member in _limited(archive, limits):
-                refused = _refusal(member, fresh)
-                if refused:
-                    skipped.append(f"{member.name!r}: {refused}")
-                else:
-                    archive.extract(member, fresh, filter=_strip)
-    except tarfile.ReadError:
-        reader.check(source)
-        raise
-    reader.check(source)
-    return skipped
+def _start(open_channel: Opener, function: str, *arguments: str) -> Channel:
+    argv, script = told(f'{_SCRIPT}\n{function} "$@"', "ohs", *arguments)
+    channel = open_channel(argv)
+    channel.write(script)
+    return channel
 
 
-def _limited(archive: tarfile.TarFile, limits: TransferLimits) -> Iterator[tarfile.TarInfo]:
-    total = 0
-    for count, member in enumerate(archive, 1):
-        total += member.size
-        too_much = (
-            (count > limits.members and f"more than {limits.members} members")
-            or (total > limits.total_bytes and f"more than {limits.total_bytes} bytes")
-            or (member.size > limits.file_bytes and f"{member.name!r} has {member.size} bytes")
-            or (len(os.fsencode(member.name)) > limits.name_bytes and "a name over the limit")
-            or (len(PurePosixPath(member.name).parts) > limits.depth and f"{member.name!r} lies too deep")
-        )
-        if too_much:
-            raise ToolError(f"Download refused: {too_much}; download a smaller part of it")
-        yield member
+class _Entry(NamedTuple):
+    """One name below the source, still held by its directory's descriptor: nobody can put a symlink in its way."""
+
+    path: str
+    """In the archive."""
+    name: str
+    directory: int | None
+    facts: os.stat_result
 
 
-def _refusal(member: tarfile.TarInfo, fresh: Path) -> str | None:
-    if not (member.isreg() or member.isdir() or member.issym()):
-        return "neither file, directory nor symlink"
-    try:
-        tarfile.data_filter(member, str(fresh))
-    except tarfile.FilterError as error:
-        return str(error)
-    return None
+class _Tree:
+    """What is to be uploaded."""
+
+    def __init__(self, source: Path, target: str) -> None:
+        """Look at it.
+
+        Raises:
+            UsageError: it is not there, or neither file nor directory; or target cannot be a file's name.
+        """
+        if not source.exists():
+            raise UsageError(f"There is nothing at {str(source)!r} to upload; check the path")
+        self._source = source.resolve()
+        self._target_name = target.rpartition("/")[2]
+        self.is_dir = self._source.is_dir()
+        self.skipped: list[str] = []
+        if not self.is_dir and not self._source.is_file():
+            raise UsageError(f"{str(source)!r} is neither a file nor a directory; only those can be uploaded")
+        if not self.is_dir and self._target_name in ("", ".", ".."):
+            raise UsageError(f"{target!r} names a directory, and {str(source)!r} is a file; add the file's new name")
+
+    def _entries(self) -> Iterator[_Entry]:
+        if not self.is_dir:
+            yield _Entry(self._target_name, str(self._source), None, self._source.stat())
+            return
+        for parent, directories, names, fd in os.fwalk(self._source, onerror=_raise):
+            below = os.path.relpath(parent, self._source)
+            for name in [*directories, *names]:
+                facts = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                yield _Entry(name if below == "." else f"{below}/{name}", name, fd, facts)
+
+    def check(self, limits: TransferLimits) -> None:
+        """Count it, before anything is sent.
+
+        Raises:
+            ToolError: it goes over a limit.
+        """
+        meter = unpack.Meter(limits, "Upload")
+        for entry in self._entries():
+            meter.count(entry.path, entry.facts.st_size if stat.S_ISREG(entry.facts.st_mode) else 0)
+
+    def pack(self, said: _Listener) -> None:
+        """Send it. GNU's format: busybox's tar does not read the names of the other one, pax."""
+        closed: list[tarfile.TarInfo] = []
+        seen: dict[tuple[int, int], str] = {}
+        with tarfile.open(
+            fileobj=said.writer, mode="w|", bufsize=1 << 18,
+            format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape",
+        ) as archive:  # fmt: skip
+            for entry in self._entries():
+                self._add(archive, entry, closed, seen)
+            for member in reversed(closed):
+                archive.addfile(member)
+
+    def _add(
+        self,
+        archive: tarfile.TarFile,
+        entry: _Entry,
+        closed: list[tarfile.TarInfo],
+        seen: dict[tuple[int, int], str],
+    ) -> None:
+        """closed: directories that their owner may not write; they come again, with that mode, when they are full."""
+        mode = entry.facts.st_mode
+        if stat.S_ISDIR(mode):
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                closed.append(_member(entry, tarfile.DIRTYPE))
+            archive.addfile(_member(entry, tarfile.DIRTYPE, more=stat.S_IRWXU))
+        elif stat.S_ISLNK(mode):
+            member = _member(entry, tarfile.SYMTYPE)
+            member.linkname = os.readlink(entry.name, dir_fd=entry.directory)
+            archive.addfile(member)
+        elif stat.S_ISREG(mode):
+            _add_file(archive, entry, seen)
+        else:
+            self.skipped.append(entry.path)
 
 
-def _strip(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-    """PEP 706's data filter, which also drops setuid, setgid, sticky and group/other write; modes of files stay."""
-    return tarfile.data_filter(member, path)
+def _add_file(archive: tarfile.TarFile, entry: _Entry, seen: dict[tuple[int, int], str]) -> None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(entry.name, flags, dir_fd=entry.directory), "rb") as file:  # noqa: PTH123 - a descriptor
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "It was replaced while it was copied", entry.path)
+        first = seen.setdefault((facts.st_dev, facts.st_ino), entry.path)
+        if first != entry.path:
+            member = _member(entry, tarfile.LNKTYPE)
+            member.linkname = first
+            archive.addfile(member)
+            return
+        member = _member(entry, tarfile.REGTYPE)
+        member.size = facts.st_size
+        archive.addfile(member, file)
 
 
-def _merge(fresh: Path, target: Path, source: str) -> None:
-    """Move what was unpacked to its place; never through a symlink that stands in target."""
-    single = fresh / PurePosixPath(source).name
-    if not target.is_dir() and [*fresh.iterdir()] == [single] and single.is_file():
-        single.replace(target)
-        return
-    target.mkdir(exist_ok=True)
-    for entry in fresh.iterdir():
-        _move(entry, target / entry.name)
+def _member(entry: _Entry, kind: bytes, *, more: int = 0) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(entry.path)
+    member.type = kind
+    member.mode = entry.facts.st_mode & 0o777 | more
+    member.mtime = int(entry.facts.st_mtime)
+    return member
 
 
-def _move(source: Path, target: Path) -> None:
-    if source.is_dir() and not source.is_symlink() and target.is_dir() and not target.is_symlink():
-        for entry in source.iterdir():
-            _move(entry, target / entry.name)
-        return
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
-    source.replace(target)
+def _raise(error: OSError) -> None:
+    raise error
 
 
 class _Writer(io.RawIOBase):
@@ -188,6 +205,7 @@ class _Writer(io.RawIOBase):
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self.written = 0
 
     def writable(self) -> bool:
         return True
@@ -195,6 +213,7 @@ class _Writer(io.RawIOBase):
     def write(self, data: Buffer) -> int:
         view = memoryview(data)
         self._channel.write(view)
+        self.written += len(view)
         return len(view)
 
 
@@ -202,66 +221,37 @@ class _Listener:
     """Collects what a process says while we write to it, so that neither side ever blocks the other."""
 
     def __init__(self, channel: Channel) -> None:
+        self.writer = _Writer(channel)
         self._channel = channel
         self._said = b""
+        self._stalled = False
         self._thread = threading.Thread(target=self._listen, name="ohsandbox-upload", daemon=True)
         self._thread.start()
 
     def _listen(self) -> None:
+        before = -1
         with contextlib.suppress(OhsandboxError, OSError):
-            while chunks := self._channel.read():
-                self._said = (self._said + b"".join(chunk.data for chunk in chunks))[-4096:]
+            while (chunks := self._channel.read(STALL_S)) != []:
+                if chunks is not None:
+                    self._said = (self._said + b"".join(chunk.data for chunk in chunks))[-_SAID_BYTES:]
+                elif self.writer.written == before:
+                    self._stalled = True
+                    self._channel.kill()
+                    return
+                before = self.writer.written
 
     def check(self, path: str) -> None:
         """Wait for the end.
 
         Raises:
-            SandboxFileError: the process failed.
+            SandboxFileError: the process failed, or stopped taking anything.
         """
         self._thread.join()
+        if self._stalled:
+            raise stalled(STALL_S, path)
         code = self._channel.wait()
         if code != 0:
             raise error_of(self._said, code, path)
 
 
-class _Reader(io.RawIOBase):
-    """A channel's stdout as a file to read; stderr is kept for the error message."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._ready = b""
-        self._said = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        parts, have = [self._ready], len(self._ready)
-        while have < size or size < 0:
-            chunks = self._channel.read()
-            if not chunks:
-                break
-            for chunk in chunks:
-                if chunk.stream is Stream.STDERR:
-                    self._said = (self._said + chunk.data)[-4096:]
-                else:
-                    parts.append(chunk.data)
-                    have += len(chunk.data)
-        whole = b"".join(parts)
-        self._ready = whole[size:] if size >= 0 else b""
-        return whole[:size] if size >= 0 else whole
-
-    def check(self, path: str) -> None:
-        """Read to the end.
-
-        Raises:
-            SandboxFileError: the process failed.
-        """
-        while self.read(1 << 20):
-            pass
-        code = self._channel.wait()
-        if code != 0:
-            raise error_of(self._said, code, path)
-
-
-__all__ = ["SandboxFileError", "TransferLimits", "download", "upload"]
+__all__ = ["TransferLimits", "download", "upload"]

@@ -12,9 +12,10 @@ from tests.cli.conftest import Start, WriteScript
 ON_HOST = ("--runtime", "cli", "--no-tui")
 
 
-def _wait_for(path: Path) -> None:
+def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 30
     while not path.exists():
+        assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, f"{path} never appeared"
         time.sleep(0.02)
 
@@ -25,7 +26,7 @@ def test_a_signal_ends_the_command_and_all_it_started(
 ) -> None:
     model = write_script(("wait", "echo $$ > pid; sleep 61.25"))
     process = start("run", "hi", "--model", model, "--workspace", str(tmp_path), *ON_HOST)
-    _wait_for(tmp_path / "pid")
+    _wait_for(tmp_path / "pid", process)
     process.send_signal(number)
     assert process.wait(30) == code
     found = subprocess.run(["pgrep", "-f", "^sleep 61.25"], capture_output=True, check=False)

@@ -48,6 +48,7 @@ ohs_write() {
   umask 022
   ohs_to=$1 ohs_old= ohs_mode=${2:-644} ohs_owner= ohs_mine=
   if [ -L "$1" ]; then
+    [ ! -e "$1" ] || ohs_regular "$1"
     ohs_to=$(readlink -f -- "$1" && echo .) && ohs_to=${ohs_to%??} || ohs_absent "$1"
   fi
   ohs_dir=${ohs_to%/*}/

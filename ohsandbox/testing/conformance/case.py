@@ -12,6 +12,8 @@ Each case leaves the runtime as it found it. `Case.check` runs it and then asks 
 the same session's next `echo ok` gives exactly that, and that `run` works.
 """
 
+# ruff: noqa: S101 - what cases assert is their purpose
+
 from __future__ import annotations
 
 import contextlib
@@ -146,3 +148,13 @@ _PROBES: dict[str, Callable[[Runtime], bool]] = {
     "users": _has_users,
     "isolated": lambda runtime: runtime.private_processes,
 }
+
+
+def refuses(call: Callable[[], object], *kinds: type[BaseException]) -> BaseException:
+    """The error that call raises, which must be of all kinds at once: one of ours and the builtin a caller expects."""
+    try:
+        returned = call()
+    except kinds[0] as error:
+        assert all(isinstance(error, kind) for kind in kinds), type(error).__mro__
+        return error
+    raise AssertionError(f"not refused, but {str(returned)[:200]}")

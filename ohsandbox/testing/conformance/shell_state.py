@@ -1,0 +1,317 @@
+"""What a shell keeps between commands, and how any text that may be a command ends."""
+# ruff: noqa: S101, D103, PLR2004, S108 - cases are tests: their names are sentences, their values literal
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UsageError
+from ohsandbox.testing.conformance.case import refuses, shell_case
+
+if TYPE_CHECKING:
+    from ohsandbox.testing.conformance.case import Session
+
+
+# --- kept ---
+
+
+@shell_case()
+def the_working_directory_is_kept_and_told(shell: Session) -> None:
+    assert shell("cd /tmp").cwd == "/tmp"
+    assert shell("pwd").output == "/tmp\n"
+
+
+@shell_case()
+def a_shell_begins_in_the_workdir(shell: Session) -> None:
+    told = shell("pwd")
+    assert told.output == f"{shell.runtime.workdir}\n"
+    assert told.cwd == shell.runtime.workdir
+
+
+@shell_case()
+def exported_and_plain_variables_are_kept(shell: Session) -> None:
+    shell("export A=b; C='d  e'")
+    assert shell('echo "$A" "$C"; sh -c \'echo "$A$C"\'').output == "b d  e\nb\n"
+
+
+@shell_case()
+def functions_and_aliases_are_kept(shell: Session) -> None:
+    shell("greet() {\n  echo hello $1\n}\nalias twice='greet'")
+    assert shell("greet you; twice me").output == "hello you\nhello me\n"
+
+
+@shell_case()
+def a_sourced_environment_is_kept(shell: Session) -> None:
+    shell("printf 'export VENV=on\\nPATH=/venv/bin:$PATH\\nleave() { unset VENV; }\\n' >/tmp/activate-$$")
+    shell(". /tmp/activate-$$; rm /tmp/activate-$$")
+    assert shell('echo $VENV; case $PATH in /venv/bin:*) echo first;; esac; leave; echo "<$VENV>"').output == (
+        "on\nfirst\n<>\n"
+    )
+
+
+@shell_case()
+def the_last_exit_code_is_kept(shell: Session) -> None:
+    assert shell("(exit 7)").exit_code == 7
+    assert shell("echo $?").output == "7\n"
+
+
+@shell_case()
+def umask_options_and_positional_words_are_kept(shell: Session) -> None:
+    shell("umask 027; set -f; set -- one 'two  three'")
+    assert shell("umask; echo *; echo \"$2\"").output == "0027\n*\ntwo  three\n"
+
+
+@shell_case()
+def jobs_are_kept_and_numbered_as_the_user_expects(shell: Session) -> None:
+    shell("sleep 60 &")
+    assert shell("jobs | grep -c sleep").output == "1\n"
+    assert shell("kill %1; wait %1 2>/dev/null; jobs >/dev/null; kill -0 $! 2>/dev/null || echo gone"
+                 ).output.endswith("gone\n")  # fmt: skip
+
+
+@shell_case(needs={"bash"})
+def declared_arrays_are_kept(shell: Session) -> None:
+    shell("declare -A map; map[k]=v; list=(a 'b c')")
+    assert shell('echo "${map[k]}" "${list[1]}"').output == "v b c\n"
+
+
+@shell_case()
+def a_trap_runs_when_its_signal_comes(shell: Session) -> None:
+    shell("trap 'echo caught' USR1")
+    assert "caught\n" in shell("kill -USR1 $$; true").output
+    shell("trap - USR1")
+
+
+# --- how commands end ---
+
+
+@shell_case()
+def exit_codes_are_the_commands_own(shell: Session) -> None:
+    for code in (0, 1, 2, 124, 126, 127, 130, 137, 143, 255):
+        told = shell(f"sh -c 'exit {code}'")
+        assert (told.exit_code, told.timed_out, told.notice) == (code, False, None)
+
+
+@shell_case()
+def a_child_that_dies_of_a_signal_is_128_and_its_number(shell: Session) -> None:
+    for signal, code in (("KILL", 137), ("TERM", 143), ("SEGV", 139), ("INT", 130)):
+        told = shell(f"sh -c 'kill -{signal} $$'")
+        assert (told.exit_code, told.timed_out) == (code, False), signal
+
+
+@shell_case()
+def a_missing_program_is_127_and_one_that_cannot_run_126(shell: Session) -> None:
+    missing = shell("no-such-program")
+    assert missing.exit_code == 127
+    assert "not found" in missing.output
+    assert shell("/etc/passwd").exit_code == 126
+
+
+@shell_case()
+def a_comment_is_a_command_that_succeeds(shell: Session) -> None:
+    told = shell("# nothing")
+    assert (told.output, told.exit_code, told.running) == ("", 0, False)
+
+
+@shell_case()
+def unbalanced_text_ends_at_once(shell: Session) -> None:
+    for command in ("echo 'abc", 'echo "abc', "echo $(", "if true; then", "f() {", "fi", "echo `", "(", "case x in"):
+        began = time.monotonic()
+        told = shell(command)
+        assert told.exit_code not in (0, None), command
+        assert not told.running
+        assert time.monotonic() - began < 2, command
+        assert shell("echo ok").output == "ok\n", command
+
+
+@shell_case()
+def an_unterminated_heredoc_ends(shell: Session) -> None:
+    told = shell("cat <<EOF\nline")
+    assert not told.running
+    assert shell("echo ok").output == "ok\n"
+
+
+@shell_case()
+def stray_control_words_do_no_harm(shell: Session) -> None:
+    for command in ("return 5", "break", "continue 3", "shift 99", "local x=1", "\\", ";", "&", "{", "!", "!!", "return"):
+        shell(command)
+        told = shell("echo ok")
+        assert (told.output, told.exit_code) == ("ok\n", 0), command
+
+
+@shell_case()
+def an_unset_variable_under_set_u_is_an_error_and_no_end(shell: Session) -> None:
+    told = shell("set -u; echo $nope; echo unreached")
+    assert told.exit_code not in (0, None)
+    assert "nope" in told.output
+    assert "unreached" not in told.output
+
+
+@shell_case()
+def a_command_with_a_nul_is_refused_and_not_run(shell: Session) -> None:
+    refuses(lambda: shell("echo a >/tmp/nul-ran\0"), UsageError, ValueError)
+    assert shell("ls /tmp/nul-ran").exit_code != 0
+
+
+# --- shapes of commands ---
+
+
+@shell_case()
+def commands_of_several_lines_run_as_written(shell: Session) -> None:
+    told = shell("f() {\n\tcase $1 in\n\t  a*) echo one \\\n\t    two;;\n\t  *) echo other;;\n\tesac\n}\n\nf abc\nf x\n")
+    assert told.output == "one two\nother\n"
+
+
+@shell_case()
+def carriage_returns_at_line_ends_do_not_reach_the_output(shell: Session) -> None:
+    assert shell("echo a\r\necho b\r\n").output == "a\nb\n"
+
+
+@shell_case()
+def two_heredocs_stand_side_by_side(shell: Session) -> None:
+    told = shell("cat <<A; cat <<'B'\n$((1+1))\nA\n$x 'EOF' \"B\"\nB\necho \"\nEOF\n\"")
+    assert told.output == "2\n$x 'EOF' \"B\"\n\nEOF\n\n"
+
+
+@shell_case()
+def a_heredoc_of_5_mb_arrives_exactly(shell: Session) -> None:
+    body = "".join(f"{i:06d} $HOME `x` \\ ' \"\n" for i in range(200_000))
+    told = shell(f"cat >/tmp/heredoc-$$ <<'EOF'\n{body}EOF\necho $$")
+    path = f"/tmp/heredoc-{told.output.strip()}"
+    arrived = shell.runtime.read_bytes(path)
+    shell(f"rm {path}")
+    assert arrived == body.encode()
+
+
+@shell_case()
+def a_command_of_1_mib_arrives_exactly(shell: Session) -> None:
+    assert shell(f"x='{'é' * (512 * 1024)}'\nprintf %s \"$x\" | wc -c").output.strip() == str(1024 * 1024)
+
+
+@shell_case()
+def trailing_newlines_of_a_command_change_nothing(shell: Session) -> None:
+    assert shell("\n\n  echo hi  \n\n").output == "hi\n"
+    assert shell("cat <<EOF\na\n\nEOF\n").output == "a\n\n"
+
+
+# --- shells that are misused ---
+
+
+@shell_case()
+def redirecting_the_shell_itself_does_not_hide_later_output(shell: Session) -> None:
+    for command in ("exec >/tmp/f-$$", "exec 2>/dev/null", "exec </dev/null", "exec 1>&-", "exec 2>&-", "exec 0<&-"):
+        shell(command)
+        assert shell("echo ok; echo err >&2").output == "ok\nerr\n", command
+
+
+@shell_case()
+def closing_every_descriptor_is_survived(shell: Session) -> None:
+    shell("exec 200>&- 201>&- 250>&- 251>&- 255>&-")
+    assert shell("echo ok").output == "ok\n"
+    shell("for n in 0 1 2 3 4 5 6 7 8 9; do eval \"exec $n>&-\"; done")
+    assert shell("echo ok").output == "ok\n"
+
+
+@shell_case()
+def traps_of_the_command_neither_hang_nor_hide(shell: Session) -> None:
+    shell("trap 'echo T' DEBUG EXIT ERR 2>/dev/null || trap 'echo T' EXIT")
+    assert "ok\n" in shell("echo ok").output
+    shell("trap - DEBUG EXIT ERR 2>/dev/null || trap - EXIT")
+
+
+@shell_case()
+def an_exit_trap_of_the_command_runs_and_the_code_is_told(shell: Session) -> None:
+    told = shell("trap 'echo bye' EXIT; exit 4")
+    assert (told.output, told.exit_code) == ("bye\n", 4)
+
+
+@shell_case(needs={"bash"})
+def a_debug_trap_that_skips_every_command_is_recovered_from(shell: Session) -> None:
+    shell("shopt -s extdebug; trap false DEBUG", timeout_s=2)
+    shell("echo skipped", timeout_s=2)
+    shell("trap - DEBUG; shopt -u extdebug", timeout_s=2)
+
+
+@shell_case()
+def redefined_builtins_do_not_reach_us(shell: Session) -> None:
+    for name in ("printf", "command", "export", "cd", "trap", "eval", "stty"):
+        shell(f"{name}() {{ echo evil; }}")
+        assert shell("echo ok").output == "ok\n", name
+        shell(f"unset -f {name}")
+
+
+@shell_case()
+def aliased_builtins_do_not_reach_us(shell: Session) -> None:
+    for name in ("printf", "command", "eval", "case"):
+        shell(f"alias {name}='echo evil'")
+        assert shell("echo ok").output == "ok\n", name
+        shell(f"\\unalias {name}")
+
+
+@shell_case()
+def unusual_shell_options_do_not_reach_us(shell: Session) -> None:
+    for command in ("IFS=0123456789abcdef", "set -f", "set -C", "set -a", "set -n", "set -m", "set +m", "unset HOME"):
+        shell(command)
+        assert shell("echo ok").output == "ok\n", command
+
+
+@shell_case(needs={"bash"})
+def unusual_bash_options_do_not_reach_us(shell: Session) -> None:
+    for command in ("set -o posix", "shopt -s failglob", "set -k", "set -T", "set -E", "set -P", "enable -n printf"):
+        shell(command)
+        assert shell("echo ok").output == "ok\n", command
+
+
+@shell_case()
+def without_a_path_a_program_is_cleanly_not_found(shell: Session) -> None:
+    assert shell("unset PATH; echo \"<$PATH>\"").output == "<>\n"
+    assert shell("echo ok").output == "ok\n"
+    told = shell("PATH=/nowhere; ls")
+    assert told.exit_code == 127
+
+
+@shell_case()
+def limits_that_a_command_sets_on_its_shell_are_survived(shell: Session) -> None:
+    for limit in ("-n 3", "-v 30000", "-f 0", "-s 64"):
+        shell(f"ulimit {limit}", timeout_s=3)
+        shell("true", timeout_s=3)
+        assert shell("echo ok").output == "ok\n", limit
+        shell("exit 0")
+
+
+@shell_case(needs={"isolated"})
+def a_limit_of_one_process_is_survived(shell: Session) -> None:
+    shell("ulimit -u 1", timeout_s=3)
+    shell("ls /", timeout_s=3)
+    assert shell("echo ok").output == "ok\n"
+    shell("exit 0")
+
+
+@shell_case()
+def a_limit_of_processor_time_ends_the_shell_and_it_is_told(shell: Session) -> None:
+    told = shell("ulimit -t 1; while :; do :; done")
+    assert told.exit_code in (137, 152)
+    assert told.notice
+
+
+@shell_case()
+def history_and_job_builtins_do_no_harm(shell: Session) -> None:
+    for command in ("history -c; fc -l", "disown -a; jobs; fg", "bg", "fg %7", "wait", "hash -r", "times", "suspend -h"):
+        shell(command, timeout_s=3)
+        assert shell("echo ok").output == "ok\n", command
+
+
+@shell_case()
+def a_terminal_left_in_another_mode_is_put_right(shell: Session) -> None:
+    for command in ("stty raw -echo", "stty echo", "reset", "tput init", "stty -icanon min 0", "stty onlcr opost"):
+        shell(command, timeout_s=5)
+        assert shell("printf 'a\\nb\\n'").output == "a\nb\n", command
+    assert " icanon" in shell("stty -a").output
+
+
+@shell_case()
+def mounting_and_namespaces_harm_nothing(shell: Session) -> None:
+    if shell.runtime.private_processes:
+        shell("mount -t tmpfs x /mnt; unshare -r true; dmesg | head -n 1; umount /mnt")
+        assert shell("echo ok").output == "ok\n"

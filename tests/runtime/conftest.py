@@ -1,0 +1,43 @@
+"""The flavours of runtime that the conformance suite is held against, each started once for the whole session."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox import CLIRuntime
+from ohsandbox.testing import FakeRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.runtime.base import Runtime
+
+pytest.register_assert_rewrite("ohsandbox.testing.conformance")
+IMAGES = ("debian", "nonroot", "busybox", "hostile")
+
+
+@pytest.fixture(scope="session")
+def flavour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Runtime]]:
+    """`flavour(name)` is that runtime, started."""
+    started: dict[str, Runtime] = {}
+    with contextlib.ExitStack() as stack:
+
+        def get(name: str) -> Runtime:
+            if name not in started:
+                started[name] = stack.enter_context(_make(name, tmp_path_factory))
+            return started[name]
+
+        yield get
+
+
+def _make(name: str, tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    if name == "fake":
+        return FakeRuntime()
+    if name == "cli":
+        return CLIRuntime(tmp_path_factory.mktemp("cli"), bubblewrap=False, quiet=True)
+    from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it
+
+    return DockerRuntime(f"ohsandbox-base:{name}")
