@@ -11,7 +11,6 @@ from ohsandbox.errors import (
     UsageError,
     WorkdirMissingError,
     WorkdirNotADirectoryError,
-    file_error,
 )
 from ohsandbox.runtime import files, tools, transfer
 from ohsandbox.runtime.backend import DEFAULT_LIMIT_BYTES, Backend

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pty
@@ -29,6 +30,13 @@ _left_running: list[subprocess.Popen[bytes]] = []
 
 def _outlive(process: subprocess.Popen[bytes]) -> None:
     _left_running[:] = [one for one in (*_left_running, process) if one.poll() is None]
+
+
+@atexit.register
+def _reap_the_last() -> None:
+    for process in _left_running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
 
 
 class LocalChannel(Channel):

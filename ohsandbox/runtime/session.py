@@ -12,6 +12,7 @@ import re
 import secrets
 import select
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -40,11 +41,15 @@ LAST_REPORT_S = 0.2
 REAP_S = 1.0
 """Between a process's end and the engine's knowing its exit code."""
 
-_ANNOUNCED = re.compile(r"(?m)^\[\d+\] (\d+)\n")
+_JOB_STARTED = re.compile(r"(?m)^\[\d+\] (\d+)\n")
+_JOB_ENDED = re.compile(r"(?m)^\[\d+\][+-]? +(?:Done|Exit \d+|Terminated|Killed|Hangup)(?:\(\d+\))? +(.+)\n")
+JOB_COMMANDS = 50
+"""Commands with a `&` that are remembered, to know a line of bash's about one of their jobs."""
 
 _LATE = b'command eval "$ohs_late"\n'
-"""Follows every command: an interrupt or an error throws an interactive shell out of the line it was in, to this one,
-which reports what is unreported. dash forgets what it has read ahead then, and must be told again: `recover`."""
+"""An interrupt or an error throws an interactive shell out of the line it was in, to this one, which reports what is
+unreported. bash reads a pipe byte by byte and gets it right behind each command. dash and ash read ahead: dash forgets
+it at an interrupt, and busybox's applets, forked without exec, would find it in their own stdin: `recover` sends it."""
 
 
 @dataclass
@@ -76,16 +81,17 @@ class Report:
     """'kept'; 'lost' where the old directory was gone before the command; 'left' where the shell exits."""
     background_pid: int
     """`$!`, or 0."""
+    bash: bool
     cwd: str
 
     @classmethod
     def parse(cls, record: bytes) -> Report | None:
         """A record of the `out` FIFO, or None for one that is not ours."""
-        parts = record.decode("utf-8", "surrogateescape").split(" ", 4)
+        parts = record.decode("utf-8", "surrogateescape").split(" ", 5)
         numbers = "".join(parts[1:2] + parts[3:4])
-        if len(parts) != 5 or not numbers.isdecimal():  # noqa: PLR2004 - the fields of ohs_tell
+        if len(parts) != 6 or not numbers.isdecimal():  # noqa: PLR2004 - the fields of ohs_tell
             return None
-        return cls(parts[0], int(parts[1]), parts[2], int(parts[3]), parts[4])
+        return cls(parts[0], int(parts[1]), parts[2], int(parts[3]), parts[4] != "none", parts[5])
 
 
 class ShellSession:
@@ -122,6 +128,8 @@ class ShellSession:
         self._on_overflow = on_overflow
         self._background = Capture(limit_bytes=BACKGROUND_BYTES)
         self._background_pid = 0
+        self._job_commands: deque[str] = deque(maxlen=JOB_COMMANDS)
+        self._bash = False
         self._records = b""
         self._splitter = MarkSplitter()
         self._keeper, self._terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
@@ -175,7 +183,8 @@ class ShellSession:
         text = b'"$(cat %s;echo .)";ohs_c=${ohs_c%%.}' % quote(by_file) if by_file else quote(command)
         with self.changed:
             self.call = call
-        self._keeper.write(b'ohs_n=%s;ohs_c=%s\ncommand eval "$ohs_run"\n' % (call.nonce.encode(), text) + _LATE)
+        late = _LATE if self._bash else b""
+        self._keeper.write(b'ohs_n=%s;ohs_c=%s\ncommand eval "$ohs_run"\n%s' % (call.nonce.encode(), text, late))
         return call
 
     def recover(self) -> None:
@@ -201,13 +210,23 @@ class ShellSession:
             self._end(self._terminal.wait(REAP_S), None)
 
     def own_output(self, text: str, call: Call) -> str:
-        """Text without what an interactive bash adds: the number and pid of a background job, its 'exit'."""
-        if call.report and call.report.how == "left":
-            text = text.removesuffix("exit\n")
-        if call.report is None or call.report.background_pid in (0, self._background_pid):
+        """Text without what an interactive bash adds: '[1] 4711' and 'Done' of background jobs, its own 'exit'."""
+        if not self._bash:
             return text
-        first, self._background_pid = self._background_pid, call.report.background_pid
-        return _ANNOUNCED.sub(lambda line: "" if first < int(line[1]) <= self._background_pid else line[0], text)
+        if not self.alive:
+            text = text.removesuffix("exit\n")
+        if "&" in call.command:
+            self._job_commands.append(call.command)
+        first = max(self._background_pid, self.pid)
+        if call.report:
+            self._background_pid = call.report.background_pid
+        if self._job_commands:
+            text = _JOB_STARTED.sub(lambda line: "" if first < int(line[1]) <= self._background_pid else line[0], text)
+            text = _JOB_ENDED.sub(lambda line: "" if self._is_job(line[1]) else line[0], text)
+        return text
+
+    def _is_job(self, text: str) -> bool:
+        return any(text.strip() in command for command in self._job_commands)
 
     def kill(self) -> None:
         """End the shell at once."""
@@ -300,6 +319,7 @@ class ShellSession:
     def _finish(self) -> None:
         if self.call and self.call.finished and self.call.report:
             self.cwd = self.call.report.cwd
+            self._bash = self.call.report.bash
             self.changed.notify_all()
 
     def _end(self, exit_code: int | None, failure: SandboxUnavailable | None) -> None:

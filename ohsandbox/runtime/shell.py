@@ -61,6 +61,8 @@ class Shell:
         self._lock = threading.Lock()
         self._session: ShellSession | None = None
         self._running: Running | None = None
+        self._descendants: Foreground | None = None
+        """All that began since the first shell did."""
         self._background = ""
         self._again = False
         self._spool: Spool | None = None
@@ -98,10 +100,10 @@ class Shell:
             running.foreground.interrupt()
 
     def close(self, *, kill: bool = True) -> None:
-        """End the shell and what it runs; without kill only let go of it, as before the sandbox's own end."""
-        if kill and (running := self._running) is not None:
+        """End the shell and all it ever started; without kill only let go of it, as before the sandbox's own end."""
+        if kill and self._descendants is not None:
             with contextlib.suppress(OhsandboxError, OSError):
-                running.foreground.sweep()
+                self._descendants.sweep()
         if self._session is not None:
             self._session.close(kill=kill)
             self._session = None
@@ -253,12 +255,15 @@ class Shell:
     def _open(self) -> ShellSession:
         options = self._options
         directory = f"{self._host.state_dir}/{self.name_part()}-{secrets.token_hex(4)}"
-        return ShellSession(
+        session = ShellSession(
             lambda argv, *, tty, env: self._host.channel(argv, tty=tty, env=env, user=options.user),
             directory,
             mark=self._mark, home=self._host.workdir, workdir=self._cwd, env=options.env,
             restored=self._restored, on_overflow=self._spool_for,
         )  # fmt: skip
+        if self._descendants is None:
+            self._descendants = Foreground(self._snippet, session, mark=self._mark, private=False)
+        return session
 
     def name_part(self) -> str:
         """The session's name as part of a path: letters and digits only."""

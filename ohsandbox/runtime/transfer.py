@@ -14,7 +14,6 @@ import stat
 import tarfile
 import threading
 from importlib.resources import files as resources
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, UsageError
@@ -25,6 +24,7 @@ from ohsandbox.runtime.unpack import STALL_S, TransferLimits, host_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from typing_extensions import Buffer
 

@@ -37,7 +37,7 @@ _HEADER_BYTES = 1024 * 1024
 
 _SAID_BYTES = 16 * 1024
 
-_NOTE = re.compile(r"^tar: (?:Removing leading|(.+): (socket ignored|file changed as we read it|File removed before.*))")
+_NOTE = re.compile(r"^tar: (?:Removing leading|(.+): (socket ignored|file changed as we read it|File removed.*))")
 """GNU tar 1.34 ends with code 1 for these, and with 2 for errors."""
 
 
@@ -110,7 +110,7 @@ def receive(channel: Channel, source: str, target: Path, limits: TransferLimits)
         tempfile.TemporaryDirectory(dir=_beside(target), prefix=".ohs-", ignore_cleanup_errors=True) as fresh,
     ):
         reader, tree = _Reader(channel, source), _Tree(Path(fresh))
-        _unpack(reader, tree, Meter(limits, "Download"), source)
+        _unpack(reader, tree, Meter(limits, "Download"))
         notes = reader.finish()
         tree.settle()
         tree.move(target, source)
@@ -127,13 +127,13 @@ def _beside(target: Path) -> Path:
     return parent
 
 
-def _unpack(reader: _Reader, tree: _Tree, meter: Meter, source: str) -> None:
+def _unpack(reader: _Reader, tree: _Tree, meter: Meter) -> None:
     try:
         with tarfile.open(
             fileobj=reader, mode="r|", bufsize=_BLOCK_BYTES, encoding="utf-8", errors="surrogateescape"
         ) as archive:
             while (member := archive.next()) is not None:
-                archive.members = []  # the archive would remember each one
+                archive.members = []  # type: ignore[attr-defined]  # else the archive remembers each one
                 size = member.size if member.isreg() else 0
                 meter.count(member.name, size)
                 reader.allow(member.size)
@@ -252,7 +252,9 @@ class _Tree:
             first = "/".join(_parts(member.linkname) or [])
             if first not in self._files:
                 return "a hard link to what is not here"
-            self._drop(path, keep=first)
+            if path == first:
+                return "a hard link to itself"
+            self._drop(path)
             os.link(self._root / first, self._root / path)
             self._files.add(path)
         elif member.isreg():
@@ -272,9 +274,9 @@ class _Tree:
                 self._directories[path] = 0o755
         return True
 
-    def _drop(self, path: str, *, keep: str = "") -> None:
+    def _drop(self, path: str) -> None:
         """Whoever comes later wins, as with tar."""
-        if path in self._files and path != keep:
+        if path in self._files:
             (self._root / path).unlink()
         self._files.discard(path)
         self._links.pop(path, None)
@@ -348,9 +350,9 @@ def _merge(source: int, target: int) -> None:
         for name in os.listdir(source):
             mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
             if not stat.S_ISDIR(mode):
-                os.replace(name, name, src_dir_fd=source, dst_dir_fd=target)  # noqa: PTH105 - by descriptor
+                os.replace(name, name, src_dir_fd=source, dst_dir_fd=target)
             elif (below := _directory(name, target)) is None:
-                os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)  # noqa: PTH104 - by descriptor
+                os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
             else:
                 try:
                     _merge(os.open(name, _DIRECTORY, dir_fd=source), below)
@@ -369,5 +371,5 @@ def _directory(name: str, parent: int) -> int | None:
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
-        os.unlink(name, dir_fd=parent)  # noqa: PTH108 - by descriptor: a file, or a symlink that is not to be followed
+        os.unlink(name, dir_fd=parent)
         return None

@@ -15,7 +15,8 @@ ON_HOST = ("--runtime", "cli", "--no-tui")
 def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 30
     while not path.exists():
-        assert process.poll() is None, process.communicate()
+        if process.poll() is not None:
+            pytest.fail(process.communicate()[0].decode())
         assert time.monotonic() < deadline, f"{path} never appeared"
         time.sleep(0.02)
 

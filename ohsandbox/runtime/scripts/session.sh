@@ -9,7 +9,7 @@ set +o history 2>/dev/null
 ohs_tty=$OHSANDBOX_TTY ohs_s=0 ohs_w=kept ohs_done=
 unset OHSANDBOX_TTY
 ohs_last() { return "$1"; }
-ohs_tell='command printf "%s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "$PWD" >"$ohs_dir/out"
+ohs_tell='command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
   ohs_w=kept ohs_done=$ohs_n PS1= PS2=
   command export -p >|"$ohs_dir/env"'
 ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }

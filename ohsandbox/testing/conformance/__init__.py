@@ -9,7 +9,7 @@
 One started runtime serves all of them. They need no pytest.
 """
 
-from ohsandbox.testing.conformance import shell_output, shell_state
+from ohsandbox.testing.conformance import shell_interactive, shell_output, shell_state
 from ohsandbox.testing.conformance.case import CASES, Case, Session, case, shell_case
 
-__all__ = ["CASES", "Case", "Session", "case", "shell_case", "shell_output", "shell_state"]
+__all__ = ["CASES", "Case", "Session", "case", "shell_case", "shell_interactive", "shell_output", "shell_state"]

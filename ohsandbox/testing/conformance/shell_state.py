@@ -263,12 +263,11 @@ def unusual_bash_options_do_not_reach_us(shell: Session) -> None:
         assert shell("echo ok").output == "ok\n", command
 
 
-@shell_case()
+@shell_case(needs={"bash"})  # busybox finds its own applets without a path
 def without_a_path_a_program_is_cleanly_not_found(shell: Session) -> None:
     assert shell("unset PATH; echo \"<$PATH>\"").output == "<>\n"
     assert shell("echo ok").output == "ok\n"
-    told = shell("PATH=/nowhere; ls")
-    assert told.exit_code == 127
+    assert shell("PATH=/nowhere; sh -c true").exit_code == 127
 
 
 @shell_case()

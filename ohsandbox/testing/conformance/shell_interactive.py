@@ -1,0 +1,319 @@
+"""Programs that are talked to: reported as waiting, answered, interrupted, polled."""
+# ruff: noqa: S101, D103, PLR2004, S108 - cases are tests: their names are sentences, their values literal
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UsageError
+from ohsandbox.testing.conformance.case import refuses, shell_case
+
+if TYPE_CHECKING:
+    from ohsandbox.testing.conformance.case import Session
+
+SOON_S = 1.0
+"""A program that waits is reported within this."""
+
+
+# --- waiting for input ---
+
+
+@shell_case()
+def a_program_that_reads_is_reported_as_waiting_within_a_second(shell: Session) -> None:
+    began = time.monotonic()
+    told = shell("printf 'name? '; read x; echo \"[$x]\"")
+    assert time.monotonic() - began < SOON_S
+    assert (told.output, told.running, told.waiting_for_input, told.exit_code) == ("name? ", True, True, None)
+    answered = shell.type("a  b")
+    assert (answered.output, answered.exit_code, answered.running) == ("[a b]\n", 0, False)
+
+
+@shell_case()
+def what_is_typed_is_not_output(shell: Session) -> None:
+    assert shell("cat >/dev/null").waiting_for_input
+    assert shell.type("secret").output == ""
+    assert shell.type("C-d").output == ""
+
+
+@shell_case()
+def cat_answers_each_line_and_ends_with_control_d(shell: Session) -> None:
+    assert shell("cat").waiting_for_input
+    told = shell.type("one")
+    assert (told.output, told.waiting_for_input) == ("one\n", True)
+    assert shell.type("two").output == "two\n"
+    assert shell.type("C-d").exit_code == 0
+
+
+@shell_case()
+def each_question_of_several_is_reported(shell: Session) -> None:
+    shell('read a; read b; echo "$a+$b"')
+    assert shell.type("1").waiting_for_input
+    assert shell.type("2").output == "1+2\n"
+
+
+@shell_case()
+def text_that_ends_in_a_newline_gets_no_second_one(shell: Session) -> None:
+    shell('read a; read b; echo "$a+$b"')
+    assert shell.type("1\n").waiting_for_input
+    assert shell.type("2\n").output == "1+2\n"
+
+
+@shell_case()
+def a_key_name_is_typed_as_the_key(shell: Session) -> None:
+    shell('read x; echo "[$x]"')
+    assert shell.type("ENTER").output == "[]\n"
+
+
+@shell_case()
+def an_arrow_key_sends_its_escape_sequence(shell: Session) -> None:
+    shell("read x; printf %s \"$x\" | od -An -tx1")
+    shell.type("UP", idle_timeout_s=0.1)
+    assert shell.type("ENTER").output.split() == ["1b", "5b", "41"]
+
+
+@shell_case(needs={"bash"})
+def a_password_prompt_waits_and_shows_nothing(shell: Session) -> None:
+    told = shell("read -r -s -p 'Password: ' p; echo; echo ${#p}")
+    assert (told.output, told.waiting_for_input) == ("Password: ", True)
+    assert shell.type("hunter2").output == "\n7\n"
+
+
+@shell_case()
+def a_terminal_without_echo_or_lines_waits_too(shell: Session) -> None:
+    told = shell("stty raw -echo; dd bs=1 count=1 2>/dev/null")
+    assert told.waiting_for_input
+    assert shell.type("q").output == "q"
+
+
+@shell_case()
+def a_program_that_asks_the_terminal_device_waits(shell: Session) -> None:
+    assert shell("sh -c 'read x </dev/tty; echo \"<$x>\"' </dev/null").waiting_for_input
+    assert shell.type("yes").output == "<yes>\n"
+
+
+@shell_case(needs={"python3"})
+def a_python_program_that_asks_waits(shell: Session) -> None:
+    told = shell("python3 -c 'print(int(input(\"n? \")) * 2)'")
+    assert (told.output, told.waiting_for_input) == ("n? ", True)
+    assert shell.type("21").output == "42\n"
+
+
+@shell_case(needs={"python3"})
+def a_python_prompt_is_driven_line_by_line(shell: Session) -> None:
+    assert shell("python3 -q").waiting_for_input
+    assert "2\n>>> " in shell.type("print(1 + 1)").output
+    ended = shell.type("exit(3)")
+    assert (ended.running, ended.exit_code) == (False, 3)
+
+
+@shell_case(needs={"less"})
+def a_pager_waits_and_is_left_with_q(shell: Session) -> None:
+    told = shell("seq 1000 >/tmp/pages-$$; less /tmp/pages-$$; echo left; rm /tmp/pages-$$")
+    assert told.waiting_for_input
+    assert shell.type("q").output.endswith("left\n")
+
+
+@shell_case(needs={"vi"})
+def an_editor_waits_and_can_be_left(shell: Session) -> None:
+    assert shell("vi /tmp/edited-by-vi").waiting_for_input
+    assert shell.type(":q!").exit_code == 0
+
+
+@shell_case(needs={"ssh-keygen"})
+def ssh_keygen_asks(shell: Session) -> None:
+    assert shell("ssh-keygen").waiting_for_input
+    assert not shell.type("C-c").running
+
+
+@shell_case(needs={"top"})
+def a_screen_program_returns_and_can_be_interrupted(shell: Session) -> None:
+    assert shell("top", idle_timeout_s=0.5).running
+    assert not shell.type("C-c").running
+
+
+# --- not waiting ---
+
+
+@shell_case()
+def a_program_with_input_from_elsewhere_does_not_wait(shell: Session) -> None:
+    assert shell("echo x | cat; cat </dev/null; cat <<<x 2>/dev/null || true; echo done").output.endswith("done\n")
+
+
+@shell_case()
+def a_silent_program_is_not_waiting_for_input(shell: Session) -> None:
+    told = shell("sleep 1; echo done")
+    assert (told.output, told.waiting_for_input) == ("done\n", False)
+
+
+@shell_case()
+def a_program_that_waits_for_a_pipe_is_not_waiting_for_input(shell: Session) -> None:
+    told = shell("mkfifo /tmp/fifo-$$; cat /tmp/fifo-$$; rm -f /tmp/fifo-$$", idle_timeout_s=0.7)
+    assert (told.running, told.waiting_for_input) == (True, False)
+    shell.type("C-c")
+    shell("rm -f /tmp/fifo-$$")
+
+
+@shell_case()
+def a_background_reader_neither_waits_nor_blocks(shell: Session) -> None:
+    assert shell("cat & echo hi").output == "hi\n"
+    assert shell("kill -9 %1; wait; echo gone").output.endswith("gone\n")
+
+
+# --- keys ---
+
+
+@shell_case()
+def control_c_ends_the_program_and_keeps_the_shell(shell: Session) -> None:
+    shell("kept=yes; cd /tmp")
+    assert shell("sleep 60", idle_timeout_s=0.2).running
+    told = shell.type("C-c")
+    assert (told.running, told.exit_code, told.notice) == (False, 130, None)
+    assert shell("echo $kept; pwd").output == "yes\n/tmp\n"
+
+
+@shell_case()
+def control_c_ends_loops_functions_and_pipes(shell: Session) -> None:
+    shell("kept=yes")
+    for command in (
+        "while :; do sleep 0.1; done",
+        "f() { sleep 60; }; f",
+        "sleep 60 | cat",
+        "while :; do :; done",
+        "(sleep 60; echo after)",
+    ):
+        assert shell(command, idle_timeout_s=0.2).running, command
+        told = shell.type("C-c")
+        assert (told.running, told.exit_code) == (False, 130), command
+        assert shell("echo $kept").output == "yes\n", command
+
+
+@shell_case()
+def control_c_answers_a_question_too(shell: Session) -> None:
+    assert shell("read x; echo unreached").waiting_for_input
+    told = shell.type("C-c")
+    assert (told.running, told.exit_code) == (False, 130)
+    assert "unreached" not in told.output
+
+
+@shell_case()
+def control_z_stops_the_program_as_a_job(shell: Session) -> None:
+    shell("sleep 60", idle_timeout_s=0.2)
+    told = shell.type("C-z")
+    assert (told.running, told.exit_code) == (False, 148)
+    assert shell("kill -9 %1; wait %1 2>/dev/null; echo gone").output.endswith("gone\n")
+
+
+@shell_case()
+def control_backslash_quits(shell: Session) -> None:
+    shell("ulimit -c 0; sleep 60", idle_timeout_s=0.2)
+    told = shell.type("C-\\")
+    assert (told.running, told.exit_code) == (False, 131)
+
+
+@shell_case()
+def a_program_may_refuse_control_c(shell: Session) -> None:
+    shell("sh -c 'trap \"echo no\" INT; n=0; while [ $n -lt 6 ]; do sleep 0.2; n=$((n+1)); done'", idle_timeout_s=0.2)
+    told = shell.type("C-c")
+    assert (told.output, told.exit_code) == ("no\n", 0)
+
+
+@shell_case()
+def another_thread_interrupts_the_session(shell: Session) -> None:
+    timer = threading.Timer(0.4, shell.runtime.interrupt, [shell.name])
+    timer.start()
+    told = shell("sleep 60")
+    timer.join()
+    assert (told.running, told.exit_code) == (False, 130)
+
+
+@shell_case()
+def interrupting_an_idle_session_does_nothing(shell: Session) -> None:
+    shell("kept=yes")
+    shell.runtime.interrupt(shell.name)
+    shell.runtime.interrupt("no such session")
+    assert shell("echo $kept").output == "yes\n"
+
+
+# --- nothing runs, something runs ---
+
+
+@shell_case()
+def typing_with_nothing_running_is_a_harmless_no_op(shell: Session) -> None:
+    for text in ("y", "C-c", "C-d", ""):
+        told = shell.type(text)
+        assert (told.output, told.exit_code, told.running) == ("", None, False)
+        assert told.notice
+    assert shell("echo ok").output == "ok\n"
+
+
+@shell_case()
+def polling_with_nothing_running_is_a_harmless_no_op(shell: Session) -> None:
+    told = shell.poll()
+    assert (told.output, told.exit_code, told.running) == ("", None, False)
+
+
+@shell_case()
+def a_command_while_one_runs_is_refused_and_not_run(shell: Session) -> None:
+    shell("rm -f /tmp/refused; sleep 60", idle_timeout_s=0.2)
+    told = shell("touch /tmp/refused")
+    assert (told.output, told.exit_code, told.running) == ("", None, True)
+    assert told.notice
+    shell.type("C-c")
+    assert shell("ls /tmp/refused").exit_code != 0
+
+
+# --- returning early ---
+
+
+@shell_case()
+def silence_returns_what_came_and_leaves_the_program_running(shell: Session) -> None:
+    told = shell("echo a; sleep 60", idle_timeout_s=0.3)
+    assert (told.output, told.running, told.timed_out, told.exit_code) == ("a\n", True, False, None)
+    again = shell.poll(idle_timeout_s=0.2)
+    assert (again.output, again.running) == ("", True)
+    shell.type("C-c")
+
+
+@shell_case()
+def output_restarts_the_silence(shell: Session) -> None:
+    told = shell("for i in 1 2 3 4; do echo $i; sleep 0.2; done", idle_timeout_s=0.6)
+    assert (told.output, told.exit_code) == ("1\n2\n3\n4\n", 0)
+
+
+@shell_case()
+def polling_gives_each_output_once(shell: Session) -> None:
+    assert shell("echo a; sleep 0.7; echo b; exit_code() { return 5; }; exit_code", idle_timeout_s=0.3).output == "a\n"
+    told = shell.poll()
+    assert (told.output, told.exit_code, told.running) == ("b\n", 5, False)
+
+
+@shell_case()
+def expect_returns_as_soon_as_the_output_matches(shell: Session) -> None:
+    began = time.monotonic()
+    told = shell("echo starting; echo port 8080 ready; sleep 60", expect=r"port (\d+) ready")
+    assert time.monotonic() - began < SOON_S
+    assert (told.running, told.output) == (True, "starting\nport 8080 ready\n")
+    shell.type("C-c")
+
+
+@shell_case()
+def expect_that_never_matches_ends_with_the_command(shell: Session) -> None:
+    assert shell("echo a", expect="b").exit_code == 0
+
+
+@shell_case(needs={"python3"})
+def expect_drives_a_prompt_without_waiting(shell: Session) -> None:
+    shell("python3 -q", expect=">>> $")
+    began = time.monotonic()
+    for i in range(5):
+        assert f"{i * 2}\n" in shell.type(f"print({i} * 2)", expect=r"\d\n>>> $").output
+    assert time.monotonic() - began < 2 * SOON_S
+    shell.type("C-d")
+
+
+@shell_case()
+def an_expectation_that_is_no_pattern_is_refused_and_nothing_runs(shell: Session) -> None:
+    refuses(lambda: shell("touch /tmp/expected", expect="("), UsageError, ValueError)
+    assert shell("ls /tmp/expected").exit_code != 0
