@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
 
 WARNING = "CLIRuntime runs commands on THIS HOST, as you, with no container around them."
+BUBBLEWRAP_S = 5.0
+"""bwrap sets up its namespaces in some 5 ms, or fails."""
 _PASSED_ENV = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ")
 _PLAIN_ENV = {
     "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "DEBIAN_FRONTEND": "noninteractive",
@@ -114,17 +116,20 @@ class CLIRuntime(Runtime):
 
 
 def _bubblewrap(workdir: Path, state_dir: str) -> list[str]:
-    """The words before a command that put it into bubblewrap; none where that does not work."""
+    """The words before a command that put it into bubblewrap; none where that does not work.
+
+    Not --die-with-parent: the kernel takes the *thread* that started it for the parent (prctl(2), PR_SET_PDEATHSIG),
+    and ours come and go. When we die, a session's keeper and a worker read end of file and leave.
+    """
     program = shutil.which("bwrap")
     if program is None:
         return []
     words = [
         program, "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--bind", "/tmp", "/tmp",  # noqa: S108
-        "--bind", state_dir, state_dir, "--bind", str(workdir), str(workdir), "--die-with-parent", "--",
+        "--bind", state_dir, state_dir, "--bind", str(workdir), str(workdir), "--",
     ]  # fmt: skip
     try:
-        LocalChannel([*words, "true"], tty=False, env={}, workdir="/").wait(5)
+        with LocalChannel([*words, "true"], tty=False, env={}, workdir="/") as channel:
+            return words if channel.wait(BUBBLEWRAP_S) == 0 else []
     except (OSError, TimeoutError):
         return []
-    with LocalChannel([*words, "true"], tty=False, env={}, workdir="/") as channel:
-        return words if channel.wait(5) == 0 else []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import CLIRuntime
+from ohsandbox.runtime import shell
 from ohsandbox.testing import FakeRuntime
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 pytest.register_assert_rewrite("ohsandbox.testing.conformance")
+RUNG_S = 0.4
+"""Each stubborn command takes three rungs of the ladder: at their real length a fifth of the suite would be waiting."""
+
 IMAGES = ("debian", "nonroot", "busybox", "hostile")
 
 
@@ -23,7 +27,8 @@ IMAGES = ("debian", "nonroot", "busybox", "hostile")
 def flavour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Runtime]]:
     """`flavour(name)` is that runtime, started."""
     started: dict[str, Runtime] = {}
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shell, "RUNG_S", RUNG_S)
 
         def get(name: str) -> Runtime:
             if name not in started:

@@ -7,7 +7,6 @@ umask 022
 ohs_unpack() {
   [ -z "$2" ] || [ ! -d "${1%/}/$2" ] || ohs_refuse EISDIR
   [ -d "$1" ] || mkdir -p -- "$1" || ohs_blocked "$1"
-  [ -w "$1" ] || ohs_unwritable "${1%/}/."
   exec tar -xpof - -C "$1"
 }
 

@@ -9,7 +9,14 @@
 One started runtime serves all of them. They need no pytest.
 """
 
-from ohsandbox.testing.conformance import shell_interactive, shell_output, shell_state
+from ohsandbox.testing.conformance import (
+    run,
+    sessions,
+    shell_interactive,
+    shell_output,
+    shell_recovery,
+    shell_state,
+)
 from ohsandbox.testing.conformance.case import CASES, Case, Session, case, shell_case
 
-__all__ = ["CASES", "Case", "Session", "case", "shell_case", "shell_interactive", "shell_output", "shell_state"]
+__all__ = ["CASES", "Case", "Session", "case", "run", "sessions", "shell_case", "shell_interactive", "shell_output", "shell_recovery", "shell_state"]

@@ -17,6 +17,7 @@ the same session's next `echo ok` gives exactly that, and that `run` works.
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -158,3 +159,14 @@ def refuses(call: Callable[[], object], *kinds: type[BaseException]) -> BaseExce
         assert all(isinstance(error, kind) for kind in kinds), type(error).__mro__
         return error
     raise AssertionError(f"not refused, but {str(returned)[:200]}")
+
+
+def is_running(runtime: Runtime, words: str, *, within_s: float = 1.0) -> bool:
+    """Whether a process with these words as its command line still runs there within_s from now."""
+    look = 'for f in /proc/[0-9]*/cmdline; do tr "\\000" " " <"$f"; echo; done 2>/dev/null | grep -cx "$1 "'
+    deadline = time.monotonic() + within_s
+    while runtime.run(["/bin/sh", "-c", look, "sh", words]).stdout.strip() != b"0":
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.1)
+    return False

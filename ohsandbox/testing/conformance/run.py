@@ -1,0 +1,307 @@
+"""`run`: one process, streams apart, whatever is put in and comes out."""
+# ruff: noqa: S101, D103, PLR2004, S108 - cases are tests: their names are sentences, their values literal
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UnknownUserError, UsageError, WorkdirError
+from ohsandbox.testing.conformance.case import case, is_running, refuses
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.results import ExecResult
+
+SIZES = (1, 4095, 65536, 65537, 200_000)
+"""Around the sizes of a pipe, and of what goes inline."""
+
+
+def sh(runtime: Runtime, script: str, *arguments: str, **options: object) -> ExecResult:
+    return runtime.run(["/bin/sh", "-c", script, "sh", *arguments], **options)  # type: ignore[arg-type] - passed on
+
+
+# --- streams ---
+
+
+@case()
+def run_keeps_the_streams_apart(runtime: Runtime) -> None:
+    result = sh(runtime, "echo out; echo err >&2; exit 3")
+    assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
+    assert not (result.timed_out or result.truncated or result.not_started)
+    assert result.cause is None
+
+
+@case()
+def run_is_binary_safe_both_ways(runtime: Runtime) -> None:
+    data = bytes(range(256)) * 5 + b"\r\n\n\0"
+    for stdin in (data, b"\n", b"\0", b"no newline"):
+        assert runtime.run(["cat"], stdin=stdin).stdout == stdin
+    assert sh(runtime, "cat >&2", stdin=data).stderr == data
+
+
+@case()
+def run_passes_stdin_of_any_size_exactly(runtime: Runtime) -> None:
+    for size in SIZES:
+        data = os.urandom(size)
+        assert runtime.run(["cat"], stdin=data).stdout == data, size
+        assert runtime.run(["true"]).stdout == b""
+
+
+@case()
+def run_passes_50_mib_of_stdin(runtime: Runtime) -> None:
+    result = runtime.run(["wc", "-c"], stdin=bytes(50 * 1024 * 1024))
+    assert result.stdout.strip() == b"52428800"
+
+
+@case()
+def run_without_stdin_reads_end_of_file(runtime: Runtime) -> None:
+    assert runtime.run(["cat"], timeout_s=5).stdout == b""
+    assert sh(runtime, "read x; echo \"[$x]\"", timeout_s=5).stdout == b"[]\n"
+
+
+@case()
+def run_survives_stdin_that_nobody_reads(runtime: Runtime) -> None:
+    for size in SIZES:
+        assert runtime.run(["true"], stdin=b"x" * size).exit_code == 0
+        assert runtime.run(["head", "-c", "1"], stdin=b"x" * size).stdout == b"x"
+        assert runtime.run(["no-such-program"], stdin=b"x" * size).exit_code == 127
+        assert runtime.run(["echo", "ok"]).stdout == b"ok\n"
+
+
+@case()
+def run_returns_20_mb_whole(runtime: Runtime) -> None:
+    result = sh(runtime, "head -c 20000000 /dev/zero | tr '\\0' x")
+    assert len(result.stdout) == 20_000_000
+    assert result.stdout.strip(b"x") == b""
+
+
+@case()
+def run_cuts_each_stream_at_its_limit_and_says_so(runtime: Runtime) -> None:
+    result = sh(runtime, "seq 1000; seq 5 >&2", limit_bytes=100)
+    assert result.stdout == b"".join(b"%d\n" % i for i in range(1, 1001))[:100]
+    assert (result.stderr, result.truncated, result.exit_code) == (b"1\n2\n3\n4\n5\n", True, 0)
+    assert not sh(runtime, "printf 1234567890", limit_bytes=10).truncated
+    assert sh(runtime, "printf 12345678901 >&2", limit_bytes=10)[2:5] == (b"1234567890", False, True)
+
+
+@case()
+def run_survives_a_program_that_closes_its_streams(runtime: Runtime) -> None:
+    assert sh(runtime, "exec >&- 2>&- <&-; exit 4").exit_code == 4
+
+
+@case()
+def run_gives_no_descriptor_of_ours(runtime: Runtime) -> None:
+    assert runtime.run(["ls", "-x", "/proc/self/fd"]).stdout.split() == [b"0", b"1", b"2", b"3"]
+
+
+@case()
+def run_lets_a_broken_pipe_end_the_writer_silently(runtime: Runtime) -> None:
+    result = sh(runtime, "yes | head -n 1")
+    assert (result.stdout, result.stderr) == (b"y\n", b"")
+
+
+# --- words and environment ---
+
+
+@case()
+def run_passes_every_argument_as_it_is(runtime: Runtime) -> None:
+    words = ["", " a  b ", "'", '"', "$HOME", "`x`", "a\nb\n", "-n", "\\", "*", "é✓", "\udcff", "\t", "!", "~", "\r"]
+    result = sh(runtime, 'for a; do printf "%s\\0" "$a"; done', *words)
+    assert result.stdout == b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+
+
+@case()
+def run_passes_sixteen_arguments_of_64_kib(runtime: Runtime) -> None:
+    result = sh(runtime, 'for a; do echo "${#a}"; done', *["x" * 65536] * 16)
+    assert result.stdout == b"65536\n" * 16
+
+
+@case()
+def run_refuses_what_no_process_can_be_given(runtime: Runtime) -> None:
+    refuses(lambda: runtime.run([]), UsageError, ValueError)
+    refuses(lambda: runtime.run(["echo", "a\0b"]), UsageError, ValueError)
+    refuses(lambda: runtime.run(["true"], env={"A": "\0"}), UsageError, ValueError)
+    refuses(lambda: runtime.run(["true"], env={"A B": "1"}), UsageError, ValueError)
+
+
+@case()
+def run_sets_the_environment_of_that_process_only(runtime: Runtime) -> None:
+    env = {"A": "1  2\n'3'", "EMPTY": ""}
+    assert sh(runtime, 'printf "%s|%s" "$A" "${EMPTY-unset}"', env=env).stdout == b"1  2\n'3'|"
+    assert sh(runtime, 'printf %s "${A-unset}"').stdout == b"unset"
+
+
+@case()
+def run_takes_a_path_of_the_callers(runtime: Runtime) -> None:
+    result = runtime.run(["/bin/sh", "-c", "echo $PATH"], env={"PATH": "/nowhere"})
+    assert result.stdout == b"/nowhere\n"
+
+
+# --- where and who ---
+
+
+@case()
+def run_starts_in_the_workdir_and_not_in_a_shells(runtime: Runtime) -> None:
+    runtime.execute("cd /", session="run elsewhere")
+    runtime.close_session("run elsewhere")
+    assert runtime.run(["pwd"]).stdout.decode() == f"{runtime.workdir}\n"
+
+
+@case()
+def run_takes_workdirs_relative_to_the_runtimes(runtime: Runtime) -> None:
+    runtime.run(["mkdir", "-p", "below it/-x"])
+    assert runtime.run(["pwd"], workdir="below it/-x").stdout.decode() == f"{runtime.workdir}/below it/-x\n"
+    assert runtime.run(["pwd"], workdir="/tmp").stdout == b"/tmp\n"
+    runtime.run(["rm", "-r", "below it"])
+
+
+@case()
+def run_in_a_missing_directory_is_a_typed_error(runtime: Runtime) -> None:
+    error = refuses(lambda: runtime.run(["true"], workdir="/no/such"), WorkdirError, FileNotFoundError)
+    assert "/no/such" in str(error)
+    refuses(lambda: runtime.run(["cat"], workdir="/no/such", stdin=b"x" * 100_000), WorkdirError)
+
+
+@case()
+def run_in_a_file_is_a_typed_error(runtime: Runtime) -> None:
+    refuses(lambda: runtime.run(["true"], workdir="/etc/passwd"), WorkdirError, NotADirectoryError)
+
+
+@case()
+def run_as_an_unknown_user_is_a_typed_error(runtime: Runtime) -> None:
+    error = refuses(lambda: runtime.run(["true"], user="no-such-user"), UnknownUserError, LookupError)
+    assert "no-such-user" in str(error)
+
+
+@case(needs={"users"})
+def run_takes_a_user_by_name_or_number(runtime: Runtime) -> None:
+    assert runtime.run(["id", "-u"], user="root").stdout == b"0\n"
+    assert runtime.run(["id", "-u"], user=65534).stdout == b"65534\n"
+    assert runtime.run(["id", "-u"], user="65534").stdout == b"65534\n"
+
+
+@case(needs={"users"})
+def root_can_do_what_installing_takes(runtime: Runtime) -> None:
+    script = "cd /tmp && touch owned && chown 1234 owned && stat -c %u owned && rm owned"
+    assert sh(runtime, script, user="root").stdout == b"1234\n"
+
+
+# --- how it ends ---
+
+
+@case()
+def run_tells_exit_codes_as_they_are(runtime: Runtime) -> None:
+    for code in (0, 1, 2, 124, 126, 127, 130, 137, 143, 255):
+        result = sh(runtime, f"exit {code}")
+        assert (result.exit_code, result.timed_out, result.not_started) == (code, False, False)
+
+
+@case()
+def run_tells_the_signal_that_ended_it(runtime: Runtime) -> None:
+    for name, code in (("KILL", 137), ("TERM", 143), ("SEGV", 139)):
+        result = sh(runtime, f"kill -{name} $$")
+        assert (result.exit_code, result.timed_out) == (code, False)
+        assert result.cause == f"signal {code - 128}"
+
+
+@case()
+def a_missing_program_is_127_and_not_started(runtime: Runtime) -> None:
+    for name in ("no-such-program", "/no/such", "./no-such"):
+        result = runtime.run([name, "x"])
+        assert (result.exit_code, result.not_started, result.stdout) == (127, True, b"")
+        assert name.encode() in result.stderr
+        for wording in (b"exec", b"line ", b"ohs", b"sh:", b"OCI", b"docker"):
+            assert wording not in result.stderr
+
+
+@case()
+def a_file_that_is_no_program_is_126_and_not_started(runtime: Runtime) -> None:
+    for path in ("/etc/passwd", "/tmp"):
+        result = runtime.run([path])
+        assert (result.exit_code, result.not_started) == (126, True), path
+
+
+@case()
+def a_run_that_times_out_keeps_its_partial_output(runtime: Runtime) -> None:
+    began = time.monotonic()
+    result = sh(runtime, "echo out; echo err >&2; sleep 60", timeout_s=0.4)
+    assert time.monotonic() - began < 3
+    assert result[:4] == (None, b"out\n", b"err\n", True)
+    assert result.cause == "timeout"
+
+
+@case()
+def a_run_that_times_out_leaves_nothing(runtime: Runtime) -> None:
+    sh(runtime, "trap '' TERM; sleep 876501 & setsid sleep 876501 & nohup sleep 876501 & wait", timeout_s=0.4)
+    assert not is_running(runtime, "sleep 876501", within_s=0)
+
+
+@case(needs={"isolated"})
+def a_run_that_times_out_leaves_nothing_that_hides(runtime: Runtime) -> None:
+    sh(runtime, "env -i setsid sh -c 'sleep 876502 & sleep 876502' & sleep 60", timeout_s=0.4)
+    assert not is_running(runtime, "sleep 876502", within_s=0)
+
+
+@case()
+def run_refuses_limits_that_are_no_positive_numbers(runtime: Runtime) -> None:
+    for value in (0, -1, float("inf"), float("nan")):
+        refuses(lambda value=value: runtime.run(["true"], timeout_s=value), UsageError, ValueError)
+
+
+@case(needs={"isolated"})
+def a_run_that_kills_everything_is_a_result(runtime: Runtime) -> None:
+    assert sh(runtime, "kill -9 -1; exit 3").exit_code != 0
+    assert runtime.run(["echo", "ok"]).stdout == b"ok\n"
+
+
+# --- background and concurrency ---
+
+
+@case()
+def a_background_child_costs_nothing(runtime: Runtime) -> None:
+    began = time.monotonic()
+    result = sh(runtime, "sleep 60 & echo $!")
+    assert time.monotonic() - began < 1
+    assert sh(runtime, f"kill {int(result.stdout)}").exit_code == 0
+
+
+@case()
+def late_output_of_a_background_child_reaches_no_other_run(runtime: Runtime) -> None:
+    for _ in range(4):
+        sh(runtime, "(sleep 0.1; echo late; echo late >&2) & echo now")
+    for _ in range(10):
+        assert sh(runtime, "sleep 0.03; echo ok")[:3] == (0, b"ok\n", b"")
+
+
+@case()
+def runs_of_many_threads_never_mix(runtime: Runtime) -> None:
+    def ten(thread: int) -> list[bytes]:
+        return [sh(runtime, f"echo {thread} {i}; cat", stdin=b"in").stdout for i in range(10)]
+
+    with ThreadPoolExecutor(8) as threads:
+        for thread, outputs in enumerate(threads.map(ten, range(8))):
+            assert outputs == [b"%d %d\nin" % (thread, i) for i in range(10)]
+
+
+@case()
+def run_does_not_wait_for_a_busy_shell(runtime: Runtime) -> None:
+    runtime.execute("sleep 60", idle_timeout_s=0.1, session="busy meanwhile")
+    began = time.monotonic()
+    assert runtime.run(["true"]).exit_code == 0
+    runtime.close_session("busy meanwhile")
+    assert time.monotonic() - began < 2
+
+
+@case()
+def a_hundred_runs_leave_threads_and_descriptors_as_they_were(runtime: Runtime) -> None:
+    for _ in range(3):
+        runtime.run(["true"])
+    time.sleep(0.2)
+    before = (threading.active_count(), len(os.listdir("/proc/self/fd")))
+    for _ in range(100):
+        runtime.run(["true"])
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) <= before
