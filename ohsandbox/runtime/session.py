@@ -38,6 +38,8 @@ BACKGROUND_BYTES = 64 * 1024
 LAST_REPORT_S = 0.2
 """Wait for the report of a shell whose terminal has closed; a shell killed by SIGKILL sends none."""
 
+START_S = 10.0
+"""A shell greets within 10 ms of its exec; a /bin/sh that does something else never does."""
 REAP_S = 1.0
 """Between a process's end and the engine's knowing its exit code."""
 
@@ -80,7 +82,7 @@ class Report:
     how: str
     """'kept'; 'lost' where the old directory was gone before the command; 'left' where the shell exits."""
     background_pid: int
-    """`$!`, or 0."""
+    """`$!`, or 0; in the greeting, the shell's own."""
     bash: bool
     cwd: str
 
@@ -120,6 +122,8 @@ class ShellSession:
         """
         self.cwd = workdir
         self.directory = directory
+        self.pid = 0
+        """The shell's process id in the sandbox."""
         self.call: Call | None = None
         self.exit_code: int | None = None
         """Set when the shell has ended."""
@@ -136,9 +140,12 @@ class ShellSession:
         setup = f"{NEWLINE}\n{SESSION}\n".encode() + b"ohs_dir=%s ohs_home=%s\n" % (quote(directory), quote(home))
         if restored:
             setup += b"command eval %s 2>/dev/null\n" % quote(restored)
-        self._keeper.write(setup + b'command cd -- %s\ncommand export -p >|"$ohs_dir/env"\n' % quote(workdir))
+        self._greeting = secrets.token_hex(16)
+        setup += b'command cd -- %s\nohs_n=%s; command eval "$ohs_greet"\n' % (quote(workdir), self._greeting.encode())
+        self._keeper.write(setup)
         self._reader = threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True)
         self._reader.start()
+        self._await_greeting()
 
     def _open(self, open_channel: Callable[..., Channel], env: dict[str, str]) -> tuple[Channel, Channel]:
         opened: list[Channel] = []
@@ -163,12 +170,17 @@ class ShellSession:
             raise failed[0]
         return opened[0], terminal
 
-    # --- what the caller does ---
+    def _await_greeting(self) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.pid or not self.alive, START_S)
+        if self.pid:
+            return
+        self.close()
+        raise self.failure or SandboxUnavailable(
+            f"No shell came up in the sandbox within {START_S:g} s; does its /bin/sh work?"
+        )
 
-    @property
-    def pid(self) -> int:
-        """The shell's process id in the sandbox."""
-        return self._terminal.pid
+    # --- what the caller does ---
 
     @property
     def alive(self) -> bool:
@@ -312,14 +324,16 @@ class ShellSession:
         *records, self._records = (self._records + data).split(b"\0")
         for record in records:
             report = Report.parse(record)
-            if report and self.call and report.nonce == self.call.nonce and self.call.report is None:
+            if report and report.nonce == self._greeting:
+                self.pid, self._bash = report.background_pid, report.bash
+                self.changed.notify_all()
+            elif report and self.call and report.nonce == self.call.nonce and self.call.report is None:
                 self.call.report = report
                 self._finish()
 
     def _finish(self) -> None:
         if self.call and self.call.finished and self.call.report:
             self.cwd = self.call.report.cwd
-            self._bash = self.call.report.bash
             self.changed.notify_all()
 
     def _end(self, exit_code: int | None, failure: SandboxUnavailable | None) -> None:

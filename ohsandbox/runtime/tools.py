@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -10,7 +12,7 @@ from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.schema import Action, ErrorObservation, TextObservation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.schema import Observation
@@ -18,24 +20,50 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 120.0
 """Long enough for a test suite, short enough that a forgotten server does not cost an afternoon."""
 
+READ_LIMIT_BYTES = 16 * 1024 * 1024
+"""A text file past this is data; `grep`, `head` and `sed` look into it without moving it to the host."""
+
+_SNIFFED_BYTES = 8192
+"""Where a NUL means that the file is binary: what git and grep look at, roughly."""
+
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+"""A line ends at a line feed and nowhere else, as for `sed -n 2,3p`."""
+
 
 class ExecuteBash(Action):
-    """Run a command in the sandbox's persistent shell and return its output and exit code."""
+    """Run a command in the sandbox's persistent shell and return its output and exit code.
+
+    Working directory, variables and functions stay for the next call. A command that is not done after `timeout`
+    seconds (at most 3600) is ended with all it started. A program that waits for input is reported and can be
+    answered with `is_input`.
+    """
 
     command: str = Field(description="The command. Empty: wait for the running one.")
-    is_input: bool | Literal["true", "false"] = Field(False, description="Type `command` to the running program.")
-    timeout: float = Field(DEFAULT_TIMEOUT_S, gt=0, le=3600, allow_inf_nan=False, description="Seconds.")
+    is_input: bool | Literal["true", "false"] = Field(
+        default=False, description="Type `command` to the running program; a key such as C-c is pressed."
+    )
+    timeout: float = Field(
+        default=DEFAULT_TIMEOUT_S, gt=0, le=3600, allow_inf_nan=False, description="Seconds until it is ended."
+    )
 
 
 class FileRead(Action):
-    """Read a text file of the sandbox and return its text, or the lines asked for."""
+    """Read a text file of the sandbox and return its text, or the lines asked for, exactly as they are.
+
+    Binary files and files over 16 MiB are refused: use execute_bash for them.
+    """
 
     path: str = Field(description="Absolute, or relative to the working directory.")
-    view_range: tuple[int, int] | None = Field(None, description="First and last line, from 1; last -1 is the end.")
+    view_range: list[int] | None = Field(
+        default=None, min_length=2, max_length=2, description="First and last line, from 1; last -1 is the end."
+    )
 
 
 class FileWrite(Action):
-    """Write a file of the sandbox, whole; missing parent directories are made."""
+    """Write a text file of the sandbox, whole and at once; the old text is gone, missing directories are made.
+
+    The mode and owner of an existing file stay.
+    """
 
     path: str = Field(description="Absolute, or relative to the working directory.")
     content: str = Field(description="The file's new text.")
@@ -47,7 +75,7 @@ _ACTIONS: dict[str, type[Action]] = {"execute_bash": ExecuteBash, "file_read": F
 def definitions() -> list[dict[str, Any]]:
     """Name, description and inputSchema of each."""
     return [
-        {"name": name, "description": action.__doc__, "inputSchema": action.model_json_schema()}
+        {"name": name, "description": inspect.getdoc(action), "inputSchema": action.model_json_schema()}
         for name, action in _ACTIONS.items()
     ]
 
@@ -60,7 +88,7 @@ def execute(runtime: Runtime, name: str, arguments: Mapping[str, Any]) -> Observ
         return _dispatch(runtime, _ACTIONS[name].model_validate(dict(arguments)))
     except ValidationError as error:
         found = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-        return ErrorObservation(message=f"Arguments of {name} are wrong: {found}")
+        return ErrorObservation(message=f"Arguments of {name} are wrong: {found}. Nothing ran; correct them")
     except (ToolError, UsageError) as error:
         return ErrorObservation(message=str(error))
 
@@ -71,28 +99,35 @@ def _dispatch(runtime: Runtime, action: Action) -> Observation:
             is_input = action.is_input in (True, "true")
             return runtime.execute(action.command, timeout_s=action.timeout, is_input=is_input)
         case FileRead():
-            return TextObservation(text=select_lines(runtime.read_bytes(action.path), action.view_range))
+            data = runtime.read_bytes(action.path, limit_bytes=READ_LIMIT_BYTES)
+            return TextObservation(text=select_lines(data, action.view_range))
         case FileWrite():
-            runtime.write_bytes(action.path, action.content.encode("utf-8", "surrogateescape"))
-            return TextObservation(text=f"Wrote {len(action.content)} characters to {action.path}")
+            data = action.content.encode("utf-8", "surrogateescape")
+            runtime.write_bytes(action.path, data)
+            return TextObservation(text=f"Wrote {len(data)} bytes to {action.path}")
         case _:
             raise AssertionError(action)
 
 
-def select_lines(data: bytes, view_range: tuple[int, int] | None) -> str:
-    """Text of a file, or its lines first to last (from 1, both included; last -1 is the end).
+def select_lines(data: bytes, view_range: Sequence[int] | None) -> str:
+    """Text of a file, or its lines first to last (from 1, both included; last -1 or past the end is the end).
 
     Raises:
         ToolError: it is binary, or the range is not in the file.
     """
-    if b"\0" in data[:8192]:
-        raise ToolError(f"This is a binary file of {len(data)} bytes")
+    if b"\0" in data[:_SNIFFED_BYTES]:
+        raise ToolError(f"This is a binary file of {len(data)} bytes; look at it with `file` or `xxd` in execute_bash")
     text = data.decode("utf-8", "replace")
     if view_range is None:
         return text
-    lines = text.splitlines(keepends=True)
+    lines = _LINE.findall(text)
     first, last = view_range
     last = len(lines) if last == -1 else last
-    if not 1 <= first <= last or first > len(lines):
-        raise ToolError(f"view_range {list(view_range)} is not in the file, which has {len(lines)} lines")
+    if not lines and first == 1:
+        return ""
+    if not 1 <= first <= min(last, len(lines)):
+        raise ToolError(
+            f"view_range {[*view_range]} is not in the file, which has {len(lines)} lines; "
+            "give [first, last] with 1 <= first <= last, or last -1"
+        )
     return "".join(lines[first - 1 : last])

@@ -39,6 +39,9 @@ _SCRIPT = "\n".join(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name 
 _SAID_BYTES = 16 * 1024
 """Of what tar says, the end: it repeats itself."""
 
+_MOST_SAID_BYTES = 64 * 1024 * 1024
+"""A line for each of 200,000 members is a third of it; a tar that says more is not one."""
+
 _END_S = 5.0
 """A killed process ends in milliseconds; one in the kernel's hands (a dead disk) is left to the sandbox's end."""
 
@@ -247,16 +250,18 @@ class _Listener:
         self._thread.start()
 
     def _listen(self) -> None:
-        before = -1
+        before, total = -1, 0
         with contextlib.suppress(OhsandboxError, OSError):
             while (chunks := self._channel.read(STALL_S)) != []:
-                if chunks is not None:
-                    self._said = (self._said + b"".join(chunk.data for chunk in chunks))[-_SAID_BYTES:]
-                elif self.writer.written == before:
+                if chunks is None and self.writer.written == before:
                     self._stalled = True
-                    self._channel.kill()
-                    return
+                    return _end(self._channel)
+                said = b"".join(chunk.data for chunk in chunks or ())
+                self._said, total = (self._said + said)[-_SAID_BYTES:], total + len(said)
+                if total > _MOST_SAID_BYTES:
+                    return _end(self._channel)
                 before = self.writer.written
+        return None
 
     def check(self, path: str) -> None:
         """Wait for the end.

@@ -74,7 +74,7 @@ ohs_oom() {
 # session, by descent, by the session's mark in its environment (setsid and nohup keep that), or, where $ohs_private
 # says that nobody else lives here, as an orphan without any mark (env -i setsid).
 ohs_ours() {
-  [ "$3" = "$ohs_shell" ] && return
+  [ "$3" = "$ohs_session" ] && return
   case $ohs_hit in *" $2 "*) return ;; esac
   grep -qs "$ohs_mark" "/proc/$1/environ" && return
   [ "$ohs_private" = yes ] && [ "$2" = 1 ] && ! grep -qs OHSANDBOX_ "/proc/$1/environ"
@@ -84,6 +84,9 @@ ohs_ours() {
 # ago in SHELL, and print their ids. Jobs that were there before it stay.
 ohs_kill() {
   ohs_sig=$1 ohs_shell=$2 ohs_mark=$3 ohs_age=$4 ohs_private=$5 ohs_hit=' ' ohs_more=yes
+  ohs_stat "$2" || return
+  set -- $ohs_line
+  ohs_session=$4
   read -r ohs_up _ </proc/uptime
   ohs_since=$((${ohs_up%.*} * 100 + 1${ohs_up#*.} - 100 - ohs_age))
   while [ "$ohs_more" ]; do
@@ -93,7 +96,8 @@ ohs_kill() {
       case $ohs_hit in *" $ohs_p "*) continue ;; esac
       ohs_stat "$ohs_p" || continue
       set -- $ohs_line
-      [ "$ohs_p" != "$ohs_shell" ] && [ "$1" != Z ] && [ "${20}" -ge "$ohs_since" ] || continue
+      case $ohs_p in "$ohs_shell" | "$ohs_session") continue ;; esac
+      [ "$1" != Z ] && [ "${20}" -ge "$ohs_since" ] || continue
       ohs_ours "$ohs_p" "$2" "$4" && ohs_hit="$ohs_hit$ohs_p " ohs_more=yes
     done
   done

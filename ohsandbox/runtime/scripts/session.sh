@@ -12,6 +12,8 @@ ohs_last() { return "$1"; }
 ohs_tell='command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
   ohs_w=kept ohs_done=$ohs_n PS1= PS2=
   command export -p >|"$ohs_dir/env"'
+ohs_greet='{ command printf "%s 0 kept %s %s %s\000" "$ohs_n" "$$" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
+  command export -p >|"$ohs_dir/env"; } 2>/dev/null'
 ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
   command printf "\033]7117;%s;begin\007" "$ohs_n" >"$ohs_tty"; ohs_last "$ohs_s"; } 2>/dev/null
 { command eval "$ohs_c" <"$ohs_tty" >"$ohs_tty" 2>&1; ohs_s=$?; } 2>/dev/null

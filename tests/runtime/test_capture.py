@@ -1,0 +1,90 @@
+"""Output in bounded memory."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ohsandbox.runtime.capture import CAPTURE_BYTES, Capture
+from ohsandbox.runtime.terminal import clean
+
+CHUNKS = st.lists(st.binary(max_size=40))
+LETTERS = st.lists(st.text("abc\n", max_size=40).map(str.encode))
+
+
+def fed(chunks: list[bytes], limit_bytes: int = CAPTURE_BYTES) -> Capture:
+    capture = Capture(limit_bytes=limit_bytes)
+    for chunk in chunks:
+        capture.feed(chunk)
+    return capture
+
+
+@given(CHUNKS)
+def test_short_output_is_taken_whole_however_it_was_cut(chunks: list[bytes]) -> None:
+    whole = b"".join(chunks)
+    assert fed(chunks).take(final=True) == (clean(whole), len(whole), 0)
+
+
+@given(LETTERS, st.integers(2, 60))
+def test_what_was_kept_and_what_was_left_out_add_up(chunks: list[bytes], limit_bytes: int) -> None:
+    whole = b"".join(chunks)
+    taken = fed(chunks, limit_bytes).take(final=True)
+    assert taken.output_bytes == len(whole)
+    assert len(taken.text) + taken.omitted_bytes == len(whole)
+
+
+@given(LETTERS, st.integers(2, 60))
+def test_the_beginning_and_the_end_are_kept(chunks: list[bytes], limit_bytes: int) -> None:
+    text = b"".join(chunks).decode()
+    taken = fed(chunks, limit_bytes).take(final=True)
+    half = limit_bytes // 2
+    assert taken.text.startswith(text[:half])
+    assert taken.text.endswith(text[-half:])
+
+
+@given(st.text(), st.lists(st.integers(0, 200)))
+def test_takes_between_characters_never_split_one(text: str, cuts: list[int]) -> None:
+    raw = text.replace("\r", "").replace("\x1b", "").encode()
+    capture, taken, done = Capture(), "", 0
+    for cut in sorted(cuts):
+        capture.feed(raw[done : max(done, cut)])
+        taken += capture.take(final=False).text
+        done = max(done, cut)
+    capture.feed(raw[done:])
+    assert taken + capture.take(final=True).text == clean(raw)
+
+
+@given(LETTERS, st.integers(2, 60))
+def test_an_overflow_is_given_every_byte_from_the_first_one(chunks: list[bytes], limit_bytes: int) -> None:
+    spilled: list[bytes] = []
+    capture = Capture(limit_bytes=limit_bytes, on_overflow=spilled.append)
+    for chunk in chunks:
+        capture.feed(chunk)
+    whole = b"".join(chunks)
+    assert b"".join(spilled) == (whole if capture.take(final=True).omitted_bytes else b"")
+
+
+def test_memory_stays_near_the_limit() -> None:
+    capture = Capture(limit_bytes=1000)
+    for _ in range(10_000):
+        capture.feed(b"x" * 100)
+    assert capture.take(final=True).omitted_bytes >= 1_000_000 - 1100
+
+
+def test_taking_starts_anew() -> None:
+    capture = fed([b"first"])
+    assert capture.take(final=True).text == "first"
+    assert capture.take(final=True) == ("", 0, 0)
+
+
+def test_looking_at_the_last_bytes_takes_nothing() -> None:
+    capture = fed([b"abc", b"def"])
+    assert capture.last(4) == b"cdef"
+    assert capture.take(final=True).text == "abcdef"
+
+
+def test_an_unfinished_escape_waits_for_its_end() -> None:
+    capture = fed([b"red \x1b[3"])
+    assert capture.take(final=False).text == "red "
+    capture.feed(b"1mx")
+    assert capture.take(final=False).text == "x"
