@@ -9,10 +9,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.runtime.processes import age_ticks
 from ohsandbox.runtime.worker import CallInterrupted, CallTimedOut, Outcome, WorkerPool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
 
@@ -187,13 +188,13 @@ class Backend(ABC):
 
     def snippet(
         self,
-        body: bytes,
+        body: bytes | Callable[[], bytes],
         *,
         user: str | int | None = None,
         limit_bytes: int = 65536,
         timeout_s: float = SNIPPET_TIMEOUT_S,
     ) -> Outcome:
-        """Run a line of worker shell, for the runtime's own questions.
+        """Run a line of worker shell, for the runtime's own questions; one that tells the time is made when it is sent.
 
         Raises:
             SandboxUnavailable: no answer.
@@ -207,7 +208,7 @@ class Backend(ABC):
 
     def _call(
         self,
-        body: bytes,
+        body: bytes | Callable[[], bytes],
         *,
         workdir: str = "/",
         stdin: bytes = b"",
@@ -221,7 +222,7 @@ class Backend(ABC):
         began = time.monotonic()
         try:
             return worker.call(
-                body,
+                body if isinstance(body, bytes) else body(),
                 workdir=workdir,
                 stdin=stdin,
                 takes_stdin=takes_stdin,
@@ -230,7 +231,7 @@ class Backend(ABC):
             )
         except CallTimedOut:
             if mark:  # a question of our own has nothing to kill, and asking another one would not end
-                self._kill_call(worker.channel.pid, mark, time.monotonic() - began, user)
+                self._kill_call(worker.channel.pid, mark, began, user)
             raise
         except CallInterrupted as died:
             if loss := self._loss_soon():
@@ -241,16 +242,18 @@ class Backend(ABC):
             raise self._loss() or failure from None
         except BaseException:
             worker.retired = True
-            self._kill_call(worker.channel.pid, mark, time.monotonic() - began, user)
+            self._kill_call(worker.channel.pid, mark, began, user)
             raise
         finally:
             self._pool.give_back(worker, user)
 
-    def _kill_call(self, pid: int, mark: str, age_s: float, user: str | int | None) -> None:
+    def _kill_call(self, pid: int, mark: str, began: float, user: str | int | None) -> None:
         """SIGKILL a call's processes and its worker, by another worker of the same user: root lacks CAP_SYS_PTRACE."""
         private = b"yes" if self.private_processes and mark else b"no"
-        body = b"ohs_kill KILL %d %s %d %s;kill -KILL %d" % (
-            pid, (mark or "OHSANDBOX_NONE").encode(), int(age_s * 100) + 1, private, pid,
-        )  # fmt: skip
+        wanted = (mark or "OHSANDBOX_NONE").encode()
+
+        def body() -> bytes:
+            return b"ohs_kill KILL %d %s %d %s;kill -KILL %d" % (pid, wanted, age_ticks(began), private, pid)
+
         with contextlib.suppress(OhsandboxError):
             self.snippet(body, user=user)

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
 
 WARNING = "CLIRuntime runs commands on THIS HOST, as you, with no container around them."
+CLEANUP_S = 1.0
 BUBBLEWRAP_S = 5.0
 """bwrap sets up its namespaces in some 5 ms, or fails."""
 _PASSED_ENV = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ")
@@ -65,7 +67,7 @@ class CLIRuntime(Runtime):
     def start(self) -> Self:
         """Warn, and make the directory that sessions need."""
         if self._directory is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="ohsandbox-")
+            self._directory = tempfile.TemporaryDirectory(prefix="ohsandbox-", ignore_cleanup_errors=True)
             self.state_dir = self._directory.name
             self._prefix = _bubblewrap(self._workdir, self.state_dir) if self._bubblewrap is not False else []
             if self._bubblewrap and not self._prefix:
@@ -105,9 +107,12 @@ class CLIRuntime(Runtime):
         return {"LANG": "C.UTF-8", **passed, **_PLAIN_ENV, **self._env, **env}
 
     def _close(self) -> None:
-        if self._directory is not None:
-            self._directory.cleanup()
-            self._directory = None
+        directory, self._directory = self._directory, None
+        deadline = time.monotonic() + CLEANUP_S
+        while directory is not None and Path(directory.name).exists():  # the keepers remove their own parts meanwhile
+            directory.cleanup()
+            if time.monotonic() > deadline:
+                break
 
     def describe(self) -> dict[str, str]:
         """Facts for a system prompt."""

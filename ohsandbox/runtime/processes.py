@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from ohsandbox.runtime.quoting import quote
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ohsandbox.runtime.session import ShellSession
     from ohsandbox.runtime.worker import Outcome
 
@@ -15,10 +17,19 @@ SWEEPS = 5
 """A tree that forks while it is killed is swept again; a fork bomb is the container's pids limit's business."""
 
 
+SLACK_TICKS = 3
+"""Start times are cut to a tick of 10 ms, on either side, and a command takes a moment to arrive."""
+
+
+def age_ticks(began: float) -> int:
+    """Hundredths of a second since began, a time.monotonic(), and a little more."""
+    return int((time.monotonic() - began) * 100) + SLACK_TICKS
+
+
 class Snippets(Protocol):
     """Runs one line of worker shell as the session's user."""
 
-    def __call__(self, body: bytes) -> Outcome:
+    def __call__(self, body: bytes | Callable[[], bytes]) -> Outcome:
         """Run body to its end."""
 
 
@@ -46,11 +57,9 @@ class Foreground:
 
     def signal_all(self, signal: str) -> list[int]:
         """Signal to all of the command's processes, and whom it went to."""
-        age = int((time.monotonic() - self._began) * 100) + 1
         private = b"yes" if self._private else b"no"
-        said = self._ask(
-            b"ohs_kill %s %d %s %d %s" % (signal.encode(), self._shell.pid, quote(self._mark), age, private)
-        )
+        words = (signal.encode(), self._shell.pid, quote(self._mark))
+        said = self._ask(lambda: b"ohs_kill %s %d %s %d %s" % (*words, age_ticks(self._began), private))
         return [int(word) for word in said.split() if word.isdecimal()]
 
     def sweep(self) -> list[int]:
@@ -63,5 +72,5 @@ class Foreground:
                 break
         return killed
 
-    def _ask(self, body: bytes) -> str:
+    def _ask(self, body: bytes | Callable[[], bytes]) -> str:
         return self._snippets(body).stdout.decode("utf-8", "replace").strip()

@@ -20,8 +20,6 @@ pytest.register_assert_rewrite("ohsandbox.testing.conformance")
 RUNG_S = 0.4
 """Each stubborn command takes three rungs of the ladder: at their real length a fifth of the suite would be waiting."""
 
-IMAGES = ("debian", "nonroot", "busybox", "hostile")
-
 
 @pytest.fixture(scope="session")
 def flavour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Runtime]]:

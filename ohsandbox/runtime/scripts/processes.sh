@@ -21,12 +21,18 @@ ohs_reads() {
       [ "$ohs_fd" -ef "$2" ] || [ "$ohs_fd" -ef /dev/tty ] ;;
     *,*poll* | *,*select*)
       case $(stty -a <"$2") in *-icanon*) return 0 ;; esac
-      return 1 ;;
-    ,wait_woken | ,n_tty_read)
-      for ohs_fd in "/proc/$1/fd"/*; do [ ! -S "$ohs_fd" ] || return 1; done ;;
+      ohs_plain "$1" ;;   # ash's own `read` polls a canonical terminal
+    ,wait_woken | ,n_tty_read) ohs_plain "$1" ;;
     *) return 1 ;;
   esac
 } 2>/dev/null
+
+# ohs_plain PID: whether it has nothing open that could be waited for but a terminal: no socket, pipe or eventfd.
+ohs_plain() {
+  for ohs_fd in "/proc/$1/fd"/*; do
+    [ -c "$ohs_fd" ] || [ -f "$ohs_fd" ] || [ -d "$ohs_fd" ] || return 1
+  done
+}
 
 # ohs_probe SHELL TTY COMMANDS: print idle (the shell waits for its next command), input, busy or gone.
 ohs_probe() {
@@ -60,7 +66,7 @@ ohs_signal() {
   ohs_stat "$2" || return
   ohs_sig=$1
   set -- $ohs_line
-  kill -s "$ohs_sig" -- "-$6"
+  kill "-$ohs_sig" "-$6"   # no `--`: busybox does not know it
 } 2>/dev/null
 
 # ohs_oom: how many processes the kernel has killed here for want of memory (cgroup v2, then v1; Linux 4.13 on).

@@ -5,6 +5,8 @@ exec 9>&-
 PS1= PS2= PROMPT_COMMAND=
 unset PROMPT_COMMAND
 set +H 2>/dev/null
+# ash takes the signal of a child's end for an end of its input, and would leave
+[ "$BASH_VERSION" ] || set -o ignoreeof 2>/dev/null
 set +o history 2>/dev/null
 ohs_tty=$OHSANDBOX_TTY ohs_s=0 ohs_w=kept ohs_done=
 unset OHSANDBOX_TTY

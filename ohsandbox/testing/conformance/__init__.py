@@ -6,17 +6,24 @@
             pytest.skip(why)
         case.check(my_runtime)
 
-One started runtime serves all of them. They need no pytest.
+One started runtime serves all of them. They need no pytest; where it is, name this package to
+`pytest.register_assert_rewrite` and a failure shows its values. `Case.missing` is why a sandbox cannot be asked.
 """
 
-from ohsandbox.testing.conformance import (
+from ohsandbox.testing.conformance import (  # imported for their cases
+    files,
     run,
     sessions,
     shell_interactive,
     shell_output,
     shell_recovery,
     shell_state,
+    tools,
+    trees,
 )
 from ohsandbox.testing.conformance.case import CASES, Case, Session, case, shell_case
 
-__all__ = ["CASES", "Case", "Session", "case", "run", "sessions", "shell_case", "shell_interactive", "shell_output", "shell_recovery", "shell_state"]
+THEMES = (run, sessions, shell_state, shell_output, shell_interactive, shell_recovery, files, trees, tools)
+"""The modules of cases, in the order in which to read them."""
+
+__all__ = ["CASES", "THEMES", "Case", "Session", "case", "shell_case"]

@@ -17,9 +17,12 @@ the same session's next `echo ok` gives exactly that, and that `run` works.
 from __future__ import annotations
 
 import contextlib
+import secrets
+import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ohsandbox.errors import UnknownSessionError, UnknownUserError
@@ -139,7 +142,7 @@ def _has_program(runtime: Runtime, name: str) -> bool:
 
 def _has_users(runtime: Runtime) -> bool:
     try:
-        return runtime.run(["true"], user=65534).exit_code == 0
+        return runtime.run(["true"], user=65534, workdir="/").exit_code == 0
     except UnknownUserError:
         return False
 
@@ -153,12 +156,32 @@ _PROBES: dict[str, Callable[[Runtime], bool]] = {
 
 def refuses(call: Callable[[], object], *kinds: type[BaseException]) -> BaseException:
     """The error that call raises, which must be of all kinds at once: one of ours and the builtin a caller expects."""
+    error: BaseException | None = None
     try:
         returned = call()
-    except kinds[0] as error:
-        assert all(isinstance(error, kind) for kind in kinds), type(error).__mro__
-        return error
-    raise AssertionError(f"not refused, but {str(returned)[:200]}")
+    except kinds[0] as raised:
+        error = raised
+    else:
+        raise AssertionError(f"not refused, but {str(returned)[:200]}")
+    assert all(isinstance(error, kind) for kind in kinds), type(error).__mro__
+    return error
+
+
+class Held(NamedTuple):
+    """What this process holds of the host."""
+
+    threads: int
+    descriptors: int
+
+
+def held_by_host() -> Held:
+    """Counted now."""
+    return Held(threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir()))
+
+
+def number_nobody_sleeps() -> str:
+    """Seconds for a `sleep` that it can be told from every other one by."""
+    return str(100_000 + secrets.randbelow(800_000))
 
 
 def is_running(runtime: Runtime, words: str, *, within_s: float = 1.0) -> bool:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UnknownUserError, UsageError, WorkdirError
-from ohsandbox.testing.conformance.case import case, is_running, refuses
+from ohsandbox.testing.conformance.case import case, held_by_host, is_running, number_nobody_sleeps, refuses
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
@@ -20,8 +20,8 @@ SIZES = (1, 4095, 65536, 65537, 200_000)
 """Around the sizes of a pipe, and of what goes inline."""
 
 
-def sh(runtime: Runtime, script: str, *arguments: str, **options: object) -> ExecResult:
-    return runtime.run(["/bin/sh", "-c", script, "sh", *arguments], **options)  # type: ignore[arg-type] - passed on
+def sh(runtime: Runtime, script: str, *arguments: str, **options: Any) -> ExecResult:
+    return runtime.run(["/bin/sh", "-c", script, "sh", *arguments], **options)
 
 
 # --- streams ---
@@ -31,7 +31,7 @@ def sh(runtime: Runtime, script: str, *arguments: str, **options: object) -> Exe
 def run_keeps_the_streams_apart(runtime: Runtime) -> None:
     result = sh(runtime, "echo out; echo err >&2; exit 3")
     assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
-    assert not (result.timed_out or result.truncated or result.not_started)
+    assert (result.timed_out, result.truncated, result.not_started) == (False, False, False)
     assert result.cause is None
 
 
@@ -60,7 +60,7 @@ def run_passes_50_mib_of_stdin(runtime: Runtime) -> None:
 @case()
 def run_without_stdin_reads_end_of_file(runtime: Runtime) -> None:
     assert runtime.run(["cat"], timeout_s=5).stdout == b""
-    assert sh(runtime, "read x; echo \"[$x]\"", timeout_s=5).stdout == b"[]\n"
+    assert sh(runtime, 'read x; echo "[$x]"', timeout_s=5).stdout == b"[]\n"
 
 
 @case()
@@ -180,8 +180,8 @@ def run_as_an_unknown_user_is_a_typed_error(runtime: Runtime) -> None:
 @case(needs={"users"})
 def run_takes_a_user_by_name_or_number(runtime: Runtime) -> None:
     assert runtime.run(["id", "-u"], user="root").stdout == b"0\n"
-    assert runtime.run(["id", "-u"], user=65534).stdout == b"65534\n"
-    assert runtime.run(["id", "-u"], user="65534").stdout == b"65534\n"
+    assert runtime.run(["id", "-u"], user=65534, workdir="/").stdout == b"65534\n"
+    assert runtime.run(["id", "-u"], user="65534", workdir="/").stdout == b"65534\n"
 
 
 @case(needs={"users"})
@@ -236,20 +236,23 @@ def a_run_that_times_out_keeps_its_partial_output(runtime: Runtime) -> None:
 
 @case()
 def a_run_that_times_out_leaves_nothing(runtime: Runtime) -> None:
-    sh(runtime, "trap '' TERM; sleep 876501 & setsid sleep 876501 & nohup sleep 876501 & wait", timeout_s=0.4)
-    assert not is_running(runtime, "sleep 876501", within_s=0)
+    number = number_nobody_sleeps()
+    script = f"trap '' TERM; sleep {number} & setsid sleep {number} & nohup sleep {number} & wait"
+    assert sh(runtime, script, timeout_s=0.4).timed_out
+    assert not is_running(runtime, f"sleep {number}")
 
 
 @case(needs={"isolated"})
 def a_run_that_times_out_leaves_nothing_that_hides(runtime: Runtime) -> None:
-    sh(runtime, "env -i setsid sh -c 'sleep 876502 & sleep 876502' & sleep 60", timeout_s=0.4)
-    assert not is_running(runtime, "sleep 876502", within_s=0)
+    number = number_nobody_sleeps()
+    assert sh(runtime, f"env -i setsid sh -c 'sleep {number} & sleep {number}' & sleep 60", timeout_s=0.4).timed_out
+    assert not is_running(runtime, f"sleep {number}")
 
 
 @case()
 def run_refuses_limits_that_are_no_positive_numbers(runtime: Runtime) -> None:
     for value in (0, -1, float("inf"), float("nan")):
-        refuses(lambda value=value: runtime.run(["true"], timeout_s=value), UsageError, ValueError)
+        refuses(partial(runtime.run, ["true"], timeout_s=value), UsageError, ValueError)
 
 
 @case(needs={"isolated"})
@@ -301,7 +304,9 @@ def a_hundred_runs_leave_threads_and_descriptors_as_they_were(runtime: Runtime) 
     for _ in range(3):
         runtime.run(["true"])
     time.sleep(0.2)
-    before = (threading.active_count(), len(os.listdir("/proc/self/fd")))
+    before = held_by_host()
     for _ in range(100):
         runtime.run(["true"])
-    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) <= before
+    after = held_by_host()
+    assert after.threads <= before.threads
+    assert after.descriptors <= before.descriptors

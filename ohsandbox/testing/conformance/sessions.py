@@ -6,10 +6,10 @@ from __future__ import annotations
 import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UnknownSessionError, UnknownUserError, UsageError, WorkdirError
-from ohsandbox.testing.conformance.case import Session, case, is_running, refuses, shell_case
+from ohsandbox.testing.conformance.case import Session, case, is_running, number_nobody_sleeps, refuses, shell_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,9 +75,10 @@ def closing_a_session_that_is_unknown_is_an_error(runtime: Runtime) -> None:
 
 @case()
 def closing_a_session_ends_what_it_runs(runtime: Runtime) -> None:
+    number = number_nobody_sleeps()
     with _opened(runtime, "ends") as shell:
-        assert shell("sleep 987654", idle_timeout_s=0.2).running
-    assert not is_running(runtime, "sleep 987654")
+        assert shell(f"sleep {number}", idle_timeout_s=0.2).running
+    assert not is_running(runtime, f"sleep {number}")
 
 
 @case()
@@ -141,8 +142,8 @@ def a_session_that_is_busy_can_be_closed_from_another_thread(shell: Session) -> 
 
 
 @contextlib.contextmanager
-def _opened(runtime: Runtime, name: str, **options: object) -> Iterator[Session]:
-    runtime.open_session(name, **options)  # type: ignore[arg-type] - passed on as given
+def _opened(runtime: Runtime, name: str, **options: Any) -> Iterator[Session]:
+    runtime.open_session(name, **options)
     try:
         yield Session(runtime, name)
     finally:

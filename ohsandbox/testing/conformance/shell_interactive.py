@@ -1,5 +1,5 @@
 """Programs that are talked to: reported as waiting, answered, interrupted, polled."""
-# ruff: noqa: S101, D103, PLR2004, S108 - cases are tests: their names are sentences, their values literal
+# ruff: noqa: S101, D103 - cases are tests: their names are sentences, their values literal
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def a_key_name_is_typed_as_the_key(shell: Session) -> None:
 
 @shell_case()
 def an_arrow_key_sends_its_escape_sequence(shell: Session) -> None:
-    shell("read x; printf %s \"$x\" | od -An -tx1")
+    shell('read x; printf %s "$x" | od -An -tx1')
     shell.type("UP", idle_timeout_s=0.1)
     assert shell.type("ENTER").output.split() == ["1b", "5b", "41"]
 

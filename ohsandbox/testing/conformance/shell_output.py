@@ -1,5 +1,5 @@
 """What a command's output is: its own bytes, exactly, in bounded memory."""
-# ruff: noqa: S101, D103, PLR2004, S108 - cases are tests: their names are sentences, their values literal
+# ruff: noqa: S101, D103, PLR2004 - cases are tests: their names are sentences, their values literal
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOST_GROWTH_KIB = 64 * 1024
 def a_command_answers_with_its_output_and_code(shell: Session) -> None:
     told = shell("echo hi")
     assert (told.output, told.exit_code, told.notice) == ("hi\n", 0, None)
-    assert not (told.timed_out or told.running or told.truncated or told.waiting_for_input)
+    assert (told.timed_out, told.running, told.truncated, told.waiting_for_input) == (False, False, False, False)
     assert (told.command, told.session, told.output_bytes) == ("echo hi", shell.name, 3)
 
 

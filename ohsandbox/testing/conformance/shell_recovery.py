@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
-from ohsandbox.testing.conformance.case import is_running, refuses, shell_case
+from ohsandbox.testing.conformance.case import held_by_host, is_running, number_nobody_sleeps, refuses, shell_case
 
 if TYPE_CHECKING:
     from ohsandbox.testing.conformance.case import Session
@@ -34,7 +34,7 @@ def a_timeout_is_a_result_with_the_partial_output(shell: Session) -> None:
 
 @shell_case()
 def a_timeout_leaves_nothing_of_the_command(shell: Session) -> None:
-    number = _number()
+    number = number_nobody_sleeps()
     command = f"setsid sleep {number} & nohup sleep {number} >/dev/null 2>&1 & sh -c 'sleep {number}' & sleep {number}"
     assert shell(command, timeout_s=0.4).timed_out
     assert not is_running(shell.runtime, f"sleep {number}")
@@ -42,7 +42,7 @@ def a_timeout_leaves_nothing_of_the_command(shell: Session) -> None:
 
 @shell_case(needs={"isolated"})
 def a_timeout_leaves_nothing_even_of_children_that_hide(shell: Session) -> None:
-    number = _number()
+    number = number_nobody_sleeps()
     hidden = f"env -i setsid sh -c 'sleep {number} & sleep {number}'"
     assert shell(f"{hidden} & (setsid {hidden} &) ; sleep 60", timeout_s=0.4).timed_out
     assert not is_running(shell.runtime, f"sleep {number}")
@@ -50,7 +50,7 @@ def a_timeout_leaves_nothing_even_of_children_that_hide(shell: Session) -> None:
 
 @shell_case()
 def a_timeout_spares_earlier_background_jobs(shell: Session) -> None:
-    number = _number()
+    number = number_nobody_sleeps()
     shell(f"sleep {number} &")
     time.sleep(0.1)  # its age is told from the command's by the clock, in hundredths of a second
     assert shell("sleep 60", timeout_s=0.4).timed_out
@@ -112,8 +112,8 @@ def a_timeout_may_be_given_to_a_later_poll(shell: Session) -> None:
 @shell_case()
 def limits_that_are_no_positive_numbers_are_refused(shell: Session) -> None:
     for value in (0, -1, float("inf"), float("nan"), -0.001):
-        refuses(lambda value=value: shell("touch /tmp/limited", timeout_s=value), UsageError, ValueError)
-        refuses(lambda value=value: shell("touch /tmp/limited", idle_timeout_s=value), UsageError, ValueError)
+        refuses(partial(shell, "touch /tmp/limited", timeout_s=value), UsageError, ValueError)
+        refuses(partial(shell, "touch /tmp/limited", idle_timeout_s=value), UsageError, ValueError)
     assert shell("ls /tmp/limited").exit_code != 0
 
 
@@ -127,7 +127,7 @@ def an_interrupt_of_the_host_ends_the_command_and_is_raised(shell: Session) -> N
     if threading.current_thread() is not threading.main_thread():
         return  # only there does Python raise KeyboardInterrupt
     shell("kept=yes")
-    number = _number()
+    number = number_nobody_sleeps()
     timer = threading.Timer(0.4, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
     refuses(lambda: shell(f"sleep {number}"), KeyboardInterrupt)
@@ -222,7 +222,7 @@ def a_lost_working_directory_is_replaced_and_it_is_told(shell: Session) -> None:
 
 @shell_case()
 def a_killed_program_leaves_no_raw_terminal_and_no_job_number(shell: Session) -> None:
-    number = _number()
+    number = number_nobody_sleeps()
     shell(f"sleep {number} &")
     shell("sh -c 'stty raw -echo; kill -9 $$'")
     assert " icanon" in shell("stty -a").output
@@ -287,16 +287,10 @@ def a_chatty_job_costs_later_commands_nothing(shell: Session) -> None:
 @shell_case()
 def a_hundred_commands_leave_threads_and_descriptors_as_they_were(shell: Session) -> None:
     shell("true")
-    before = _held_by_host()
+    time.sleep(0.2)
+    before = held_by_host()
     for _ in range(100):
         shell("true")
-    assert _held_by_host() <= before
-
-
-def _number() -> str:
-    """Seconds to sleep that nobody else sleeps, to know a process by."""
-    return str(100_000 + secrets.randbelow(800_000))
-
-
-def _held_by_host() -> tuple[int, int]:
-    return threading.active_count(), len(os.listdir("/proc/self/fd"))
+    after = held_by_host()
+    assert after.threads <= before.threads
+    assert after.descriptors <= before.descriptors

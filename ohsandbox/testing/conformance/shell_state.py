@@ -59,7 +59,7 @@ def the_last_exit_code_is_kept(shell: Session) -> None:
 @shell_case()
 def umask_options_and_positional_words_are_kept(shell: Session) -> None:
     shell("umask 027; set -f; set -- one 'two  three'")
-    assert shell("umask; echo *; echo \"$2\"").output == "0027\n*\ntwo  three\n"
+    assert shell('umask; echo *; echo "$2"').output == "0027\n*\ntwo  three\n"
 
 
 @shell_case()
@@ -134,7 +134,20 @@ def an_unterminated_heredoc_ends(shell: Session) -> None:
 
 @shell_case()
 def stray_control_words_do_no_harm(shell: Session) -> None:
-    for command in ("return 5", "break", "continue 3", "shift 99", "local x=1", "\\", ";", "&", "{", "!", "!!", "return"):
+    for command in (
+        "return 5",
+        "break",
+        "continue 3",
+        "shift 99",
+        "local x=1",
+        "\\",
+        ";",
+        "&",
+        "{",
+        "!",
+        "!!",
+        "return",
+    ):
         shell(command)
         told = shell("echo ok")
         assert (told.output, told.exit_code) == ("ok\n", 0), command
@@ -159,7 +172,9 @@ def a_command_with_a_nul_is_refused_and_not_run(shell: Session) -> None:
 
 @shell_case()
 def commands_of_several_lines_run_as_written(shell: Session) -> None:
-    told = shell("f() {\n\tcase $1 in\n\t  a*) echo one \\\n\t    two;;\n\t  *) echo other;;\n\tesac\n}\n\nf abc\nf x\n")
+    told = shell(
+        "f() {\n\tcase $1 in\n\t  a*) echo one \\\n\t    two;;\n\t  *) echo other;;\n\tesac\n}\n\nf abc\nf x\n"
+    )
     assert told.output == "one two\nother\n"
 
 
@@ -209,7 +224,7 @@ def redirecting_the_shell_itself_does_not_hide_later_output(shell: Session) -> N
 def closing_every_descriptor_is_survived(shell: Session) -> None:
     shell("exec 200>&- 201>&- 250>&- 251>&- 255>&-")
     assert shell("echo ok").output == "ok\n"
-    shell("for n in 0 1 2 3 4 5 6 7 8 9; do eval \"exec $n>&-\"; done")
+    shell('for n in 0 1 2 3 4 5 6 7 8 9; do eval "exec $n>&-"; done')
     assert shell("echo ok").output == "ok\n"
 
 
@@ -265,7 +280,7 @@ def unusual_bash_options_do_not_reach_us(shell: Session) -> None:
 
 @shell_case(needs={"bash"})  # busybox finds its own applets without a path
 def without_a_path_a_program_is_cleanly_not_found(shell: Session) -> None:
-    assert shell("unset PATH; echo \"<$PATH>\"").output == "<>\n"
+    assert shell('unset PATH; echo "<$PATH>"').output == "<>\n"
     assert shell("echo ok").output == "ok\n"
     assert shell("PATH=/nowhere; sh -c true").exit_code == 127
 
@@ -296,7 +311,16 @@ def a_limit_of_processor_time_ends_the_shell_and_it_is_told(shell: Session) -> N
 
 @shell_case()
 def history_and_job_builtins_do_no_harm(shell: Session) -> None:
-    for command in ("history -c; fc -l", "disown -a; jobs; fg", "bg", "fg %7", "wait", "hash -r", "times", "suspend -h"):
+    for command in (
+        "history -c; fc -l",
+        "disown -a; jobs; fg",
+        "bg",
+        "fg %7",
+        "wait",
+        "hash -r",
+        "times",
+        "suspend -h",
+    ):
         shell(command, timeout_s=3)
         assert shell("echo ok").output == "ok\n", command
 

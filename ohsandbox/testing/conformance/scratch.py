@@ -1,0 +1,64 @@
+"""What the cases about files share: a directory of their own on each side, and the look at a refusal."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import SandboxFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.runtime.base import Runtime
+
+SOON_S = 2.0
+"""What is refused is refused at once, whatever its size."""
+
+
+@contextlib.contextmanager
+def scratch(runtime: Runtime) -> Iterator[str]:
+    """A directory of the case's own in the sandbox."""
+    path = runtime.run(["mktemp", "-d"]).stdout.decode().strip()
+    try:
+        yield path
+    finally:
+        runtime.run(["/bin/sh", "-c", 'chmod -R u+rwx "$1"; rm -rf "$1"', "sh", path])
+
+
+@contextlib.contextmanager
+def host_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ohsandbox-case-") as path:
+        yield Path(path)
+
+
+def sh(runtime: Runtime, directory: str, script: str) -> str:
+    result = runtime.run(["/bin/sh", "-c", script], workdir=directory, timeout_s=60)
+    assert result.exit_code == 0, result
+    return result.stdout.decode("utf-8", "surrogateescape")
+
+
+def mode_of(runtime: Runtime, path: str) -> str:
+    return runtime.run(["stat", "-c", "%a", path]).stdout.decode().strip()
+
+
+def refused(
+    number: int, kind: type[Exception], act: Callable[[], object], *, within_s: float = SOON_S
+) -> SandboxFileError:
+    """The error of act, which must be ours, of that errno, the builtin too, and quick."""
+    began = time.monotonic()
+    try:
+        act()
+    except SandboxFileError as error:
+        took = time.monotonic() - began
+        assert took < within_s, f"refused after {took:.1f} s: {error}"
+        assert isinstance(error, kind), repr(error)
+        assert error.errno == number, repr(error)
+        assert ".ohs-" not in str(error), str(error)
+        assert "eval" not in str(error), str(error)
+        return error
+    raise AssertionError(f"not refused; wanted errno {errno.errorcode[number]}")

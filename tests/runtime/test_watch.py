@@ -1,0 +1,142 @@
+"""Waiting for a command, with a shell that is told what to be."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from ohsandbox.runtime import watch
+from ohsandbox.runtime.capture import Capture
+from ohsandbox.runtime.watch import Outcome, Wait, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Told:
+    """The shell and the call that a `Watch` looks at."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.capture = Capture()
+        self.alive = self.began = True
+        self.finished = False
+        self.recoveries = self.reaped = 0
+
+    def recover(self) -> None:
+        self.recoveries += 1
+
+    def reap(self) -> None:
+        self.reaped += 1
+        self.alive = False
+
+    def becomes(self, change: Callable[[], object], *, after_s: float) -> None:
+        def make() -> None:
+            with self.changed:
+                change()
+                self.changed.notify_all()
+
+        threading.Timer(after_s, make).start()
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def watched(self, wait: Wait, verdict: str = "busy", **options: bool) -> Outcome:
+        return Watch(cast("Any", self), cast("Any", self), lambda: verdict, wait, **options).outcome()
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    for name in ("FIRST_PROBE_S", "SECOND_PROBE_S", "PROBE_PERIOD_S"):
+        monkeypatch.setattr(watch, name, 0.02)
+    return Told()
+
+
+def test_a_finished_command_is_finished_at_once(told: Told) -> None:
+    told.finish()
+    assert told.watched(Wait()) is Outcome.FINISHED
+
+
+def test_the_end_of_a_command_wakes_the_watch(told: Told) -> None:
+    told.becomes(told.finish, after_s=0.1)
+    assert told.watched(Wait()) is Outcome.FINISHED
+
+
+def test_a_command_that_finished_in_a_shell_that_died_is_finished(told: Told) -> None:
+    told.finish()
+    told.alive = False
+    assert told.watched(Wait()) is Outcome.FINISHED
+
+
+def test_a_dead_shell_was_left(told: Told) -> None:
+    told.alive = False
+    assert told.watched(Wait()) is Outcome.LEFT
+
+
+def test_a_shell_whose_process_is_gone_is_reaped(told: Told) -> None:
+    assert told.watched(Wait(), "gone") is Outcome.LEFT
+    assert told.reaped == 1
+
+
+def test_time_runs_out(told: Told) -> None:
+    began = time.monotonic()
+    assert told.watched(Wait(timeout_s=0.1)) is Outcome.TIMEOUT
+    assert 0.1 <= time.monotonic() - began < 0.5
+
+
+def test_silence_is_told_and_output_restarts_it(told: Told) -> None:
+    told.becomes(lambda: told.capture.feed(b"x"), after_s=0.15)
+    began = time.monotonic()
+    assert told.watched(Wait(idle_timeout_s=0.25)) is Outcome.IDLE
+    assert time.monotonic() - began >= 0.4
+
+
+def test_the_hard_limit_comes_before_the_idle_one(told: Told) -> None:
+    assert told.watched(Wait(timeout_s=0.05, idle_timeout_s=0.05)) is Outcome.TIMEOUT
+
+
+def test_output_that_matches_returns_at_once(told: Told) -> None:
+    told.becomes(lambda: told.capture.feed(b"port \x1b[1m80\x1b[0m"), after_s=0.05)
+    assert told.watched(Wait(5, expect=r"port \d+$")) is Outcome.EXPECTED
+
+
+def test_output_that_came_before_the_wait_matches_too(told: Told) -> None:
+    told.capture.feed(b"ready")
+    assert told.watched(Wait(5, expect="ready")) is Outcome.EXPECTED
+
+
+def test_a_reader_is_reported_after_two_looks(told: Told) -> None:
+    assert told.watched(Wait(5), "input") is Outcome.INPUT
+
+
+def test_output_between_two_looks_withdraws_the_verdict(told: Told) -> None:
+    looks = iter(["input", "busy", "input", "input"])
+
+    def probe() -> str:
+        told.capture.feed(b"x")
+        return next(looks, "input")
+
+    found = Watch(cast("Any", told), cast("Any", told), probe, Wait(0.3)).outcome()
+    assert found is Outcome.TIMEOUT
+
+
+def test_a_reader_may_be_ignored(told: Told) -> None:
+    assert told.watched(Wait(0.2), "input", ignore_input=True) is Outcome.TIMEOUT
+
+
+def test_a_shell_that_reads_the_terminal_before_the_command_began_has_lost_it(told: Told) -> None:
+    told.began = False
+    assert told.watched(Wait(5), "input") is Outcome.LOST
+
+
+def test_an_idle_shell_is_asked_once_and_then_given_up(told: Told) -> None:
+    assert told.watched(Wait(5), "idle") is Outcome.LOST
+    assert told.recoveries == 1
+
+
+def test_an_idle_shell_that_answers_is_finished(told: Told) -> None:
+    told.recover = told.finish  # type: ignore[method-assign]
+    assert told.watched(Wait(5), "idle") is Outcome.FINISHED
