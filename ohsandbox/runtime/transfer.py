@@ -60,8 +60,12 @@ def upload(open_channel: Opener, source: Path, target: str, limits: TransferLimi
     directory, _, name = (target, "", "") if tree.is_dir else target.rpartition("/")
     with _start(open_channel, "ohs_unpack", directory or "/", name) as channel:
         said = _Listener(channel)
-        with host_errors(source), contextlib.suppress(BrokenPipeError):
-            tree.pack(said)
+        try:
+            with host_errors(source), contextlib.suppress(BrokenPipeError):
+                tree.pack(said)
+        except BaseException:
+            said.stop()
+            raise
         channel.close_stdin()
         said.check(target)
     return tree.skipped
@@ -262,6 +266,12 @@ class _Listener:
                     return _end(self._channel)
                 before = self.writer.written
         return None
+
+    def stop(self) -> None:
+        """Kill the process, while this reads: see `_end`."""
+        with contextlib.suppress(OhsandboxError):
+            self._channel.kill()
+        self._thread.join(_END_S)
 
     def check(self, path: str) -> None:
         """Wait for the end.

@@ -47,10 +47,7 @@ ohs_read() {
 ohs_write() {
   umask 022
   ohs_to=$1 ohs_old= ohs_mode=${2:-644} ohs_owner= ohs_mine=
-  if [ -L "$1" ]; then
-    [ ! -e "$1" ] || ohs_regular "$1"
-    ohs_to=$(readlink -f -- "$1" && echo .) && ohs_to=${ohs_to%??} || ohs_absent "$1"
-  fi
+  [ ! -L "$1" ] || ohs_follow
   ohs_dir=${ohs_to%/*}/
   if ohs_regular "$ohs_to"; then
     ohs_old=yes
@@ -68,6 +65,24 @@ ohs_write() {
   ohs_fill "$3" "$4"
   ohs_settle
   exec 3>&-
+}
+
+# ohs_follow: $ohs_to is a symlink; let it be what that leads to. By hand: busybox's readlink -f gives up on a file that
+# is yet to be made.
+ohs_follow() {
+  [ ! -e "$ohs_to" ] || ohs_regular "$ohs_to"
+  ohs_link=$ohs_to ohs_hops=0
+  while [ -L "$ohs_to" ]; do
+    [ "$ohs_hops" -lt 40 ] || ohs_refuse ELOOP
+    ohs_hops=$((ohs_hops + 1))
+    ohs_next=$(readlink -- "$ohs_to" && echo .) && ohs_next=${ohs_next%??} || exit 1
+    case $ohs_next in
+      /*) ohs_to=$ohs_next ;;
+      *) ohs_to=${ohs_to%/*}/$ohs_next ;;
+    esac
+  done
+  case $ohs_to in */ | */. | */..) ohs_refuse EISDIR ;; esac
+  [ -d "${ohs_to%/*}/" ] || ohs_absent "$ohs_link"
 }
 
 # ohs_unwritable FILE: refuse it, in the system's words: no permission, or a read-only file system.

@@ -37,6 +37,9 @@ CASE_TIMEOUT_S = 20.0
 """The limit of a command that sets none: a case that hangs fails, and the next one runs."""
 
 
+SHARED = "after cases without a shell"
+
+
 class Session:
     """One case's own shell session: call it to run a command."""
 
@@ -64,6 +67,8 @@ class Case:
     name: str
     function: Callable[[Session], None]
     needs: frozenset[str]
+    session: str
+    """The case's own, or one that the cases without a shell share to save its start."""
 
     def missing(self, runtime: Runtime) -> str | None:
         """Why the case cannot be asked of this runtime, or None."""
@@ -76,13 +81,14 @@ class Case:
         Raises:
             AssertionError: the runtime behaves otherwise.
         """
-        session = Session(runtime, self.name)
+        session = Session(runtime, self.session)
         try:
             self.function(session)
             _still_serves(session)
         finally:
-            with contextlib.suppress(UnknownSessionError):
-                runtime.close_session(self.name)
+            if self.session != SHARED:
+                with contextlib.suppress(UnknownSessionError):
+                    runtime.close_session(self.session)
 
 
 CASES: list[Case] = []
@@ -97,7 +103,7 @@ def case(*, needs: Iterable[str] = ()) -> Callable[[Callable[[Runtime], None]], 
     """
 
     def register(function: Callable[[Runtime], None]) -> Callable[[Runtime], None]:
-        _add(function.__name__, lambda session: function(session.runtime), needs)
+        _add(Case(function.__name__, lambda session: function(session.runtime), frozenset(needs), SHARED))
         return function
 
     return register
@@ -107,16 +113,16 @@ def shell_case(*, needs: Iterable[str] = ()) -> Callable[[Callable[[Session], No
     """Register a function of a shell session; needs as of `case`."""
 
     def register(function: Callable[[Session], None]) -> Callable[[Session], None]:
-        _add(function.__name__, function, needs)
+        _add(Case(function.__name__, function, frozenset(needs), function.__name__))
         return function
 
     return register
 
 
-def _add(name: str, function: Callable[[Session], None], needs: Iterable[str]) -> None:
-    if any(known.name == name for known in CASES):
-        raise ValueError(f"There is a case {name!r} already; say what differs in the other's name")
-    CASES.append(Case(name, function, frozenset(needs)))
+def _add(new: Case) -> None:
+    if any(known.name == new.name for known in CASES):
+        raise ValueError(f"There is a case {new.name!r} already; say what differs in the other's name")
+    CASES.append(new)
 
 
 def _still_serves(session: Session) -> None:
@@ -165,6 +171,10 @@ def refuses(call: Callable[[], object], *kinds: type[BaseException]) -> BaseExce
         raise AssertionError(f"not refused, but {str(returned)[:200]}")
     assert all(isinstance(error, kind) for kind in kinds), type(error).__mro__
     return error
+
+
+PASSING = 10
+"""Threads and descriptors that see others off come and go; one kept for each of a hundred calls is a leak."""
 
 
 class Held(NamedTuple):

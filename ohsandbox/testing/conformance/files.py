@@ -1,4 +1,5 @@
 """Reading, writing and listing files, as RUNTIME.md ("Files") promises them."""
+# ruff: noqa: S101, D103, PLR2004 - cases are tests: their names are sentences, their values literal
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def file_with_one_line_of_50_mb_comes_back_whole(runtime: Runtime) -> None:
 def file_names_are_literal(runtime: Runtime) -> None:
     names = [
         "a b", "a\nb", "it's", '"', "$(id)", "`id`", "a;b", "a|b", "-rf", "-", "*", ".[!.]*", "\\n", "~", "e\u0301",
-        "x\udcff", ".hidden", "..two", "n\nerrno EACCES", "tab\t", "".join(chr(0xDC00 + byte) for byte in range(128, 160)),
+        "x\udcff", ".hidden", "..two", "n\nerrno EACCES", "tab\t",
+        "".join(chr(0xDC00 + byte) for byte in range(128, 160)),
     ]  # fmt: skip
     with scratch(runtime) as here:
         for name in names:
@@ -93,7 +95,7 @@ def relative_paths_stand_in_the_workdir(runtime: Runtime) -> None:
 def file_at_the_limit_is_read_and_one_byte_more_is_efbig(runtime: Runtime) -> None:
     with scratch(runtime) as here:
         runtime.write_bytes(f"{here}/f", b"x" * 1000)
-        assert len(runtime.read_bytes(f"{here}/f", limit_bytes=1000)) == 1000  # noqa: PLR2004 - what was written
+        assert len(runtime.read_bytes(f"{here}/f", limit_bytes=1000)) == 1000
         refused(errno.EFBIG, OSError, lambda: runtime.read_bytes(f"{here}/f", limit_bytes=999))
 
 
@@ -139,7 +141,7 @@ def name_over_255_bytes_is_enametoolong(runtime: Runtime) -> None:
 
 
 @case()
-def fifo_and_device_arerefused_within_a_second(runtime: Runtime) -> None:
+def fifo_and_device_are_refused_within_a_second(runtime: Runtime) -> None:
     with scratch(runtime) as here:
         sh(runtime, here, "mkfifo p && ln -s p link")
         for path in (f"{here}/p", f"{here}/link", "/dev/zero", "/dev/tty", "/dev/stdin"):
@@ -289,7 +291,7 @@ def list_tells_kind_size_and_mode_of_each_entry(runtime: Runtime) -> None:
             "d": "directory", "f": "file", "l": "symlink", "p": "other",
         }  # fmt: skip
         assert (found["f"].size_bytes, found["f"].mode) == (5, 0o640)
-        assert abs(found["f"].modified_at.timestamp() - time.time()) < 3600  # noqa: PLR2004 - clocks may differ a little
+        assert abs(found["f"].modified_at.timestamp() - time.time()) < 3600
 
 
 @case()
@@ -304,5 +306,5 @@ def list_of_10_000_entries_is_whole_and_quick(runtime: Runtime) -> None:
     with scratch(runtime) as here:
         sh(runtime, here, "i=0; while [ $i -lt 10000 ]; do : >$i; i=$((i+1)); done")
         began = time.monotonic()
-        assert len({entry.name for entry in runtime.list_dir(here)}) == 10_000  # noqa: PLR2004 - what was made
+        assert len({entry.name for entry in runtime.list_dir(here)}) == 10_000
         assert time.monotonic() - began < SOON_S

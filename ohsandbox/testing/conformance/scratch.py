@@ -1,4 +1,5 @@
 """What the cases about files share: a directory of their own on each side, and the look at a refusal."""
+# ruff: noqa: S101, D103, PT017 - what helpers of cases assert is their purpose; names say the rest
 
 from __future__ import annotations
 

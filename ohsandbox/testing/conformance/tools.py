@@ -1,4 +1,5 @@
 """`get_tools` and `execute_tool`: MCP's shape, and mistakes that the model can read."""
+# ruff: noqa: S101, D103 - cases are tests: their names are sentences, their values literal
 
 from __future__ import annotations
 
