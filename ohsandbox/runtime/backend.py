@@ -6,14 +6,15 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.runtime.processes import age_ticks
+from ohsandbox.runtime.processes import SWEEPS, ticks_at
 from ohsandbox.runtime.worker import CallInterrupted, CallTimedOut, Outcome, WorkerPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
 
@@ -188,13 +189,13 @@ class Backend(ABC):
 
     def snippet(
         self,
-        body: bytes | Callable[[], bytes],
+        body: bytes,
         *,
         user: str | int | None = None,
         limit_bytes: int = 65536,
         timeout_s: float = SNIPPET_TIMEOUT_S,
     ) -> Outcome:
-        """Run a line of worker shell, for the runtime's own questions; one that tells the time is made when it is sent.
+        """Run a line of worker shell, for the runtime's own questions.
 
         Raises:
             SandboxUnavailable: no answer.
@@ -208,7 +209,7 @@ class Backend(ABC):
 
     def _call(
         self,
-        body: bytes | Callable[[], bytes],
+        body: bytes,
         *,
         workdir: str = "/",
         stdin: bytes = b"",
@@ -222,7 +223,7 @@ class Backend(ABC):
         began = time.monotonic()
         try:
             return worker.call(
-                body if isinstance(body, bytes) else body(),
+                body,
                 workdir=workdir,
                 stdin=stdin,
                 takes_stdin=takes_stdin,
@@ -242,18 +243,19 @@ class Backend(ABC):
             raise self._loss() or failure from None
         except BaseException:
             worker.retired = True
-            self._kill_call(worker.channel.pid, mark, began, user)
+            if mark:
+                self._kill_call(worker.channel.pid, mark, began, user)
             raise
         finally:
             self._pool.give_back(worker, user)
 
     def _kill_call(self, pid: int, mark: str, began: float, user: str | int | None) -> None:
         """SIGKILL a call's processes and its worker, by another worker of the same user: root lacks CAP_SYS_PTRACE."""
-        private = b"yes" if self.private_processes and mark else b"no"
-        wanted = (mark or "OHSANDBOX_NONE").encode()
-
-        def body() -> bytes:
-            return b"ohs_kill KILL %d %s %d %s;kill -KILL %d" % (pid, wanted, age_ticks(began), private, pid)
-
+        private = b"yes" if self.private_processes else b"no"
+        ask = partial(self.snippet, user=user)
         with contextlib.suppress(OhsandboxError):
-            self.snippet(body, user=user)
+            words = (pid, mark.encode(), ticks_at(ask, began), private)
+            for _ in range(SWEEPS):
+                if not ask(b"ohs_kill KILL %d %s %d %s" % words).stdout.strip():
+                    break
+            ask(b"kill -KILL %d" % pid)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 from ohsandbox.runtime.quoting import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ohsandbox.runtime.session import ShellSession
     from ohsandbox.runtime.worker import Outcome
 
@@ -17,19 +15,26 @@ SWEEPS = 5
 """A tree that forks while it is killed is swept again; a fork bomb is the container's pids limit's business."""
 
 
-SLACK_TICKS = 3
-"""Start times are cut to a tick of 10 ms, on either side, and a command takes a moment to arrive."""
+TICKS_PER_S = 100
+"""Of process start times, for user space, on every Linux (proc(5))."""
+SLACK_TICKS = 2
+"""Start times are cut to a tick, on either side."""
 
 
-def age_ticks(began: float) -> int:
-    """Hundredths of a second since began, a time.monotonic(), and a little more."""
-    return int((time.monotonic() - began) * 100) + SLACK_TICKS
+def ticks_at(snippets: Snippets, moment: float) -> int:
+    """The sandbox's clock, in ticks since its kernel booted, at moment, a time.monotonic() of ours; or a little before.
+
+    Asked for each time: a new worker may take 60 ms until it answers, and an engine may be on another machine.
+    """
+    said = snippets(b"read -r ohs_up _ </proc/uptime;echo $ohs_up").stdout
+    ago = time.monotonic() - moment
+    return int((float(said or 0) - ago) * TICKS_PER_S) - SLACK_TICKS
 
 
 class Snippets(Protocol):
     """Runs one line of worker shell as the session's user."""
 
-    def __call__(self, body: bytes | Callable[[], bytes]) -> Outcome:
+    def __call__(self, body: bytes) -> Outcome:
         """Run body to its end."""
 
 
@@ -41,6 +46,7 @@ class Foreground:
         self._snippets, self._shell = snippets, shell
         self._mark, self._private = mark, private
         self._began = time.monotonic()
+        self._since: int | None = None
 
     def probe(self) -> str:
         """'idle', 'input', 'busy' or 'gone': what the session's terminal is doing."""
@@ -57,9 +63,11 @@ class Foreground:
 
     def signal_all(self, signal: str) -> list[int]:
         """Signal to all of the command's processes, and whom it went to."""
+        if self._since is None:
+            self._since = ticks_at(self._snippets, self._began)
         private = b"yes" if self._private else b"no"
-        words = (signal.encode(), self._shell.pid, quote(self._mark))
-        said = self._ask(lambda: b"ohs_kill %s %d %s %d %s" % (*words, age_ticks(self._began), private))
+        words = (signal.encode(), self._shell.pid, quote(self._mark), self._since, private)
+        said = self._ask(b"ohs_kill %s %d %s %d %s" % words)
         return [int(word) for word in said.split() if word.isdecimal()]
 
     def sweep(self) -> list[int]:
@@ -72,5 +80,5 @@ class Foreground:
                 break
         return killed
 
-    def _ask(self, body: bytes | Callable[[], bytes]) -> str:
+    def _ask(self, body: bytes) -> str:
         return self._snippets(body).stdout.decode("utf-8", "replace").strip()

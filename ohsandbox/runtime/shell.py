@@ -285,7 +285,7 @@ class Shell:
             return outcome.stdout.decode("utf-8", "surrogateescape") if outcome.status == "0" else ""
         return ""
 
-    def _snippet(self, body: bytes | Callable[[], bytes], limit_bytes: int = 65536) -> CallOutcome:
+    def _snippet(self, body: bytes, limit_bytes: int = 65536) -> CallOutcome:
         return self._host.snippet(body, user=self._options.user, limit_bytes=limit_bytes, timeout_s=SNIPPET_S)
 
     def _spool_for(self, nonce: str) -> Callable[[bytes], None]:

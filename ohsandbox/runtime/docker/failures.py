@@ -54,7 +54,11 @@ _BUSY = (
 )
 
 START_RULES: tuple[Rule, ...] = (
-    _rule(r"unable to find (user|group) ", UnknownUserError, "name a user of the image's /etc/passwd, or a numeric id"),
+    _rule(
+        r"find (user|group) |no matching entries in (passwd|group) file",
+        UnknownUserError,
+        "name a user of the image's /etc/passwd, or a numeric id",
+    ),
     _rule(r"chdir to cwd .*not a directory", WorkdirNotADirectoryError, "name a directory"),
     _rule(r"chdir to cwd .*no such file or directory", WorkdirMissingError, "make it first, or name another"),
     _rule(r"chdir to cwd .*permission denied", UsageError, "name a directory that this user may enter"),

@@ -86,15 +86,13 @@ ohs_ours() {
   [ "$ohs_private" = yes ] && [ "$2" = 1 ] && ! grep -qs OHSANDBOX_ "/proc/$1/environ"
 }
 
-# ohs_kill SIGNAL SHELL MARK AGE PRIVATE: signal all that belongs to a command that began AGE hundredths of a second
-# ago in SHELL, and print their ids. Jobs that were there before it stay.
+# ohs_kill SIGNAL SHELL MARK SINCE PRIVATE: signal all that belongs to a command that began in SHELL at the clock tick
+# SINCE, and print their ids. Jobs that were there before it stay.
 ohs_kill() {
-  ohs_sig=$1 ohs_shell=$2 ohs_mark=$3 ohs_age=$4 ohs_private=$5 ohs_hit=' ' ohs_more=yes
+  ohs_sig=$1 ohs_shell=$2 ohs_mark=$3 ohs_since=$4 ohs_private=$5 ohs_hit=' ' ohs_more=yes
   ohs_stat "$2" || return
   set -- $ohs_line
   ohs_session=$4
-  read -r ohs_up _ </proc/uptime
-  ohs_since=$((${ohs_up%.*} * 100 + 1${ohs_up#*.} - 100 - ohs_age))
   while [ "$ohs_more" ]; do
     ohs_more=
     for ohs_d in /proc/[0-9]*; do
