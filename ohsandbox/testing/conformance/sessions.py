@@ -106,12 +106,14 @@ def sessions_share_no_state(runtime: Runtime) -> None:
 
 @case()
 def sessions_run_side_by_side(runtime: Runtime) -> None:
+    """Each waits until all four have begun, which one after the other they never would."""
+    meet = "mkdir -p /tmp/side-by-side; : >/tmp/side-by-side/$$; set -- /tmp/side-by-side/*"
+    wait = "while [ $# -lt 4 ]; do sleep 0.05; set -- /tmp/side-by-side/*; done; echo $$"
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(4) as threads:
         shells = [stack.enter_context(_opened(runtime, f"side {i}")) for i in range(4)]
-        began = time.monotonic()
-        told = list(threads.map(lambda shell: shell("sleep 0.5; echo $$"), shells))
-        assert time.monotonic() - began < 1.5
-        assert len({one.output for one in told}) == 4
+        told = list(threads.map(lambda shell: shell(f"{meet}; {wait}"), shells))
+    runtime.run(["rm", "-rf", "/tmp/side-by-side"])
+    assert len({one.output for one in told}) == 4  # noqa: PLR2004
 
 
 @shell_case()

@@ -11,7 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
-from ohsandbox.testing.conformance.case import PASSING, held_by_host, is_running, number_nobody_sleeps, refuses, shell_case
+from ohsandbox.testing.conformance.case import (
+    PASSING,
+    held_by_host,
+    is_running,
+    number_nobody_sleeps,
+    refuses,
+    shell_case,
+)
 
 if TYPE_CHECKING:
     from ohsandbox.testing.conformance.case import Session
