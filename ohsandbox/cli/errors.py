@@ -88,7 +88,7 @@ def line_of(error: BaseException) -> str:
 
 
 def _one_line(text: str) -> str:
-    from ohsandbox.runtime.terminal import sanitize_for_terminal  # noqa: PLC0415 - `--help` does without
+    from ohsandbox.runtime.shell.terminal import sanitize_for_terminal  # noqa: PLC0415 - `--help` does without
 
     return sanitize_for_terminal(" ".join(text.split()))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.cli.sandbox import make_runtime, started
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.runtime.channel import Stream
-from ohsandbox.runtime.terminal import sanitize_for_terminal, whole_prefix
+from ohsandbox.runtime.shell.terminal import sanitize_for_terminal, whole_prefix
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:

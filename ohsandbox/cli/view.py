@@ -11,7 +11,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ohsandbox.runtime.terminal import sanitize_for_terminal
+from ohsandbox.runtime.shell.terminal import sanitize_for_terminal
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.runtime.processes import SWEEPS, ticks_at
-from ohsandbox.runtime.worker import CallInterrupted, CallTimedOut, Outcome, WorkerPool
+from ohsandbox.runtime.calls.worker import CallInterrupted, CallTimedOut, Outcome, WorkerPool
+from ohsandbox.runtime.shell.processes import SWEEPS, ticks_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,11 +14,11 @@ from ohsandbox.errors import (
 )
 from ohsandbox.runtime import files, tools, transfer
 from ohsandbox.runtime.backend import DEFAULT_LIMIT_BYTES, Backend
-from ohsandbox.runtime.process import Process
+from ohsandbox.runtime.calls.process import Process
+from ohsandbox.runtime.calls.worker import CallTimedOut
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult
 from ohsandbox.runtime.shell import SessionOptions, Shell
-from ohsandbox.runtime.watch import Wait
-from ohsandbox.runtime.worker import CallTimedOut
+from ohsandbox.runtime.shell.watch import Wait
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.errors import SandboxFileError, file_error
-from ohsandbox.runtime.quoting import quote
+from ohsandbox.runtime.calls.quoting import quote
+from ohsandbox.runtime.calls.worker import INLINE_STDIN_BYTES
 from ohsandbox.runtime.results import DirEntry
-from ohsandbox.runtime.worker import INLINE_STDIN_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ohsandbox.runtime.worker import Outcome
+    from ohsandbox.runtime.calls.worker import Outcome
 
 READ_BLOCK_BYTES = 128 * 1024
 """What ohs_read counts by: dd moves 100 MB in blocks of it a fifth faster than head, which uses 8 KiB."""

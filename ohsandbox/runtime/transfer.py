@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.runtime import unpack
+from ohsandbox.runtime.calls.quoting import told
 from ohsandbox.runtime.files import error_of, stalled
-from ohsandbox.runtime.quoting import told
 from ohsandbox.runtime.unpack import STALL_S, TransferLimits, host_errors
 
 if TYPE_CHECKING:

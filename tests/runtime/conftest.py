@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import CLIRuntime
-from ohsandbox.runtime import shell
+from ohsandbox.runtime.shell import shell
 from ohsandbox.testing import FakeRuntime
 
 if TYPE_CHECKING:

@@ -113,7 +113,7 @@ def sessions_run_side_by_side(runtime: Runtime) -> None:
         shells = [stack.enter_context(_opened(runtime, f"side {i}")) for i in range(4)]
         told = list(threads.map(lambda shell: shell(f"{meet}; {wait}"), shells))
     runtime.run(["rm", "-rf", "/tmp/side-by-side"])
-    assert len({one.output for one in told}) == 4  # noqa: PLR2004
+    assert len({one.output for one in told}) == 4
 
 
 @shell_case()

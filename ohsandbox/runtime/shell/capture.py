@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.runtime.terminal import clean, whole_prefix
+from ohsandbox.runtime.shell.terminal import clean, whole_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable

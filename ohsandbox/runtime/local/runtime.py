@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError, WorkdirMissingError
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.runtime.local_channel import LocalChannel
+from ohsandbox.runtime.local.channel import LocalChannel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

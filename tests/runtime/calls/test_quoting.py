@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.quoting import NEWLINE, check_env_names, quote, quote_all, told
+from ohsandbox.runtime.calls.quoting import NEWLINE, check_env_names, quote, quote_all, told
 
 WORDS = st.lists(st.binary().filter(lambda raw: b"\0" not in raw) | st.sampled_from([b"'", b"\n", b"'\n'\"", b"$x`"]))
 

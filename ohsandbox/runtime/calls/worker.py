@@ -17,8 +17,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.calls.quoting import NEWLINE, quote, told
 from ohsandbox.runtime.channel import Channel, Stream
-from ohsandbox.runtime.quoting import NEWLINE, quote, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable

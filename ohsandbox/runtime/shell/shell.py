@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.runtime.files import read_body
-from ohsandbox.runtime.keys import keystrokes
-from ohsandbox.runtime.processes import Foreground
 from ohsandbox.runtime.results import CommandObservation
-from ohsandbox.runtime.session import Call, ShellSession
-from ohsandbox.runtime.spool import Spool
-from ohsandbox.runtime.watch import Outcome, Wait, Watch
+from ohsandbox.runtime.shell.keys import keystrokes
+from ohsandbox.runtime.shell.processes import Foreground
+from ohsandbox.runtime.shell.session import Call, ShellSession
+from ohsandbox.runtime.shell.spool import Spool
+from ohsandbox.runtime.shell.watch import Outcome, Wait, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.worker import Outcome as CallOutcome
+    from ohsandbox.runtime.calls.worker import Outcome as CallOutcome
 
 RUNG_S = 2.0
 """How long a command has to obey one rung of the kill ladder."""

@@ -18,9 +18,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.capture import Capture
-from ohsandbox.runtime.quoting import NEWLINE, quote, told
-from ohsandbox.runtime.terminal import Mark, MarkSplitter
+from ohsandbox.runtime.calls.quoting import NEWLINE, quote, told
+from ohsandbox.runtime.shell.capture import Capture
+from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

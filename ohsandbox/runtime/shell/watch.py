@@ -7,12 +7,12 @@ import time
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.runtime.terminal import clean
+from ohsandbox.runtime.shell.terminal import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.runtime.session import Call, ShellSession
+    from ohsandbox.runtime.shell.session import Call, ShellSession
 
 FIRST_PROBE_S = 0.1
 """Silence before we look at what the processes do: most commands end sooner and are never looked at."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ohsandbox.runtime.capture import CAPTURE_BYTES, Capture
-from ohsandbox.runtime.terminal import clean
+from ohsandbox.runtime.shell.capture import CAPTURE_BYTES, Capture
+from ohsandbox.runtime.shell.terminal import clean
 
 CHUNKS = st.lists(st.binary(max_size=40))
 LETTERS = st.lists(st.text("abc\n", max_size=40).map(str.encode))

@@ -7,13 +7,13 @@ import secrets
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.quoting import check_env_names, quote, quote_all
+from ohsandbox.runtime.calls.quoting import check_env_names, quote, quote_all
 from ohsandbox.runtime.results import ExecResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ohsandbox.runtime.worker import Outcome
+    from ohsandbox.runtime.calls.worker import Outcome
 
 FIRST_SIGNAL_CODE = 129
 LAST_SIGNAL_CODE = 192

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ohsandbox.runtime import watch
-from ohsandbox.runtime.capture import Capture
-from ohsandbox.runtime.watch import Outcome, Wait, Watch
+from ohsandbox.runtime.shell import watch
+from ohsandbox.runtime.shell.capture import Capture
+from ohsandbox.runtime.shell.watch import Outcome, Wait, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

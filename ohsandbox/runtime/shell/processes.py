@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from ohsandbox.runtime.quoting import quote
+from ohsandbox.runtime.calls.quoting import quote
 
 if TYPE_CHECKING:
-    from ohsandbox.runtime.session import ShellSession
-    from ohsandbox.runtime.worker import Outcome
+    from ohsandbox.runtime.calls.worker import Outcome
+    from ohsandbox.runtime.shell.session import ShellSession
 
 SWEEPS = 5
 """A tree that forks while it is killed is swept again; a fork bomb is the container's pids limit's business."""

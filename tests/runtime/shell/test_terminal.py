@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ohsandbox.runtime.terminal import Mark, MarkSplitter, clean, sanitize_for_terminal, whole_prefix
+from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter, clean, sanitize_for_terminal, whole_prefix
 
 NONCE = "0123456789abcdef" * 2
 BEGIN, END = Mark(NONCE, "begin"), Mark(NONCE, "end")
@@ -114,12 +114,15 @@ def test_a_persons_terminal_shows_pictures_of_controls() -> None:
     assert sanitize_for_terminal("bell\x07 del\x7f\tx\n") == "bell\u2407 del\u2421\tx\n"
 
 
-@given(st.text(), st.integers(0, 4))
+PLAIN = st.text(st.characters(exclude_characters="\x1b", exclude_categories=("Cs", "Cc")))
+
+
+@given(PLAIN, st.integers(0, 4))
 def test_a_growing_stream_is_shown_up_to_its_last_whole_character(text: str, missing: int) -> None:
-    raw = text.replace("\x1b", "").encode()
+    raw = text.encode()
     cut = raw[: max(0, len(raw) - missing)]
     shown = cut[: whole_prefix(cut)].decode()  # strictly: an unfinished character would raise
-    assert text.replace("\x1b", "").startswith(shown)
+    assert text.startswith(shown)
     assert len(cut) - whole_prefix(cut) < 4
 
 
