@@ -197,10 +197,15 @@ class _Collector:
         return self._total > self._limit_bytes
 
     def payload(self) -> bytes:
-        size = min(self._total, self._limit_bytes)
-        if len(self._parts) == 1:
-            return self._parts[0][:size]
-        return b"".join(self._parts)[:size]
+        """The call's own bytes. The surplus is cut off first: 100 MB are joined once, and never sliced."""
+        surplus = self._kept - min(self._total, self._limit_bytes)
+        while surplus > 0:
+            last = self._parts.pop()
+            if len(last) > surplus:
+                self._parts.append(last[:-surplus])
+            self._kept -= min(surplus, len(last))
+            surplus -= len(last)
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
 
 class WorkerPool:
