@@ -1,0 +1,21 @@
+import os
+
+import pytest
+from testcontainers.core.container import DockerContainer
+
+from ohsandbox import DockerRuntime
+
+pytestmark = [
+    pytest.mark.docker,
+    # testcontainers keeps docker-py's session for the whole process
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
+]
+
+
+def test_a_container_that_testcontainers_started_can_be_joined_and_outlives_us() -> None:
+    image = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
+    with DockerContainer(image).with_command("sleep infinity") as started:
+        with DockerRuntime(attach=started.get_wrapped_container().id) as runtime:
+            runtime.write_bytes("/tmp/hello", b"hello\n")
+            assert runtime.execute("cat /tmp/hello").output == "hello\n"
+        assert started.exec(["cat", "/tmp/hello"]).output == b"hello\n"
