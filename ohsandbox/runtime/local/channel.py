@@ -94,14 +94,18 @@ class LocalChannel(Channel):
         return []
 
     def _read_one(self, fd: int) -> Chunk | None:
+        stream = self._streams.get(fd)
+        if stream is None:  # closed by another thread meanwhile
+            return None
         try:
             data = os.read(fd, READ_BYTES)
         except OSError:  # a terminal whose last process ended reads as EIO on Linux
             data = b""
         if data:
-            return Chunk(self._streams[fd], data)
-        self._poll.unregister(fd)
-        del self._streams[fd]
+            return Chunk(stream, data)
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(fd)
+            del self._streams[fd]
         return None
 
     def write(self, data: Buffer) -> None:
