@@ -18,7 +18,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test unit lint bench images dev clean install engine plugins bases
+.PHONY: help setup demo test unit lint bench images dev clean install engine plugins peers bases
 
 help: ## this table
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +35,7 @@ else
 	@$(BIN)/ohsandbox demo --image $(IMAGE)
 endif
 
-test: lint engine plugins bases ## lint, types and every test; junit.xml
+test: lint engine plugins peers bases ## lint, types and every test; junit.xml
 	@.ci/pytest --junitxml=junit.xml
 
 unit: setup ## the tests that need no engine
@@ -76,6 +76,9 @@ engine:
 
 plugins:
 	@.ci/engine plugins
+
+peers:
+	@.ci/engine peers
 
 bases:
 	@images/base/build

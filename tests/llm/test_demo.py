@@ -1,39 +1,36 @@
-"""The shipped script, played on this machine: what it expects is what happens."""
+"""The shipped script, played in a shell that remembers: what it expects is what happens."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox.llm import ChatModel, LLMConfig, ScriptError, open_model
+from ohsandbox.testing import FakeRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+
+    Act = Callable[[str, dict[str, str]], str]
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Show me what you can do."}]
 
 
-def run(command: str, workdir: Path) -> str:
-    done = subprocess.run(["sh", "-c", command], cwd=workdir, capture_output=True, text=True, timeout=60, check=False)
-    return done.stdout + done.stderr
+@pytest.fixture
+def act() -> Iterator[Act]:
+    with FakeRuntime() as runtime:
+
+        def call(name: str, arguments: dict[str, str]) -> str:
+            observation = runtime.execute_tool(name, arguments)
+            assert not observation.is_error
+            return observation.visualize.plain
+
+        yield call
 
 
-def act(name: str, arguments: dict[str, str], workdir: Path) -> str:
-    if name == "execute_bash":
-        return run(arguments["command"], workdir)
-    if name == "file_write":
-        (workdir / arguments["path"]).write_text(arguments["content"])
-        return "written"
-    return (workdir / arguments["path"]).read_text()
-
-
-def play(
-    model: ChatModel, workdir: Path, *, act: Callable[[str, dict[str, str], Path], str] = act
-) -> tuple[list[dict[str, Any]], str]:
+def play(model: ChatModel, act: Act) -> tuple[list[dict[str, Any]], str]:
     messages = list(ASK)
     while True:
         message = model.send(messages).message
@@ -42,13 +39,12 @@ def play(
             arguments = json.loads(call.function.arguments)
             if call.function.name == "finish":
                 return messages, arguments["message"]
-            output = act(call.function.name, arguments, workdir)
-            result = json.dumps({"status": "ok", "output": output})
+            result = json.dumps({"status": "ok", "output": act(call.function.name, arguments)})
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
 
-def test_the_demo_fails_fixes_and_finishes(tmp_path: Path) -> None:
-    messages, said = play(open_model(LLMConfig(model="scripted:demo")), tmp_path)
+def test_the_demo_fails_fixes_and_finishes(act: Act) -> None:
+    messages, said = play(open_model(LLMConfig(model="scripted:demo")), act)
     results = [message["content"] for message in messages if message["role"] == "tool"]
     assert sum("FAILED (failures=1)" in result for result in results) == 1
     assert sum("Ran 4 tests" in result and "\\nOK\\n" in result for result in results) == 1
@@ -56,11 +52,11 @@ def test_the_demo_fails_fixes_and_finishes(tmp_path: Path) -> None:
     assert "four tests" in said
 
 
-def test_the_demo_does_not_pretend_without_a_sandbox(tmp_path: Path) -> None:
+def test_the_demo_does_not_pretend_without_a_sandbox() -> None:
     with pytest.raises(ScriptError, match=r"the script expected"):
-        play(open_model(LLMConfig(model="scripted:demo")), tmp_path, act=lambda *_: "sh: not found")
+        play(open_model(LLMConfig(model="scripted:demo")), lambda *_: "sh: not found")
 
 
-def test_every_turn_of_the_demo_says_a_thought(tmp_path: Path) -> None:
-    messages, _ = play(open_model(LLMConfig(model="scripted:demo")), tmp_path)
+def test_every_turn_of_the_demo_says_a_thought(act: Act) -> None:
+    messages, _ = play(open_model(LLMConfig(model="scripted:demo")), act)
     assert all(message["content"] for message in messages if message["role"] == "assistant")
