@@ -164,3 +164,20 @@ def test_a_socket_or_a_missing_directory_is_no_workspace(home: Path) -> None:
 
 def test_a_project_is_a_workspace(home: Path) -> None:
     assert vet(home / "project") == str((home / "project").resolve())
+
+
+TRACE = """
+import ctypes, os, subprocess, sys
+libc = ctypes.CDLL(None)
+attach = lambda pid: libc.ptrace(16, ctypes.c_long(pid), 0, 0)
+child = subprocess.Popen(["sleep", "5"])
+print(attach(1), attach(1 + 2**32), attach(child.pid), flush=True)
+child.kill()
+open("/proc/1/mem", "wb").write(b"x" * 4096)
+"""
+
+
+def test_root_in_the_sandbox_can_trace_its_own_processes_and_never_its_keeper(sandbox: Any) -> None:
+    runtime = sandbox()
+    assert runtime.run(["python3", "-c", TRACE]).stdout == b"-1 -1 0\n"
+    assert runtime.execute("echo ok").output == "ok\n"
