@@ -2,7 +2,8 @@
 # `in` and reports on the FIFO `out`; both stay open here, so neither end ever finds the other one missing.
 # When the host goes away our stdin ends, `in` loses its last writer, and the shell leaves by itself.
 umask 077
-mkdir -p "${1%/*}" && mkdir "$1" && mkfifo "$1/in" "$1/out" || exit 98
+[ -d "${1%/*}" ] || mkdir -p "${1%/*}"
+mkdir "$1" && mkfifo "$1/in" "$1/out" || exit 98
 : >"$1/env"
 exec 3<>"$1/out" 4<>"$1/in"
 cat <&3 4>&- &

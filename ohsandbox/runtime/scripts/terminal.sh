@@ -1,15 +1,16 @@
 # The terminal side of a session: $1 is its private directory, made by keeper.sh at the same time.
 # The shell is interactive, so Ctrl-C and errors return it to its next command and never end it, but it reads
 # commands from a FIFO: nothing travels through the terminal's input, which belongs to the programs.
+
+# raw output: bytes pass as they are, and 180 MB/s instead of 120; no echo: what we type is not the program's output
+stty -opost -echo cols 160 rows 50 2>/dev/null
+OHSANDBOX_TTY=$(tty) || OHSANDBOX_TTY=/dev/tty
 n=0
 until [ -p "$1/out" ]; do
   n=$((n + 1))
   [ $n -lt 5000 ] || sleep 0.02 2>/dev/null || sleep 1
   [ $n -lt 6000 ] || exit 98
 done
-# raw output: bytes pass as they are, and 180 MB/s instead of 120; no echo: what we type is not the program's output
-stty -opost -echo cols 160 rows 50 2>/dev/null
-OHSANDBOX_TTY=$(tty) || OHSANDBOX_TTY=/dev/tty
 ln -s "$OHSANDBOX_TTY" "$1/tty"   # where processes.sh finds it
 export OHSANDBOX_TTY
 unset ENV BASH_ENV PROMPT_COMMAND HISTFILE TMOUT
