@@ -194,6 +194,7 @@ class Shell:
         self._untidy |= outcome is not Outcome.FINISHED or (exit_code or 0) > LAST_PLAIN_CODE
         if not runs_on:
             self._cwd, session.call, self._running = session.cwd, None, None
+        output_path = self._output_path(running=runs_on)
         background, self._background = self._background, ""
         return CommandObservation(
             command=call.command,
@@ -207,7 +208,7 @@ class Shell:
             truncated=captured.omitted_bytes > 0,
             output_bytes=captured.output_bytes,
             omitted_bytes=captured.omitted_bytes,
-            output_path=self._output_path(running=runs_on) if captured.omitted_bytes else None,
+            output_path=output_path if captured.omitted_bytes else None,
             notice=self._take_notice(),
             background_output=background,
         )
@@ -254,7 +255,7 @@ class Shell:
 
     def _open(self) -> ShellSession:
         options = self._options
-        directory = f"{self._host.state_dir}/{self.name_part()}-{secrets.token_hex(4)}"
+        directory = f"{self._host.state_dir}/{self._name_part()}-{secrets.token_hex(4)}"
         session = ShellSession(
             lambda argv, *, tty, env: self._host.channel(argv, tty=tty, env=env, user=options.user),
             directory,
@@ -265,8 +266,7 @@ class Shell:
             self._descendants = Foreground(self._snippet, session, mark=self._mark, private=False)
         return session
 
-    def name_part(self) -> str:
-        """The session's name as part of a path: letters and digits only."""
+    def _name_part(self) -> str:
         return "".join(c for c in self.name if c.isascii() and c.isalnum())[:32] or "session"
 
     def _restart(self, session: ShellSession, why: str) -> None:
@@ -296,4 +296,7 @@ class Shell:
     def _output_path(self, *, running: bool) -> str | None:
         if self._spool is None:
             return None
-        return self._spool.path if running else self._spool.finish()
+        if running:
+            return self._spool.path
+        spool, self._spool = self._spool, None
+        return spool.finish()
