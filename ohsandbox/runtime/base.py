@@ -16,6 +16,7 @@ from ohsandbox.runtime import files, tools, transfer
 from ohsandbox.runtime.backend import DEFAULT_LIMIT_BYTES, Backend
 from ohsandbox.runtime.calls.process import Process
 from ohsandbox.runtime.calls.worker import CallTimedOut
+from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult
 from ohsandbox.runtime.shell import SessionOptions, Shell
 from ohsandbox.runtime.shell.watch import Wait
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from ohsandbox.schema import Observation
 
 MAIN = "main"
-KILLED = 128 + 9
-"""How a shell reports SIGKILL, which is also the kernel's way to say that memory ran out."""
 
 
 class Runtime(Backend):

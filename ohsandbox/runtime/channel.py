@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+KILLED = 128 + 9
+"""The exit code of what SIGKILL ended, which is also the kernel's way to say that memory ran out."""
+
 
 class Stream(IntEnum):
     """Which of the process's streams a chunk came from; a terminal has STDOUT only."""

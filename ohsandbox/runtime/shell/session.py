@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.calls.quoting import NEWLINE, quote, told
+from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.shell.capture import Capture
 from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
 
@@ -272,12 +273,16 @@ class ShellSession:
             self._end(None, SandboxUnavailable(f"The shell's connection was closed: {error}"))
 
     def _exit_code(self) -> int:
-        """Of the shell whose terminal has closed; one that closed its terminal and lives on is of no use: end it."""
+        """Of the shell whose terminal has closed; one that closed its terminal and lives on is of no use: end it.
+
+        A shell whose keeper is gone read an end of file and left with 0, or was killed by us: all was killed.
+        """
         try:
-            return self._terminal.wait(REAP_S)
+            code = self._terminal.wait(REAP_S)
         except TimeoutError:
             self._terminal.kill()
-            return self._terminal.wait()
+            code = self._terminal.wait()
+        return code if self._keeper.filenos() else KILLED
 
     def _drop(self, poll: select.poll, fd: int, channel: Channel) -> None:
         """A stream has ended. A shell whose keeper died, as of `kill -9 -1`, can neither hear nor report: end it."""

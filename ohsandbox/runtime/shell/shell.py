@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.files import read_body
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.runtime.shell.keys import keystrokes
@@ -30,7 +31,6 @@ COMMAND_BY_FILE_BYTES = 16 * 1024
 SNIPPET_S = 5.0
 """A sandbox that cannot run a line of shell in this time is restarted by the ladder."""
 ENV_SNAPSHOT_BYTES = 1024 * 1024
-KILLED = 128 + 9
 LAST_PLAIN_CODE = 127
 """Above it a signal ended the program, perhaps before it restored the terminal."""
 _SETS_TERMINAL = re.compile(r"\b(?:stty|reset|tput|script|screen)\b")
