@@ -211,7 +211,8 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def answer(self, request: Request) -> Reply:
-        raise NotImplementedError
+        """What the provider that made this handler answers; its subclass says so."""
+        raise AssertionError(request)
 
     def do_POST(self) -> None:
         reply = self.answer(self._request())
