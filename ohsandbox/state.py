@@ -3,22 +3,67 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ohsandbox.runtime.base import Runtime
+
+
+class AskModel(Protocol):
+    """One question to the conversation's model, beside the conversation; its cost counts there."""
+
+    def __call__(self, prompt: str, *, system: str = "") -> str:
+        """The answer's text.
+
+        Raises:
+            ModelError: there is no answer to be had.
+        """
+
+
+class Delegation(NamedTuple):
+    """A task for an agent of its own."""
+
+    task: str
+    name: str
+    """What the agent is called in the trail: letters, digits, `_` and `-`."""
+    tools: tuple[str, ...] | None = None
+    """Registered names; None is those of the agent that delegates, without delegation."""
+    max_iterations: int | None = None
+    """None leaves it to the conversation's limits."""
+
+
+class Delegate(Protocol):
+    """Has a task done by a sub-agent in the same sandbox, with an event trail of its own."""
+
+    def __call__(self, delegation: Delegation) -> str:
+        """The sub-agent's answer.
+
+        Raises:
+            ToolError: it came to no answer: a limit, a failure, stopped; says which, and what it had.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationState:
-    """The conversation as its tools see it."""
+    """The conversation as its tools see it.
+
+    A tool's `create` only takes what it needs from here: it starts nothing, reads nothing and asks nothing before the
+    first call, so that tools can be listed without a sandbox.
+    """
 
     conversation_id: str
     runtime: Runtime | None = None
     """Where the hands are; None in a conversation without a sandbox."""
     user_id: str | None = None
+    directory: Path | None = None
+    """On the host, for what a tool must keep when the conversation is resumed (undo, tasks); a tool makes a directory
+    of its own name in it. None keeps nothing."""
+    ask_model: AskModel | None = None
+    delegate: Delegate | None = None
 
     def require_runtime(self) -> Runtime:
         """The runtime.

@@ -238,7 +238,9 @@ class Conversation:
                 self._owns_runtime = True
                 runtime.start()
             self.runtime = runtime
-            state = ConversationState(conversation_id=self.id, runtime=runtime, user_id=self.user_id)
+            state = ConversationState(
+                conversation_id=self.id, runtime=runtime, user_id=self.user_id, directory=self.directory / "tools"
+            )
             tools_map = self.agent.initialize(state)
             system_message = self.agent.system_message(state, tools_map)
             if self._history.system_prompt != system_message.data:
