@@ -171,19 +171,27 @@ def tool_call(
 
 
 def tool_result(
-    *, tool_call_id: str, name: str, result: ToolResult, details: Mapping[str, Any] | None = None
+    *,
+    tool_call_id: str,
+    name: str,
+    result: ToolResult,
+    details: Mapping[str, Any] | None = None,
+    images: Sequence[str] = (),
 ) -> EventBody:
-    """The one answer to a call: {tool_call_id, name, result, details}.
+    """The one answer to a call: {tool_call_id, name, result, details, images}.
 
-    `details` are the observation's short fields (exit_code, cwd, running, ...), for a person's eyes.
+    `details` are the observation's short fields (exit_code, cwd, running, ...), for a person's eyes. `images` are data
+    URLs, and only there where the tool returned some.
     """
-    return _body(
-        "tool_result",
-        tool_call_id=tool_call_id,
-        name=name,
-        result=result.model_dump(),
-        details=dict(details or {}),
-    )
+    data: dict[str, Any] = {
+        "tool_call_id": tool_call_id,
+        "name": name,
+        "result": result.model_dump(),
+        "details": dict(details or {}),
+    }
+    if images:
+        data["images"] = list(images)
+    return _body("tool_result", **data)
 
 
 def status_update(status: ConversationStatus) -> EventBody:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ohsandbox.errors import file_error
+from ohsandbox.events import SDKEvent
 from ohsandbox.llm import ChatMessage, ChatResponse, Choice, FunctionCall, ModelCanceledError, ToolCall, Usage
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.results import CommandObservation
 
 if TYPE_CHECKING:
     from ohsandbox.conversation import Conversation
-    from ohsandbox.events import SDKEvent
+    from ohsandbox.events import EventBody
     from ohsandbox.runtime.channel import Channel
 
 Turn = ChatResponse | BaseException | Callable[[], ChatResponse]
@@ -131,6 +133,15 @@ class RecordingRuntime(Runtime):
 
     def write_bytes(self, path: str, data: bytes, **_: Any) -> None:
         self.files[path] = data
+
+
+def stamp(*bodies: EventBody) -> list[SDKEvent]:
+    """The events as a log gives them back."""
+    now = datetime.now(UTC)
+    return [
+        SDKEvent(type=body.type, ts=now, conversation_id="c", seq=seq, data=body.data)
+        for seq, body in enumerate(bodies)
+    ]
 
 
 def data_of(events: Sequence[SDKEvent], event_type: str) -> list[dict[str, Any]]:

@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
-from ohsandbox.agent.calls import PlannedCall, response_to_actions
+from ohsandbox.agent.calls import response_to_actions
+from ohsandbox.agent.execution import Step, StepOutcome, run_calls
 from ohsandbox.agent.history import EMPTY_ANSWER, History
 from ohsandbox.agent.prompt import render_system_prompt
-from ohsandbox.errors import OhsandboxError, SandboxFileError, ToolError, UsageError
-from ohsandbox.events import EventBody, ToolResult
-from ohsandbox.schema import ErrorObservation, Observation, text_of
-from ohsandbox.tool import Tool, ToolDefinition, cut_middle, resolve_tool
-from ohsandbox.tools import DEFAULT_TOOLS, AgentFinishAction
+from ohsandbox.errors import UsageError
+from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
+from ohsandbox.tools import DEFAULT_TOOLS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.events import EventBody
     from ohsandbox.llm import ChatModel, ChatResponse
     from ohsandbox.llm.events import OnEvent
     from ohsandbox.state import ConversationState
 
 ToolsMap = dict[str, ToolDefinition[Any, Any]]
-Step = Generator[EventBody, None, "StepOutcome"]
 
 MAX_EMPTY_RETRIES = 3
 """A model that says nothing four times in a row will not say something the fifth time."""
-
-MAX_RESULT_CHARS = 100_000
-"""The last bound on any tool's result; the tools that ship cut at 30,000 themselves."""
 
 NUDGE = (
     "Your last reply was empty. Go on with the task by calling a tool, or answer the user in words; "
     "call finish when the task is done."
 )
-
-
-class StepOutcome(Enum):
-    """What follows a step."""
-
-    CONTINUE = "continue"
-    """The model has the next word."""
-    IDLE = "idle"
-    """The user has."""
-    FINISHED = "finished"
-    """The model called `finish`."""
 
 
 class Agent:
@@ -135,7 +120,7 @@ class Agent:
             response = response.model_copy(update={"id": f"resp_{uuid.uuid4().hex[:24]}"})
         planned = response_to_actions(response, tools_map, taken_ids=history.call_ids)
         if planned:
-            return (yield from _run_calls(planned))
+            return (yield from run_calls(planned))
         yield _words(response)
         return StepOutcome.IDLE
 
@@ -160,41 +145,3 @@ def _ask_again(response: ChatResponse, *, attempt: int) -> Step:
     message = f"The model gave {attempt} empty answers in a row. Say how to go on, or use another model."
     yield events.notice(code=EMPTY_ANSWER, message=message, **facts)
     return StepOutcome.IDLE
-
-
-def _run_calls(planned: Sequence[PlannedCall]) -> Step:
-    finished = False
-    for call in planned:
-        yield call.event
-        refusal = "Not executed: `finish` came before it in the same reply." if finished else call.refusal
-        observation = ErrorObservation(message=refusal) if refusal else _execute(call)
-        yield events.tool_result(
-            tool_call_id=call.tool_call_id,
-            name=call.name,
-            result=to_tool_result(observation),
-            details=events.short_fields(observation.model_dump()),
-        )
-        finished = finished or (isinstance(call.action, AgentFinishAction) and not observation.is_error)
-    return StepOutcome.FINISHED if finished else StepOutcome.CONTINUE
-
-
-def _execute(call: PlannedCall) -> Observation:
-    """The observation; a tool's failure is one too, a sandbox's or an interrupt is not."""
-    assert call.tool is not None  # noqa: S101 - a call without refusal has its tool
-    try:
-        observation: Observation = call.tool(call.action)
-    except SandboxFileError as error:
-        return ErrorObservation(message=f"{error.filename}: {error.strerror}")
-    except (ToolError, UsageError) as error:  # a runtime that refuses what the model gave: a NUL, a directory
-        return ErrorObservation(message=str(error))
-    except OhsandboxError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a fault in a tool is the model's to hear, whatever it is
-        return ErrorObservation(message=f"Tool {call.name!r} failed: {type(error).__name__}: {error}")
-    return observation
-
-
-def to_tool_result(observation: Observation) -> ToolResult:
-    """The observation as log and model see it, bounded."""
-    text = cut_middle(text_of(observation), limit_chars=MAX_RESULT_CHARS)
-    return ToolResult.failed(text) if observation.is_error else ToolResult.ok(text)

@@ -18,6 +18,9 @@ OUTCOME_UNKNOWN = (
     "Check the state before you go on."
 )
 
+MAX_IMAGE_MESSAGES = 10
+"""A screenshot costs some 1,500 tokens with every later request, and only the newest show how things are."""
+
 EMPTY_ANSWER = "EmptyAnswer"
 """The code of the retry and notice events about an answer without text and without calls."""
 
@@ -36,6 +39,8 @@ class History:
         self._response: tuple[str, dict[str, Any]] | None = None
         """The response whose calls are being answered, and its message."""
         self._unanswered: dict[str, str] = {}
+        self._shown: list[dict[str, Any]] = []
+        """Images of those calls; a tool message may hold only text (OpenAI's API), so they follow as the user's."""
         self._said_meanwhile: list[dict[str, Any]] = []
         self.call_ids: set[str] = set()
         """Every tool call id so far; a new one must be none of them."""
@@ -82,7 +87,7 @@ class History:
         with self._guard:
             self._close_response()
             system = [] if self._system is None else [{"role": "system", "content": self._system["content"]}]
-            return [*system, *self._messages]
+            return [*system, *_with_newest_images(self._messages)]
 
     def _add(self, event: SDKEvent) -> None:
         data = event.data
@@ -105,6 +110,8 @@ class History:
             self._add_call(data)
         elif event.type == "tool_result" and data["tool_call_id"] in self._unanswered:
             self._answer(data["tool_call_id"], data["result"])
+            if data.get("images"):
+                self._shown.append(_images_message(data))
 
     def _add_call(self, data: dict[str, Any]) -> None:
         if self._response is None or self._response[0] != data["response_id"] or data["call_index"] == 0:
@@ -128,8 +135,32 @@ class History:
         for tool_call_id in list(self._unanswered):
             self._answer(tool_call_id, ToolResult.failed(OUTCOME_UNKNOWN).model_dump())
         self._response = None
+        self._messages.extend(self._shown)
+        self._shown.clear()
         self._messages.extend(self._said_meanwhile)
         self._said_meanwhile.clear()
+
+
+def _images_message(data: dict[str, Any]) -> dict[str, Any]:
+    label = {"type": "text", "text": f"[Images from {data['name']}, call {data['tool_call_id']}]"}
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in data["images"]]
+    return {"role": "user", "content": [label, *images]}
+
+
+def _with_newest_images(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages; of those with images only the newest MAX_IMAGE_MESSAGES keep them."""
+    with_images = [number for number, message in enumerate(messages) if _holds_images(message)]
+    if len(with_images) <= MAX_IMAGE_MESSAGES:
+        return messages
+    shown = list(messages)
+    for number in with_images[:-MAX_IMAGE_MESSAGES]:
+        label = messages[number]["content"][0]["text"]
+        shown[number] = {"role": "user", "content": f"{label} (no longer shown; look again if you need them)"}
+    return shown
+
+
+def _holds_images(message: dict[str, Any]) -> bool:
+    return message["role"] == "user" and isinstance(message["content"], list)
 
 
 def messages_from_events(events: Iterable[SDKEvent]) -> list[dict[str, Any]]:

@@ -329,15 +329,17 @@ class Conversation:
                     outcome: StepOutcome = stopped.value
                     return outcome
                 self._emit(body)
-                if self._canceled.is_set():
-                    self._answer_unstarted(body)
+                if self._canceled.is_set() and self._is_cut(body):
                     return None
 
-    def _answer_unstarted(self, body: EventBody) -> None:
-        if body.type == "tool_call":
-            result = events.ToolResult.failed("Not executed: the user stopped the run before it began.")
-            call_id, name = body.data["tool_call_id"], body.data["name"]
+    def _is_cut(self, body: EventBody) -> bool:
+        """Whether the step ends here. Calls that have not begun are answered; results of those that run are awaited."""
+        if body.type != "tool_call":
+            return not self._history.unanswered
+        result = events.ToolResult.failed("Not executed: the user stopped the run before it began.")
+        for call_id, name in self._history.unanswered.items():
             self._emit(events.tool_result(tool_call_id=call_id, name=name, result=result))
+        return True
 
     def _status_after(self, error: BaseException) -> tuple[ConversationStatus, BaseException | None]:
         from ohsandbox.llm import ModelCanceledError  # noqa: PLC0415 - the model's package is loaded by now
@@ -358,9 +360,11 @@ class Conversation:
     def _interrupt(self) -> None:
         """End what the loop waits for."""
         self._llm.cancel()
-        if self._history.unanswered and self.runtime is not None:
-            with contextlib.suppress(OhsandboxError):  # a sandbox that is gone needs no interrupt
-                self.runtime.interrupt()
+        for name in set(self._history.unanswered.values()):
+            tool = (self._tools_map or {}).get(name)
+            if tool is not None and tool.executor is not None:
+                with contextlib.suppress(OhsandboxError):  # a sandbox that is gone needs no interrupt
+                    tool.executor.interrupt()
 
     def _hear_model(self, event: LLMEvent) -> None:
         if event.type == "retry":

@@ -25,3 +25,6 @@ class ToolExecutor(ABC, Generic[ActionT, ObservationT]):
 
     def close(self) -> None:
         """Let go of what the executor holds. Twice is fine."""
+
+    def interrupt(self) -> None:
+        """End soon what runs now; called from another thread when the person stops the run. By default nothing."""

@@ -1,20 +1,12 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 from ohsandbox import events
 from ohsandbox.agent import History, messages_from_events
-from ohsandbox.events import EventBody, SDKEvent, ToolResult
-
-
-def stamp(*bodies: EventBody) -> list[SDKEvent]:
-    now = datetime.now(UTC)
-    return [
-        SDKEvent(type=body.type, ts=now, conversation_id="c", seq=seq, data=body.data)
-        for seq, body in enumerate(bodies)
-    ]
+from ohsandbox.events import EventBody, ToolResult
+from tests.fakes import stamp
 
 
 def calls(tool_call_id: str, index: int = 0, response: str = "r", **fields: Any) -> EventBody:

@@ -29,7 +29,10 @@ from ohsandbox.events import SDKEvent
 from ohsandbox.llm import DeltaEvent, ReplayLLM, RetryEvent, WarningEvent
 from ohsandbox.persistence import LogWriteError, read_events
 from ohsandbox.runtime.docker import DockerRuntime
+from ohsandbox.schema import TextObservation
 from ohsandbox.settings import Settings
+from ohsandbox.tool import ToolExecutor
+from ohsandbox.tools import AgentThinkAction, make_think_tool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
 
 BASH = "execute_bash"
@@ -328,6 +331,35 @@ def test_stop_interrupts_a_running_tool_and_keeps_its_result(tmp_path: Path) -> 
     conversation.close()
     assert runtime.commands == ["sleep 99"]
     assert "^C" in results_of(conversation)[0]["output"]
+
+
+class _Patient(ToolExecutor[AgentThinkAction, TextObservation]):
+    """Waits until it is interrupted."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Barrier(3)
+        self.interrupted = threading.Event()
+
+    def __call__(self, action: AgentThinkAction) -> TextObservation:
+        self.begun.wait(20)
+        assert self.interrupted.wait(20)
+        return TextObservation(text=f"cut {action.thought}")
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
+
+
+def test_stop_interrupts_all_that_run_side_by_side_and_keeps_their_results(tmp_path: Path) -> None:
+    patient = _Patient()
+    turn = answer("", call("think", {"thought": "a"}), call("think", {"thought": "b"}), call(BASH, {"command": "next"}))
+    runtime = RecordingRuntime()
+    agent = Agent(FakeModel(turn), tools=[make_think_tool().with_executor(patient), BASH])
+    with Conversation(agent, runtime, tmp_path) as conversation:
+        conversation.send_message("go")
+        patient.begun.wait(20)
+        assert conversation.stop() is Status.CANCELED
+        assert [result["output"] for result in results_of(conversation)] == ["cut a", "cut b"]
+    assert runtime.commands == []
 
 
 def test_stop_cancels_a_request_at_once(tmp_path: Path) -> None:

@@ -49,6 +49,10 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         )
         return bounded(observation)
 
+    def interrupt(self) -> None:
+        """Ctrl-C to what runs in the session."""
+        self._runtime.interrupt(self._session)
+
 
 def bounded(observation: CommandObservation) -> CommandObservation:
     """The observation with each of its texts cut to MAX_OUTPUT_CHARS, the middle's size stated."""
