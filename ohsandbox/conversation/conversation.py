@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox import events
-from ohsandbox.agent import Agent, History, StepOutcome
+from ohsandbox.agent import Agent
 from ohsandbox.conversation.delivery import Delivery
-from ohsandbox.conversation.limits import Limits, Spending
+from ohsandbox.conversation.limits import Limits
+from ohsandbox.conversation.loop import Loop
 from ohsandbox.conversation.opening import default_runtime, limits_of, with_model
 from ohsandbox.conversation.store import (
     ConversationMetadata,
@@ -23,9 +24,10 @@ from ohsandbox.conversation.store import (
     new_id,
     title_of,
 )
+from ohsandbox.conversation.trail import Trail
 from ohsandbox.errors import LimitReachedError, OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
-from ohsandbox.persistence import EventLog, read_events
+from ohsandbox.persistence import read_events
 from ohsandbox.settings import Settings
 from ohsandbox.state import ConversationState
 
@@ -94,13 +96,10 @@ class Conversation:
         self._settings = settings
         self._store = metadata_store or FileConversationStore(root)
         self._tool_choice = tool_choice
-        self._guard = threading.RLock()
+        self._trail = Trail(self.directory, conversation_id=self.id)
+        self._guard = self._trail.guard
         self._status = ConversationStatus.IDLE
-        self._log: EventLog | None = None
         self._closed = False
-        self._history = History()
-        self._spending = Spending()
-        self._delivery: Delivery[SDKEvent] = Delivery()
         self._stream: Delivery[LLMEvent] = Delivery()
         self._tools_map: ToolsMap | None = None
         self._owns_runtime = False
@@ -123,10 +122,10 @@ class Conversation:
         with self._guard:
             if self._closed:
                 raise UsageError(f"Conversation {self.id!r} is closed. Make a new Conversation with its id to go on.")
-            if self._log is None:
+            if not self._trail.is_open:
                 self._open_model()
                 self._open_log()
-        self._delivery.flush()
+        self._trail.flush()
         return self
 
     def send_message(self, text: str) -> None:
@@ -138,12 +137,12 @@ class Conversation:
         """
         self.start()
         with self._guard:
-            self._record(events.user_message(text))
+            self._trail.record(events.user_message(text))
             self._keep_metadata(text)
             self._spoken_to = True
             if self._thread is None:
                 self._begin_run()
-        self._delivery.flush()
+        self._trail.flush()
 
     def run(self, text: str, timeout_s: float | None = None) -> ConversationStatus:
         """Say something and wait: `send_message`, then `wait`."""
@@ -180,7 +179,7 @@ class Conversation:
 
     def register_callback(self, callback: Callable[[SDKEvent], None]) -> None:
         """Call with every event from now on, in order, after it is stored. One that fails is logged and goes on."""
-        self._delivery.register(callback)
+        self._trail.delivery.register(callback)
 
     def register_stream(self, callback: Callable[[LLMEvent], None]) -> None:
         """Call with what the model's client tells while it works: pieces of text, retries, warnings."""
@@ -200,8 +199,7 @@ class Conversation:
             if self._owns_runtime and self.runtime is not None:
                 self.runtime.close()
                 self._owns_runtime = False
-            if self._log is not None:
-                self._log.close()
+            self._trail.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -219,15 +217,11 @@ class Conversation:
         self._llm.preload()
 
     def _open_log(self) -> None:
-        log = EventLog(self.directory, conversation_id=self.id)
-        for event in log.recovered:
-            self._take_in(event)
+        for event in self._trail.open():
             if event.type == "status_update":
                 self._status = ConversationStatus(event.data["status"])
         if self._status is ConversationStatus.RUNNING:
             self._status = ConversationStatus.IDLE  # the process that ran it is dead: we hold its lock
-        self._log = log
-        log.recovered.clear()
         self._keep_metadata()
 
     def _prepare(self) -> ToolsMap:
@@ -243,8 +237,8 @@ class Conversation:
             )
             tools_map = self.agent.initialize(state)
             system_message = self.agent.system_message(state, tools_map)
-            if self._history.system_prompt != system_message.data:
-                self._emit(system_message)
+            if self._trail.history.system_prompt != system_message.data:
+                self._trail.emit(system_message)
             self._tools_map = tools_map
         return self._tools_map
 
@@ -285,7 +279,7 @@ class Conversation:
             while not self._is_over(*self._run_once()):
                 pass  # the user spoke after the model's last request
         finally:
-            self._delivery.flush()
+            self._trail.flush()
             with self._guard:
                 if self._thread in {None, threading.current_thread()}:
                     self._thread = None
@@ -299,47 +293,25 @@ class Conversation:
             return True
 
     def _run_once(self) -> tuple[ConversationStatus, BaseException | None]:
-        """Steps until there is a status other than RUNNING."""
+        """A run of the loop; what ended it otherwise is the error."""
         try:
-            tools_map = self._prepare()
-            self._spending.begin_run()
-            outcome: StepOutcome | None = StepOutcome.CONTINUE
-            while outcome is StepOutcome.CONTINUE and not self._canceled.is_set():
-                outcome = self._step(tools_map)
+            loop = Loop(
+                self.agent,
+                self._prepare(),
+                self._trail,
+                limits=self.limits,
+                tool_choice=self._tool_choice,
+                canceled=self._canceled,
+                before_step=self._begin_step,
+                on_event=self._hear_model,
+            )
+            return loop.run(), None
         except BaseException as error:  # noqa: BLE001 - the thread's last frame: whatever it is becomes the status
             return self._status_after(error)
-        if self._canceled.is_set() or outcome is None:
-            return ConversationStatus.CANCELED, None
-        done = outcome is StepOutcome.FINISHED
-        return (ConversationStatus.FINISHED if done else ConversationStatus.IDLE), None
 
-    def _step(self, tools_map: ToolsMap) -> StepOutcome | None:
-        """One step, each event stored before the next thing happens; None where it was cut short by `stop`."""
-        self._spending.check(self.limits)
-        tool_choice = self._tool_choice if self._spending.iterations == 0 else "auto"
-        self._spending.iterations += 1
+    def _begin_step(self) -> None:
         with self._guard:
             self._spoken_to = False
-        step = self.agent.step(tools_map, self._history, tool_choice=tool_choice, on_event=self._hear_model)
-        with contextlib.closing(step):
-            while True:
-                try:
-                    body = next(step)
-                except StopIteration as stopped:
-                    outcome: StepOutcome = stopped.value
-                    return outcome
-                self._emit(body)
-                if self._canceled.is_set() and self._is_cut(body):
-                    return None
-
-    def _is_cut(self, body: EventBody) -> bool:
-        """Whether the step ends here. Calls that have not begun are answered; results of those that run are awaited."""
-        if body.type != "tool_call":
-            return not self._history.unanswered
-        result = events.ToolResult.failed("Not executed: the user stopped the run before it began.")
-        for call_id, name in self._history.unanswered.items():
-            self._emit(events.tool_result(tool_call_id=call_id, name=name, result=result))
-        return True
 
     def _status_after(self, error: BaseException) -> tuple[ConversationStatus, BaseException | None]:
         from ohsandbox.llm import ModelCanceledError  # noqa: PLC0415 - the model's package is loaded by now
@@ -354,13 +326,13 @@ class Conversation:
         self._status = status
         with contextlib.suppress(OhsandboxError):  # a log that failed: `error` says so already
             if error is not None:
-                self._record(_error_event(error))
+                self._trail.record(_error_event(error))
             self._set_status(status)
 
     def _interrupt(self) -> None:
         """End what the loop waits for."""
         self._llm.cancel()
-        for name in set(self._history.unanswered.values()):
+        for name in set(self._trail.history.unanswered.values()):
             tool = (self._tools_map or {}).get(name)
             if tool is not None and tool.executor is not None:
                 with contextlib.suppress(OhsandboxError):  # a sandbox that is gone needs no interrupt
@@ -369,34 +341,15 @@ class Conversation:
     def _hear_model(self, event: LLMEvent) -> None:
         if event.type == "retry":
             facts: dict[str, Any] = {"attempt": event.attempt, "wait_s": event.wait_s}
-            self._emit(events.retry(code="ModelRetry", message=event.reason, **facts))
+            self._trail.emit(events.retry(code="ModelRetry", message=event.reason, **facts))
         elif event.type == "warning":
-            self._emit(events.notice(code="ModelWarning", message=event.text))
+            self._trail.emit(events.notice(code="ModelWarning", message=event.text))
         self._stream.put(event)
         self._stream.flush()
 
-    # --- storing ----------------------------------------------------------------------------------
-
-    def _emit(self, body: EventBody) -> None:
-        with self._guard:
-            self._record(body)
-        self._delivery.flush()
-
-    def _record(self, body: EventBody) -> None:
-        """Store an event and take it in; callbacks hear of it at the next flush."""
-        if self._log is None:
-            raise UsageError(f"Conversation {self.id!r} is not started.")
-        event = self._log.append(body)
-        self._take_in(event)
-        self._delivery.put(event)
-
-    def _take_in(self, event: SDKEvent) -> None:
-        self._history.add(event)
-        self._spending.add(event)
-
     def _set_status(self, status: ConversationStatus) -> None:
         self._status = status
-        self._record(events.status_update(status))
+        self._trail.record(events.status_update(status))
 
 
 def _error_event(error: BaseException) -> EventBody:

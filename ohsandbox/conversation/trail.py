@@ -1,0 +1,85 @@
+"""`Trail`: what happened in a conversation, on disk first, then for those who need to know."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from ohsandbox.agent import History
+from ohsandbox.conversation.delivery import Delivery
+from ohsandbox.conversation.limits import Spending
+from ohsandbox.errors import UsageError
+from ohsandbox.persistence import EventLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.events import EventBody, SDKEvent
+
+
+class Trail:
+    """The log of one conversation, and what follows from it: the model's history, what was spent, who listens."""
+
+    def __init__(self, directory: Path, *, conversation_id: str) -> None:
+        """Nothing is opened yet."""
+        self.directory = directory
+        self.conversation_id = conversation_id
+        self.guard = threading.RLock()
+        """Held while an event is stored and taken in; hold it to look at several of its facts at once."""
+        self.history = History()
+        self.spending = Spending()
+        self.delivery: Delivery[SDKEvent] = Delivery()
+        self._log: EventLog | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether events can be stored."""
+        return self._log is not None
+
+    def open(self) -> list[SDKEvent]:
+        """Open the log and take in what it holds; returned, for whoever wants to look at it.
+
+        Raises:
+            ConversationOpenError: another process has the conversation.
+            LogCorruptError: the log is damaged.
+            UsageError: the directory cannot be used.
+        """
+        log = EventLog(self.directory, conversation_id=self.conversation_id)
+        recovered, log.recovered = log.recovered, []
+        for event in recovered:
+            self._take_in(event)
+        self._log = log
+        return recovered
+
+    def record(self, body: EventBody) -> SDKEvent:
+        """Store an event and take it in; listeners hear of it at the next `flush`.
+
+        Raises:
+            LogWriteError: it could not be stored.
+        """
+        with self.guard:
+            if self._log is None:
+                raise UsageError(f"Conversation {self.conversation_id!r} is not started.")
+            event = self._log.append(body)
+            self._take_in(event)
+            self.delivery.put(event)
+            return event
+
+    def emit(self, body: EventBody) -> SDKEvent:
+        """`record`, then `flush`. Not to be called with `guard` held: listeners may do anything."""
+        event = self.record(body)
+        self.flush()
+        return event
+
+    def flush(self) -> None:
+        """Tell listeners what is new."""
+        self.delivery.flush()
+
+    def close(self) -> None:
+        """Close the log. Twice is fine."""
+        if self._log is not None:
+            self._log.close()
+
+    def _take_in(self, event: SDKEvent) -> None:
+        self.history.add(event)
+        self.spending.add(event)
