@@ -24,6 +24,9 @@ EventType = Literal[
     "error",
     "retry",
     "notice",
+    "condensation",
+    "confirmation",
+    "checkpoint",
 ]
 
 MAX_RAW_ARGUMENTS_CHARS = 20_000
@@ -212,6 +215,13 @@ def retry(*, code: str, message: str, **facts: Any) -> EventBody:
 def notice(*, code: str, message: str, **facts: Any) -> EventBody:
     """Something a person should know; the run goes on: {code, message, ...facts}."""
     return _body("notice", code=code, message=message, **facts)
+
+
+def condensation(
+    *, keep_first: int, dropped: int, summary: str, reason: Literal["requested", "near the limit", "over the limit"]
+) -> EventBody:
+    """From now on the model is shown summary for so many messages: {keep_first, dropped, summary, reason}."""
+    return _body("condensation", keep_first=keep_first, dropped=dropped, summary=summary, reason=reason)
 
 
 def _body(event_type: EventType, **data: Any) -> EventBody:

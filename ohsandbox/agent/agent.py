@@ -9,7 +9,7 @@ from ohsandbox import events
 from ohsandbox.agent.calls import response_to_actions
 from ohsandbox.agent.execution import Step, StepOutcome, run_calls
 from ohsandbox.agent.history import EMPTY_ANSWER, History
-from ohsandbox.agent.prompt import render_system_prompt
+from ohsandbox.agent.prompt import read_workspace_instructions, render_system_prompt
 from ohsandbox.errors import UsageError
 from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
 from ohsandbox.tools import DEFAULT_TOOLS
@@ -87,6 +87,7 @@ class Agent:
             system_prompt=self.system_prompt,
             extensions=self.system_prompt_extensions,
             microagents=self.microagents,
+            workspace=None if state.runtime is None else read_workspace_instructions(state.runtime),
         )
         return events.system_message(prompt, tools=[tool.to_openai_tool() for tool in tools_map.values()])
 

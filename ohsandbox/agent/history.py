@@ -6,6 +6,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from ohsandbox.agent.condenser import condensed
 from ohsandbox.events import ToolResult
 
 if TYPE_CHECKING:
@@ -112,6 +113,9 @@ class History:
             self._answer(data["tool_call_id"], data["result"])
             if data.get("images"):
                 self._shown.append(_images_message(data))
+        elif event.type == "condensation":
+            self._close_response()
+            self._messages = condensed(self._messages, data)
 
     def _add_call(self, data: dict[str, Any]) -> None:
         if self._response is None or self._response[0] != data["response_id"] or data["call_index"] == 0:

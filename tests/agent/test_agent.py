@@ -140,3 +140,27 @@ def test_prompt_mentions_only_tools_that_are_there() -> None:
 def test_prompt_of_the_user_is_taken_as_it_is_with_additions_after_it() -> None:
     text = prompt(system_prompt="{{ Mine }}", extensions=["Ext."], microagents=["Know.", " "])
     assert text == "{{ Mine }}\n\nExt.\n\nKnow."
+
+
+def test_notes_of_the_workspace_end_the_prompt_marked_as_such() -> None:
+    runtime = RecordingRuntime()
+    runtime.files["AGENTS.md"] = b"Use tabs.\n"
+    state = ConversationState(conversation_id="c", runtime=runtime)
+    prompt = Agent(microagents=["Know this."]).system_message(state, {}).data["content"]
+    assert prompt.endswith("<AGENTS.md>\nUse tabs.\n</AGENTS.md>")
+    assert prompt.index("Know this.") < prompt.index("not the user's word")
+
+
+@pytest.mark.parametrize("data", [b"", b" \n"])
+def test_empty_notes_are_no_notes(data: bytes) -> None:
+    runtime = RecordingRuntime()
+    runtime.files["AGENTS.md"] = data
+    state = ConversationState(conversation_id="c", runtime=runtime)
+    assert "AGENTS.md" not in Agent().system_message(state, {}).data["content"]
+
+
+def test_long_notes_lose_their_middle() -> None:
+    runtime = RecordingRuntime()
+    runtime.files["AGENTS.md"] = b"\xff" + b"x" * 100_000
+    prompt = Agent().system_message(ConversationState(conversation_id="c", runtime=runtime), {}).data["content"]
+    assert "68001 of 100001 characters left out" in prompt

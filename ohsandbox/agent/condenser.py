@@ -1,0 +1,136 @@
+"""Condensers: they shorten what the model is shown. The log keeps everything."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ohsandbox.tool import cut_middle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Message = dict[str, Any]
+
+SUMMARY_SYSTEM = (
+    "You keep the notes of a software agent whose conversation has become too long. You are given its older part. "
+    "Write what the agent must still know to go on: the user's request and every constraint in it; what was done and "
+    "found, with exact file paths, commands, names and figures; what failed and why; what is left to do. "
+    "Leave out what no longer matters. Write plain notes, no greeting, at most 1,000 words."
+)
+
+MAX_RESULT_CHARS = 4_000
+"""Of each message so much is shown to the model that summarises; the ends of a result say the most."""
+
+MAX_PROMPT_CHARS = 200_000
+"""About 50,000 tokens: fits the smallest context window of the models that can work as agents."""
+
+
+class Ask(Protocol):
+    """One question to the model, beside the conversation."""
+
+    def __call__(self, prompt: str, *, system: str = "") -> str:
+        """The answer's text."""
+
+
+class Condensation(NamedTuple):
+    """Which messages the model is no longer shown, and what it is told instead."""
+
+    keep_first: int
+    """So many messages at the beginning stay (the system message is not counted)."""
+    dropped: int
+    """So many after them go."""
+    summary: str
+    """What is said in their place; may be empty."""
+
+
+class Condenser(ABC):
+    """Decides what goes when the conversation is too long for the model."""
+
+    @abstractmethod
+    def condense(self, messages: Sequence[Message], ask: Ask) -> Condensation | None:
+        """What to drop; None where nothing can go.
+
+        Args:
+            messages: the conversation in OpenAI form, without the system message.
+            ask: the model, for those that want a summary.
+
+        Raises:
+            ModelError: the model was asked and gave no answer.
+        """
+
+
+class NoCondenser(Condenser):
+    """Drops nothing: a conversation that is too long ends."""
+
+    def condense(self, messages: Sequence[Message], ask: Ask) -> Condensation | None:  # noqa: ARG002 - the interface
+        """None."""
+        return None
+
+
+class WindowCondenser(Condenser):
+    """Keeps the beginning and the newest messages, and forgets what is between."""
+
+    def __init__(self, *, keep_first: int = 1, keep_last: int = 40) -> None:
+        self._keep_first = keep_first
+        self._keep_last = keep_last
+
+    def condense(self, messages: Sequence[Message], ask: Ask) -> Condensation | None:
+        """The middle, cut where no call loses its result; shorter than `keep_last` still loses its older half."""
+        end = _end(messages, self._keep_first, keep_last=min(self._keep_last, len(messages) // 2))
+        if end <= self._keep_first:
+            return None
+        summary = self._summary(messages[self._keep_first : end], ask)
+        return Condensation(self._keep_first, end - self._keep_first, summary)
+
+    def _summary(self, dropped: Sequence[Message], ask: Ask) -> str:  # noqa: ARG002 - a subclass asks
+        return f"{len(dropped)} older messages were left out. Look again at what you need of them."
+
+
+class SummarizingCondenser(WindowCondenser):
+    """As the window, with a summary by the model of what goes."""
+
+    def _summary(self, dropped: Sequence[Message], ask: Ask) -> str:
+        text = "\n\n".join(_as_text(message) for message in dropped)
+        return ask(cut_middle(text, limit_chars=MAX_PROMPT_CHARS), system=SUMMARY_SYSTEM).strip()
+
+
+def condensed(messages: Sequence[Message], what: Mapping[str, Any]) -> list[Message]:
+    """The messages after a condensation, given the data of its event."""
+    first, end = what["keep_first"], what["keep_first"] + what["dropped"]
+    note = f"[Of this conversation {what['dropped']} older messages are no longer shown.]"
+    told = {"role": "user", "content": f"{note}\n{what['summary']}" if what["summary"] else note}
+    return [*messages[:first], told, *messages[end:]]
+
+
+def _end(messages: Sequence[Message], keep_first: int, *, keep_last: int) -> int:
+    """The last place at or before the newest keep_last messages where a cut parts no call from its results."""
+    end = len(messages) - keep_last
+    while end > keep_first and not _begins_something(messages[end] if end < len(messages) else None):
+        end -= 1
+    return end
+
+
+def _begins_something(message: Message | None) -> bool:
+    """A result belongs to what stands before it, and so do the images of a result."""
+    if message is None or message["role"] == "assistant":
+        return True
+    return message["role"] == "user" and isinstance(message["content"], str)
+
+
+def _as_text(message: Message) -> str:
+    content = message["content"]
+    text = content if isinstance(content, str) else " ".join(part.get("text", "[image]") for part in content)
+    calls = "".join(
+        f"\n-> {call['function']['name']} {cut_middle(call['function']['arguments'], limit_chars=MAX_RESULT_CHARS)}"
+        for call in message.get("tool_calls", ())
+    )
+    if message["role"] == "tool":
+        text = _result_text(text)
+    return f"{message['role']}: {cut_middle(text, limit_chars=MAX_RESULT_CHARS)}{calls}"
+
+
+def _result_text(content: str) -> str:
+    result = json.loads(content)
+    return str(result.get("error") or result.get("output") or "")

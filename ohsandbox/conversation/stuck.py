@@ -1,0 +1,101 @@
+"""`StuckDetector`: notices a model that goes round in circles."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import LimitReachedError
+
+if TYPE_CHECKING:
+    from ohsandbox.events import SDKEvent
+
+SAME_CALL = 4
+"""The same call with the same result so often in a row."""
+
+SAME_ERROR = 4
+"""The same tool failing with the same words so often in a row, whatever its arguments."""
+
+ALTERNATING = 6
+"""Two calls in turn, A B A B A B, each with the result it had before."""
+
+THOUGHTS = 8
+"""So many calls in a row that only think."""
+
+_THINKING = "think"
+
+
+class _Turn(NamedTuple):
+    name: str
+    call: bytes
+    """Digest of name, arguments and result."""
+    error: bytes | None
+    """Digest of name and error, where it failed."""
+
+
+class StuckDetector:
+    """Fed with every event; a message of the user's begins anew. A poll of a command that still runs does not count."""
+
+    def __init__(self) -> None:
+        self._arguments: dict[str, str] = {}
+        self._turns: deque[_Turn] = deque(maxlen=max(SAME_CALL, SAME_ERROR, ALTERNATING, THOUGHTS))
+
+    def add(self, event: SDKEvent) -> None:
+        """Take in the next event."""
+        data = event.data
+        if event.type == "user_message":
+            self._turns.clear()
+            self._arguments.clear()
+        elif event.type == "tool_call":
+            self._arguments[data["tool_call_id"]] = _canonical(data["arguments"])
+        elif event.type == "tool_result" and not data["details"].get("running"):
+            self._turns.append(_turn(data, self._arguments.pop(data["tool_call_id"], "")))
+
+    def check(self) -> None:
+        """Pass unless the last calls repeat each other.
+
+        Raises:
+            LimitReachedError: they do; code is Stuck.
+        """
+        if why := self._why():
+            raise LimitReachedError(
+                f"The model goes round in circles: {why}. Tell it what to do otherwise.", code="Stuck"
+            )
+
+    def _why(self) -> str | None:
+        turns = [*self._turns]
+        names = [turn.name for turn in turns]
+        if _same(turn.call for turn in turns[-SAME_CALL:]) and len(turns) >= SAME_CALL:
+            return f"{SAME_CALL} times the same call of {names[-1]} with the same result"
+        errors = [turn.error for turn in turns[-SAME_ERROR:]]
+        if len(turns) >= SAME_ERROR and errors[0] is not None and _same(errors):
+            return f"{SAME_ERROR} times the same error of {names[-1]}"
+        pairs = [turn.call for turn in turns[-ALTERNATING:]]
+        if len(turns) >= ALTERNATING and _same(pairs[::2]) and _same(pairs[1::2]):
+            return f"{names[-2]} and {names[-1]} in turn, {ALTERNATING // 2} times with the same results"
+        if len(turns) >= THOUGHTS and set(names[-THOUGHTS:]) == {_THINKING}:
+            return f"{THOUGHTS} thoughts in a row and no action"
+        return None
+
+
+def _turn(data: dict[str, Any], arguments: str) -> _Turn:
+    result = data["result"]
+    call = _digest(data["name"], arguments, result)
+    return _Turn(data["name"], call, _digest(data["name"], result) if result["status"] == "error" else None)
+
+
+def _digest(*parts: Any) -> bytes:
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).digest()
+
+
+def _canonical(arguments: str) -> str:
+    """The same for arguments that differ in order and blanks only, or in how risky the model calls them."""
+    given = json.loads(arguments)
+    given.pop("security_risk", None)
+    return json.dumps(given, sort_keys=True)
+
+
+def _same(values: Any) -> bool:
+    return len(set(values)) == 1
