@@ -10,12 +10,18 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ohsandbox import events
 from ohsandbox.errors import ConversationOpenError, LogCorruptError, UsageError
 from ohsandbox.persistence import LOG_NAME, EventLog, LogWriteError, home_dir, read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.events import SDKEvent
 
 WRITER = """
 import sys
@@ -52,6 +58,36 @@ def test_record_is_one_ascii_line_in_the_envelope(tmp_path: Path) -> None:
     assert set(json.loads(second)) == {"type", "ts", "conversation_id", "data", "seq", "crc"}
 
 
+def test_long_text_goes_apart_once_and_comes_back(tmp_path: Path) -> None:
+    long = "é" * 300_000
+    with EventLog(tmp_path, conversation_id="c") as log:
+        bodies = [
+            events.tool_result(
+                tool_call_id="1",
+                name="x",
+                result=events.ToolResult.ok(long),
+                images=["short", long],
+                details={"a/~b": 1},
+            ),
+            events.notice(code="x", message="", **{"a/~b": {"~1": [long]}}),
+        ]
+        written = [log.append(body) for body in bodies]
+    assert read_events(tmp_path) == written
+    [blob] = (tmp_path / "blobs").iterdir()
+    assert stat.S_IMODE(blob.stat().st_mode) == 0o600
+    assert (tmp_path / LOG_NAME).stat().st_size < 2000
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"x")])
+def test_lost_long_text_is_told_in_its_place(tmp_path: Path, harm: Callable[[Path], object]) -> None:
+    write(tmp_path, "first", "x" * 300_000)
+    [blob] = (tmp_path / "blobs").iterdir()
+    harm(blob)
+    first, lost = contents(tmp_path)
+    assert first == "first"
+    assert str(blob) in lost
+
+
 def test_cut_at_every_byte_loads_the_longest_prefix_and_takes_appends(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole", "a", "b", "c")
     for length in range(len(whole)):
@@ -70,9 +106,10 @@ def test_cut_at_every_byte_loads_the_longest_prefix_and_takes_appends(tmp_path: 
 def test_repair_is_told_by_a_notice(tmp_path: Path) -> None:
     whole = write(tmp_path, "a", "b")
     (tmp_path / LOG_NAME).write_bytes(whole[:-5])
-    with EventLog(tmp_path, conversation_id="c") as log:
-        assert [event.type for event in log.recovered] == ["user_message", "notice"]
-        assert log.recovered[-1].data["code"] == "LogRepaired"
+    taken: list[SDKEvent] = []
+    EventLog(tmp_path, conversation_id="c", take=taken.append).close()
+    assert [event.type for event in taken] == ["user_message", "notice"]
+    assert taken[-1].data["code"] == "LogRepaired"
 
 
 def test_tail_of_zeros_is_cut(tmp_path: Path) -> None:
@@ -262,8 +299,9 @@ def test_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr("ohsandbox.persistence.lock.fcntl.flock", refuse)
-    with EventLog(tmp_path, conversation_id="c") as log:
-        assert log.recovered[0].data["code"] == "NoLock"
+    taken: list[SDKEvent] = []
+    EventLog(tmp_path, conversation_id="c", take=taken.append).close()
+    assert taken[0].data["code"] == "NoLock"
 
 
 def test_closed_log_takes_no_event_and_leaves_no_descriptor(tmp_path: Path) -> None:

@@ -217,12 +217,14 @@ class Conversation:
         self._llm.preload()
 
     def _open_log(self) -> None:
-        for event in self._trail.open():
-            if event.type == "status_update":
-                self._status = ConversationStatus(event.data["status"])
+        self._trail.open(self._remember)
         if self._status is ConversationStatus.RUNNING:
             self._status = ConversationStatus.IDLE  # the process that ran it is dead: we hold its lock
         self._keep_metadata()
+
+    def _remember(self, event: SDKEvent) -> None:
+        if event.type == "status_update":
+            self._status = ConversationStatus(event.data["status"])
 
     def _prepare(self) -> ToolsMap:
         """Start the sandbox, make the tools, store the system message where it changed."""

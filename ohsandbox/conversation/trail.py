@@ -12,6 +12,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.persistence import EventLog
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ohsandbox.events import EventBody, SDKEvent
@@ -36,20 +37,20 @@ class Trail:
         """Whether events can be stored."""
         return self._log is not None
 
-    def open(self) -> list[SDKEvent]:
-        """Open the log and take in what it holds; returned, for whoever wants to look at it.
+    def open(self, take: Callable[[SDKEvent], None]) -> None:
+        """Open the log and take in what it holds; take is given each event as well.
 
         Raises:
             ConversationOpenError: another process has the conversation.
             LogCorruptError: the log is damaged.
             UsageError: the directory cannot be used.
         """
-        log = EventLog(self.directory, conversation_id=self.conversation_id)
-        recovered, log.recovered = log.recovered, []
-        for event in recovered:
+
+        def take_in(event: SDKEvent) -> None:
             self._take_in(event)
-        self._log = log
-        return recovered
+            take(event)
+
+        self._log = EventLog(self.directory, conversation_id=self.conversation_id, take=take_in)
 
     def record(self, body: EventBody) -> SDKEvent:
         """Store an event and take it in; listeners hear of it at the next `flush`.

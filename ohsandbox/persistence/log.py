@@ -7,14 +7,18 @@ import stat
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ohsandbox import events
 from ohsandbox.errors import LogWriteError, UsageError
 from ohsandbox.events import EventBody, SDKEvent
+from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.files import PRIVATE_FILE_MODE, make_private_dir, sync_data, sync_dir, write_all
 from ohsandbox.persistence.lock import DirectoryLock
 from ohsandbox.persistence.records import Scan, encode_record, scan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LOG_NAME = "sdk_events.jsonl"
 
@@ -36,12 +40,17 @@ class EventLog:
     `append` may be called from several threads.
     """
 
-    def __init__(self, directory: Path | str, *, conversation_id: str) -> None:
+    def __init__(
+        self, directory: Path | str, *, conversation_id: str, take: Callable[[SDKEvent], None] | None = None
+    ) -> None:
         """Open the log, making directory (0700) and file (0600) where they are missing.
+
+        take is called with each event that the log holds, one at a time, so that a long log is never in memory whole;
+        with the notice of a repair last.
 
         Raises:
             ConversationOpenError: another process has it open.
-            LogCorruptError: it is damaged before its last record.
+            LogCorruptError: it is damaged before its last record; the events before that were taken.
             UsageError: the directory cannot be used, the log is no regular file, or a newer version wrote it.
         """
         self.directory = Path(directory)
@@ -50,6 +59,8 @@ class EventLog:
         self._guard = threading.Lock()
         self._failure: LogWriteError | None = None
         self._end = _End(0, 0)
+        self._blobs = Blobs(self.directory)
+        self._take = take or (lambda _: None)
         make_private_dir(self.directory)
         self._lock = DirectoryLock(self.directory, name=conversation_id)
         self._descriptor = -1
@@ -59,9 +70,6 @@ class EventLog:
         except BaseException:
             self.close()
             raise
-
-    recovered: list[SDKEvent]
-    """What the log held when it was opened, with the notice of a repair."""
 
     def append(self, body: EventBody) -> SDKEvent:
         """Stamp the event and make it durable; when this returns, a power cut does not lose it.
@@ -81,7 +89,7 @@ class EventLog:
                 seq=self._end.seq,
                 data=body.data,
             )
-            self._write(encode_record(event))
+            self._write(event)
             return event
 
     def close(self) -> None:
@@ -98,8 +106,9 @@ class EventLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, event: SDKEvent) -> None:
         try:
+            line = encode_record(event, self._blobs)
             write_all(self._descriptor, line)
             sync_data(self._descriptor)
             self._end = _End(self._end.offset + len(line), self._end.seq + 1)
@@ -123,13 +132,12 @@ class EventLog:
 
     def _recover(self) -> None:
         with os.fdopen(os.dup(self._descriptor), "rb") as file:
-            found = scan(file, path=self.path)
-        self._end = _End(found.end_offset, len(found.events))
-        self.recovered = found.events
+            found = scan(file, path=self.path, take=self._take)
+        self._end = _End(found.end_offset, found.records)
         os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
         if found.torn_bytes:
             self._cut_aside(found)
-        if not found.events:
+        if not found.records:
             sync_dir(self.directory)
         if not self._lock.is_held:
             self._note("NoLock", "This file system cannot lock: a second process could open the conversation too.")
@@ -150,11 +158,11 @@ class EventLog:
         self._note(
             "LogRepaired",
             f"The log ended in {found.torn_bytes} bytes of a record that a crash cut short; they were moved to "
-            f"{aside.name!r}. The {len(found.events)} records before it are whole.",
+            f"{aside.name!r}. The {found.records} records before it are whole.",
         )
 
     def _note(self, code: str, message: str) -> None:
-        self.recovered.append(self.append(events.notice(code=code, message=message)))
+        self._take(self.append(events.notice(code=code, message=message)))
 
 
 def read_events(path: Path | str) -> list[SDKEvent]:
@@ -168,8 +176,10 @@ def read_events(path: Path | str) -> list[SDKEvent]:
     """
     path = Path(path)
     file_path = path / LOG_NAME if path.is_dir() else path
+    found: list[SDKEvent] = []
     with os.fdopen(_open_regular(file_path, os.O_RDONLY), "rb") as file:
-        return scan(file, path=file_path).events
+        scan(file, path=file_path, take=found.append)
+    return found
 
 
 def _open_regular(path: Path, access: int) -> int:

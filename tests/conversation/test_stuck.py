@@ -17,7 +17,7 @@ def turn(
     name: str = "execute_bash", arguments: str = '{"command": "ls"}', output: str = "a", **details: Any
 ) -> list[EventBody]:
     """A call and its result; an output that begins with "!" is an error."""
-    place = {"tool_call_id": str(next(_ids)), "name": name}
+    place: dict[str, Any] = {"tool_call_id": str(next(_ids)), "name": name}
     result = ToolResult.failed(output) if output.startswith("!") else ToolResult.ok(output)
     call = events.tool_call(**place, arguments=arguments, response_id="r", call_index=0, total_calls=1)
     return [call, events.tool_result(**place, result=result, details=details)]

@@ -1,0 +1,86 @@
+"""`BorrowedRuntime`: another's sandbox, with shells of one's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from ohsandbox.runtime.base import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.errors import SandboxUnavailable
+    from ohsandbox.runtime.channel import Channel
+
+
+class BorrowedRuntime(Runtime):
+    """The same sandbox and the same files as the lender's; sessions and interrupts are apart.
+
+    A session "main" here is not the lender's "main". Closing ends the sessions that were made here, with what they
+    run, and nothing else: the sandbox stays the lender's.
+    """
+
+    def __init__(self, lender: Runtime) -> None:
+        super().__init__()
+        self._lender = lender
+        self.state_dir = lender.state_dir
+        self.private_processes = lender.private_processes
+
+    @property
+    def id(self) -> str:
+        """The lender's."""
+        return self._lender.id
+
+    @property
+    def workdir(self) -> str:
+        """The lender's."""
+        return self._lender.workdir
+
+    def start(self) -> Self:
+        """Start the lender."""
+        self._lender.start()
+        return self
+
+    def is_alive(self) -> bool:
+        """Whether the lender is."""
+        return self._lender.is_alive()
+
+    def describe(self) -> dict[str, str]:
+        """The lender's facts."""
+        return self._lender.describe()
+
+    def open_channel(
+        self,
+        argv: Sequence[str],
+        *,
+        tty: bool = False,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        workdir: str | None = None,
+    ) -> Channel:
+        """See `Runtime.open_channel`."""
+        return self._lender.open_channel(argv, tty=tty, env=env, user=user, workdir=workdir)
+
+    def recover(self, failure: SandboxUnavailable) -> str:
+        """Bring the sandbox back for the lender as well."""
+        notice = self._lender.recover(failure)
+        self._forget()
+        return notice
+
+    def restart(self, failure: SandboxUnavailable) -> str:
+        """Restart it for the lender as well."""
+        notice = self._lender.restart(failure)
+        self._forget()
+        return notice
+
+    def _loss(self) -> SandboxUnavailable | None:
+        return self._lender._loss()  # noqa: SLF001 - a runtime asks its like
+
+    def _close(self) -> None:
+        """The sandbox is not ours."""
+
+    def __getattr__(self, name: str) -> Any:
+        """What only the lender's kind of runtime has."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._lender, name)

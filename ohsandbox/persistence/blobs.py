@@ -1,0 +1,85 @@
+"""`Blobs`: the long texts of a log, each in a file of its own named by its SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.persistence.files import make_private_dir, write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BLOBS_NAME = "blobs"
+
+MIN_BLOB_CHARS = 256 * 1024
+"""A longer text goes apart: a log stays quick to scan, and a screenshot sent twice is stored once."""
+
+
+class Blobs:
+    """The directory `blobs` beside a log."""
+
+    def __init__(self, directory: Path) -> None:
+        """Directory is the conversation's; nothing is made before the first long text."""
+        self.directory = directory / BLOBS_NAME
+
+    def stow(self, data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """A copy of data with each long text empty, and where they went: JSON pointer -> SHA-256.
+
+        Raises:
+            OSError: a file could not be written.
+        """
+        places: dict[str, str] = {}
+        return self._stow(data, "", places), places
+
+    def restore(self, data: dict[str, Any], places: dict[str, str]) -> None:
+        """Put the texts back into data. One that is missing or damaged is told in its place.
+
+        Raises:
+            ValueError: places and data do not fit.
+        """
+        for pointer, digest in places.items():
+            *parents, last = [_unescape(part) for part in pointer.split("/")[1:]]
+            holder: Any = data
+            for key in parents:
+                holder = holder[int(key) if isinstance(holder, list) else key]
+            holder[int(last) if isinstance(holder, list) else last] = self._read(digest)
+
+    def _stow(self, value: Any, pointer: str, places: dict[str, str]) -> Any:
+        if isinstance(value, dict):
+            return {key: self._stow(item, f"{pointer}/{_escape(key)}", places) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._stow(item, f"{pointer}/{number}", places) for number, item in enumerate(value)]
+        if not isinstance(value, str) or len(value) <= MIN_BLOB_CHARS:
+            return value
+        places[pointer] = self._write(value.encode())
+        return ""
+
+    def _write(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        path = self.directory / digest
+        if not path.exists():
+            make_private_dir(self.directory)
+            write_atomically(path, data)
+        return digest
+
+    def _read(self, digest: str) -> str:
+        path = self.directory / digest
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            return f"[This long text is lost: {path} cannot be read ({error.strerror})]"
+        if hashlib.sha256(data).hexdigest() != digest:
+            return f"[This long text is lost: {path} was changed after it was written]"
+        return data.decode()
+
+
+def _escape(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _unescape(key: str) -> str:
+    return key.replace("~1", "/").replace("~0", "~")
