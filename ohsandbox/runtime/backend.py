@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.runtime.calls.worker import CallInterrupted, CallTimedOut, Outcome, WorkerPool
 from ohsandbox.runtime.shell.processes import SWEEPS, ticks_at
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.checkpoint import Checkpoint
 
 DEFAULT_LIMIT_BYTES = 100 * 1024 * 1024
 """More than any source file, less than what a host would feel."""
@@ -118,6 +119,28 @@ class Backend(ABC):
             SandboxUnavailable: that cannot be done here.
         """
         raise SandboxUnavailable(f"The sandbox {self.id} cannot start a process any more; close it and make a new one")
+
+    def checkpoint(self, label: str = "") -> Checkpoint:
+        """Keep the sandbox's files as they are now. Processes, tmpfs and a directory of the host are no part of it.
+
+        Args:
+            label: one line for people.
+
+        Raises:
+            UsageError: this kind of runtime cannot.
+            SandboxUnavailable: the sandbox cannot serve, or there is no space.
+        """
+        raise UsageError(f"{type(self).__name__} keeps no checkpoints ({label!r}). Use a DockerRuntime.")
+
+    def _restore(self, checkpoint: str) -> None:
+        """Put the files back; whatever ran is over.
+
+        Raises:
+            UsageError: this kind of runtime cannot.
+            ImageUnavailable: there is no such checkpoint; nothing has changed.
+            SandboxUnavailable: it cannot be done; nothing has changed.
+        """
+        raise UsageError(f"{type(self).__name__} keeps no checkpoints ({checkpoint!r}). Use a DockerRuntime.")
 
     def describe(self) -> dict[str, str]:
         """Facts for a system prompt, name to value."""

@@ -24,6 +24,7 @@ from ohsandbox.runtime.shell.watch import Wait
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ohsandbox.runtime.checkpoint import Checkpoint
     from ohsandbox.schema import Observation
 
 MAIN = "main"
@@ -56,6 +57,21 @@ class Runtime(Backend):
             shell.close(kill=not self.ends_processes)
         self._pool.close()
         self._close()
+
+    def restore(self, checkpoint: Checkpoint | str) -> None:
+        """Put the files back as they were at a checkpoint; all sessions and processes end. The sandbox goes on by name.
+
+        Raises:
+            UsageError: this kind of runtime keeps no checkpoints.
+            ImageUnavailable: there is no such checkpoint; nothing has changed.
+            SandboxUnavailable: it cannot be done; nothing has changed.
+        """
+        self._restore(checkpoint if isinstance(checkpoint, str) else checkpoint.id)
+        with self._lock:
+            shells, self._shells = [*self._shells.values()], {}
+            self._forget()
+        for shell in shells:
+            shell.close(kill=False)
 
     # --- shells -------------------------------------------------------------------------------
 

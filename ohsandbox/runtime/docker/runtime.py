@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.runtime.base import Runtime
+from ohsandbox.runtime.docker import checkpoints, gc, images, lease, plan, selfcheck, setup
 from ohsandbox.runtime.docker import container as containers
-from ohsandbox.runtime.docker import gc, images, lease, plan, selfcheck, setup
 from ohsandbox.runtime.docker.channel import DockerChannel
 from ohsandbox.runtime.docker.container import Container
 from ohsandbox.runtime.docker.engine import Engine, connect
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.checkpoint import Checkpoint
     from ohsandbox.runtime.docker.spec import Limits, Network, Profile, SandboxSpec
 
 log = logging.getLogger(__name__)
@@ -256,6 +257,18 @@ class DockerRuntime(Runtime):
     def is_alive(self) -> bool:
         """The container runs, and is the one that was started."""
         return self._container is not None and self._container.loss() is None
+
+    def checkpoint(self, label: str = "") -> Checkpoint:
+        """See `Runtime.checkpoint`; a bind-mounted workspace is no part of it."""
+        return checkpoints.take(self._the_container(), label=label, conversation=self._options.conversation)
+
+    def _restore(self, checkpoint: str) -> None:
+        with self._life:
+            before = self._the_container()
+            if self._plan is None:
+                raise UsageError(f"Container {before.name!r} was joined, so it is not ours to replace.")
+            self._container = checkpoints.restore(before, self._plan.spec, checkpoint, prepare=self._prepare)
+            self._unchecked = True
 
     # --- the narrow waist ---
 

@@ -1,0 +1,119 @@
+"""Checkpoints of a container: its file system, committed as an image that only we use."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.errors import ImageUnavailable, SandboxGone, SandboxUnavailable, UsageError
+from ohsandbox.runtime.checkpoint import Checkpoint
+from ohsandbox.runtime.docker import container as containers
+from ohsandbox.runtime.docker.failures import engine_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.docker.container import Container
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.spec import SandboxSpec
+
+REPOSITORY = "ohsandbox-checkpoint"
+LABEL = "ohsandbox.checkpoint"
+CONVERSATION_LABEL = "ohsandbox.conversation"
+
+MAX_LABEL_CHARS = 200
+
+
+def take(container: Container, *, label: str, conversation: str | None) -> Checkpoint:
+    """Commit the container; its processes stand still meanwhile (0.1 s for a few files, 0.8 s for 5,000).
+
+    Raises:
+        SandboxUnavailable: the engine cannot: no space, the container is gone.
+        UsageError: label is too long or no single line.
+    """
+    if len(label) > MAX_LABEL_CHARS or not label.isprintable():
+        raise UsageError(f"A checkpoint's label is one line of at most {MAX_LABEL_CHARS} characters, not {label!r}.")
+    api = container.engine.api
+    marks = [f"LABEL {LABEL}=1", f"LABEL {CONVERSATION_LABEL}={conversation or ''}"]
+    tag = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+    with engine_errors(f"keeping the files of sandbox {container.name!r}"):
+        made = api.commit(container.id, repository=REPOSITORY, tag=tag, message=label, changes=marks)
+        return _checkpoint(api.inspect_image(made["Id"]), api.history(made["Id"]))
+
+
+def restore(
+    container: Container, spec: SandboxSpec, checkpoint: str, *, prepare: Callable[[Container], None]
+) -> Container:
+    """A new container of the same name with the checkpoint's files; the old one is removed when it runs.
+
+    Raises:
+        ImageUnavailable: there is no such checkpoint; the old container is as it was.
+        SandboxUnavailable: the engine failed; the old container is as it was.
+    """
+    engine = container.engine
+    image = require(engine, checkpoint)
+    aside = f"{container.name[:100]}-{secrets.token_hex(4)}"
+    with engine_errors(f"putting sandbox {container.name!r} aside"):
+        engine.api.rename(container.id, aside)
+    made: Container | None = None
+    try:
+        made = containers.create(engine, spec.model_copy(update={"image": image, "name": container.name}))
+        prepare(made)
+    except BaseException:
+        if made is not None:
+            made.remove()
+        with contextlib.suppress(SandboxUnavailable), engine_errors("putting it back"):
+            engine.api.rename(container.id, container.name)
+        raise
+    container.remove()
+    return made
+
+
+def listed(engine: Engine, *, conversation: str | None = None) -> list[Checkpoint]:
+    """All checkpoints, or those of one conversation, oldest first.
+
+    Raises:
+        SandboxUnavailable: the engine failed.
+    """
+    wanted = [f"{LABEL}=1"] + ([f"{CONVERSATION_LABEL}={conversation}"] if conversation is not None else [])
+    with engine_errors("listing checkpoints"):
+        images = engine.api.images(REPOSITORY, filters={"label": wanted})
+        found = [
+            _checkpoint(engine.api.inspect_image(image["Id"]), engine.api.history(image["Id"])) for image in images
+        ]
+    return sorted(found, key=lambda each: each.made_at)
+
+
+def drop(engine: Engine, checkpoint: str) -> None:
+    """Remove one; that it is gone already, or that a container still stands on it, is fine.
+
+    Raises:
+        SandboxUnavailable: the engine failed.
+    """
+    with contextlib.suppress(SandboxGone, ImageUnavailable):
+        image = require(engine, checkpoint)
+        with engine_errors(f"removing checkpoint {checkpoint[:19]!r}"):
+            engine.api.remove_image(image, force=True)
+
+
+def require(engine: Engine, checkpoint: str) -> str:
+    """The id of the checkpoint's image, which is ours.
+
+    Raises:
+        ImageUnavailable: there is none, or it is some other image.
+    """
+    try:
+        with engine_errors(f"looking for checkpoint {checkpoint[:19]!r}"):
+            found = engine.api.inspect_image(checkpoint)
+    except SandboxUnavailable as error:
+        raise ImageUnavailable(f"Checkpoint {checkpoint[:19]!r} is not there any more. Remedy: use another.") from error
+    if ((found.get("Config") or {}).get("Labels") or {}).get(LABEL) != "1":
+        raise ImageUnavailable(f"Image {checkpoint[:19]!r} is no checkpoint. Remedy: name one that checkpoint() made.")
+    return str(found["Id"])
+
+
+def _checkpoint(image: dict[str, Any], history: list[dict[str, Any]]) -> Checkpoint:
+    made_at = datetime.fromisoformat(str(image["Created"]).rstrip("Z")[:26]).replace(tzinfo=UTC)
+    return Checkpoint(str(image["Id"]), str(image.get("Comment") or ""), made_at, int(history[0].get("Size") or 0))
