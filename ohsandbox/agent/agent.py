@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
-from ohsandbox.agent.calls import response_to_actions
+from ohsandbox.agent.calls import MessageAction, response_to_actions
 from ohsandbox.agent.execution import Step, StepOutcome, run_calls
 from ohsandbox.agent.history import EMPTY_ANSWER, History
 from ohsandbox.agent.prompt import read_workspace_instructions, render_system_prompt
@@ -120,21 +120,10 @@ class Agent:
         if not response.id or response.id in history.response_ids:
             response = response.model_copy(update={"id": f"resp_{uuid.uuid4().hex[:24]}"})
         planned = response_to_actions(response, tools_map, taken_ids=history.call_ids)
-        if planned:
-            return (yield from run_calls(planned))
-        yield _words(response)
-        return StepOutcome.IDLE
-
-
-def _words(response: ChatResponse) -> EventBody:
-    choice = response.choices[0]
-    return events.assistant_message(
-        choice.message.content,
-        response_id=response.id,
-        finish_reason=choice.finish_reason,
-        usage=response.usage.model_dump(),
-        cost_usd=response.cost_usd,
-    )
+        if isinstance(planned[0].action, MessageAction):
+            yield planned[0].event
+            return StepOutcome.IDLE
+        return (yield from run_calls(planned))
 
 
 def _ask_again(response: ChatResponse, *, attempt: int) -> Step:

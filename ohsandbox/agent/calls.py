@@ -1,23 +1,39 @@
-"""A response's tool calls, checked: each becomes an action that may run, or the reason why nothing does."""
+"""From a response to actions: each call, checked, is an action that may run, or the reason why nothing does."""
 
 from __future__ import annotations
 
+import difflib
 import json
+import math
 import re
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 
 from ohsandbox import events
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError
-from ohsandbox.tool.arguments import SECURITY_RISK, take_security_risk
+from ohsandbox.schema import Action
+from ohsandbox.tool.arguments import SECURITY_RISK, SECURITY_RISK_SCHEMA, take_security_risk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
 
     from ohsandbox.events import EventBody
-    from ohsandbox.llm import ChatResponse
-    from ohsandbox.schema import Action
+    from ohsandbox.llm import ChatResponse, ToolCall
     from ohsandbox.tool import ToolDefinition
+
+    AnyTool = ToolDefinition[Any, Any]
+
+FunctionCallValidationError = ToolArgumentsError
+"""The field's name for it."""
+FunctionCallNotExistsError = UnknownToolError
+"""The field's name for it."""
+
+RISK_LEVELS: list[str] = list(SECURITY_RISK_SCHEMA["enum"])
+"""What a model may give as `security_risk`."""
+SECURITY_RISK_DESC: str = SECURITY_RISK_SCHEMA["description"]
+"""What the model is told of them."""
 
 MAX_CALLS = 16
 """Of one response so many run; five hundred at once is a model gone wrong, and none of them saw another's result."""
@@ -28,125 +44,176 @@ MAX_ARGUMENTS_CHARS = 2 * 1024 * 1024
 MAX_QUOTED_CHARS = 500
 """Of malformed arguments the model is shown this much."""
 
-_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_REFUSED_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 """What providers refuse in a function's name when history is sent back."""
 
+_AROUND_A_NAME = re.compile(r"^(?:functions?|tools?|default_api)[.:/]|<\|.*$|:\d+$", re.DOTALL)
+"""What models write around a name: the namespace of their training, a token of their template, a call's number."""
 
-class PlannedCall(NamedTuple):
-    """One tool call of a response."""
+_FENCE = "```"
+
+_DEBRIS = re.compile(r"(?:[\s}\]`;]|</?[\w|]+>)*")
+"""What may follow a whole object without saying anything: brackets too many, a fence, a token of the template."""
+
+
+class ActionSecurityRisk(Enum):
+    """How much harm an action could do, by the model's own word."""
+
+    LOW = "LOW"
+    MEDIUM = "MEDIUM"
+    HIGH = "HIGH"
+    UNKNOWN = "UNKNOWN"
+    """The model did not say."""
+
+
+class MessageAction(Action):
+    """Words for the user: what a response without tool calls is."""
+
+    content: str
+    wait_for_response: bool = True
+    """The user has the next word."""
+
+
+class ToolCallMetadata(NamedTuple):
+    """Where a call stands in its response."""
 
     tool_call_id: str
-    name: str
-    event: EventBody
-    """The `tool_call` event, to be stored before anything runs."""
-    tool: ToolDefinition[Any, Any] | None = None
+    """Unique in the conversation."""
+    function_name: str
+    """The tool's name; for a tool that is not there what the model wrote, in characters that providers take."""
+    response_id: str
+    call_index: int
+    total_calls_in_response: int
+
+
+class ActionEvent(NamedTuple):
+    """One action of a response, or the reason why there is none."""
+
+    response: ChatResponse
+    metadata: ToolCallMetadata | None = None
+    """None for words."""
+    tool: AnyTool | None = None
     action: Action | None = None
     refusal: str | None = None
     """Why nothing runs; told to the model."""
+    thought: str = ""
+    """What the model said beside its calls; on the first action of a response only."""
+    security_risk: ActionSecurityRisk | None = None
+    """None where nobody asks: for words, malformed calls, and tools that only read."""
+    arguments: str = "{}"
+    """A JSON object that every parser takes."""
+    raw_arguments: str | None = None
+    """What the model wrote, where that is something else."""
+    raw_name: str | None = None
+
+    @property
+    def tool_call_id(self) -> str:
+        """The call's id; "" for words."""
+        return self.metadata.tool_call_id if self.metadata else ""
+
+    @property
+    def name(self) -> str:
+        """The tool's name; "" for words."""
+        return self.metadata.function_name if self.metadata else ""
+
+    @property
+    def event(self) -> EventBody:
+        """The `tool_call` or `assistant_message` event, to be stored before anything runs.
+
+        What the response cost stands on its first event.
+        """
+        cost: dict[str, Any] = {"usage": self.response.usage.model_dump(), "cost_usd": self.response.cost_usd}
+        if self.metadata is None:
+            choice = self.response.choices[0]
+            return events.assistant_message(
+                choice.message.content, response_id=self.response.id, finish_reason=choice.finish_reason, **cost
+            )
+        return events.tool_call(
+            tool_call_id=self.metadata.tool_call_id,
+            name=self.metadata.function_name,
+            arguments=self.arguments,
+            response_id=self.metadata.response_id,
+            call_index=self.metadata.call_index,
+            total_calls=self.metadata.total_calls_in_response,
+            thought=self.thought or None,
+            security_risk=self.security_risk.value if self.security_risk else None,
+            raw_arguments=self.raw_arguments,
+            raw_name=self.raw_name,
+            **(cost if self.metadata.call_index == 0 else {}),
+        )
 
 
-class _Parsed(NamedTuple):
-    tool: ToolDefinition[Any, Any]
-    action: Action
-    security_risk: str | None
+PlannedCall = ActionEvent
 
 
 def response_to_actions(
-    response: ChatResponse, tools_map: Mapping[str, ToolDefinition[Any, Any]], *, taken_ids: frozenset[str] | set[str]
-) -> list[PlannedCall]:
-    """The calls of a response in its order; text and cost of the response stand on the first one.
+    response: ChatResponse, tools_map: Mapping[str, AnyTool], *, taken_ids: AbstractSet[str] = frozenset()
+) -> list[ActionEvent]:
+    """What a response asks for, in its order; at least one: words where it calls nothing.
 
     Args:
-        response: one answer.
+        response: one answer; it has exactly one choice, which `ChatResponse` sees to.
         tools_map: the tools by name.
         taken_ids: call ids of earlier responses; a call with one of them, or with none, gets a fresh id.
     """
-    choice = response.choices[0]
+    message = response.choices[0].message
+    if not message.tool_calls:
+        return [ActionEvent(response, action=MessageAction(content=message.content))]
     used = set(taken_ids)
     planned = []
-    for index, call in enumerate(choice.message.tool_calls):
+    for index, call in enumerate(message.tool_calls):
         tool_call_id = call.id if call.id and call.id not in used else f"call_{uuid.uuid4().hex[:24]}"
         used.add(tool_call_id)
-        blocked = _blocked(index, finish_reason=choice.finish_reason)
-        first = {
-            "thought": choice.message.content or None,
-            "usage": response.usage.model_dump(),
-            "cost_usd": response.cost_usd,
-        }
-        place: dict[str, Any] = {
-            "tool_call_id": tool_call_id,
-            "response_id": response.id,
-            "call_index": index,
-            "total_calls": len(choice.message.tool_calls),
-            **(first if index == 0 else {}),
-        }
-        planned.append(_plan(call.function.name, call.function.arguments, tools_map, place=place, blocked=blocked))
-    return planned
+        metadata = ToolCallMetadata(tool_call_id, call.function.name, response.id, index, len(message.tool_calls))
+        planned.append(_planned(call, tools_map, ActionEvent(response, metadata)))
+    return [combine_thought(planned[0], message.content), *planned[1:]]
 
 
-def find_tool(tools_map: Mapping[str, ToolDefinition[Any, Any]], name: str) -> ToolDefinition[Any, Any]:
-    """The tool of that name or alias.
+def combine_thought(event: ActionEvent, thought: str) -> ActionEvent:
+    """The event with the thought before the one it has."""
+    return event._replace(thought="\n".join(part for part in (thought, event.thought) if part))
+
+
+def set_security_risk(event: ActionEvent, arguments: Mapping[str, Any]) -> ActionEvent:
+    """The event with the risk that arguments give; a tool that may change something has UNKNOWN without one.
 
     Raises:
-        UnknownToolError: there is none; the message names those that are.
+        ToolArgumentsError: the risk given is none of RISK_LEVELS.
     """
-    tool = tools_map.get(name) or next((tool for tool in tools_map.values() if name in tool.aliases), None)
-    if tool is None:
-        raise UnknownToolError(f"Unknown tool: {name[:100]}. Tools you can call: {', '.join(sorted(tools_map))}.")
-    return tool
+    assert event.tool is not None  # noqa: S101 - the risk is that of a tool
+    given = None
+    if SECURITY_RISK not in event.tool.action_type.model_fields:
+        _, given = take_security_risk(event.tool.name, arguments)
+    if given is not None:
+        return event._replace(security_risk=ActionSecurityRisk(given))
+    return event._replace(security_risk=None if event.tool.is_read_only else ActionSecurityRisk.UNKNOWN)
 
 
-def _blocked(index: int, *, finish_reason: str | None) -> str | None:
-    if finish_reason == "length":
-        return (
-            "Not executed: your reply was cut at the output limit, so its last call is incomplete and none was run. "
-            "Send the calls again in smaller pieces, one at a time."
-        )
-    if index >= MAX_CALLS:
-        return (
-            f"Not executed: too many calls in one reply; at most {MAX_CALLS} run. Send it again if it is still needed."
-        )
-    return None
+def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:
+    """The tool of that name or alias; of a name that differs only in spelling, if it is that of one tool.
 
-
-def _plan(
-    name: str,
-    raw: str,
-    tools_map: Mapping[str, ToolDefinition[Any, Any]],
-    *,
-    place: dict[str, Any],
-    blocked: str | None,
-) -> PlannedCall:
-    safe_name = _NAME.sub("_", name or "unknown")[:64]
-    facts = {**place, "name": safe_name, "raw_name": name[:1000] if name != safe_name else None}
-    identity = {"tool_call_id": place["tool_call_id"], "name": safe_name}
-    stored = "{}"
-    try:
-        arguments = parse_arguments(raw)
-        stored = raw if _is_strict(raw) else json.dumps(arguments)
-        parsed = _parse(name, arguments, tools_map)
-    except (ToolArgumentsError, UnknownToolError) as error:
-        kept_raw = raw if stored != raw else None
-        event = events.tool_call(**facts, arguments=stored, raw_arguments=kept_raw)
-        return PlannedCall(**identity, event=event, refusal=blocked or str(error))
-    kept_raw = raw if stored != raw else None
-    event = events.tool_call(**facts, arguments=stored, raw_arguments=kept_raw, security_risk=parsed.security_risk)
-    return PlannedCall(**identity, event=event, tool=parsed.tool, action=parsed.action, refusal=blocked)
-
-
-def _parse(name: str, arguments: dict[str, Any], tools_map: Mapping[str, ToolDefinition[Any, Any]]) -> _Parsed:
-    tool = find_tool(tools_map, name)
-    if SECURITY_RISK in tool.action_type.model_fields:
-        return _Parsed(tool, tool.action_from_arguments(arguments), None)
-    rest, risk = take_security_risk(tool.name, arguments)
-    return _Parsed(tool, tool.action_from_arguments(rest), risk)
+    Raises:
+        UnknownToolError: there is none; the message names the closest, and those that are.
+    """
+    exact = tools_map.get(name) or next((tool for tool in tools_map.values() if name in tool.aliases), None)
+    if exact is not None:
+        return exact
+    names = {_AROUND_A_NAME.sub("", name.strip()): None, name: None}
+    for wanted in map(_spelling, names):
+        alike = {tool.name: tool for tool in tools_map.values() if wanted in map(_spelling, (tool.name, *tool.aliases))}
+        if wanted and len(alike) == 1:
+            return next(iter(alike.values()))
+    raise UnknownToolError(_no_such_tool(tools_map, name))
 
 
 def parse_arguments(raw: str) -> dict[str, Any]:
-    """The arguments that a model wrote. Raw control characters in strings pass: models write them.
+    """The arguments that a model wrote, where they have one reading.
+
+    What passes: raw control characters in strings; an object in a JSON string, in chunks or in a Markdown fence; the
+    same object twice; brackets and template tokens after it.
 
     Raises:
-        ToolArgumentsError: no JSON object, or not finite, or too long; says where, and quotes the beginning.
+        ToolArgumentsError: no JSON object, or two, or not finite, or too long; says where, and quotes the beginning.
     """
     if len(raw) > MAX_ARGUMENTS_CHARS:
         raise ToolArgumentsError(
@@ -154,29 +221,172 @@ def parse_arguments(raw: str) -> dict[str, Any]:
             "are taken. Nothing ran. Send less at once: write a large file in parts."
         )
     try:
-        arguments = json.loads(raw, strict=False, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ToolArgumentsError(_malformed(str(error) or "nested too deep", raw)) from None
+        arguments = _unwrapped(_loads(raw))
+    except ValueError as error:
+        raise ToolArgumentsError(_malformed(str(error), raw)) from None
+    except RecursionError:
+        raise ToolArgumentsError(_malformed("it is nested too deep", raw)) from None
     if not isinstance(arguments, dict):
         raise ToolArgumentsError(_malformed(f"a JSON object is needed, not {type(arguments).__name__}", raw))
     return arguments
 
 
-def _is_strict(raw: str) -> bool:
-    """Whether a strict parser takes it too; providers refuse history with malformed JSON in it."""
+# --- one call ---------------------------------------------------------------------------------------
+
+
+def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEvent) -> ActionEvent:
+    """The event completed: its tool, arguments and action, or why there are none."""
+    event = _named(event, call.function.name)._replace(raw_arguments=call.function.arguments)
+    blocked = _blocked(event)
     try:
-        json.loads(raw)
+        if call.function.fault:
+            raise ToolArgumentsError(call.function.fault)  # noqa: TRY301 - told like every other fault
+        event = _with_arguments(event, call.function.arguments, tools_map)
+        tool = find_tool(tools_map, call.function.name)
+        event = _named(event._replace(tool=tool), call.function.name, tool=tool)
+        arguments = _without_idle_nulls(tool, json.loads(event.arguments))
+        event = set_security_risk(event, arguments)
+        event = event._replace(action=tool.action_from_arguments(arguments))
+    except (ToolArgumentsError, UnknownToolError) as error:
+        return event._replace(tool=None, security_risk=None, refusal=blocked or str(error))
+    return event._replace(refusal=blocked)
+
+
+def _named(event: ActionEvent, name: str, *, tool: AnyTool | None = None) -> ActionEvent:
+    assert event.metadata is not None  # noqa: S101 - a call has metadata
+    known = tool.name if tool else _REFUSED_IN_NAMES.sub("_", name or "unknown")[:64]
+    metadata = event.metadata._replace(function_name=known)
+    return event._replace(metadata=metadata, raw_name=name[:1000] if name != known else None)
+
+
+def _with_arguments(event: ActionEvent, raw: str, tools_map: Mapping[str, AnyTool]) -> ActionEvent:
+    """The event with the arguments as they are stored: providers refuse history with malformed JSON in it."""
+    empty = raw.strip() in {"", "null"} and not _requires_arguments(tools_map, event)
+    arguments = {} if empty else parse_arguments(raw)
+    if _is_strict(raw):
+        return event._replace(arguments=raw, raw_arguments=None)
+    return event._replace(arguments=json.dumps(arguments))
+
+
+def _requires_arguments(tools_map: Mapping[str, AnyTool], event: ActionEvent) -> bool:
+    try:
+        tool = find_tool(tools_map, event.raw_name or event.name)
+    except UnknownToolError:
+        return True
+    return bool(tool.to_openai_tool()["function"]["parameters"].get("required"))
+
+
+def _without_idle_nulls(tool: AnyTool, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Without the nulls by which models leave an optional argument out, where null is no value of its own."""
+    fields = tool.action_type.model_fields
+    return {
+        name: value
+        for name, value in arguments.items()
+        if value is not None
+        or name not in fields
+        or fields[name].is_required()
+        or type(None) in get_args(fields[name].annotation)
+    }
+
+
+def _blocked(event: ActionEvent) -> str | None:
+    assert event.metadata is not None  # noqa: S101 - a call has metadata
+    if event.response.choices[0].finish_reason == "length":
+        return (
+            "Not executed: your reply was cut at the output limit, so its last call is incomplete and none was run. "
+            "Send the calls again in smaller pieces, one at a time."
+        )
+    if event.metadata.call_index >= MAX_CALLS:
+        return (
+            f"Not executed: too many calls in one reply; at most {MAX_CALLS} run. Send it again if it is still needed."
+        )
+    return None
+
+
+# --- names ------------------------------------------------------------------------------------------
+
+
+def _spelling(name: str) -> str:
+    """What is left of a name without case, punctuation and the ending `Tool`."""
+    return re.sub(r"[\W_]", "", name).lower().removesuffix("tool")
+
+
+def _no_such_tool(tools_map: Mapping[str, AnyTool], name: str) -> str:
+    spellings = {_spelling(spelled): tool.name for tool in tools_map.values() for spelled in (*tool.aliases, tool.name)}
+    wanted = map(_spelling, (name[:100], re.split(r"[.:/]", name[:100])[-1]))
+    near = [match for spelling in wanted for match in difflib.get_close_matches(spelling, spellings, n=1)]
+    hint = f" Did you mean {spellings[near[0]]!r}?" if near else ""
+    there = ", ".join(sorted(tools_map)) or "none"
+    return f"Unknown tool: {name[:100].strip() or '(no name given)'}.{hint} Tools you can call: {there}."
+
+
+# --- JSON -------------------------------------------------------------------------------------------
+
+
+def _loads(text: str) -> Any:
+    """The JSON value in text, with what models write around it.
+
+    Raises:
+        ValueError: there is none, or more than one.
+    """
+    text = text.strip()
+    if text.startswith(_FENCE) and text.endswith(_FENCE):
+        text = text.partition("\n")[2].removesuffix(_FENCE).strip()
+    value, end = _DECODER.raw_decode(text)
+    rest = text[end:]
+    if not rest.strip() or (isinstance(value, dict) and _DEBRIS.fullmatch(rest)):
+        return value
+    try:
+        again = _DECODER.decode(rest.strip())
     except ValueError:
-        return False
-    return True
+        again = None
+    if isinstance(value, dict) and isinstance(again, dict) and (not value or value == again):
+        return again  # some servers send "{}" first, or the whole twice
+    raise json.JSONDecodeError("more follows after the end of the object", text, end)
+
+
+def _unwrapped(value: Any) -> Any:
+    """The object that comes as a JSON string, or as a list of the string's chunks."""
+    if isinstance(value, list) and value and all(isinstance(chunk, str) for chunk in value):
+        value = "".join(value)
+    if isinstance(value, str) and value.lstrip().startswith(("{", '"{')):
+        return _unwrapped(_loads(value))
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and found[key] != value:
+            raise ValueError(f"the key {key!r} stands in it twice, with different values")
+        found[key] = value
+    return found
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
+def _finite(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _refuse_constant(digits)
+
+
+_DECODER = json.JSONDecoder(
+    strict=False, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique
+)
+
+
+def _is_strict(raw: str) -> bool:
+    """Whether any parser takes it for an object."""
+    try:
+        return isinstance(json.loads(raw), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _malformed(reason: str, raw: str) -> str:
     return (
         f"Failed to parse tool call arguments: {reason}. Nothing ran. You sent: {raw[:MAX_QUOTED_CHARS]!r}"
-        f"{'...' if len(raw) > MAX_QUOTED_CHARS else ''}. Send the call again with valid JSON."
+        f"{'...' if len(raw) > MAX_QUOTED_CHARS else ''}. Send the call again with one valid JSON object."
     )

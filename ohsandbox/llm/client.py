@@ -6,21 +6,25 @@ import logging
 import threading
 import weakref
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ModelError
 from ohsandbox.llm import faults
 from ohsandbox.llm.errors import ModelCanceledError
-from ohsandbox.llm.events import DeltaEvent, LLMEvent, OnEvent, WarningEvent
+from ohsandbox.llm.events import DeltaEvent, LLMEvent, OnEvent, RetryEvent, WarningEvent
 from ohsandbox.llm.exchange import Exchange, recording
 from ohsandbox.llm.faults import Fault, fault
+from ohsandbox.llm.fit import fit
 from ohsandbox.llm.payload import Payload
-from ohsandbox.llm.reading import call_ids, read_answer
+from ohsandbox.llm.reading import call_ids, read_answer, with_cost_of
 from ohsandbox.llm.retry import Clock, retrying
 from ohsandbox.llm.text import encodable_tree
+from ohsandbox.llm.textcalls import TextCalls, VisibleText
+from ohsandbox.llm.traits import Traits, doubt_of, traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
     from types import ModuleType
 
     from ohsandbox.llm.config import LLMConfig
@@ -30,6 +34,14 @@ if TYPE_CHECKING:
     from ohsandbox.llm.wire import Guard
 
 logger = logging.getLogger("ohsandbox.llm")
+
+
+class _Sending(NamedTuple):
+    """One `send` under way."""
+
+    canceled: threading.Event
+    deadline: float
+    tell: OnEvent
 
 
 class LLM:
@@ -43,7 +55,8 @@ class LLM:
         self._lock = threading.Lock()
         self._guard: Guard | None = None
         self._calls: set[threading.Event] = set()
-        self._warned = False
+        self._traits: Traits | None = None
+        self._doubt: str | None = None
 
     @property
     def name(self) -> str:
@@ -87,17 +100,44 @@ class LLM:
         """
         tell = on_event or _ignore
         request = _request(messages, tools, tool_choice)
-        self._warn_once(request, tell)
+        traits = self._known_traits(tell, has_tools=bool(tools))
         with self._call() as canceled:
-            result = self._send(request, canceled, tell)
+            sending = _Sending(canceled, self._clock.now() + self.config.total_timeout_s, tell)
+            result = self._send(request, traits, sending)
+            while isinstance(result, Fault) and traits.after(result.kind, self.config):
+                traits = self._learn(result, tell)
+                result = self._send(request, traits, sending)
         if isinstance(result, Fault):
             raise result.error
         return result
 
-    def _send(self, request: dict[str, Any], canceled: threading.Event, tell: OnEvent) -> ChatResponse | Fault:
-        deadline = self._clock.now() + self.config.total_timeout_s
+    def _send(self, request: dict[str, Any], traits: Traits, sending: _Sending) -> ChatResponse | Fault:
+        """Ask as the traits say. A model that writes its calls, had to call and did not is asked once more."""
+        if traits.native_tools:
+            return self._answer(fit(request, traits), sending, used_ids=call_ids(request["messages"]))
+        talk = TextCalls(request)
+        first = self._answer_in_text(talk, traits, sending)
+        if isinstance(first, Fault) or (again := talk.reminded(first)) is None:
+            return first
+        sending.tell(RetryEvent(attempt=1, wait_s=0.0, reason=f"Model {self.name!r} did not call what it had to."))
+        second = self._answer_in_text(again, traits, sending)
+        return second if isinstance(second, Fault) else with_cost_of(first, second)
+
+    def _answer_in_text(self, talk: TextCalls, traits: Traits, sending: _Sending) -> ChatResponse | Fault:
+        visible = VisibleText(sending.tell)
+        result = self._answer(fit(talk.request(), traits), sending._replace(tell=visible), used_ids=talk.used_ids)
+        if isinstance(result, Fault):
+            return result
+        response = talk.read(result)
+        visible.end(response)
+        return response
+
+    def _answer(
+        self, request: dict[str, Any], sending: _Sending, *, used_ids: AbstractSet[str]
+    ) -> ChatResponse | Fault:
+        """The answer to a request as it goes out, with retries."""
+        canceled, deadline, tell = sending
         attempts = retrying(self.config, clock=self._clock, deadline=deadline, canceled=canceled, tell=tell)
-        used_ids = call_ids(request["messages"])
 
         def attempt() -> ChatResponse | Fault:
             self._check(canceled)
@@ -180,12 +220,32 @@ class LLM:
         if self._guard:
             self._guard.cut()
 
-    def _warn_once(self, request: dict[str, Any], tell: OnEvent) -> None:
+    def _known_traits(self, tell: OnEvent, *, has_tools: bool) -> Traits:
+        """What is known of the model by now; doubts about its tools are told with the first request that has some."""
+        listing = _gateway().listing(self.config) if self._traits is None else None
         with self._lock:
-            asked, self._warned = self._warned, self._warned or "tools" in request
-        if asked or "tools" not in request or _gateway().knows_tools(self.config):
-            return
-        tell(WarningEvent(text=f"Function calling seems unsupported for model {self.name!r}; continuing anyway."))
+            if self._traits is None:
+                assert listing is not None  # noqa: S101 - it was looked up for this
+                self._traits = traits_of(self.config, listing)
+                self._doubt = doubt_of(self.config, listing)
+            traits, doubt = self._traits, self._doubt if has_tools else None
+            self._doubt = None if has_tools else self._doubt
+        if doubt:
+            tell(WarningEvent(text=doubt))
+        return traits
+
+    def _learn(self, refusal: Fault, tell: OnEvent) -> Traits:
+        """How to ask from now on; told once, however many threads learn it."""
+        with self._lock:
+            assert self._traits is not None  # noqa: S101 - a request went out
+            learned = self._traits.after(refusal.kind, self.config)
+            self._traits = learned or self._traits
+            traits = self._traits
+        if learned:
+            fact = str(refusal.error).removesuffix(refusal.kind.remedy).rstrip()
+            instead = "images are told in words" if refusal.kind is faults.IMAGES else "calls are written as text"
+            tell(WarningEvent(text=f"{fact} From now on its {instead}."))
+        return traits
 
 
 def _request(messages: Sequence[Message], tools: Sequence[ToolParam], tool_choice: ToolChoice) -> dict[str, Any]:

@@ -34,6 +34,13 @@ class LLMConfig(BaseModel):
     """Sample from the k likeliest tokens, where the provider has it."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Sample from the likeliest tokens that hold this much probability."""
+    native_tool_calling: bool | None = None
+    """Whether tool calls go through the provider's API (true), or are written as text (false). None begins with the
+    API, unless litellm's list says that the model has none, and goes over to text when the provider refuses tools."""
+    vision: bool | None = None
+    """Whether the model is shown images. None shows them, unless litellm's list or the provider says that it cannot."""
+    prompt_cache: bool | None = None
+    """Whether to mark what the provider should cache, as Anthropic's API asks for it. None does for Claude models."""
     stream: bool = False
     """Receive the answer as it is written; `on_event` then gets its text piece by piece."""
     timeout_s: Annotated[float, Field(gt=0.0, le=86400.0)] = 600.0

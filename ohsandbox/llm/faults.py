@@ -77,6 +77,18 @@ POLICY = Kind(
     fact="refused the content of the conversation",
     remedy="Reword the request, or take another `model`.",
 )
+TOOLS = Kind(
+    errors.ModelRequestError,
+    retryable=False,
+    fact="takes no tools",
+    remedy="Set `native_tool_calling` to null or false: its tool calls are then written as text.",
+)
+IMAGES = Kind(
+    errors.ModelRequestError,
+    retryable=False,
+    fact="takes no images",
+    remedy="Set `vision` to null or false: it is then told of images in words.",
+)
 RATE_LIMIT = Kind(
     errors.ModelRateLimitedError,
     retryable=True,
@@ -200,6 +212,29 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _NO_CREDIT = re.compile(r"insufficient_quota|exceeded your current quota|credit balance is too low", re.IGNORECASE)
+_NO_TOOLS = re.compile(
+    r"(?:does(?: not|n't)|no connected provider) supports? (?:tools?\b(?![ _]choice)|tool[_-]call|function[ _-]?call)"
+    r"|(?:\btools?|\btool[ _](?:use|call(?:s|ing)?)|function[ _]call(?:s|ing)?)[`'\"]? (?:is|are) "
+    r"(?:not |un)(?:supported|enabled|available)"
+    r"|no endpoints found that support tool use"
+    r"|tool choice requires --enable-auto-tool-choice"
+    r"|tools param requires --jinja"
+    r"|unsupported param(?:eter)?: [`'\"]?tools"
+    r"|\btools\b.{1,60}extra inputs are not permitted",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Ollama, deepinfra; OpenAI, Groq; OpenRouter (404); vLLM; llama.cpp (500), newer and older; pydantic behind vLLM."""
+_NO_IMAGES = re.compile(
+    r"does(?: not|n't) support (?:images?\b|vision|multimodal|image_url)"
+    r"|\bimage(?:s|_url|[ _]inputs?| content)?[`'\"]? (?:is|are) (?:not |un|only )supported"
+    r"|no endpoints found that support image input"
+    r"|not a multimodal model"
+    r"|at most 0 image"
+    r"|unknown variant `image_url`",
+    re.IGNORECASE,
+)
+"""Ollama, Bedrock; OpenAI, llama.cpp; OpenRouter (404); vLLM, older and newer; DeepSeek."""
+_ABOUT_THE_ACCOUNT = frozenset({401, 402, 403, 429})
 _CLASS_PREFIXES = re.compile(
     r"^(?:(?:litellm\.)?(?:Timeout )?\w*(?:Error|Exception|Timeout)(?:: | - )|Error code: \d+ - )+"
 )
@@ -247,7 +282,8 @@ def kind_of(error: BaseException, *, status: int | None = None, asked: bool = Fa
     names = [cls.__name__ for cls in type(error).__mro__]
     by_class = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
     if status is not None and status >= _NO_SUCCESS:
-        return _refine(_kind_of_status(status), by_class, text)
+        unfit = None if status in _ABOUT_THE_ACCOUNT else _unfit(text)
+        return unfit or _refine(_kind_of_status(status), by_class, text)
     if status is not None and by_class in {None, CONNECTION, SERVER}:
         return UNREADABLE  # answered 2xx, and litellm stumbled over the body
     if asked and status is None and by_class in {None, SERVER}:
@@ -272,6 +308,13 @@ def _kind_of_status(status: int) -> Kind:
     if status < 400:  # noqa: PLR2004 - 3xx
         return REDIRECT
     return _BY_STATUS.get(status, SERVER if status >= 500 else REQUEST)  # noqa: PLR2004 - 5xx
+
+
+def _unfit(text: str) -> Kind | None:
+    """What of the request the model cannot take, whatever the status: servers say it with 400, 404, 405 and 500."""
+    if _NO_TOOLS.search(text):
+        return TOOLS
+    return IMAGES if _NO_IMAGES.search(text) else None
 
 
 def _refine(kind: Kind, by_class: Kind | None, text: str) -> Kind:

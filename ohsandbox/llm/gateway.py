@@ -21,6 +21,7 @@ from ohsandbox.llm.errors import ModelAuthenticationError  # noqa: E402
 from ohsandbox.llm.exchange import current  # noqa: E402
 from ohsandbox.llm.repair import count_of  # noqa: E402
 from ohsandbox.llm.stream import StreamedAnswer  # noqa: E402
+from ohsandbox.llm.traits import Listing  # noqa: E402
 from ohsandbox.llm.wire import Guard  # noqa: E402
 
 if TYPE_CHECKING:
@@ -89,18 +90,39 @@ def ask(config: LLMConfig, request: Mapping[str, Any], guard: Guard) -> Generato
         config.model, config.custom_llm_provider, config.base_url, _secret(config)
     )
     settings = _settings(config) | dict(request)
+    if config.native_tool_calling and "tools" in request:
+        settings["allowed_openai_params"] = ["tools", "tool_choice"]  # litellm drops what its list says is not taken
     client = _client(config, guard, provider=provider, key=key, base_url=base_url)
     received = litellm.completion(**settings, client=client)
     answer = (yield from _read(received)) if config.stream else received.model_dump()
     return Answer(answer, _cost_usd(answer, model=model, provider=provider))
 
 
-def knows_tools(config: LLMConfig) -> bool:
-    """Whether litellm's list says that the model takes tools; False also where the model is not on it."""
+def listing(config: LLMConfig) -> Listing:
+    """What litellm knows of the model; nothing of one that is not on its list."""
     try:
-        return bool(litellm.supports_function_calling(config.model, config.custom_llm_provider))
-    except Exception:  # noqa: BLE001 - a failed look-up is a no
-        return False
+        model, provider, _, _ = litellm.get_llm_provider(config.model, config.custom_llm_provider)
+        forwarded = litellm.get_supported_openai_params(model, provider)
+    except Exception:  # noqa: BLE001 - a failed look-up tells nothing
+        return Listing()
+    entry = _entry(model, provider)
+    return Listing(
+        provider=provider,
+        tools=entry.get("supports_function_calling"),
+        forwards_tools=forwarded is None or "tools" in forwarded,
+        images=entry.get("supports_vision"),
+    )
+
+
+def _entry(model: str, provider: str) -> Mapping[str, Any]:
+    """The model's entry in litellm's list, or {}. Of Ollama's models it would ask a server on this machine."""
+    if provider.startswith("ollama"):
+        found = litellm.model_cost.get(f"ollama/{model}")
+        return found if isinstance(found, dict) else {}
+    try:
+        return dict(litellm.get_model_info(model, provider))
+    except Exception:  # noqa: BLE001 - litellm raises a plain Exception for a model it does not know
+        return {}
 
 
 def _settings(config: LLMConfig) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import itertools
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from ohsandbox.llm.repair import repaired, text_of
@@ -51,6 +52,15 @@ def read_answer(
     )
 
 
+def with_cost_of(earlier: ChatResponse, response: ChatResponse) -> ChatResponse:
+    """The response with what an earlier one, whose place it takes, cost as well."""
+    usage = Usage(**{name: count + getattr(earlier.usage, name) for name, count in response.usage})
+    known = earlier.cost_usd is not None and response.cost_usd is not None
+    return response.model_copy(
+        update={"usage": usage, "cost_usd": (earlier.cost_usd or 0) + (response.cost_usd or 0) if known else None}
+    )
+
+
 def call_ids(messages: Sequence[Mapping[str, Any]]) -> set[str]:
     """The ids of all tool calls in a conversation."""
     calls = itertools.chain.from_iterable(message.get("tool_calls") or () for message in messages)
@@ -59,7 +69,7 @@ def call_ids(messages: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def _calls(calls: list[dict[str, Any]], used_ids: Iterable[str]) -> tuple[ToolCall, ...]:
     used = set(used_ids)
-    fresh = _fresh_ids(used)
+    fresh = fresh_ids(used)
     found = []
     for call in calls:
         asked = _string(call.get("id"))
@@ -71,7 +81,8 @@ def _calls(calls: list[dict[str, Any]], used_ids: Iterable[str]) -> tuple[ToolCa
     return tuple(found)
 
 
-def _fresh_ids(used: set[str]) -> Iterator[str]:
+def fresh_ids(used: AbstractSet[str]) -> Iterator[str]:
+    """The ids `call_1`, `call_2`, ... that are not used."""
     return (name for name in (f"call_{number}" for number in itertools.count(1)) if name not in used)
 
 

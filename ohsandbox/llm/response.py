@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class _Value(BaseModel):
@@ -18,6 +18,8 @@ class FunctionCall(_Value):
     """Empty where the model gave none."""
     arguments: str
     """The text the model wrote: not parsed, and not necessarily JSON."""
+    fault: str | None = Field(default=None, exclude=True)
+    """Why a call written as text cannot be read; told to the model in place of a result."""
 
 
 class ToolCall(_Value):

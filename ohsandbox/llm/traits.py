@@ -1,0 +1,85 @@
+"""`Traits`: what a model takes, from its name, litellm's list, the settings and what its provider refused."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.llm import faults
+
+if TYPE_CHECKING:
+    from ohsandbox.llm.config import LLMConfig
+    from ohsandbox.llm.faults import Kind
+
+DESCRIPTION_LIMIT_CHARS = 1024
+"""Of a function's description; past it OpenAI answers 400 `string_above_max_length` (seen of gpt-4o and o3-mini)."""
+
+_SHORT_DESCRIPTIONS = re.compile(r"(?:^|[/.:])(?:(?:chat)?gpt-4|o[134](?:$|-))")
+
+
+class Listing(NamedTuple):
+    """What litellm's list says of a model; None is nothing."""
+
+    provider: str = ""
+    tools: bool | None = None
+    forwards_tools: bool = True
+    """litellm sends `tools` on to this provider; where it does not, it drops them in silence."""
+    images: bool | None = None
+
+
+class Traits(NamedTuple):
+    """What a model takes."""
+
+    native_tools: bool = True
+    """Tools go through the provider's API; else tool calls are written as text."""
+    vision: bool = True
+    gemini_schemas: bool = False
+    """Schemas are cut down to what Gemini's API takes."""
+    description_limit_chars: int | None = None
+    cache_marks: bool = False
+    blank_is_null: bool = False
+    """A message of calls alone has the content null: for "" litellm puts words of its own into Claude's mouth, and an
+    empty part into Gemini's request."""
+
+    def after(self, refusal: Kind, config: LLMConfig) -> Traits | None:
+        """What the model takes, now that its provider refused a request so; None where that teaches nothing."""
+        if refusal is faults.TOOLS and self.native_tools and config.native_tool_calling is None:
+            return self._replace(native_tools=False)
+        if refusal is faults.IMAGES and self.vision and config.vision is None:
+            return self._replace(vision=False)
+        return None
+
+
+def traits_of(config: LLMConfig, listing: Listing) -> Traits:
+    """What is known before the first request. Settings stand above the list.
+
+    Only a plain no of the list counts: a flag that is missing says nothing (litellm 1.106 has `supports_vision` for
+    half of its chat models), and a refusal is learned from.
+    """
+    name = config.model.lower()
+    listed_tools = listing.tools is not False and listing.forwards_tools
+    is_claude = "claude" in name or listing.provider == "anthropic"
+    return Traits(
+        native_tools=_given(config.native_tool_calling, listed_tools),
+        vision=_given(config.vision, listing.images is not False),
+        gemini_schemas="gemini" in name,
+        description_limit_chars=DESCRIPTION_LIMIT_CHARS if _SHORT_DESCRIPTIONS.search(name) else None,
+        cache_marks=_given(config.prompt_cache, is_claude),
+        blank_is_null=is_claude or "gemini" in name,
+    )
+
+
+def doubt_of(config: LLMConfig, listing: Listing) -> str | None:
+    """What a person should know of the model's tools before the first request that has some."""
+    if config.native_tool_calling is not None or (listing.tools and listing.forwards_tools):
+        return None
+    if listing.tools is False or not listing.forwards_tools:
+        return (
+            f"Function calling is unsupported for model {config.model!r} by litellm's list; its calls are written as "
+            "text. Set `native_tool_calling` to true if the list is wrong."
+        )
+    return f"Function calling seems unsupported for model {config.model!r}; continuing anyway."
+
+
+def _given(setting: bool | None, otherwise: bool) -> bool:  # noqa: FBT001 - two values of one kind
+    return otherwise if setting is None else setting
