@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, Valid
 
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import home_dir
+from ohsandbox.tools.flags import ToolFlags
 
 if TYPE_CHECKING:
     from ohsandbox.llm import LLMConfig
@@ -30,6 +31,9 @@ _MODEL_KEYS = (
     "max_output_tokens",
     "top_k",
     "top_p",
+    "native_tool_calling",
+    "vision",
+    "prompt_cache",
 )
 
 
@@ -50,12 +54,18 @@ class Settings(BaseModel):
     max_output_tokens: int | None = Field(default=None, gt=0)
     top_k: int | None = Field(default=None, gt=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
+    native_tool_calling: bool | None = None
+    vision: bool | None = None
+    prompt_cache: bool | None = None
+    """What the model can do; None finds out (see `LLMConfig`)."""
 
     image: str = DEFAULT_IMAGE
     network: Literal["none", "open"] = "none"
     ca_bundle: str | None = None
     """A PEM file on the host whose certificates the sandbox trusts as well."""
     mcp: dict[str, Any] = Field(default_factory=dict)
+    tools: ToolFlags = Field(default_factory=ToolFlags)
+    """Which tools an agent has that is not given any: {"enable_browsing": true, ...}."""
 
     max_iterations: int = Field(default=500, gt=0)
     max_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -164,8 +174,16 @@ def _first_fault(error: ValidationError, settings: type[BaseModel]) -> str:
     fault = error.errors(include_input=False, include_url=False)[0]
     key = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        return f"unknown key {key!r}. Known keys: {', '.join(settings.model_fields)}."
+        return f"unknown key {key!r}. Known keys: {', '.join(_siblings(settings, fault['loc']))}."
     return f"key {key!r} is wrong: {fault['msg']}. Correct it."
+
+
+def _siblings(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The keys that are known where the unknown one stands."""
+    for part in location[:-1]:
+        inner = model.model_fields[str(part)].annotation
+        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else model
+    return list(model.model_fields)
 
 
 def _mode_warnings(file: Path) -> tuple[str, ...]:

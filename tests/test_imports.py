@@ -34,8 +34,12 @@ FORBIDDEN = {
     ("llm", "schema"),
     ("runtime", "events"),
     ("tool", "llm"),
+    ("tool", "events"),
+    ("tools", "llm"),
+    ("tools", "events"),
+    ("tools", "conversation"),
 }
-"""Down, and forbidden all the same: llm takes dicts, runtime knows no event, tool knows no model."""
+"""Down, and forbidden all the same: llm takes dicts, runtime knows no event, a tool no model, event or conversation."""
 SLOW = ("litellm", "fastmcp", "docker")
 
 

@@ -7,11 +7,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from ohsandbox import CLIRuntime, Conversation
 from ohsandbox.settings import Settings
+from ohsandbox.tool import unregister_tool
+from tests.fakes import FakeModel, answer, call, results_of
 
 README = Path(__file__).parents[1] / "README.md"
 IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
@@ -60,6 +63,22 @@ def test_the_first_lines_of_python_print_what_the_first_screen_says() -> None:
 def test_the_other_blocks_of_python_run(number: int) -> None:
     ended = _run([sys.executable, "-c", _texts("python")[number]])
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_tool_of_your_own_takes_twenty_lines_and_an_agent_can_call_it(tmp_path: Path) -> None:
+    [text] = [text for text in _texts("python") if "register_tool" in text]
+    assert len([line for line in text.splitlines() if line.strip()]) <= 20
+    names: dict[str, Any] = {}
+    exec(text, names)
+    (tmp_path / "three.txt").write_text("1\n2\n3\n")
+    model = FakeModel(answer("", call("count_lines", {"path": "three.txt"})))
+    with CLIRuntime(tmp_path, bubblewrap=False, quiet=True) as runtime:
+        conversation = Conversation(names["agent"].with_llm(model), runtime, tmp_path / "conversations")
+        with conversation:
+            conversation.run("How long is it?")
+            [result] = results_of(conversation)
+    unregister_tool("count_lines")
+    assert json.loads(result["output"]) == {"lines": 3}
 
 
 @pytest.mark.docker

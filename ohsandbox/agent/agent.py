@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
 from ohsandbox.agent.calls import MessageAction, response_to_actions
+from ohsandbox.agent.condenser import SummarizingCondenser
 from ohsandbox.agent.execution import Step, StepOutcome, run_calls
 from ohsandbox.agent.history import EMPTY_ANSWER, History
 from ohsandbox.agent.prompt import read_workspace_instructions, render_system_prompt
 from ohsandbox.errors import UsageError
 from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
-from ohsandbox.tools import DEFAULT_TOOLS
+from ohsandbox.tools import ToolFlags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ohsandbox.agent.condenser import Condenser
     from ohsandbox.events import EventBody
     from ohsandbox.llm import ChatModel, ChatResponse
     from ohsandbox.llm.events import OnEvent
     from ohsandbox.state import ConversationState
 
+Entry = str | Tool | ToolDefinition[Any, Any]
 ToolsMap = dict[str, ToolDefinition[Any, Any]]
 
 MAX_EMPTY_RETRIES = 3
@@ -33,35 +37,66 @@ NUDGE = (
 )
 
 
+def _chosen(switches: Mapping[str, bool]) -> tuple[Entry, ...]:
+    return (
+        ToolFlags()
+        .switched(
+            on=[name for name, on in switches.items() if on], off=[name for name, on in switches.items() if not on]
+        )
+        .names()
+    )
+
+
 class Agent:
     """A model, its tools and its prompt. Holds no conversation: one agent may serve several at a time."""
 
     def __init__(
         self,
         llm: ChatModel | None = None,
-        tools: Sequence[str | Tool | ToolDefinition[Any, Any]] | None = None,
+        tools: Sequence[Entry] | None = None,
         microagents: Sequence[str] | None = None,
         system_prompt: str | None = None,
         system_prompt_extensions: Sequence[str] | None = None,
+        *,
+        condenser: Condenser | None = None,
+        **switches: bool,
     ) -> None:
         """Put an agent together; nothing is loaded yet.
 
         Args:
             llm: the model; None lets the conversation open the one that the settings name.
-            tools: registered names, specs, or definitions; None is `DEFAULT_TOOLS`.
+            tools: registered names, specs, or definitions; None is those that the switches leave on.
             microagents: knowledge put at the end of the prompt.
             system_prompt: takes the place of ours, as it is.
             system_prompt_extensions: paragraphs put after the prompt.
+            condenser: shortens what the model is shown when it has become too long; None summarises.
+            switches: `enable_browsing=True`, `enable_jupyter=False`, ...: the fields of `ToolFlags`.
+
+        Raises:
+            UsageError: a switch is none of them, or both tools and switches are given.
         """
+        if tools is not None and switches:
+            raise UsageError(
+                f"Agent(tools=[...]) names its tools, so {', '.join(switches)} say nothing."
+            )
         self.llm = llm
-        self.tools = tuple(DEFAULT_TOOLS if tools is None else tools)
+        self.tools = _chosen(switches) if tools is None else tuple(tools)
+        self.condenser = condenser or SummarizingCondenser()
         self.microagents = tuple(microagents or ())
         self.system_prompt = system_prompt
         self.system_prompt_extensions = tuple(system_prompt_extensions or ())
 
+    def with_tools(self, tools: Sequence[Entry]) -> Agent:
+        """The same agent with other tools."""
+        agent = copy.copy(self)
+        agent.tools = tuple(tools)
+        return agent
+
     def with_llm(self, llm: ChatModel) -> Agent:
         """The same agent on another model."""
-        return Agent(llm, self.tools, self.microagents, self.system_prompt, self.system_prompt_extensions)
+        agent = copy.copy(self)
+        agent.llm = llm
+        return agent
 
     def initialize(self, state: ConversationState) -> ToolsMap:
         """The tools, made for the conversation, by name.

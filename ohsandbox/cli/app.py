@@ -101,6 +101,13 @@ def run(
     runtime: RuntimeName = None,
     ca_bundle: CaBundle = None,
     max_iterations: Annotated[int | None, typer.Option(min=1, help="Requests to the model in one run.")] = None,
+    enable: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOOLS", help="Give the agent these, too (browsing, delegation, web_read, ...)."),
+    ] = None,
+    disable: Annotated[
+        list[str] | None, typer.Option(metavar="TOOLS", help="Leave these out (cmd, editor, jupyter, search, ...).")
+    ] = None,
     debug: Debug = False,  # noqa: ARG001 - eager
 ) -> int:
     """Give an agent a task, and watch it work in a sandbox."""
@@ -126,6 +133,8 @@ def run(
         autoresume=autoresume,
         tool_choice=tool_choice,
         max_iterations=max_iterations,
+        enable=tuple(enable or ()),
+        disable=tuple(disable or ()),
     )
     return run_task(what, where)
 
@@ -196,6 +205,19 @@ def gc(
     from ohsandbox.cli.sandboxes import collect
 
     return collect(dry_run=dry_run, kept=kept)
+
+
+@app.command()
+def tools(
+    name: Annotated[str | None, typer.Argument(help="Only this one, with its description and schema.")] = None,
+    *,
+    as_json: AsJson = False,
+    debug: Debug = False,  # noqa: ARG001 - eager
+) -> int:
+    """List the tools that an agent can have."""
+    from ohsandbox.cli.tools import list_tools, show_tool
+
+    return list_tools(as_json=as_json) if name is None else show_tool(name, as_json=as_json)
 
 
 @app.command()

@@ -22,6 +22,7 @@ from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
 from ohsandbox.settings import Settings
+from ohsandbox.tools.flags import ToolFlags
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +47,8 @@ class RunOptions:
     autoresume: bool = False
     tool_choice: str = "auto"
     max_iterations: int | None = None
+    enable: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
 
 
 def run_task(what: RunOptions, where: SandboxOptions) -> int:
@@ -82,8 +85,9 @@ def work(
     conversation_id = new_id()
     with contextlib.ExitStack() as stack:
         runtime = _enter_sandbox(stack, view, settings, where, conversation_id, person=person_present(no_tui=no_tui))
+        tools = None if settings.tools == ToolFlags() else settings.tools.names()
         conversation = Conversation(
-            Agent(model), runtime, conversation_id=conversation_id, settings=settings, tool_choice=tool_choice
+            Agent(model, tools), runtime, conversation_id=conversation_id, settings=settings, tool_choice=tool_choice
         )
         session = Session(conversation, view, echo=task is not None or not sys.stdin.isatty())
         stack.callback(session.close)
@@ -117,7 +121,7 @@ def _settings(what: RunOptions) -> Settings:
     )
     for warning in settings.warnings:
         _warn(warning)
-    return settings
+    return settings.with_flags(tools=settings.tools.switched(on=what.enable, off=what.disable))
 
 
 def _warn(text: str) -> None:

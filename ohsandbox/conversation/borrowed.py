@@ -73,6 +73,10 @@ class BorrowedRuntime(Runtime):
         self._forget()
         return notice
 
+    def ran_out_of_memory(self) -> bool:
+        """Since this was last asked, by the lender or here: the sandbox has one count of it."""
+        return self._lender.ran_out_of_memory()
+
     def _loss(self) -> SandboxUnavailable | None:
         return self._lender._loss()  # noqa: SLF001 - a runtime asks its like
 

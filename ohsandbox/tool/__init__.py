@@ -4,10 +4,12 @@ from ohsandbox.tool.annotations import ToolAnnotations
 from ohsandbox.tool.arguments import SecurityRisk, take_security_risk
 from ohsandbox.tool.definition import ToolBase, ToolDefinition
 from ohsandbox.tool.executor import ToolExecutor
+from ohsandbox.tool.plugins import Origin, Plugins
 from ohsandbox.tool.registry import (
     Tool,
     ToolRegistry,
     list_registered_tools,
+    origin_of_tool,
     register_tool,
     resolve_tool,
     unregister_tool,
@@ -15,6 +17,8 @@ from ohsandbox.tool.registry import (
 from ohsandbox.tool.text import cut_middle
 
 __all__ = [
+    "Origin",
+    "Plugins",
     "SecurityRisk",
     "Tool",
     "ToolAnnotations",
@@ -24,6 +28,7 @@ __all__ = [
     "ToolRegistry",
     "cut_middle",
     "list_registered_tools",
+    "origin_of_tool",
     "register_tool",
     "resolve_tool",
     "take_security_risk",

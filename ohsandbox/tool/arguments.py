@@ -10,25 +10,37 @@ from pydantic import ValidationError
 from ohsandbox.errors import ToolArgumentsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pydantic_core import ErrorDetails
 
     from ohsandbox.schema import Action
 
-SecurityRisk = Literal["LOW", "MEDIUM", "HIGH"]
+SecurityRisk = Literal["LOW", "MEDIUM", "HIGH", "UNKNOWN"]
+"""UNKNOWN is what is recorded where the model said nothing; it may say so itself, and is not offered it."""
+
+OFFERED_RISKS: tuple[SecurityRisk, ...] = ("LOW", "MEDIUM", "HIGH")
 
 SECURITY_RISK = "security_risk"
 
 SECURITY_RISK_SCHEMA: dict[str, Any] = {
     "type": "string",
-    "enum": list(get_args(SecurityRisk)),
+    "enum": list(OFFERED_RISKS),
     "description": "How much harm this call could do. LOW: reads, or changes only files of the task. MEDIUM: changes "
     "the sandbox beyond the task (installs, services). HIGH: deletes what cannot be had back, or sends data out.",
 }
 
 MAX_QUOTED_CHARS = 200
 """Of a wrong value this much is quoted back: enough to recognise, short in the context."""
+
+MAX_DEPTH = 100
+"""Lists and objects within each other; pydantic and the log write no more than some 200 of them."""
+
+MAX_FAULTS = 5
+"""So many are told at once: the rest often come of them."""
+
+MAX_NAMED = 50
+"""So many allowed arguments are named in a message."""
 
 _JSON_TYPES = frozenset({"list_type", "tuple_type", "dict_type", "model_type", "set_type"})
 
@@ -43,13 +55,14 @@ def parse_action(tool: str, action_type: type[ActionT], arguments: Mapping[str, 
     Raises:
         ToolArgumentsError: an argument is missing, unknown or wrong; names it, what was given and what is allowed.
     """
-    _refuse_lone_surrogates(tool, arguments)
+    _refuse_what_cannot_be_kept(tool, arguments)
     try:
         return action_type.model_validate(dict(arguments))
     except ValidationError as error:
         decoded = _decoded_json(arguments, error)
         if decoded is None:
             raise ToolArgumentsError(_explain(tool, action_type, error)) from None
+    _refuse_what_cannot_be_kept(tool, decoded)
     try:
         return action_type.model_validate(decoded)
     except ValidationError as error:
@@ -60,7 +73,7 @@ def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[st
     """The arguments without `security_risk`, and the risk; lower case counts, absent and null are None.
 
     Raises:
-        ToolArgumentsError: it is none of LOW, MEDIUM, HIGH.
+        ToolArgumentsError: it is none of LOW, MEDIUM, HIGH, UNKNOWN.
     """
     rest = dict(arguments)
     given = rest.pop(SECURITY_RISK, None)
@@ -70,18 +83,33 @@ def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[st
     if risk not in get_args(SecurityRisk):
         raise ToolArgumentsError(
             f"Invalid value for argument 'security_risk' in tool call {tool}: {_quoted(given)}. "
-            "Allowed are: LOW, MEDIUM, HIGH."
+            f"Allowed are: {', '.join(OFFERED_RISKS)}."
         )
     return rest, cast("SecurityRisk", risk)
 
 
-def _refuse_lone_surrogates(tool: str, arguments: Mapping[str, Any]) -> None:
+def _refuse_what_cannot_be_kept(tool: str, arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
-        if isinstance(value, str) and not _is_encodable(value):
-            raise ToolArgumentsError(
-                f"Invalid value for argument {name!r} in tool call {tool}: it holds a lone surrogate, "
-                "which is no character. Send the text without it."
-            )
+        fault = _fault_in([name, value])
+        if fault:
+            raise ToolArgumentsError(f"Invalid value for argument {_quoted(name)} in tool call {tool}: {fault}")
+
+
+def _fault_in(values: list[Any]) -> str:
+    """Level by level: what nests past the interpreter's own bound is found, too."""
+    for _ in range(MAX_DEPTH):
+        if not all(_is_encodable(text) for text in values if isinstance(text, str)):
+            return "it holds a lone surrogate, which is no character. Send the text without it."
+        values = [part for value in values for part in _parts(value)]
+        if not values:
+            return ""
+    return f"it nests more than {MAX_DEPTH} lists and objects. Send it in another form, as a text or a file."
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return (*value.keys(), *value.values())
+    return value if isinstance(value, list) else ()
 
 
 def _is_encodable(text: str) -> bool:
@@ -106,13 +134,18 @@ def _decoded_json(arguments: Mapping[str, Any], error: ValidationError) -> dict[
 
 
 def _explain(tool: str, action_type: type[Action], error: ValidationError) -> str:
-    faults = error.errors(include_url=False)
-    allowed = ", ".join(action_type.model_fields) or "none"
-    return " ".join(_explain_one(tool, fault) for fault in faults[:5]) + f" Allowed arguments are: {allowed}."
+    faults = " ".join(_explain_one(tool, fault) for fault in error.errors(include_url=False)[:MAX_FAULTS])
+    return f"{faults} Allowed arguments are: {_names(action_type)}."
+
+
+def _names(action_type: type[Action]) -> str:
+    names = [field.alias or name for name, field in action_type.model_fields.items()]
+    more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more or "none"
 
 
 def _explain_one(tool: str, fault: ErrorDetails) -> str:
-    name = ".".join(str(part) for part in fault["loc"])
+    name = ".".join(str(part) for part in fault["loc"])[:MAX_QUOTED_CHARS]
     if fault["type"] == "missing":
         return f'Missing required argument "{name}" in tool call {tool}.'
     if fault["type"] == "extra_forbidden":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self
@@ -10,12 +11,15 @@ from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.schema import Observation
 from ohsandbox.tool.arguments import SECURITY_RISK, parse_action, take_security_risk
 from ohsandbox.tool.executor import ActionT, ObservationT, ToolExecutor
-from ohsandbox.tool.schema import plain_schema, with_security_risk
+from ohsandbox.tool.schema import with_security_risk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ohsandbox.tool.annotations import ToolAnnotations
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolBase(ABC, Generic[ActionT, ObservationT]):
@@ -47,6 +51,11 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
     """None is a tool that can be described and not called."""
     aliases: tuple[str, ...] = ()
     """Other names a model may call it by; they are not offered."""
+
+    def __post_init__(self) -> None:
+        """Check the name here, where it says whose it is: a provider refuses every request with a wrong one in it."""
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(f"A tool cannot be named {self.name!r}. Use 1 to 64 letters, digits, _ and -.")
 
     @classmethod
     def create(cls, *args: Any, **kwargs: Any) -> Sequence[ToolDefinition[Any, Any]]:  # noqa: ARG003 - a signature
@@ -95,6 +104,11 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return type(self)(**{**fields, "executor": executor})
 
+    def interrupt(self) -> None:
+        """End what its executor runs now; from any thread."""
+        if self.executor is not None:
+            self.executor.interrupt()
+
     def close(self) -> None:
         """Let go of what the executor holds. Twice is fine."""
         if self.executor is not None:
@@ -112,14 +126,14 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
         tool: dict[str, Any] = {
             "name": self.name,
             "description": self.description,
-            "inputSchema": plain_schema(self.action_type),
+            "inputSchema": self.action_type.to_mcp_schema(),
         }
         if self.observation_type is not None:
-            tool["outputSchema"] = plain_schema(self.observation_type)
+            tool["outputSchema"] = self.observation_type.to_mcp_schema()
         if self.annotations is not None:
             tool["annotations"] = self.annotations.model_dump(exclude_none=True)
         return tool
 
     def _parameters(self) -> dict[str, Any]:
-        schema = plain_schema(self.action_type)
+        schema = self.action_type.to_mcp_schema()
         return schema if self.is_read_only else with_security_risk(schema)

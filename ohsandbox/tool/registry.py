@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.tool.definition import ToolBase, ToolDefinition
+from ohsandbox.tool.plugins import Origin, Plugins
 
 if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 AnyTool = ToolDefinition[Any, Any]
 ToolFactory = Callable[..., AnyTool | Sequence[AnyTool]]
 Registrable = AnyTool | type[ToolBase[Any, Any]] | ToolFactory
+
+OWN = "ohsandbox"
 
 
 class Tool(BaseModel):
@@ -30,11 +33,16 @@ class Tool(BaseModel):
 
 
 class ToolRegistry:
-    """Tools by name: instances as they are, classes through `create`, factories by call. Thread-safe."""
+    """Tools by name: instances as they are, classes through `create`, factories by call. Thread-safe.
 
-    def __init__(self) -> None:
+    A name that is not registered is looked for among the plugins; one that is registered cannot be theirs.
+    """
+
+    def __init__(self, plugins: Plugins | None = None) -> None:
+        """Without plugins there is only what is registered."""
         self._entries: dict[str, Registrable] = {}
         self._guard = threading.Lock()
+        self._plugins = plugins
 
     def register(self, name: str, tool: Registrable) -> None:
         """Give the tool a name; a second registration replaces the first.
@@ -44,16 +52,7 @@ class ToolRegistry:
         """
         if not name.strip():
             raise UsageError(f"A tool's name cannot be {name!r}. Name it with letters, digits and _.")
-        if isinstance(tool, ToolDefinition) and tool.executor is None:
-            raise UsageError(f"Tool {name!r} has no executor. Give it one: ToolDefinition(..., executor=...).")
-        if isinstance(tool, type) and not issubclass(tool, ToolBase):
-            raise UsageError(
-                f"Class {tool.__name__!r} is no ToolDefinition. Register a subclass, or a factory function."
-            )
-        if not isinstance(tool, ToolDefinition | type) and not callable(tool):
-            raise UsageError(
-                f"Tool {name!r} is a {type(tool).__name__}. Register a ToolDefinition, its class or a factory."
-            )
+        check_kind(name, tool)
         with self._guard:
             self._entries[name] = tool
 
@@ -63,20 +62,28 @@ class ToolRegistry:
             self._entries.pop(name, None)
 
     def names(self, pattern: str = "*") -> list[str]:
-        """The registered names that match the shell pattern, sorted."""
+        """The names that match the shell pattern, sorted: the registered ones, and those of plugins that load."""
         with self._guard:
-            return sorted(fnmatch.filter(self._entries, pattern))
+            registered = set(self._entries)
+        offered = self._plugins.names() if self._plugins is not None else []
+        loaded = {name for name in fnmatch.filter(offered, pattern) if name not in registered and self._loads(name)}
+        return sorted(loaded.union(fnmatch.filter(registered, pattern)))
+
+    def origin(self, name: str) -> Origin:
+        """Where the tool of that name comes from.
+
+        Raises:
+            UsageError: there is none.
+        """
+        return self._find(name)[1]
 
     def resolve(self, spec: Tool, conv_state: ConversationState) -> list[AnyTool]:
         """The tools that spec stands for, made for the conversation.
 
         Raises:
-            UsageError: the name is not registered, or params do not fit.
+            UsageError: the name is not registered, or params do not fit, or a plugin's tool takes a registered name.
         """
-        with self._guard:
-            entry = self._entries.get(spec.name)
-        if entry is None:
-            raise UsageError(f"Tool {spec.name!r} is not registered. Registered are: {', '.join(self.names())}.")
+        entry, origin = self._find(spec.name)
         if isinstance(entry, ToolDefinition):
             if spec.params:
                 raise UsageError(
@@ -84,21 +91,77 @@ class ToolRegistry:
                 )
             return [entry]
         made = _make(spec, entry, conv_state)
-        tools = [made] if isinstance(made, ToolDefinition) else list(made)
+        tools = list(made) if isinstance(made, Sequence) else [made]
         if not all(isinstance(tool, ToolDefinition) for tool in tools):
             raise UsageError(f"Tool {spec.name!r} made something that is no ToolDefinition.")
+        self._refuse_shadows(spec.name, tools, origin)
         return tools
+
+    def _find(self, name: str) -> tuple[Registrable, Origin]:
+        with self._guard:
+            entry = self._entries.get(name)
+        if entry is not None:
+            return entry, _origin_of(entry)
+        plugin = self._plugins.get(name) if self._plugins is not None else None
+        if plugin is None:
+            raise UsageError(f"Tool {name!r} is not registered. Registered are: {', '.join(self.names())}.")
+        if plugin.fault:
+            raise UsageError(f"Tool {name!r} cannot be used: {plugin.fault} Mend or remove {plugin.origin.name}.")
+        return plugin.tool, plugin.origin
+
+    def _loads(self, name: str) -> bool:
+        plugin = self._plugins.get(name) if self._plugins is not None else None
+        return plugin is not None and not plugin.fault
+
+    def _refuse_shadows(self, name: str, tools: Sequence[AnyTool], origin: Origin) -> None:
+        """What a plugin makes must not be called like a registered tool, whatever its entry point is called."""
+        with self._guard:
+            names = () if name in self._entries else [one for tool in tools for one in (tool.name, *tool.aliases)]
+            taken = next((one for one in names if one in self._entries), None)
+        if taken is not None:
+            raise UsageError(
+                f"Tool {name!r} of {origin.name} calls itself {taken!r}, which is another tool's name. Do not use it."
+            )
+
+
+def check_kind(name: str, tool: Any) -> None:
+    """Refuse what cannot be a tool.
+
+    Raises:
+        UsageError: it is no instance that can run, no subclass and no factory.
+    """
+    if isinstance(tool, ToolDefinition) and tool.executor is None:
+        raise UsageError(f"Tool {name!r} has no executor. Give it one: ToolDefinition(..., executor=...).")
+    if isinstance(tool, type) and not issubclass(tool, ToolBase):
+        raise UsageError(f"Class {tool.__name__!r} is no ToolDefinition. Register a subclass, or a factory function.")
+    if not isinstance(tool, ToolDefinition | type) and not callable(tool):
+        raise UsageError(
+            f"Tool {name!r} is a {type(tool).__name__}. Register a ToolDefinition, its class or a factory."
+        )
+
+
+def _origin_of(entry: Registrable) -> Origin:
+    made_in = type(entry.executor) if isinstance(entry, ToolDefinition) else entry
+    module = getattr(made_in, "__module__", None) or "unknown"
+    if module.partition(".")[0] != OWN:
+        return Origin(module)
+    from ohsandbox import __version__  # noqa: PLC0415 - the package's own name, once it is loaded
+
+    return Origin(OWN, __version__)
 
 
 def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | ToolFactory, conv_state: ConversationState) -> Any:
     factory: Callable[..., Any] = entry.create if isinstance(entry, type) else entry  # type: ignore[attr-defined]
     try:
         return factory(**spec.params, conv_state=conv_state)
-    except TypeError as error:
-        raise UsageError(f"Tool {spec.name!r} cannot be made with params {spec.params!r}: {error}.") from error
+    except OhsandboxError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise UsageError(f"Tool {spec.name!r} cannot be made with params {spec.params!r}: {reason}.") from error
 
 
-_registry = ToolRegistry()
+_registry = ToolRegistry(Plugins(check=check_kind))
 
 
 def register_tool(name: str, tool: Registrable) -> None:
@@ -117,5 +180,14 @@ def resolve_tool(spec: Tool, conv_state: ConversationState) -> list[AnyTool]:
 
 
 def list_registered_tools(pattern: str = "*") -> list[str]:
-    """The registered names that match the shell pattern, sorted."""
+    """The names that match the shell pattern, sorted; those of installed plugins are among them."""
     return _registry.names(pattern)
+
+
+def origin_of_tool(name: str) -> Origin:
+    """Where the tool of that name comes from, by the process's registry.
+
+    Raises:
+        UsageError: there is none.
+    """
+    return _registry.origin(name)

@@ -4,13 +4,25 @@ from typing import Any
 
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import ToolDefinition, register_tool
+from ohsandbox.tools.browser import BrowseInteractiveAction, BrowserTool
+from ohsandbox.tools.delegate import AgentDelegateAction, DelegateTool
+from ohsandbox.tools.delegate_to_browsing_agent import DelegateToBrowsingAgentTool
+from ohsandbox.tools.edit_file import EditFileAction, EditFileTool
 from ohsandbox.tools.execute_bash import CmdRunAction, ExecuteBashTool
+from ohsandbox.tools.execute_ipython_cell import ExecuteIPythonCellTool, IPythonRunCellAction
+from ohsandbox.tools.file_editor import FileEditAction, FileEditorTool
 from ohsandbox.tools.file_read import FileReadAction, FileReadTool
 from ohsandbox.tools.file_write import FileWriteAction, FileWriteTool
 from ohsandbox.tools.finish import AgentFinishAction, make_finish_tool
+from ohsandbox.tools.flags import ToolFlags
+from ohsandbox.tools.glob import GlobAction, GlobTool
+from ohsandbox.tools.grep import GrepAction, GrepTool
+from ohsandbox.tools.request_condensation import CondensationRequestAction, RequestCondensationTool
+from ohsandbox.tools.task_tracker import TaskTrackerTool, TaskTrackingAction
 from ohsandbox.tools.think import AgentThinkAction, make_think_tool
+from ohsandbox.tools.web_read import WebReadAction, WebReadTool
 
-DEFAULT_TOOLS = ("execute_bash", "file_read", "file_write", "think", "finish")
+DEFAULT_TOOLS = ToolFlags().names()
 """What an agent has when nothing is said."""
 
 
@@ -24,21 +36,55 @@ def _finish(*, conv_state: ConversationState) -> ToolDefinition[Any, Any]:  # no
 
 for _name in ("execute_bash", "terminal", "BashTool"):
     register_tool(_name, ExecuteBashTool)
+for _name in ("file_editor", "str_replace_editor"):
+    register_tool(_name, FileEditorTool)
 register_tool("file_read", FileReadTool)
 register_tool("file_write", FileWriteTool)
+register_tool("glob", GlobTool)
+register_tool("grep", GrepTool)
+register_tool("execute_ipython_cell", ExecuteIPythonCellTool)
+register_tool("edit_file", EditFileTool)
+register_tool("web_read", WebReadTool)
+register_tool("browser", BrowserTool)
+register_tool("delegate_to_browsing_agent", DelegateToBrowsingAgentTool)
+register_tool("delegate", DelegateTool)
+register_tool("task_tracker", TaskTrackerTool)
+register_tool("request_condensation", RequestCondensationTool)
 register_tool("think", _think)
 register_tool("finish", _finish)
 
 __all__ = [
     "DEFAULT_TOOLS",
+    "AgentDelegateAction",
     "AgentFinishAction",
     "AgentThinkAction",
+    "BrowseInteractiveAction",
+    "BrowserTool",
     "CmdRunAction",
+    "CondensationRequestAction",
+    "DelegateToBrowsingAgentTool",
+    "DelegateTool",
+    "EditFileAction",
+    "EditFileTool",
     "ExecuteBashTool",
+    "ExecuteIPythonCellTool",
+    "FileEditAction",
+    "FileEditorTool",
     "FileReadAction",
     "FileReadTool",
     "FileWriteAction",
     "FileWriteTool",
+    "GlobAction",
+    "GlobTool",
+    "GrepAction",
+    "GrepTool",
+    "IPythonRunCellAction",
+    "RequestCondensationTool",
+    "TaskTrackerTool",
+    "TaskTrackingAction",
+    "ToolFlags",
+    "WebReadAction",
+    "WebReadTool",
     "make_finish_tool",
     "make_think_tool",
 ]

@@ -9,14 +9,24 @@ from ohsandbox.agent.calls import find_tool, parse_arguments
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError, UsageError
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool
-from ohsandbox.tools import AgentThinkAction, make_think_tool
+from ohsandbox.tools import DEFAULT_TOOLS, AgentThinkAction, make_think_tool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call
 
 STATE = ConversationState(conversation_id="c", runtime=RecordingRuntime())
 
 
 def test_agent_has_the_default_tools() -> None:
-    assert list(Agent().initialize(STATE)) == ["execute_bash", "file_read", "file_write", "think", "finish"]
+    assert tuple(Agent().initialize(STATE)) == DEFAULT_TOOLS
+
+
+def test_families_of_tools_are_switched() -> None:
+    switched = [*Agent(enable_browsing=True, enable_jupyter=False, enable_cmd=False).initialize(STATE)]
+    assert {"browser", "delegate_to_browsing_agent"} <= {*switched}
+    assert not {"execute_bash", "execute_ipython_cell"} & {*switched}
+    with pytest.raises(UsageError, match="no tools 'enable_magic'"):
+        Agent(enable_magic=True)
+    with pytest.raises(UsageError, match="enable_cmd say nothing"):
+        Agent(tools=["think"], enable_cmd=True)
 
 
 def test_tools_may_be_names_specs_and_definitions() -> None:
@@ -92,7 +102,7 @@ def test_name_that_providers_refuse_is_stored_in_a_form_they_take() -> None:
 def test_tool_is_found_by_alias() -> None:
     tools_map = Agent().initialize(STATE)
     assert find_tool(tools_map, "terminal").name == "execute_bash"
-    with pytest.raises(UnknownToolError, match=r"Unknown tool: nope\. Tools you can call: execute_bash, file_read"):
+    with pytest.raises(UnknownToolError, match=r"Unknown tool: nope\. Tools you can call: execute_bash, "):
         find_tool(tools_map, "nope")
 
 

@@ -84,7 +84,7 @@ def test_wrong_argument_is_named_with_what_was_given_and_what_is_allowed(argumen
     assert len(str(caught.value)) < 800
 
 
-@pytest.mark.parametrize(("given", "risk"), [("LOW", "LOW"), ("high", "HIGH"), (None, None)])
+@pytest.mark.parametrize(("given", "risk"), [("LOW", "LOW"), ("high", "HIGH"), ("UNKNOWN", "UNKNOWN"), (None, None)])
 def test_security_risk_is_taken_out(given: Any, risk: Any) -> None:
     assert take_security_risk("pour", {"cups": 1, "security_risk": given}) == ({"cups": 1}, risk)
 
@@ -104,6 +104,34 @@ def test_security_risk_is_offered_unless_the_tool_only_reads() -> None:
     assert offered(None)
     assert offered(ToolAnnotations())
     assert not offered(ToolAnnotations(readOnlyHint=True))
+
+
+def test_security_risk_is_the_first_argument_and_has_three_levels() -> None:
+    properties = pour().to_openai_tool()["function"]["parameters"]["properties"]
+    assert list(properties)[:2] == ["security_risk", "cups"]
+    assert properties["security_risk"]["enum"] == ["LOW", "MEDIUM", "HIGH"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "tea.pot", "x" * 65, "tea\n"])
+def test_name_that_providers_refuse_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be named"):
+        pour(name=name)
+
+
+def test_interrupt_and_close_reach_the_executor() -> None:
+    heard: list[str] = []
+
+    class Slow(Pour):
+        def interrupt(self) -> None:
+            heard.append("interrupt")
+
+        def close(self) -> None:
+            heard.append("close")
+
+    for tool in (pour(executor=Slow()), pour(executor=Pour()), pour()):
+        tool.interrupt()
+        tool.close()
+    assert heard == ["interrupt", "close"]
 
 
 def test_tool_with_a_security_risk_of_its_own_keeps_it() -> None:

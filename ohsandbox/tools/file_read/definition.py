@@ -20,20 +20,21 @@ MAX_READ_CHARS = 30_000
 """The same as a command's output: about 8,000 tokens."""
 
 MAX_READ_BYTES = 16 * 1024 * 1024
-"""A text file past this is data; `grep`, `head` and `sed` look into it without moving it to the host."""
+"""Of a file past this the lines are found in the sandbox, without moving it to the host."""
 
 DESCRIPTION = f"""\
 Read a text file in the sandbox and return its text exactly as it is, without line numbers.
 
 `path` (required) is absolute, or relative to the sandbox's working directory. `view_range` is `[first, last]`, lines
 counted from 1, both included, `-1` for the last line. At most {MAX_READ_CHARS} characters are returned; what was left
-out is stated. Binary files and files over {MAX_READ_BYTES // 1024 // 1024} MiB are refused: use execute_bash."""
+out is stated. UTF-8, UTF-16 and what a file declares is decoded; any other byte is returned as \ufffd. Binary files are
+refused: use execute_bash."""
 
 
 class FileReadAction(Action):
     """A file to read."""
 
-    path: str = Field(min_length=1, description="The file.")
+    path: str = Field(min_length=1, max_length=4096, description="The file.")
     view_range: tuple[int, ...] | None = Field(
         default=None, min_length=2, max_length=2, description="[first, last] line, from 1; -1 is the last."
     )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
-from ohsandbox.errors import ToolError
+from ohsandbox.errors import SandboxFileError, ToolError
 from ohsandbox.schema import TextObservation
 from ohsandbox.tool import ToolExecutor
+from ohsandbox.tools.file_editor.lines import count_lines, line_start
+from ohsandbox.tools.file_editor.part import read_part
+from ohsandbox.tools.file_editor.text import NotTextError, decode
 from ohsandbox.tools.file_read.definition import MAX_READ_BYTES, MAX_READ_CHARS, FileReadAction
 
 if TYPE_CHECKING:
@@ -23,34 +27,62 @@ class FileReadExecutor(ToolExecutor[FileReadAction, TextObservation]):
         """Read the file, or the lines asked for.
 
         Raises:
-            SandboxFileError: it cannot be read, or is over MAX_READ_BYTES.
+            SandboxFileError: it cannot be read.
             ToolError: it is binary, or has no such lines.
             SandboxUnavailable: the sandbox is gone.
         """
-        data = self._runtime.read_bytes(action.path, limit_bytes=MAX_READ_BYTES)
-        if b"\0" in data:
-            raise ToolError(
-                f"File {action.path!r} is binary ({len(data)} bytes). Look into it with execute_bash: xxd, file."
-            )
-        text = data.decode("utf-8", "replace")
-        if action.view_range is None:
-            return TextObservation(text=_bounded(text, first_line=1))
-        first, last = action.view_range
-        lines = text.splitlines(keepends=True)
-        if first > max(1, len(lines)):
-            raise ToolError(f"File {action.path!r} has {len(lines)} lines; view_range starts at {first}. Start lower.")
-        wanted = lines[first - 1 : None if last == -1 else last]
-        return TextObservation(text=_bounded("".join(wanted), first_line=first))
+        first = action.view_range[0] if action.view_range else 1
+        try:
+            data = self._runtime.read_bytes(action.path, limit_bytes=MAX_READ_BYTES)
+        except SandboxFileError as error:
+            if error.errno != errno.EFBIG:
+                raise
+            part = read_part(self._runtime, action.path, action.view_range)
+            left_out = f"the rest of the lines, in a file of {part.size_bytes} bytes, is"
+            return TextObservation(text=_bounded(part.text, first_line=first, left_out=left_out))
+        text = _selected(action, _decoded(data, action.path))
+        return TextObservation(text=_bounded(text, first_line=first))
 
 
-def _bounded(text: str, *, first_line: int) -> str:
-    """The text, or as many whole lines as MAX_READ_CHARS holds and a line that says how to read on."""
+def _decoded(data: bytes, path: str) -> str:
+    """The text, with a byte order mark of UTF-8, as it is a part of it; a guess at the encoding is not made."""
+    try:
+        document = decode(data)
+    except NotTextError as error:
+        raise ToolError(f"File {path!r} is {error}. Look into it with execute_bash: file, xxd | head.") from None
+    if document.guessed or document.encoding == "utf-8":
+        return data.decode("utf-8", "replace")
+    return document.text
+
+
+def _selected(action: FileReadAction, text: str) -> str:
+    if action.view_range is None:
+        return text
+    first, last = action.view_range
+    count = count_lines(text)
+    if first > max(1, count):
+        raise ToolError(f"File {action.path!r} has {count} lines; view_range starts at {first}. Start lower.")
+    start = line_start(text, first)
+    return text[start:] if last == -1 else text[start : start + line_start(text[start:], last - first + 2)]
+
+
+def _bounded(text: str, *, first_line: int, left_out: str | None = None) -> str:
+    """The text, or as many whole lines as MAX_READ_CHARS holds and a line that says how to read on.
+
+    Left_out says what is left out where the text's own length is not all of it.
+    """
     if len(text) <= MAX_READ_CHARS:
         return text
     kept = text[:MAX_READ_CHARS]
     kept = kept[: kept.rfind("\n") + 1] or kept
-    next_line = first_line + kept.count("\n")
+    following = first_line + kept.count("\n")
+    left_out = left_out or f"{len(text) - len(kept)} of {len(text)} characters"
+    if not kept.endswith("\n"):
+        return (
+            f"{kept}\n[... {left_out} left out here, in the middle of line {first_line}: read on in it with "
+            f"execute_bash: sed -n {first_line}p FILE | cut -c {MAX_READ_CHARS + 1}-{2 * MAX_READ_CHARS} ...]"
+        )
     return (
-        f"{kept}[... {len(text) - len(kept)} of {len(text)} characters left out here; "
-        f"they begin in line {next_line}: read on with view_range [{next_line}, -1] ...]"
+        f"{kept}[... {left_out} left out here; "
+        f"they begin in line {following}: read on with view_range [{following}, -1] ...]"
     )

@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 TOOL_NAME = "file_write"
 
 DESCRIPTION = """\
-Write a whole text file in the sandbox and return how many bytes it holds. What was there before is replaced.
+Write a whole text file in the sandbox, at once, and return how many bytes it holds. What was there before is replaced.
 
 `path` (required) is absolute, or relative to the sandbox's working directory; missing directories are made.
 `content` (required) is the file's text, written as UTF-8 exactly as given: end it with a newline where the file
-should have one."""
+should have one. Mode and owner of an existing file stay; where it is hard-linked, its other names keep the old text. To
+change a part of a file, edit it rather than write it anew."""
 
 
 class FileWriteAction(Action):
     """A file to write."""
 
-    path: str = Field(min_length=1, description="The file.")
+    path: str = Field(min_length=1, max_length=4096, description="The file.")
     content: str = Field(description="Its whole text.")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, model_validator
 
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import ToolAnnotations, ToolDefinition
@@ -19,6 +21,12 @@ class AgentFinishAction(Action):
     """The end of the task."""
 
     message: str = Field(description="What the user should know.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _absent_is_empty(cls, given: Any) -> Any:
+        """Asked for, and not insisted on: a call without it is clear enough."""
+        return {"message": "", **given} if isinstance(given, dict) else given
 
     @property
     def final_thought(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, model_validator
 
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import ToolAnnotations, ToolDefinition
@@ -18,6 +20,12 @@ class AgentThinkAction(Action):
     """A thought to keep."""
 
     thought: str = Field(description="The thought.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _absent_is_empty(cls, given: Any) -> Any:
+        """Asked for, and not insisted on: a call without it is clear enough."""
+        return {"thought": "", **given} if isinstance(given, dict) else given
 
 
 ThinkTool = ToolDefinition[AgentThinkAction, TextObservation]

@@ -1,19 +1,46 @@
-"""`Action` and `Observation`: what goes into a tool and what comes out."""
+"""`Schema` and what it is the root of: `Action`, what goes into a tool, and `Observation`, what comes out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 - pydantic reads annotations at run time
+from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads annotations at run time
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 from rich.text import Text
 
-from ohsandbox.content import Content, ImageContent, TextContent
+from ohsandbox.content import Content, TextContent
+from ohsandbox.schema.plain import plain_schema
 
 
 class Schema(BaseModel):
     """Root of both: frozen, and closed to unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def from_mcp_schema(cls, name: str, json_schema: Mapping[str, Any] | bool) -> type[Self]:  # noqa: FBT001 - a schema
+        """A subclass whose fields are the properties of a JSON Schema (draft 4 to 2020-12), as MCP servers send them.
+
+        Checked are types, enum, const, limits, patterns, formats' base type, nested objects and arrays, references
+        within the schema, anyOf, oneOf (as anyOf) and allOf. What cannot be checked, or is malformed, lets any value
+        pass; so does what is beyond the bounds of `schema.bounded`. Nothing is ever fetched. A property whose name
+        cannot be an attribute has another attribute and keeps its name in `model_validate` and `to_arguments`.
+        The same schema gives the same class while it is among the 128 asked for last.
+
+        Never raises: any JSON value serves, however malformed or large.
+        """
+        from ohsandbox.schema.build import model_from_json  # noqa: PLC0415 - only tools of others need it
+
+        return model_from_json(cls, name, json_schema)
+
+    @classmethod
+    def to_mcp_schema(cls) -> dict[str, Any]:
+        """The JSON Schema, without references and titles. Shared by all callers: not to be changed."""
+        return plain_schema(cls)
+
+    def to_arguments(self) -> dict[str, Any]:
+        """The fields that were given, and no others, by the names they were given by."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
 
 
 class Action(Schema):
@@ -23,7 +50,7 @@ class Action(Schema):
     def visualize(self) -> Text:
         """The action for a person's eyes: one line an argument."""
         text = Text()
-        for name, value in self.model_dump(exclude_defaults=True).items():
+        for name, value in self.model_dump(by_alias=True, exclude_defaults=True).items():
             text.append(f"{name}: ", style="bold")
             text.append(f"{value}\n")
         text.rstrip()
@@ -83,16 +110,3 @@ class ErrorObservation(Observation):
 def text_of(observation: Observation) -> str:
     """All text parts of an observation, joined."""
     return "\n".join(part.text for part in observation.to_llm_content if isinstance(part, TextContent))
-
-
-__all__ = [
-    "Action",
-    "Content",
-    "ErrorObservation",
-    "ImageContent",
-    "Observation",
-    "Schema",
-    "TextContent",
-    "TextObservation",
-    "text_of",
-]

@@ -1,0 +1,264 @@
+"""Beside the conversation: a question to its model, and sub-agents, which are conversations of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox import events
+from ohsandbox.conversation.borrowed import BorrowedRuntime
+from ohsandbox.conversation.sub_agent import sub_agent
+from ohsandbox.errors import LimitReachedError, SandboxUnavailable, ToolError, UsageError
+from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
+from ohsandbox.persistence import LOG_NAME, make_private_dir
+from ohsandbox.tool import cut_middle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.agent import Agent
+    from ohsandbox.conversation.conversation import Conversation
+    from ohsandbox.conversation.limits import Limits
+    from ohsandbox.conversation.trail import Trail
+    from ohsandbox.llm.events import LLMEvent, OnEvent
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.state import Delegation
+
+MAX_DEPTH = 2
+"""An agent's agents may have agents, where they are given the tool; deeper, nobody sees any more who does what."""
+
+MAX_SUB_AGENTS = 50
+"""Of one conversation; more is a model that delegates instead of working."""
+
+MAX_ANSWER_CHARS = 30_000
+"""The same as a command's output: about 8,000 tokens. The whole answer stands in the trail."""
+
+MAX_LAST_WORDS_CHARS = 2_000
+
+DIRECTORY = "agents"
+"""In the conversation's directory: one directory a sub-agent, each with its own log."""
+
+_LOOK_EVERY_S = 0.5
+"""How often a waiting parent looks whether it was stopped; `interrupt` ends the wait sooner."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent:
+    """A conversation, as those who work beside it need it."""
+
+    agent: Agent
+    runtime: Runtime
+    trail: Trail
+    user_id: str | None
+    depth: int
+    """How many agents stand above it."""
+    canceled: threading.Event
+    """Set while it is being stopped."""
+    budget: Callable[[], Limits]
+    """What is left of its limits; raises LimitReachedError where nothing is."""
+
+    def remaining(self) -> Limits:
+        """What is left of its limits.
+
+        Raises:
+            ToolError: nothing. The call is answered so, and then the conversation's own next request ends it.
+        """
+        try:
+            return self.budget()
+        except LimitReachedError as error:
+            raise ToolError(f"{error} Nothing was done.") from error
+
+
+class SideQuestion:
+    """One question to the model, outside the history; satisfies `AskModel`. What it costs is in a notice event."""
+
+    def __init__(self, parent: Parent, *, hear: OnEvent) -> None:
+        """Hear is told of retries and warnings, not of the answer's text, which is no word of the agent's."""
+        self._parent = parent
+        self._hear = hear
+
+    def __call__(self, prompt: str, *, system: str = "") -> str:
+        """The answer's text; "" where the model said nothing.
+
+        Raises:
+            ModelError: there is no answer to be had, or the conversation was stopped.
+            ToolError: no more requests may be made.
+        """
+        from ohsandbox.llm import ModelCanceledError  # noqa: PLC0415 - only a run needs the model's package
+
+        llm = self._parent.agent.llm
+        if llm is None:
+            raise UsageError("The agent has no model. Give it one, or name one in the settings.")
+        self._parent.remaining()
+        if self._parent.canceled.is_set():
+            raise ModelCanceledError(f"Model {llm.name!r} was not asked: the conversation was stopped.")
+        messages = [{"role": "system", "content": system}] if system else []
+        response = llm.send([*messages, {"role": "user", "content": prompt}], on_event=self._pass_on)
+        message = "A tool asked the model a question of its own."
+        facts = {"requests": 1, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
+        self._parent.trail.emit(events.notice(code="SideQuestion", message=message, **facts))
+        return response.message.content
+
+    def _pass_on(self, event: LLMEvent) -> None:
+        if event.type != "delta":
+            self._hear(event)
+
+
+class SubAgents:
+    """The sub-agents of one conversation; satisfies `Delegate`.
+
+    Each works in the parent's sandbox with shells of its own, within what is left of the parent's limits; what it used
+    is told in a notice event, so that it counts for the parent. Its log lies in `agents/` of the parent's directory.
+    """
+
+    def __init__(self, parent: Parent, *, converse: Callable[..., Conversation]) -> None:
+        """Nothing is made yet. converse is the class `Conversation`, or what makes one as it does."""
+        self._parent = parent
+        self._converse = converse
+        self._guard = threading.Lock()
+        self._working: set[Conversation] = set()
+
+    def __call__(self, delegation: Delegation) -> str:
+        """Have a task done and wait for the answer.
+
+        Raises:
+            ToolError: there is none: a limit, a failure, a tool that cannot be given, stopped.
+            SandboxUnavailable: the sandbox is gone.
+        """
+        parent = self._parent
+        agent = sub_agent(parent.agent, delegation.tools, may_delegate=parent.depth + 1 < MAX_DEPTH)
+        limits = _narrowed(parent.remaining(), delegation.max_iterations)
+        runtime = BorrowedRuntime(parent.runtime)
+        child = self._converse(
+            agent,
+            runtime,
+            parent.trail.directory / DIRECTORY,
+            conversation_id=self._new_id(delegation.name),
+            user_id=parent.user_id,
+            limits=limits,
+            depth=parent.depth + 1,
+        )
+        account = _Account(str(child.directory / LOG_NAME))
+        child.register_callback(account.take_in)
+        parent.trail.emit(
+            events.notice(code="AgentStarted", message=f"Sub-agent {child.id!r} began.", trail=account.trail)
+        )
+        try:
+            with self._at_work(child):
+                status = self._outcome(child, delegation.task)
+        finally:
+            child.close()
+            runtime.close()
+            parent.trail.emit(account.ended(child.id))
+        return account.answer_of(child, status)
+
+    def interrupt(self) -> None:
+        """Cancel those that work, without waiting; from any thread. Call it before the model's `cancel`."""
+        with self._guard:
+            working = list(self._working)
+        for child in working:
+            child.stop(timeout_s=0)
+
+    def _outcome(self, child: Conversation, task: str) -> ConversationStatus:
+        child.send_message(task)
+        while (status := child.wait(_LOOK_EVERY_S)) is ConversationStatus.RUNNING:
+            if self._parent.canceled.is_set():
+                child.stop(timeout_s=0)
+        child.wait()
+        return status
+
+    @contextlib.contextmanager
+    def _at_work(self, child: Conversation) -> Iterator[None]:
+        with self._guard:
+            self._working.add(child)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._working.discard(child)
+
+    def _new_id(self, name: str) -> str:
+        """The next id that no sub-agent of this conversation has had, also before a resume; its directory exists."""
+        directory = self._parent.trail.directory / DIRECTORY
+        with self._guard:
+            make_private_dir(directory)
+            names = [path.name for path in directory.iterdir()]
+            if len(names) >= MAX_SUB_AGENTS:
+                raise ToolError(
+                    f"This conversation has had {len(names)} sub-agents, and more than {MAX_SUB_AGENTS} are not made. "
+                    "Do the rest yourself."
+                )
+            numbers = [int(last) for last in (name.rpartition("-")[2] for name in names) if last.isdecimal()]
+            new = f"{name}-{max(numbers, default=0) + 1}"
+            make_private_dir(directory / new)
+        return new
+
+
+class _Account:
+    """What a sub-agent said and used, by its events."""
+
+    def __init__(self, trail: str) -> None:
+        self.trail = trail
+        self._answer: str | None = None
+        self._last_words = ""
+        self._requests = 0
+        self._usage: dict[str, int] = {}
+        self._cost_usd = 0.0
+
+    def take_in(self, event: SDKEvent) -> None:
+        """The next event."""
+        data = event.data
+        usage = data.get("usage") or {}
+        self._requests += data.get("requests", 1 if usage else 0)
+        for name, value in usage.items():
+            self._usage[name] = self._usage.get(name, 0) + value
+        self._cost_usd += data.get("cost_usd") or 0.0
+        self._last_words = data.get("thought") or self._last_words
+        if event.type == "assistant_message":
+            self._answer = self._last_words = data["content"]
+        elif event.type == "tool_result" and data["name"] == "finish" and data["result"]["status"] == "ok":
+            self._answer = str(data["result"]["output"])
+
+    def ended(self, name: str) -> EventBody:
+        """The event that counts for the parent."""
+        return events.notice(
+            code="AgentEnded",
+            message=f"Sub-agent {name!r} ended after {self._requests} requests to the model.",
+            trail=self.trail,
+            requests=self._requests,
+            usage=self._usage,
+            cost_usd=self._cost_usd,
+        )
+
+    def answer_of(self, child: Conversation, status: ConversationStatus) -> str:
+        """The answer, and where the trail is.
+
+        Raises:
+            ToolError: there is none.
+            SandboxUnavailable: that is why.
+        """
+        if isinstance(child.error, SandboxUnavailable):
+            raise child.error
+        done = status in {ConversationStatus.FINISHED, ConversationStatus.IDLE}
+        if done and self._answer is not None and self._answer.strip():
+            answer = cut_middle(self._answer, limit_chars=MAX_ANSWER_CHARS)
+            return f"{answer}\n[Sub-agent {child.id!r}, {self._requests} requests; its trail: {self.trail}]"
+        if child.error is not None:
+            reason = " ".join(str(child.error).split()) or type(child.error).__name__
+        elif status is ConversationStatus.CANCELED:
+            reason = "It was stopped."
+        else:
+            reason = "It ended without a word."
+        words = cut_middle(self._last_words.strip(), limit_chars=MAX_LAST_WORDS_CHARS)
+        said = f" It had said last: {words!r}." if words else ""
+        raise ToolError(f"Sub-agent {child.id!r} came to no answer. {reason}{said} Its trail: {self.trail}")
+
+
+def _narrowed(limits: Limits, max_iterations: int | None) -> Limits:
+    """The limits, with no more iterations than asked for."""
+    if max_iterations is None:
+        return limits
+    fewest: Any = min(max_iterations, limits.max_iterations or max_iterations)
+    return limits.model_copy(update={"max_iterations": fewest})

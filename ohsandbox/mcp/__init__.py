@@ -1,0 +1,71 @@
+"""MCP servers as sources of tools; stdio servers run inside the sandbox. Importing this loads no fastmcp."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.mcp.config import MCPConfig, ServerConfig, Timeouts
+from ohsandbox.mcp.definition import MCPAction, MCPToolAction, MCPToolDefinition, MCPToolExecutor
+from ohsandbox.mcp.errors import (
+    MCPConfigError,
+    MCPConnectionError,
+    MCPError,
+    MCPProtocolError,
+    MCPRefusedError,
+    MCPServerGoneError,
+    MCPTimeoutError,
+    MCPToolWithheldError,
+)
+from ohsandbox.mcp.observation import MCPToolObservation
+from ohsandbox.mcp.pins import Pins
+from ohsandbox.mcp.server import MCPEvent, ServerState, ServerStatus
+from ohsandbox.mcp.servers import MCPServers
+from ohsandbox.mcp.tools import create_mcp_tools, read_mcp_config
+
+if TYPE_CHECKING:
+    from ohsandbox.mcp.client import MCPClient
+    from ohsandbox.mcp.process import Command
+    from ohsandbox.mcp.transport import SandboxTransport
+
+os.environ.setdefault(
+    "FASTMCP_ENV_FILE", os.devnull
+)  # else fastmcp takes settings from `.env` of the directory at hand
+
+_SLOW = {"MCPClient": "client", "SandboxTransport": "transport", "Command": "process"}
+
+__all__ = [
+    "Command",
+    "MCPAction",
+    "MCPClient",
+    "MCPConfig",
+    "MCPConfigError",
+    "MCPConnectionError",
+    "MCPError",
+    "MCPEvent",
+    "MCPProtocolError",
+    "MCPRefusedError",
+    "MCPServerGoneError",
+    "MCPServers",
+    "MCPTimeoutError",
+    "MCPToolAction",
+    "MCPToolDefinition",
+    "MCPToolExecutor",
+    "MCPToolObservation",
+    "MCPToolWithheldError",
+    "Pins",
+    "SandboxTransport",
+    "ServerConfig",
+    "ServerState",
+    "ServerStatus",
+    "Timeouts",
+    "create_mcp_tools",
+    "read_mcp_config",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SLOW:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_SLOW[name]}"), name)

@@ -1,0 +1,317 @@
+"""`MCPClient`: FastMCP's client with a bridge for synchronous callers, bounded times and errors of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from fastmcp import Client
+from fastmcp.client.transports import ClientTransport
+from fastmcp.client.transports.base import TransportOptions
+from mcp import MCPError as SdkError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    METHOD_NOT_FOUND,
+    REQUEST_TIMEOUT,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    CallToolResult,
+    Implementation,
+    PaginatedRequestParams,
+    ServerNotification,
+    Tool,
+    ToolListChangedNotification,
+)
+from pydantic import ValidationError
+
+from ohsandbox.errors import OhsandboxError
+from ohsandbox.mcp.config import Timeouts
+from ohsandbox.mcp.errors import (
+    MCPConnectionError,
+    MCPError,
+    MCPProtocolError,
+    MCPRefusedError,
+    MCPServerGoneError,
+    MCPTimeoutError,
+)
+from ohsandbox.mcp.loop import background_loop, detach
+from ohsandbox.mcp.text import one_line
+from ohsandbox.mcp.transport import GuardedSession, SandboxTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from fastmcp.client.logging import LogMessage
+    from fastmcp.client.progress import ProgressHandler
+
+T = TypeVar("T")
+
+MAX_PAGES = 64
+"""Of `tools/list`; a server's tools beyond the limit of `definition.MAX_TOOLS` are not offered anyway."""
+
+MAX_SAID_CHARS = 2000
+"""Of a server's own error message."""
+
+INITIALIZE = "initialize"
+
+MARGIN_S = 10.0
+"""What a synchronous caller waits longer than the protocol's own timeout, which cancels properly."""
+
+CLOSE_S = 8.0
+"""Two seconds of grace, the kill and a look at what is left; three times that on a busy machine."""
+
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # else a server's rubbish is printed by `lastResort`
+
+
+class MCPClient(Client[ClientTransport]):
+    """A client of one server. Usable as `async with`, and as `with` by code that knows no event loop.
+
+    Everything runs on the process's one background loop; the synchronous methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        transport: Any,
+        *,
+        server: str = "mcp",
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - an immutable tuple
+        on_tools_changed: Callable[[], None] | None = None,
+        on_log: Callable[[str], None] | None = None,
+    ) -> None:
+        """Prepare; nothing is started.
+
+        Args:
+            transport: a FastMCP transport, or anything that FastMCP makes one of.
+            server: the name for messages.
+            timeouts: of the protocol's phases.
+            on_tools_changed: called on the loop when the server says that its tools changed.
+            on_log: called on the loop with each log line of the server, made printable.
+        """
+        self.server = server
+        self.timeouts = timeouts
+        self._on_tools_changed = on_tools_changed
+        self._on_log = on_log
+        super().__init__(
+            transport,
+            name=server,
+            mode="legacy",  # initialize: every server knows it, and list_changed comes unasked
+            init_timeout=0,
+            auto_initialize=False,
+            log_handler=self._take_log,
+            message_handler=self._take_message,
+            client_info=Implementation(name="ohsandbox", version=version("ohsandbox")),
+        )
+        self._transport_options = TransportOptions(session_class=GuardedSession)
+        self._disconnect_timeout = CLOSE_S
+        self._listed: tuple[Tool, ...] = ()
+
+    # --- for synchronous callers --------------------------------------------------------------
+
+    def call_async_from_sync(
+        self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout: float | None = None
+    ) -> T:
+        """Run `fn(*args)` on the background loop and wait for its value; Ctrl-C cancels it there.
+
+        Raises:
+            MCPTimeoutError: it was not done after timeout seconds.
+        """
+        try:
+            return background_loop().call(fn, *args, timeout_s=timeout)
+        except MCPError:
+            raise
+        except TimeoutError:
+            raise self._late("answer", timeout or 0) from None
+
+    def connect(self) -> Self:
+        """Start or reach the server and initialize.
+
+        Raises:
+            MCPConnectionError, MCPServerGoneError, MCPTimeoutError, MCPProtocolError, MCPRefusedError: see `errors`.
+        """
+        self.call_async_from_sync(self.open, timeout=self.timeouts.initialize_s + 60 + MARGIN_S)
+        return self
+
+    def __enter__(self) -> Self:
+        return self.connect()
+
+    def __exit__(self, *_: object) -> None:
+        self.sync_close()
+
+    def sync_close(self) -> None:
+        """End the connection, and the server with its children where it was started for it. Twice is fine."""
+        background_loop().call(self.shut, timeout_s=2 * CLOSE_S + MARGIN_S)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What the server listed last."""
+        return self._listed
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    # --- on the loop --------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect and initialize.
+
+        Raises:
+            MCPError: as `connect`.
+        """
+        try:
+            await self._open()
+        except Exception as error:
+            told = await self._explained(error, doing=INITIALIZE, seconds=self.timeouts.initialize_s)
+            await self.shut()
+            raise told from error
+        except BaseException:
+            await asyncio.shield(detach(self.shut()))
+            raise
+
+    async def _open(self) -> None:
+        await self.__aenter__()  # type: ignore[no-untyped-call]
+        async with asyncio.timeout(self.timeouts.initialize_s):
+            await self._await_with_session_monitoring(self._agree())
+
+    async def _agree(self) -> None:
+        try:
+            await self._negotiate(0)
+        except SdkError as error:
+            if error.code not in (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION):
+                raise
+            self.mode = "auto"  # a server of the protocol without `initialize` (2026-07-28)
+            await self._negotiate(0)
+
+    @property
+    def is_over(self) -> bool:
+        """The connection has ended, or is not open."""
+        if isinstance(self.transport, SandboxTransport):
+            return self.transport.process is None or self.transport.process.is_over
+        return not self.is_connected()
+
+    async def how_it_ended(self) -> str:
+        """A sentence or more."""
+        ended = await self.transport.epitaph() if isinstance(self.transport, SandboxTransport) else None
+        return f"MCP server {self.server!r} ended while nothing was asked of it. {ended or ''}".rstrip()
+
+    async def shut(self) -> None:
+        """Close, whoever else has it open. How the connection failed before is no news here."""
+        with contextlib.suppress(Exception):
+            await self.close()  # type: ignore[no-untyped-call]
+
+    async def fetch_tools(self) -> tuple[Tool, ...]:
+        """All pages of `tools/list`.
+
+        Raises:
+            MCPError: as `connect`.
+        """
+        seconds = self.timeouts.list_s
+        try:
+            async with asyncio.timeout(seconds):
+                self._listed = tuple([tool async for tool in self._pages()])
+        except Exception as error:
+            raise await self._explained(error, doing="list its tools", seconds=seconds) from error
+        return self._listed
+
+    async def _pages(self) -> Any:
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
+            page = await self._await_with_session_monitoring(self.session.list_tools(params=params))
+            for tool in page.tools:
+                yield tool
+            if page.next_cursor is None or page.next_cursor == cursor:
+                return
+            cursor = page.next_cursor
+
+    async def call(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        timeout_s: float | None = None,
+        on_progress: ProgressHandler | None = None,
+    ) -> CallToolResult:
+        """Call a tool; a result with `is_error` is a result. When the time runs out the server is told to stop.
+
+        Raises:
+            MCPError: as `connect`.
+        """
+        seconds = timeout_s or self.timeouts.call_s
+        try:
+            calling = self.session.call_tool(tool, arguments, seconds, on_progress)
+            if isinstance(self.transport, SandboxTransport):  # its end ends every call, so none needs a watch task
+                return await calling
+            return await self._await_with_session_monitoring(calling)
+        except Exception as error:
+            raise await self._explained(error, doing=f"answer the call of {tool!r}", seconds=seconds) from error
+
+    # --- what the server says unasked -----------------------------------------------------------
+
+    async def _take_message(self, message: ServerNotification | Exception) -> None:
+        if isinstance(message, ToolListChangedNotification) and self._on_tools_changed is not None:
+            self._on_tools_changed()
+
+    async def _take_log(self, message: LogMessage) -> None:
+        if self._on_log is not None:
+            self._on_log(one_line(f"{message.level}: {message.data}", limit_chars=MAX_SAID_CHARS))
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    def _late(self, doing: str, seconds: float) -> MCPTimeoutError:
+        return MCPTimeoutError(
+            f"MCP server {self.server!r} did not {doing} within {seconds:g} s. Try something smaller, "
+            "or have its `timeout` raised."
+        )
+
+    async def _explained(self, error: Exception, *, doing: str, seconds: float) -> OhsandboxError:  # noqa: PLR0911 - one a kind
+        """The error in our words."""
+        cause = _cause(error)
+        if isinstance(cause, OhsandboxError):
+            return self._named(cause)
+        if isinstance(cause, TimeoutError) or (isinstance(cause, SdkError) and cause.code == REQUEST_TIMEOUT):
+            return self._late(doing, seconds)
+        ended = await self.transport.epitaph() if isinstance(self.transport, SandboxTransport) else None
+        if ended is not None:
+            when = "while it started" if doing == INITIALIZE else f"before it could {doing}"
+            return MCPServerGoneError(f"MCP server {self.server!r} ended {when}. {ended}")
+        if isinstance(cause, SdkError) and cause.code == CONNECTION_CLOSED and str(cause) == "Connection closed":
+            return self._unreachable(doing)
+        said = one_line(str(cause) or type(cause).__name__, limit_chars=MAX_SAID_CHARS)
+        if isinstance(cause, SdkError):
+            text = f"MCP server {self.server!r} did not {doing}: {said} (code {cause.code})."
+            return MCPRefusedError(text, code=cause.code)
+        if isinstance(cause, ValidationError):
+            fault = cause.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in fault["loc"])
+            return MCPProtocolError(
+                f"MCP server {self.server!r} did not {doing} in the protocol's form: {where}: {fault['msg']}."
+            )
+        return MCPConnectionError(f"MCP server {self.server!r} did not {doing}: {said}.")
+
+    def _unreachable(self, doing: str) -> MCPServerGoneError:
+        trouble = one_line(getattr(self.transport, "trouble", ""), limit_chars=MAX_SAID_CHARS)
+        why = trouble or "The connection was closed"
+        return MCPServerGoneError(f"MCP server {self.server!r} did not {doing}: {why.rstrip('.')}.")
+
+    def _named(self, error: OhsandboxError) -> OhsandboxError:
+        """An error of the transport with the server's name before it; a sandbox that is gone stays what it is."""
+        if isinstance(error, MCPConnectionError):
+            return MCPConnectionError(f"MCP server {self.server!r} did not start. {error}")
+        return error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What lies below FastMCP's and anyio's wrapping."""
+    seen: set[int] = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        elif isinstance(error, RuntimeError) and error.__cause__ is not None:
+            error = error.__cause__
+    return error

@@ -1,0 +1,310 @@
+"""Which MCP servers there are: FastMCP's `{"mcpServers": {...}}`, read strictly and resolved server by server."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ohsandbox.mcp.errors import MCPConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_CONFIG_BYTES = 1_000_000
+"""A configuration is written by hand; what is larger is the wrong file."""
+
+MIN_MASKED_CHARS = 8
+"""A shorter value is found by chance in ordinary text."""
+
+_SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_ACCEPTED = {"progressEnabled", "description", "icon", "autoApprove", "alwaysAllow", "keep_alive"}
+"""Keys of other programs' files without a meaning here; they are taken and do nothing."""
+
+_PRD_FORMS = {"sse_servers": "sse", "shttp_servers": "http", "stdio_servers": None}
+
+
+INITIALIZE_S = 30.0
+"""For a server to come up; one that is downloaded first needs a longer `timeout`."""
+LIST_S = 15.0
+CALL_S = 180.0
+"""The longest that one tool call may take."""
+
+
+class Timeouts(NamedTuple):
+    """Seconds that a server has for each phase."""
+
+    initialize_s: float = INITIALIZE_S
+    list_s: float = LIST_S
+    call_s: float = CALL_S
+
+
+class ServerConfig(BaseModel):
+    """One server. Either `command`, which is started, or `url`, which is connected to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: str | None = Field(default=None, min_length=1)
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables for the server alone; `${VAR}` and `${VAR:-default}` are resolved on the host."""
+    cwd: str | None = None
+    """In the sandbox, relative to its working directory."""
+    user: str | None = None
+    """As whom it runs in the sandbox; another user than the agent's keeps each from the other's processes."""
+    url: str | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    transport: Literal["stdio", "http", "streamable-http", "sse"] | None = None
+    timeout: float | None = Field(default=None, gt=0, le=86_400)
+    """Seconds for a call, and for the start when that is more than 30."""
+    where: Literal["sandbox", "host"] | None = None
+    """None: a command in the sandbox, a url from the host. `host` starts a command on this machine, as you."""
+    include: tuple[str, ...] = ("*",)
+    """Shell patterns of tool names; only these are offered."""
+    exclude: tuple[str, ...] = ()
+    disabled: bool = False
+
+    @field_validator("env", "headers")
+    @classmethod
+    def _names_can_be_set(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if "\0" in text or "\n" in text or "\r" in text:
+                raise ValueError(f"the value of {name!r} holds a line break or NUL")
+        return value
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> ServerConfig:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("give either `command` or `url`")
+        if self.command is None:
+            _check_url(self)
+            return self
+        if self.transport not in (None, "stdio"):
+            raise ValueError(f"`transport` is {self.transport!r}, which goes with `url`, not with `command`")
+        if self.headers:
+            raise ValueError("`headers` go with `url`, not with `command`")
+        if wrong := [name for name in self.env if not _ENV_NAME.fullmatch(name)]:
+            raise ValueError(f"`env` has {wrong[0]!r}, which is no variable name")
+        return self
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """The standard ones, or as `timeout` says."""
+        return Timeouts(max(self.timeout or 0, INITIALIZE_S), LIST_S, self.timeout or CALL_S)
+
+    @property
+    def runs_in(self) -> Literal["sandbox", "host"]:
+        """Where it is started, or connected from."""
+        return self.where or ("host" if self.command is None else "sandbox")
+
+    def offers(self, tool: str) -> bool:
+        """Whether include and exclude let the tool through."""
+        return any(fnmatch.fnmatchcase(tool, pattern) for pattern in self.include) and not any(
+            fnmatch.fnmatchcase(tool, pattern) for pattern in self.exclude
+        )
+
+
+class Resolved(NamedTuple):
+    """A server with its variables filled in; the values are for the server alone and in no log."""
+
+    config: ServerConfig
+    secrets: dict[str, str]
+    """Variable to value, of those that came from the host and are long enough to be found again in an output."""
+
+    def masked(self, text: str) -> str:
+        """Text with the values replaced by their variables' names."""
+        for name, value in sorted(self.secrets.items(), key=lambda pair: -len(pair[1])):
+            text = text.replace(value, f"[value of {name}]")
+        return text
+
+
+class MCPConfig(BaseModel):
+    """All servers, by name, in the order of the file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    servers: dict[str, ServerConfig] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    """What a person should read once: servers on the host."""
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> MCPConfig:
+        """From a dict in one of the two forms: `{"mcpServers": {name: {...}}}`, or the lists of `mcp.*_servers`.
+
+        Raises:
+            MCPConfigError: naming the server and the key.
+        """
+        entries = _entries(raw)
+        servers = {name: _server(name, entry) for name, entry in entries.items()}
+        on_host = [
+            f"MCP server {name!r} runs on this machine, outside the sandbox, with your rights."
+            for name, server in servers.items()
+            if server.where == "host" and server.command is not None and not server.disabled
+        ]
+        return cls(servers=servers, warnings=tuple(on_host))
+
+    @classmethod
+    def load(cls, path: Path | str) -> MCPConfig:
+        """From a JSON file.
+
+        Raises:
+            MCPConfigError: it cannot be read, is no JSON, or `parse` refuses it; names the file.
+        """
+        try:
+            with Path(path).expanduser().open("rb") as file:
+                data = file.read(MAX_CONFIG_BYTES + 1)
+        except OSError as error:
+            raise MCPConfigError(f"MCP configuration {str(path)!r} cannot be read: {error.strerror}.") from None
+        if len(data) > MAX_CONFIG_BYTES:
+            raise MCPConfigError(f"MCP configuration {str(path)!r} is over {MAX_CONFIG_BYTES} bytes.")
+        try:
+            raw = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
+        except (ValueError, RecursionError) as error:
+            raise MCPConfigError(f"MCP configuration {str(path)!r} is no JSON: {error or 'nested too deep'}.") from None
+        if not isinstance(raw, dict):
+            raise MCPConfigError(f"MCP configuration {str(path)!r} is no JSON object with `mcpServers`.")
+        try:
+            return cls.parse(raw)
+        except MCPConfigError as error:
+            raise MCPConfigError(f"{path}: {error}") from None
+
+
+def resolve(name: str, server: ServerConfig, variables: Mapping[str, str]) -> Resolved:
+    """The server with `${VAR}` of its `env`, `headers` and `url` replaced; what a value holds is not replaced again.
+
+    Raises:
+        MCPConfigError: a variable is not there and has no default; names it, never a value.
+    """
+    used: dict[str, str] = {}
+
+    def fill(text: str, key: str) -> str:
+        def value(found: re.Match[str]) -> str:
+            variable, default = found[1], found[2]
+            if variable in variables:
+                used[variable] = variables[variable]
+            elif default is None:
+                raise MCPConfigError(
+                    f"MCP server {name!r} needs variable {variable} for `{key}`, and it is not set. "
+                    f"Set it, or write ${{{variable}:-default}}."
+                )
+            return variables.get(variable, default)
+
+        return _VARIABLE.sub(value, text)
+
+    changed: dict[str, Any] = {
+        "env": {key: fill(text, f"env.{key}") for key, text in server.env.items()},
+        "headers": {key: fill(text, f"headers.{key}") for key, text in server.headers.items()},
+        "url": None if server.url is None else fill(server.url, "url"),
+    }
+    secrets = {key: text for key, text in used.items() if len(text) >= MIN_MASKED_CHARS}
+    try:
+        return Resolved(ServerConfig.model_validate(server.model_dump() | changed), secrets)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False)
+        text = Resolved(server, used).masked(faults[0]["msg"])
+        raise MCPConfigError(f"MCP server {name!r}, with its variables filled in: {text}.") from None
+
+
+def _entries(raw: Mapping[str, Any]) -> dict[str, Any]:
+    if set(raw) == {"mcp"}:
+        raw = raw["mcp"]
+    if not isinstance(raw, dict):
+        _refuse("The MCP configuration is no object with `mcpServers`.")
+    if unknown := [key for key in raw if key != "mcpServers" and key not in _PRD_FORMS]:
+        _refuse(
+            f"Unknown key {unknown[0]!r} in the MCP configuration. Known are: mcpServers, or {', '.join(_PRD_FORMS)}."
+        )
+    servers = raw.get("mcpServers", {})
+    if not isinstance(servers, dict):
+        _refuse("`mcpServers` is no object of servers by name.")
+    entries = dict(servers)
+    for form, transport in _PRD_FORMS.items():
+        for name, entry in _listed(form, raw.get(form, []), transport):
+            if name in entries:
+                _refuse(f"Two MCP servers are named {name!r}. Give one another `name`.")
+            entries[name] = entry
+    return entries
+
+
+def _listed(form: str, listed: Any, transport: str | None) -> list[tuple[str, dict[str, Any]]]:
+    """The servers of one of the older lists: a url, or an object with `url` and `api_key`, or a command with `name`."""
+    if not isinstance(listed, list):
+        _refuse(f"`{form}` is no list of servers.")
+    found = []
+    for number, item in enumerate(listed, 1):
+        entry: Any = {"url": item} if isinstance(item, str) else item
+        if not isinstance(entry, dict):
+            _refuse(f"Entry {number} of `{form}` is neither a URL nor an object.")
+        entry = dict(entry)
+        name = str(entry.pop("name", f"{form.removesuffix('_servers')}{number}"))
+        if key := entry.pop("api_key", None):
+            entry["headers"] = {"Authorization": f"Bearer {key}"} | dict(entry.get("headers") or {})
+        if transport is not None:
+            entry.setdefault("transport", transport)
+        found.append((name, entry))
+    return found
+
+
+def _server(name: str, entry: Any) -> ServerConfig:
+    if not _SERVER_NAME.fullmatch(name):
+        _refuse(f"MCP server name {name!r} is not 1 to 40 letters, digits, `_`, `-` and `.`. Rename it.")
+    if not isinstance(entry, dict):
+        _refuse(f"MCP server {name!r} is no object.")
+    known = {key: value for key, value in entry.items() if key not in _ACCEPTED}
+    if "type" in known:  # another spelling of transport
+        known.setdefault("transport", known.pop("type"))
+    for key in ("include", "exclude", "args"):
+        if isinstance(known.get(key), list):
+            known[key] = tuple(known[key])
+    if "env" in known and isinstance(known["env"], dict):
+        known["env"] = {key: _plain(value) for key, value in known["env"].items()}
+    try:
+        return ServerConfig.model_validate(known)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            keys = ", ".join(ServerConfig.model_fields)
+            _refuse(f"MCP server {name!r} has the unknown key {where!r}. Known are: {keys}.")
+        message = fault["msg"].removeprefix("Value error, ")
+        _refuse(f"MCP server {name!r}: {f'`{where}`: ' if where else ''}{message}.")
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and booleans of a JSON file, as a shell would write them."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _check_url(server: ServerConfig) -> None:
+    url = server.url or ""
+    if not _VARIABLE.match(url) and not re.match(r"https?://[^\s/]+", url):
+        raise ValueError("`url` does not begin with http:// or https:// and a host")
+    if server.args or server.env or server.cwd or server.user:
+        raise ValueError("`args`, `env`, `cwd` and `user` go with `command`, not with `url`")
+    if server.where == "sandbox":
+        raise ValueError(
+            "`where` is 'sandbox', and a `url` is connected to from this machine. To go through the sandbox's network, "
+            "start a bridge there: `command`: 'npx', `args`: ['-y', 'mcp-remote', URL]"
+        )
+    if server.transport == "stdio":
+        raise ValueError("`transport` is 'stdio', which goes with `command`, not with `url`")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+    return made
+
+
+def _refuse(message: str) -> NoReturn:
+    raise MCPConfigError(message)

@@ -1,0 +1,126 @@
+"""`MCPToolDefinition`: a server's tool, beside the native ones in an agent's tools_map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import Field
+from rich.text import Text
+
+from ohsandbox.mcp.observation import MCPToolObservation
+from ohsandbox.schema import Action
+from ohsandbox.tool import ToolDefinition, ToolExecutor, take_security_risk
+from ohsandbox.tool.arguments import SECURITY_RISK, parse_action
+from ohsandbox.tool.schema import with_security_risk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ohsandbox.mcp.listed import ListedTool
+
+
+class MCPToolAction(Action):
+    """The arguments of one call, checked against the server's schema."""
+
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def visualize(self) -> Text:
+        """One line an argument, as of any other action."""
+        text = Text()
+        for name, value in self.arguments.items():
+            text.append(f"{name}: ", style="bold")
+            text.append(f"{value}\n")
+        text.rstrip()
+        return text
+
+
+class MCPAction(Action):
+    """A call by name, for `Runtime.call_tool_mcp`."""
+
+    name: str
+    """As the model calls the tool, or `server__tool`."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class Caller(Protocol):
+    """Reaches the servers."""
+
+    def call(self, server: str, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
+        """Call a tool by its server's name for it.
+
+        Raises:
+            MCPError: see `ohsandbox.mcp.errors`.
+        """
+
+    def close(self) -> None:
+        """End all servers; twice is fine."""
+
+
+class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
+    """Bound to one tool of one server."""
+
+    def __init__(self, caller: Caller, server: str, tool: str) -> None:
+        self._caller, self._server, self._tool = caller, server, tool
+
+    def __call__(self, action: MCPToolAction) -> MCPToolObservation:
+        """Call it.
+
+        Raises:
+            MCPError: there is no result; the message says why, and what happens next.
+            SandboxUnavailable: the sandbox is gone.
+        """
+        return self._caller.call(self._server, self._tool, action.arguments)
+
+    def close(self) -> None:
+        """End the servers, all of them: tools are closed together, when their conversation ends."""
+        self._caller.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
+    """A tool of an MCP server. What the server said of it is in `listed`."""
+
+    server: str
+    listed: ListedTool
+
+    @classmethod
+    def create(
+        cls, server: str, listed: ListedTool, caller: Caller, *, name: str, aliases: tuple[str, ...] = ()
+    ) -> list[MCPToolDefinition]:
+        """The tool under the name that the model knows it by."""
+        return [
+            cls(
+                name=name,
+                description=listed.description,
+                action_type=MCPToolAction,
+                observation_type=MCPToolObservation,
+                annotations=listed.annotations,
+                executor=MCPToolExecutor(caller, server, listed.name),
+                aliases=aliases,
+                server=server,
+                listed=listed,
+            )
+        ]
+
+    def action_from_arguments(self, arguments: Mapping[str, Any]) -> MCPToolAction:
+        """The action for a model's arguments, checked against the server's schema.
+
+        A `security_risk` that is not the server's own is checked and dropped.
+
+        Raises:
+            ToolArgumentsError: an argument is missing, unknown or wrong.
+        """
+        if SECURITY_RISK not in self.listed.schema["properties"]:
+            arguments, _ = take_security_risk(self.name, arguments)
+        checked = parse_action(self.name, self.listed.action_type, arguments)
+        return MCPToolAction(arguments=checked.to_arguments())
+
+    def to_mcp_tool(self) -> dict[str, Any]:
+        """The entry of an MCP `tools/list` answer."""
+        tool = {"name": self.name, "description": self.description, "inputSchema": self.listed.schema}
+        return {**tool, "annotations": self.listed.annotations.model_dump(exclude_none=True)}
+
+    def _parameters(self) -> dict[str, Any]:
+        return self.listed.schema if self.is_read_only else with_security_risk(self.listed.schema)

@@ -1,0 +1,86 @@
+"""One asyncio event loop in a background thread for all MCP clients of the process, and the bridge to it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+T = TypeVar("T")
+
+BLOCKING_CALLS = 32
+"""Opening and ending a process block a thread each; asyncio's own pool has six threads on two processors."""
+
+
+class BackgroundLoop:
+    """An event loop that runs until the process ends, in a daemon thread."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.SelectorEventLoop()
+        pool = concurrent.futures.ThreadPoolExecutor(BLOCKING_CALLS, thread_name_prefix="ohsandbox-mcp-call")
+        self.loop.set_default_executor(pool)
+        self._thread = threading.Thread(target=self._serve, name="ohsandbox-mcp", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def submit(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> concurrent.futures.Future[T]:
+        """Begin `fn(*args)` on the loop. Cancelling the future cancels it there."""
+        return asyncio.run_coroutine_threadsafe(fn(*args), self.loop)
+
+    def call(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float | None = None) -> T:
+        """Run `fn(*args)` on the loop and wait for it; Ctrl-C and the time running out cancel it there.
+
+        Raises:
+            TimeoutError: it was not done after timeout_s seconds.
+            RuntimeError: called from the loop's own thread, which would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("call() from the MCP event loop itself would never return; await the coroutine there")
+        future = self.submit(fn, *args)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+
+_guard = threading.Lock()
+_shared: BackgroundLoop | None = None
+
+
+def background_loop() -> BackgroundLoop:
+    """The process's loop, made at first use; a forked child gets one of its own."""
+    global _shared  # noqa: PLW0603 - one loop for the whole process is the point
+    with _guard:
+        if _shared is None or _shared.pid != os.getpid():
+            _shared = BackgroundLoop()
+        return _shared
+
+
+_detached: set[asyncio.Future[Any]] = set()
+"""asyncio itself holds tasks weakly."""
+
+
+def detach(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+    """Begin work on the running loop; it goes on whoever stops waiting for it. `settle` waits for all."""
+    task = asyncio.ensure_future(work)
+    _detached.add(task)
+    task.add_done_callback(_detached.discard)
+    return task
+
+
+async def settle(timeout_s: float) -> None:
+    """Wait until nothing that was detached runs, or timeout_s seconds are over."""
+    deadline = time.monotonic() + timeout_s
+    while _detached and (left := deadline - time.monotonic()) > 0:
+        await asyncio.wait(set(_detached), timeout=left)

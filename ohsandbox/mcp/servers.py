@@ -1,0 +1,260 @@
+"""All MCP servers of a conversation: started together, none waiting for another, closed together."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ohsandbox.errors import UsageError
+from ohsandbox.mcp.config import MCPConfig, Resolved, ServerConfig, resolve
+from ohsandbox.mcp.definition import MCPAction, MCPToolDefinition
+from ohsandbox.mcp.errors import MCPConfigError, MCPError, MCPServerGoneError
+from ohsandbox.mcp.loop import background_loop, settle
+from ohsandbox.mcp.names import ServerTool, model_names, prefixed
+from ohsandbox.mcp.pins import Pins
+from ohsandbox.mcp.server import MCPEvent, MCPServer, ServerState, ServerStatus
+from ohsandbox.mcp.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from ohsandbox.mcp.client import MCPClient
+    from ohsandbox.mcp.observation import MCPToolObservation
+    from ohsandbox.runtime.base import Runtime
+
+CLOSE_S = 15.0
+"""For all servers together: each has two seconds to go by itself."""
+
+MAX_NOTICES = 50
+"""Kept for the model until they are told."""
+
+_FOR_THE_MODEL = frozenset({"failed", "off", "withheld", "tools_changed"})
+
+
+class MCPServers:
+    """The servers of a configuration. Methods may be called from any thread; `close` ends everything."""
+
+    def __init__(
+        self,
+        config: MCPConfig,
+        runtime: Runtime | None,
+        *,
+        variables: Mapping[str, str] | None = None,
+        reserved: Collection[str] = (),
+        pins: Pins | None = None,
+        on_event: Callable[[MCPEvent], None] | None = None,
+    ) -> None:
+        """Resolve the configuration; nothing is started.
+
+        Args:
+            config: the servers.
+            runtime: where commands run; None where all servers are elsewhere.
+            variables: what `${VAR}` stands for, usually os.environ; only the values that a server names reach it.
+            reserved: names of native tools, which no server's tool gets.
+            pins: what tools looked like before; None trusts each as it is first seen now.
+            on_event: called on another thread with each thing that a person should see; must not block.
+
+        Raises:
+            MCPConfigError: a variable is missing, or a server needs a sandbox and there is none.
+        """
+        self.config = config
+        self._runtime = runtime
+        self._reserved = tuple(reserved)
+        self._on_event = on_event
+        self._notices: deque[str] = deque(maxlen=MAX_NOTICES)
+        self._guard = threading.Lock()
+        self._host: Runtime | None = None
+        self._started: concurrent.futures.Future[None] | None = None
+        self._starting: asyncio.Task[Any] | None = None
+        self._closed = False
+        self._names: dict[str, ServerTool] = {}
+        pins = pins or Pins()
+        self._servers = {
+            name: self._server(name, entry, variables or {}, pins) for name, entry in config.servers.items()
+        }
+
+    def _server(self, name: str, entry: ServerConfig, variables: Mapping[str, str], pins: Pins) -> MCPServer:
+        resolved = Resolved(entry, {}) if entry.disabled else resolve(name, entry, variables)
+        if entry.command is not None and entry.runs_in == "sandbox" and self._runtime is None and not entry.disabled:
+            raise MCPConfigError(
+                f"MCP server {name!r} is a command for the sandbox, and there is none. "
+                'Use a runtime, or write `"where": "host"` to run it on this machine.'
+            )
+
+        def connect(**hooks: Any) -> MCPClient:
+            return self._client(name, resolved.config, hooks)
+
+        return MCPServer(name, resolved, connect=connect, pins=pins, on_event=self._take_event)
+
+    def _client(self, name: str, server: ServerConfig, hooks: dict[str, Any]) -> MCPClient:
+        from ohsandbox.mcp.client import MCPClient  # noqa: PLC0415 - fastmcp takes a second to import
+        from ohsandbox.mcp.connect import transport_for  # noqa: PLC0415 - as above
+
+        transport = transport_for(server, sandbox=self._runtime, host=self._the_host)
+        return MCPClient(transport, server=name, timeouts=server.timeouts, **hooks)
+
+    def _the_host(self) -> Runtime:
+        """This machine as a place for servers that are to run on it: a scrubbed environment, nothing confined."""
+        from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - the exception, not the rule
+
+        with self._guard:
+            if self._host is None:
+                self._host = CLIRuntime(Path.cwd(), bubblewrap=False, quiet=True).start()
+            return self._host
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Begin to start all servers and return at once; the sandbox must be started. Twice is fine."""
+        with self._guard:
+            if self._started is None and not self._closed:
+                self._started = background_loop().submit(self._start_all)
+        return self
+
+    async def _start_all(self) -> None:
+        self._starting = asyncio.current_task()
+        await asyncio.get_running_loop().run_in_executor(None, _load)
+        await asyncio.gather(*(server.start() for server in self._servers.values()))
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until every server is up or has failed; False where some still start after timeout_s seconds.
+
+        None waits as long as the servers' own timeouts let them.
+        """
+        self.start()
+        if self._started is None:
+            return True
+        try:
+            self._started.exception(timeout_s)
+        except (TimeoutError, concurrent.futures.CancelledError):
+            return self._closed
+        return True
+
+    def close(self) -> None:
+        """End all servers, with what they started, at the same time; calls in flight fail. Twice is fine."""
+        with self._guard:
+            started, self._started, closed, self._closed = self._started, None, self._closed, True
+        if closed or started is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            background_loop().call(self._close_all, timeout_s=2 * CLOSE_S)
+        if self._host is not None:
+            self._host.close()
+
+    async def _close_all(self) -> None:
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting}, timeout=CLOSE_S / 2)
+        await asyncio.gather(*(server.close() for server in self._servers.values()), return_exceptions=True)
+        await settle(CLOSE_S / 2)
+
+    # --- tools --------------------------------------------------------------------------------
+
+    def tools(self, timeout_s: float | None = None, *, reserved: Collection[str] = ()) -> list[MCPToolDefinition]:
+        """The tools of the servers that are up, in the order of the configuration; waits as `wait` does.
+
+        Each has its own name, or `server__tool` where that is reserved, here or before, or not the only one.
+        """
+        self.wait(timeout_s)
+        offered = [
+            (ServerTool(server.name, tool.name), tool)
+            for server in self._servers.values()
+            for tool in list(server.tools.values())
+            if tool.name not in server.status().withheld
+        ]
+        names = model_names([key for key, _ in offered], {*self._reserved, *reserved})
+        made: list[MCPToolDefinition] = []
+        for key, tool in offered:
+            alias = prefixed(key)
+            aliases = () if names[key] == alias or alias in names.values() else (alias,)
+            made += MCPToolDefinition.create(key.server, tool, self, name=names[key], aliases=aliases)
+        self._names = {
+            name: ServerTool(tool.server, tool.listed.name) for tool in made for name in (tool.name, *tool.aliases)
+        }
+        return made
+
+    def call(self, server: str, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
+        """Call a tool by its server's name for it.
+
+        Raises:
+            MCPError: there is no result; says why.
+            SandboxUnavailable: the sandbox is gone.
+        """
+        known = self._servers.get(server)
+        if known is None or self._closed:
+            reason = "was closed" if known else "is not configured"
+            raise MCPServerGoneError(f"MCP server {server!r} {reason}.")
+        self.start()
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+            words = one_line(message or "", limit_chars=200)
+            self._take_event(MCPEvent(server, "progress", f"{tool}: {share} {words}".rstrip()))
+
+        try:
+            return background_loop().call(known.call, tool, arguments, report)
+        except (asyncio.CancelledError, concurrent.futures.CancelledError):
+            raise MCPServerGoneError(f"MCP server {server!r} was closed during the call.") from None
+
+    def call_tool_mcp(self, action: MCPAction) -> MCPToolObservation:
+        """Call a tool by the name that the model knows it by, or by `server__tool`.
+
+        Raises:
+            MCPError: there is no such tool, or no result.
+        """
+        if not self._names:
+            self.tools()
+        found = self._names.get(action.name)
+        if found is None:
+            raise MCPError(f"Unknown tool: {action.name[:100]}. MCP tools are: {', '.join(self._names) or 'none'}.")
+        return self.call(found.server, found.tool, action.arguments)
+
+    def approve(self, server: str, tool: str) -> None:
+        """Trust a withheld tool as it is now; `tools` offers it again.
+
+        Raises:
+            UsageError: no such tool is withheld.
+        """
+        if server not in self._servers or not self._servers[server].approve(tool):
+            raise UsageError(f"No tool {tool!r} of MCP server {server!r} is withheld.")
+
+    # --- words --------------------------------------------------------------------------------
+
+    def status(self) -> list[ServerStatus]:
+        """Every server, in the order of the configuration."""
+        return [server.status() for server in self._servers.values()]
+
+    def missing(self) -> str:
+        """For a prompt: the servers that are not there, and why; empty where all are."""
+        absent = [one for one in self.status() if one.state not in (ServerState.READY, ServerState.DISABLED)]
+        return "\n".join(f"MCP server {one.name!r} is {one.state.value}: {one.reason}" for one in absent)
+
+    def take_notices(self) -> list[str]:
+        """What the model should be told since this was last asked: servers lost, tools changed."""
+        notices = []
+        while self._notices:
+            notices.append(self._notices.popleft())
+        return notices
+
+    def _take_event(self, event: MCPEvent) -> None:
+        if event.kind in _FOR_THE_MODEL:
+            self._notices.append(f"MCP server {event.server!r}, {event.kind.replace('_', ' ')}: {event.message}")
+        if self._on_event is not None:
+            with contextlib.suppress(Exception):  # a listener's fault is no server's
+                self._on_event(event)
+
+
+def _load() -> None:
+    """Import what is slow, in a thread that nobody waits for."""
+    import ohsandbox.mcp.client  # noqa: F401, PLC0415 - the point of it

@@ -1,0 +1,39 @@
+"""Text of a server, made fit for a model's and a person's eyes."""
+
+from __future__ import annotations
+
+import re
+
+_ESCAPES = re.compile(
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: titles, clipboard, links
+    r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"  # DCS, SOS, PM, APC
+    r"|[\x1b\x9b]\[?[0-?]*[ -/]*[@-~]"  # CSI and the two-character ones
+)
+"""ECMA-48 control sequences."""
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\U000e0000-\U000e007f]")
+"""C0 but newline and tab, C1, and the tag characters, which spell ASCII that nobody sees."""
+
+_HIDDEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0100-\U000e01ef]"
+)
+"""Zero-width, direction overrides, fillers, variation selectors: a description has no honest use for them."""
+
+
+def printable(text: str) -> str:
+    r"""Without control sequences and control characters; `\r\n` becomes `\n`."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\r\n", "\n")).encode("utf-8", "replace").decode()
+
+
+def visible(text: str, *, limit_chars: int) -> str:
+    """Printable, also without characters that hide or reorder text, and cut with the cut stated."""
+    shown = _HIDDEN.sub("", printable(text)).strip()
+    if len(shown) <= limit_chars:
+        return shown
+    return f"{shown[:limit_chars]} [... {len(shown) - limit_chars} more characters left out]"
+
+
+def one_line(text: str, *, limit_chars: int) -> str:
+    """Visible, on one line."""
+    return visible(" ".join(printable(text).split()), limit_chars=limit_chars)

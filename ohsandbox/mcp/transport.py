@@ -1,0 +1,97 @@
+"""A FastMCP transport whose stdio server runs in the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from fastmcp.client.transports import ClientTransport
+from mcp import ClientSession
+from mcp_types import METHOD_NOT_FOUND, ErrorData
+
+from ohsandbox.mcp.loop import detach
+from ohsandbox.mcp.process import Command, ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from fastmcp.client.transports.base import SessionKwargs, TransportOptions
+    from mcp.client.session import ClientRequestContext
+    from mcp_types import CallToolResult, InputRequest, InputResponse
+    from typing_extensions import Unpack
+
+    from ohsandbox.runtime.base import Runtime
+
+
+class GuardedSession(ClientSession):
+    """The SDK's session, for a server that nobody vouches for."""
+
+    async def dispatch_input_request(
+        self,
+        ctx: ClientRequestContext,  # noqa: ARG002 - the SDK's signature
+        request: InputRequest,
+    ) -> InputResponse | ErrorData:
+        """Sampling, elicitation and roots are not offered: a server spends no tokens and asks nobody anything."""
+        return ErrorData(code=METHOD_NOT_FOUND, message=f"{request.method} is not offered by this client")
+
+    async def validate_tool_result(self, name: str, result: CallToolResult) -> None:
+        """Not here: the server's own schema, with its patterns and references, would run on the host."""
+
+
+class SandboxTransport(ClientTransport):
+    """Starts a stdio server over `Runtime.channel`: no engine client, full duplex, each message one bounded line."""
+
+    def __init__(self, runtime: Runtime, command: Command) -> None:
+        self._runtime = runtime
+        self._command = command
+        self.process: ServerProcess | None = None
+        """The server of the last connection."""
+
+    def __repr__(self) -> str:
+        return f"<SandboxTransport({self._command.argv[0]!r})>"
+
+    @contextlib.asynccontextmanager
+    async def connect_session(
+        self, *, transport_options: TransportOptions | None = None, **session_kwargs: Unpack[SessionKwargs]
+    ) -> AsyncIterator[ClientSession]:
+        """Start the server and yield a session that is not initialised; ends the server afterwards.
+
+        Raises:
+            MCPConnectionError: it cannot be started.
+            SandboxUnavailable: the sandbox cannot serve.
+        """
+        session_class = transport_options.session_class if transport_options else GuardedSession
+        self.process = process = await _unless_cancelled(self._runtime, self._command)
+        try:
+            process.watch()
+            async with session_class(process.inbox, process.outbox, **session_kwargs) as session:
+                yield session
+        finally:
+            await asyncio.shield(detach(process.aclose()))
+
+    async def epitaph(self) -> str | None:
+        """How the server ended, and its last words; None while it runs."""
+        process = self.process
+        if process is None or not process.is_over:
+            return None
+        if process.fault is None:
+            await asyncio.get_running_loop().run_in_executor(None, process.learn_exit_code)
+        return process.epitaph()
+
+
+async def _unless_cancelled(runtime: Runtime, command: Command) -> ServerProcess:
+    """The started process; one that comes up after we were cancelled is ended again."""
+    loop = asyncio.get_running_loop()
+    starting = loop.run_in_executor(None, ServerProcess, runtime, command)
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        detach(_end_late(starting))
+        raise
+
+
+async def _end_late(starting: asyncio.Future[ServerProcess]) -> None:
+    process = await starting
+    process.watch()
+    await process.aclose()

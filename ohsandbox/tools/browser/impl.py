@@ -1,0 +1,225 @@
+"""How `browser` runs: calls are checked here, and done by a program in the sandbox that drives Chromium."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import posixpath
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ohsandbox.errors import OhsandboxError, ToolArgumentsError, ToolError
+from ohsandbox.tool import ToolExecutor, cut_middle
+from ohsandbox.tools.browser.definition import (
+    BUDGET_S,
+    MAX_TREE_CHARS,
+    BrowseInteractiveAction,
+    BrowserObservation,
+)
+from ohsandbox.tools.browser.functions import Call, parse
+from ohsandbox.tools.browser.inside import source
+from ohsandbox.tools.browser.tree import VIEW_HEIGHT, clean_line, render
+from ohsandbox.tools.driver import NO_PROGRAM, Driver, ProgramDied, RequestTimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.runtime.base import Runtime
+
+log = logging.getLogger(__name__)
+
+INTERPRETERS = ("/opt/ohsandbox-browser/bin/python", "python3")
+"""Of images/browser, apart from the agent's own; and what a host may have."""
+
+OVERHEAD_S = 120.0
+"""To start Chromium (0.6 s idle) and to look at a page, with every wait of theirs run out, beyond BUDGET_S."""
+
+END_S = 5.0
+"""Chromium ends in 0.1 s when it is asked to."""
+
+MAX_IMAGE_BYTES = 3 * 1024 * 1024
+MAX_HEAD_CHARS = 6_000
+"""Of everything above the tree."""
+
+REMEDY = (
+    "Use an image with it: `docker build --tag ohsandbox-browser images/browser` in the ohsandbox source, then "
+    "DockerRuntime('ohsandbox-browser') or `--image ohsandbox-browser`. Without a container: install Debian's "
+    "chromium, and `pip install playwright` for python3."
+)
+
+_SCHEME = re.compile(r"(?:https?|file|data|about|blob|chrome|view-source):", re.IGNORECASE)
+_IMAGE_TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
+
+
+class _Tab(BaseModel):
+    url: str = ""
+    title: str = ""
+    shown: bool = False
+
+
+class _Answer(BaseModel):
+    """What the program says; it lives in the sandbox, so all of it is checked."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    unavailable: str = ""
+    done: int = Field(default=0, ge=0)
+    error: str = ""
+    sandboxed: bool = True
+    notes: list[str] = []
+    tabs: list[_Tab] = []
+    tree: str | None = None
+    scroll: tuple[float, float] | None = None
+    """How far down the page is, and its height, in pixels."""
+    image: str | None = None
+
+
+class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation]):
+    """Drives one browser in a runtime's sandbox; it is started by the first call and lives until `close`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._driver: Driver | None = None
+        self._warned = False
+        self._asking = threading.Lock()
+
+    def __call__(self, action: BrowseInteractiveAction) -> BrowserObservation:
+        """Do the calls, up to the first that fails, and look at the page.
+
+        Raises:
+            ToolArgumentsError: code holds anything but calls of the functions; nothing was done.
+            ToolError: the sandbox has no browser; or the browser did not answer in time and was ended.
+            SandboxUnavailable: the sandbox is gone.
+        """
+        calls = parse(action.code)
+        actions = [{"name": call.name, "arguments": self._in_sandbox(call)} for call in calls]
+        with self._asking:
+            answer = self._ask({"actions": actions, "budget_s": BUDGET_S})
+        if answer.unavailable:
+            raise ToolError(f"The sandbox has no browser: {clean_line(answer.unavailable)}. {REMEDY}")
+        if not (answer.sandboxed or self._runtime.private_processes or self._warned):
+            self._warned = True
+            log.warning("Chromium runs on this host without a sandbox of its own: do not open pages you do not trust.")
+        return _observation(calls, answer)
+
+    def close(self) -> None:
+        """End the browser: with its profile removed when it is idle, by force when it is at work."""
+        if self._driver is None:
+            return
+        if self._driver.facts and self._asking.acquire(blocking=False):
+            try:
+                self._driver.request({"end": True}, END_S)
+            except OhsandboxError:
+                log.debug("the browser did not end by itself", exc_info=True)
+            finally:
+                self._asking.release()
+        self._driver.close()
+
+    # --- the program --------------------------------------------------------------------------
+
+    def _ask(self, request: dict[str, Any]) -> _Answer:
+        try:
+            answer = self._started().request(request, BUDGET_S + OVERHEAD_S)
+            return _Answer.model_validate(answer)
+        except RequestTimedOut:
+            self._started().kill()
+            raise ToolError(
+                f"The browser did not answer within {BUDGET_S + OVERHEAD_S:.0f} s and was ended; its tabs are lost. "
+                "Start again with goto(url)."
+            ) from None
+        except ValidationError:
+            self._started().kill()
+            raise ToolError("The browser's program gave no proper answer and was ended; start again.") from None
+
+    def _started(self) -> Driver:
+        """The driver, with the first interpreter that is there."""
+        for interpreter in INTERPRETERS:
+            if self._driver is not None:
+                break
+            driver = Driver.python(self._runtime, source(), interpreter=interpreter, name="The browser's program")
+            try:
+                driver.start()
+            except ProgramDied as death:
+                if death.status != NO_PROGRAM:
+                    raise
+                continue
+            self._driver = driver
+        if self._driver is None:
+            raise ToolError(f"The sandbox has no browser: there is no Python for it. {REMEDY}")
+        return self._driver
+
+    def _in_sandbox(self, call: Call) -> dict[str, Any]:
+        """The arguments, with addresses and paths as the sandbox understands them."""
+        arguments = dict(call.arguments)
+        if call.name == "goto":
+            arguments["url"] = self._url(arguments["url"].strip(), call)
+        if call.name == "upload_file":
+            arguments["file"] = [posixpath.join(self._runtime.workdir, path) for path in arguments["file"]]
+        return arguments
+
+    def _url(self, url: str, call: Call) -> str:
+        if url.lower().startswith("javascript:") or not url:
+            raise ToolArgumentsError(f"{call}: goto takes an address or an absolute path. Nothing was done.")
+        if url.startswith(("/", "./", "../")):
+            path = posixpath.normpath(posixpath.join(self._runtime.workdir, url))
+            return f"file://{quote(path)}"
+        return url if _SCHEME.match(url) else f"http://{url}"
+
+
+# --- what the model is shown -------------------------------------------------------------------
+
+
+def _observation(calls: Sequence[Call], answer: _Answer) -> BrowserObservation:
+    tree, focused = render(answer.tree or "", limit_chars=MAX_TREE_CHARS)
+    head = [*_place(answer), *([f"Focused: {focused}"] if focused else []), *_events(calls, answer)]
+    body = tree or ("(no elements: look at the screenshot)" if answer.tree is not None else "(not readable now)")
+    image = _image(answer.image)
+    return BrowserObservation(
+        text=f"{cut_middle(chr(10).join(head), limit_chars=MAX_HEAD_CHARS)}\nPage:\n{body}",
+        images=(image,) if image else (),
+        failed=bool(answer.error),
+    )
+
+
+def _place(answer: _Answer) -> list[str]:
+    lines = []
+    for tab in answer.tabs:
+        if tab.shown:
+            lines += [f"URL: {clean_line(tab.url)}", f"Title: {clean_line(tab.title)}"]
+    if len(answer.tabs) > 1:
+        lines.append("Tabs:")
+        lines += [
+            f"  {number}{' (shown)' if tab.shown else ''}: {clean_line(tab.title or tab.url)[:100]}"
+            for number, tab in enumerate(answer.tabs)
+        ]
+    if answer.scroll is not None and answer.scroll[1] > VIEW_HEIGHT:
+        top, height = answer.scroll
+        lines.append(f"In view: pixels {top:.0f} to {min(top + VIEW_HEIGHT, height):.0f} of {height:.0f}")
+    return lines
+
+
+def _events(calls: Sequence[Call], answer: _Answer) -> list[str]:
+    lines = []
+    if answer.error:
+        number = min(answer.done, len(calls) - 1)
+        left = len(calls) - number - 1
+        rest = f" The {left} call(s) after it were not done." if left else ""
+        lines.append(f"Error in {clean_line(str(calls[number]))}: {clean_line(answer.error)}.{rest}")
+    return lines + [f"Note: {clean_line(note)}" for note in answer.notes]
+
+
+def _image(encoded: str | None) -> str | None:
+    """A data URL of a PNG or JPEG that is not too large."""
+    if encoded is None or len(encoded) > MAX_IMAGE_BYTES * 4 // 3:
+        return None
+    try:
+        head = base64.b64decode(encoded, validate=True)[:8]
+    except (binascii.Error, ValueError):
+        return None
+    kind = next((kind for magic, kind in _IMAGE_TYPES.items() if head.startswith(magic)), None)
+    return kind and f"data:{kind};base64,{encoded}"

@@ -1,0 +1,134 @@
+"""The kernel: its process as cells may expect it, and the loop that runs them. Runs in the sandbox."""
+# ruff: noqa: T201, BLE001, PLC0415 - cells raise anything, and what may be missing loads late
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib.util
+import io
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+from ohsandbox.tools.execute_ipython_cell.kernel.ipython import IPythonShell, version_text
+from ohsandbox.tools.execute_ipython_cell.kernel.plain import PlainShell
+from ohsandbox.tools.execute_ipython_cell.kernel.showing import PyplotFinder, gallery, show_figures, summary
+
+OUTPUT = os.dup(2)
+"""Stays open when a cell closes or redirects descriptors 1 and 2."""
+
+
+def refuse_input(_: object = "") -> NoReturn:
+    """In place of `input`."""
+    raise EOFError("input() gets no answer here: nobody sits at the keyboard. Put the value into the code.")
+
+
+def open_streams() -> None:
+    """Text streams without a buffer, so that what print, child processes and C code say comes out in order."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        raw: Any = io.FileIO(descriptor, "w", closefd=False)
+        stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def keep_lines_whole() -> None:
+    """In a forked child: its parent and it write at the same time, so each line goes out in one piece."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
+
+
+def c_library() -> Any:
+    """libc, its stdout sent line by line; None where there is none to be had."""
+    try:
+        import ctypes
+
+        library = ctypes.CDLL(None)
+        library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, 1, 0)
+    except Exception:
+        return None
+    return library
+
+
+def ignore_interrupts() -> None:
+    """Between cells. A handler of ours, as SIG_IGN would be inherited by child processes (execve(2))."""
+    signal.signal(signal.SIGINT, lambda *_: None)
+
+
+def prepare() -> None:
+    """Everything that a cell may expect of its process."""
+    ignore_interrupts()
+    os.environ.setdefault("MPLBACKEND", "agg")
+    builtins.input = refuse_input
+    sys.argv = [""]
+    sys.meta_path.insert(0, PyplotFinder())
+    open_streams()
+    os.register_at_fork(after_in_child=keep_lines_whole)
+    with contextlib.suppress(Exception):
+        import faulthandler
+
+        faulthandler.enable(OUTPUT)
+
+
+def make_shell() -> tuple[IPythonShell | PlainShell, str | None]:
+    """The shell, and the version of IPython where that runs the cells."""
+    if importlib.util.find_spec("IPython") is not None:
+        try:
+            return IPythonShell(), version_text()
+        except Exception as error:
+            print(f"IPython does not work here, so plain Python is used: {summary(error)}", file=sys.stderr)
+    return PlainShell(), None
+
+
+def run_cell(shell: IPythonShell | PlainShell, code: str) -> BaseException | None:
+    """Run one cell, interruptible; the exception that ended it."""
+    gallery.clear()
+    pid = os.getpid()
+    try:
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            error = shell.run(code)
+            try:
+                show_figures()
+            except Exception as failure:
+                print(f"A figure cannot be shown: {summary(failure)}", file=sys.stderr)
+        finally:
+            ignore_interrupts()
+    except KeyboardInterrupt as interrupt:
+        error = interrupt
+    if os.getpid() != pid:  # a fork that came out of its cell: there is one kernel only
+        os._exit(0 if error is None else 1)
+    return error
+
+
+def finish_cell(library: Any, mark: str) -> None:
+    """Send all that was printed, then the mark; what the cell did to descriptors 1 and 2 is undone."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    if library is not None:
+        library.fflush(None)
+    os.dup2(OUTPUT, 1)
+    os.dup2(OUTPUT, 2)
+    if any(getattr(stream, "closed", False) for stream in (sys.stdout, sys.stderr)):
+        open_streams()
+    os.write(OUTPUT, mark.encode())
+
+
+def main(ready: Any, receive: Any, send: Any) -> None:
+    """Answer requests until the host has gone or says that it is enough."""
+    prepare()
+    library = c_library()
+    shell, version = make_shell()
+    sys.path.insert(0, "")
+    ready({"ipython": version})
+    while (request := receive()) and "code" in request:
+        error = run_cell(shell, request["code"])
+        finish_cell(library, request["mark"])
+        send({"error": None if error is None else summary(error), "images": gallery.images})
+
+
+main(ready, receive, send)  # type: ignore[name-defined]  # noqa: F821 - given by driver_inside.py

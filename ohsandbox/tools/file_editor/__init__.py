@@ -1,0 +1,5 @@
+"""`file_editor`: views and edits files of the sandbox, with undo."""
+
+from ohsandbox.tools.file_editor.definition import FileEditAction, FileEditObservation, FileEditorTool
+
+__all__ = ["FileEditAction", "FileEditObservation", "FileEditorTool"]

@@ -1,0 +1,155 @@
+"""What the model is told of `file_editor`, what it may say, and what it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads annotations at run time
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, model_validator
+from rich.text import Text
+
+from ohsandbox.schema import Action, Content, ImageContent, Observation, TextContent
+from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tools.file_editor.lines import MAX_VIEW_CHARS
+
+if TYPE_CHECKING:
+    from ohsandbox.state import ConversationState
+
+TOOL_NAME = "file_editor"
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""A file past this is data; `sed`, `awk` and Python change it without moving it to the host and back."""
+
+MAX_IMAGE_BYTES = 5 * 1024 * 1024 * 3 // 4 - 64
+"""As a data URL it is a third longer, and 5 MiB is what Anthropic's API takes (docs, "Vision", 2025)."""
+
+Command = Literal["view", "create", "str_replace", "insert", "undo_edit"]
+
+DESCRIPTION = f"""\
+View, create and edit text files in the sandbox, and return the lines that were asked for or changed.
+
+`command` and `path` (absolute, of a file or directory) are required for every command:
+* `view`: a file's lines with their numbers, all or `view_range` `[first, last]` (from 1, both included, -1 is the last
+  line); a directory's entries two levels deep without hidden ones; an image (PNG, JPEG, GIF, WebP, BMP) as you see it.
+* `create`: a new file of `file_text` (required); missing directories are made; an existing file is refused.
+* `str_replace`: puts `new_str` (left out: nothing) in place of `old_str` (required), which must be in the file exactly,
+  with all blanks and without the line numbers of `view`, and only once: include as many lines as make it unique.
+* `insert`: puts `new_str` (required) as whole lines AFTER line `insert_line` (required; 0 is before the first line).
+* `undo_edit`: takes back the last of your edits of this file that was not taken back; a created file is removed.
+
+Encoding, line ends (CRLF or LF: write \\n), mode and owner of a file stay; where a file is hard-linked, its other names
+keep the old text. `encoding` is only needed where a file that is not UTF-8 reads wrong. An edit is refused when
+something else changed the file since you last saw it here: view it again. At most {MAX_VIEW_CHARS} characters are
+shown; what was left out is stated. Editing is for text files up to {MAX_FILE_BYTES // 1024 // 1024} MiB; use
+execute_bash for others."""
+
+_NEEDS: dict[str, tuple[tuple[str, str], ...]] = {
+    "create": (("file_text", "the text of the new file"),),
+    "str_replace": (("old_str", "the text to replace"),),
+    "insert": (("insert_line", "the line after which the text goes"), ("new_str", "the text to insert")),
+}
+
+
+class FileEditAction(Action):
+    """One look at a file, or one change of it."""
+
+    command: Command = Field(description="What to do.")
+    path: str = Field(min_length=1, max_length=4096, description="Absolute path of the file or directory.")
+    file_text: str | None = Field(default=None, description="For create: the whole text.")
+    old_str: str | None = Field(default=None, description="For str_replace: the text to replace, exact and unique.")
+    new_str: str | None = Field(
+        default=None, description="For str_replace: what comes in its place; left out, old_str is deleted. For insert."
+    )
+    insert_line: int | None = Field(default=None, ge=0, description="For insert: the line after which, 0 to the last.")
+    view_range: tuple[int, ...] | None = Field(
+        default=None, min_length=2, max_length=2, description="For view: [first, last] line, from 1; -1 is the last."
+    )
+    encoding: str | None = Field(
+        default=None, description="Where a file reads wrong: its encoding, such as cp1251 or shift_jis."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_models_say_it(cls, given: Any) -> Any:
+        """An empty view_range and `insert_text`, which is what some models were taught to call it."""
+        if not isinstance(given, dict):
+            return given
+        fields = {name: value for name, value in given.items() if not (name == "view_range" and value in ([], ""))}
+        if fields.get("command") == "insert" and fields.get("new_str") is None and "insert_text" in fields:
+            fields["new_str"] = fields.pop("insert_text")
+        return fields
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        for name, what in _NEEDS.get(self.command, ()):
+            if getattr(self, name) is None:
+                raise ValueError(f"command {self.command} needs {name}: {what}")
+        if self.command == "view" and self.view_range is not None:
+            first, last = self.view_range
+            if first < 1 or (last != -1 and last < first):
+                raise ValueError(
+                    f"view_range {[first, last]} must be [first, last] with 1 <= first <= last, or last -1"
+                )
+        return self
+
+
+class FileEditObservation(Observation):
+    """What was seen or changed."""
+
+    command: Command
+    path: str
+    text: str
+    """What the model reads."""
+    images: tuple[str, ...] = ()
+    """Data URLs."""
+    old_lines: int | None = None
+    """Lines of the file before an edit; None where there was no file, or no edit."""
+    new_lines: int | None = None
+    """Lines of the file afterwards; None where there is none, or it was not counted."""
+    diff: str = ""
+    """The change for a person's eyes: lines that begin with `@`, `-`, `+` or a blank; bounded."""
+
+    @property
+    def to_llm_content(self) -> Sequence[Content]:
+        """The text, and the image where there is one."""
+        images = [ImageContent(image_urls=self.images)] if self.images else []
+        return [TextContent(text=self.text), *images]
+
+    @property
+    def visualize(self) -> Text:
+        """An edit as a coloured diff; anything else as the model sees it."""
+        if not self.diff:
+            return super().visualize
+        shown = Text(f"{self.command} {self.path}\n", style="bold")
+        for line in self.diff.splitlines(keepends=True):
+            shown.append(line, style=_COLOURS.get(line[:1], ""))
+        return shown
+
+
+_COLOURS: Mapping[str, str] = {"-": "red", "+": "green", "@": "cyan"}
+
+
+class FileEditorTool(ToolDefinition[FileEditAction, FileEditObservation]):
+    """The editor of a conversation with a runtime."""
+
+    @classmethod
+    def create(cls, *, conv_state: ConversationState) -> Sequence[FileEditorTool]:
+        """One tool, with the conversation's own memory of files and edits.
+
+        Raises:
+            UsageError: the conversation has no runtime.
+        """
+        from ohsandbox.tools.file_editor.impl import FileEditorExecutor  # noqa: PLC0415 - impl is for running only
+
+        directory = conv_state.directory / TOOL_NAME if conv_state.directory else None
+        return [
+            cls(
+                name=TOOL_NAME,
+                description=DESCRIPTION,
+                action_type=FileEditAction,
+                observation_type=FileEditObservation,
+                annotations=ToolAnnotations(title="Edit files", openWorldHint=False),
+                executor=FileEditorExecutor(conv_state.require_runtime(), directory=directory),
+                aliases=("str_replace_editor",),
+            )
+        ]

@@ -1,0 +1,23 @@
+"""How `request_condensation` runs: it says what will come of the request."""
+
+from __future__ import annotations
+
+from ohsandbox.schema import TextObservation
+from ohsandbox.tool import ToolExecutor
+from ohsandbox.tools.request_condensation.definition import CondensationRequestAction
+
+WILL_CONDENSE = "Condensation is requested: the older part of the conversation is summarised before your next turn."
+CANNOT_CONDENSE = (
+    "Condensation is requested, but this agent has no condenser: the conversation stays as it is. Go on with the task."
+)
+
+
+class RequestCondensationExecutor(ToolExecutor[CondensationRequestAction, TextObservation]):
+    """Condenses nothing itself: the agent sees the action."""
+
+    def __init__(self, *, has_condenser: bool) -> None:
+        self._answer = TextObservation(text=WILL_CONDENSE if has_condenser else CANNOT_CONDENSE)
+
+    def __call__(self, action: CondensationRequestAction) -> TextObservation:  # noqa: ARG002 - it holds nothing
+        """Say so."""
+        return self._answer

@@ -1,0 +1,123 @@
+"""The lines of known files that match, with their numbers and what stands around them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.tools.search.script import LIMIT_S, UNREADABLE, Reply, call, has_rg
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.base import Runtime
+
+MAX_LINES_BYTES = 8 * 1024 * 1024
+"""Of what the sandbox sends, long lines cut: names are repeated on every line, so this is far more than is shown."""
+MAX_LINE_CHARS = 500
+"""Of a line this much is shown."""
+_CUT_BYTES = 4 * MAX_LINE_CHARS + 64
+"""Enough for MAX_LINE_CHARS of any UTF-8, a number, and a sign that there was more."""
+
+_AMBIGUOUS = re.compile(r"[:-][0-9]+[:-]|:[0-9]+\n|\n")
+"""In a name: what could be taken for the end of it in `name:12:text`."""
+_NUMBER = re.compile(r"([:-])([0-9]+)\1")
+_GAP = "--\n"
+"""Between lines that are not neighbours, where there is context; a name begins with a slash."""
+_COUNT = re.compile(r":([0-9]+)\n")
+
+
+class Line(NamedTuple):
+    """One line."""
+
+    number: int
+    text: str
+    """A little over MAX_LINE_CHARS at most; undecodable bytes as surrogate escapes, NUL as \\x01."""
+    matches: bool
+    """False: it stands around one that does."""
+
+
+class FileLines(NamedTuple):
+    """What matches in a file."""
+
+    path: str
+    total: int
+    """All matching lines."""
+    lines: tuple[Line, ...]
+    """The first ones; fewer than total where the limit of size was reached."""
+
+
+class Matches(NamedTuple):
+    """What matches in some files."""
+
+    files: list[FileLines]
+    """In the order asked for, without those in which nothing matches."""
+    stopped: bool
+    """The limit of time was reached: counts may be too low."""
+    unreadable: bool
+    """Some files could not be read."""
+
+
+def read_matches(
+    runtime: Runtime,
+    paths: list[str],
+    patterns: tuple[str, str],
+    *,
+    context: int = 0,
+    only_counts: bool = False,
+    limit_s: float = LIMIT_S,
+) -> Matches:
+    """The matching lines of files given by their absolute paths.
+
+    Raises:
+        ToolError: as `call`.
+    """
+    odd = [path for path in paths if _AMBIGUOUS.search(path)]
+    plain = [path for path in paths if path not in set(odd)]
+    engine = "rg" if has_rg(runtime) else "posix"
+    most = 0 if only_counts else MAX_LINES_BYTES
+    found: dict[str, FileLines] = {}
+    stopped = unreadable = False
+    for group in [plain, *([path] for path in odd)]:
+        if group:
+            cut = max(len(path.encode("utf-8", "surrogateescape")) for path in group) + _CUT_BYTES
+            words = (patterns[engine == "rg"], str(context), str(cut), str(most), *group)
+            reply = call(runtime, f"{engine}-lines", *words, limit_s=limit_s)
+            stopped = stopped or reply.stopped
+            unreadable = unreadable or UNREADABLE in reply.statuses.values()
+            found |= _parse(reply, group)
+    return Matches([found[path] for path in paths if path in found], stopped, unreadable)
+
+
+def _parse(reply: Reply, paths: list[str]) -> dict[str, FileLines]:
+    counts, _, text = reply.stdout.partition(reply.token)
+    lines = _lines(text, paths)
+    found = {}
+    at = 0
+    for path in paths:
+        counted = _COUNT.match(counts, at + len(path)) if counts.startswith(path, at) else None
+        if counted is not None:
+            at = counted.end()
+            if int(counted[1]):
+                found[path] = FileLines(path, int(counted[1]), tuple(lines.get(path, ())))
+    return found
+
+
+def _lines(text: str, paths: list[str]) -> dict[str, list[Line]]:
+    """By file. A name is told from what follows it since the files, and their order, are known."""
+    found: dict[str, list[Line]] = {}
+    at = current = 0
+    while at < len(text):
+        if text.startswith(_GAP, at):
+            at += len(_GAP)
+            continue
+        heads = ((i, _head(text, at, paths[i])) for i in range(current, len(paths)))
+        current, head = next(((i, head) for i, head in heads if head), (current, None))
+        end = text.find("\n", head.end()) if head else -1
+        if head is None or end < 0:
+            break  # cut off by MAX_LINES_BYTES
+        found.setdefault(paths[current], []).append(Line(int(head[2]), text[head.end() : end], head[1] == ":"))
+        at = end + 1
+    return found
+
+
+def _head(text: str, at: int, path: str) -> re.Match[str] | None:
+    return _NUMBER.match(text, at + len(path)) if text.startswith(path, at) else None

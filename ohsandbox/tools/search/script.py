@@ -1,0 +1,114 @@
+"""Calls of `search.sh`: a search is one process of the sandbox, limited in time and in what it may print."""
+
+from __future__ import annotations
+
+import secrets
+from functools import cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ohsandbox.errors import ToolError
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.base import Runtime
+
+SCRIPT = files("ohsandbox.tools.search").joinpath("search.sh").read_text("utf-8")
+
+LIMIT_S = 30.0
+"""A search that takes longer is too wide to be of use."""
+GRACE_S = 5.0
+"""For what comes after the limited programs: asking the times of what they found."""
+MAX_LIST_BYTES = 64 * 1024 * 1024
+"""Some 600,000 files."""
+
+STOPPED = frozenset({124, 143})
+"""What `timeout` ends with after its limit: GNU's, busybox's (128 + SIGTERM)."""
+UNREADABLE = 2
+"""What grep and rg end with when they could not read something."""
+NOT_EXECUTABLE, MISSING = 126, 127
+
+RG_FILES = (
+    "--no-config", "--no-messages", "--no-require-git", "--no-ignore-dot", "--no-ignore-exclude", "--no-ignore-global",
+    "--hidden",
+)  # fmt: skip
+"""Of all that rg reads, .gitignore alone counts, and it counts outside of repositories, too."""
+RG_LINES = ("--text", "--no-unicode", "--encoding", "none")
+"""Bytes, as `LC_ALL=C grep -a` sees them."""
+
+_PROBE = 'rg "$@" --files /dev/null >/dev/null 2>&1; test $? -lt 2'
+_has_rg: WeakKeyDictionary[Runtime, bool] = WeakKeyDictionary()
+
+
+class _Fields(NamedTuple):
+    exit_code: int | None
+    """None: the whole call was stopped."""
+    stdout: str
+    """Undecodable bytes as surrogate escapes."""
+    token: str
+    """What begins each record in stdout."""
+    records: tuple[str, ...]
+    """Of stderr: a letter that says the kind, and a text."""
+    truncated: bool
+
+
+class Reply(_Fields):
+    """What a call of the script gave."""
+
+    @cached_property
+    def statuses(self) -> dict[str, int]:
+        """Exit codes of the programs that the script limits, by their names."""
+        said = (text.split() for text in self.texts("s"))
+        return {name: int(code) for name, code in said}
+
+    @property
+    def stopped(self) -> bool:
+        """A limit of time was reached."""
+        return self.exit_code is None or not STOPPED.isdisjoint(self.statuses.values())
+
+    def texts(self, kind: str) -> list[str]:
+        """The texts of the records of a kind."""
+        return [record[1:] for record in self.records if record.startswith(kind)]
+
+
+def has_rg(runtime: Runtime) -> bool:
+    """Whether the sandbox has an `rg` that knows our options (12.0 and newer); asked once a runtime."""
+    if runtime not in _has_rg:
+        asked = runtime.run(["sh", "-c", _PROBE, "sh", *RG_FILES, *RG_LINES], workdir="/", timeout_s=GRACE_S)
+        _has_rg[runtime] = asked.exit_code == 0
+    return _has_rg[runtime]
+
+
+def forget(runtime: Runtime) -> None:
+    """Have `has_rg` ask again."""
+    _has_rg.pop(runtime, None)
+
+
+def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) -> Reply:
+    """Run a job of the script.
+
+    Raises:
+        ToolError: the sandbox lacks a program, or one of them refused the pattern.
+    """
+    token = secrets.token_hex(8)
+    result = runtime.run(
+        ["sh", "-c", SCRIPT, "sh", job, token, f"{limit_s:g}", *arguments],
+        workdir="/",
+        timeout_s=limit_s + GRACE_S,
+        limit_bytes=MAX_LIST_BYTES,
+    )
+    complaint, *records = result.stderr.decode("utf-8", "surrogateescape").split(token)
+    complaint += "".join(record.partition("\0")[2] for record in records)
+    texts = tuple(record.partition("\0")[0] for record in records)
+    out = result.stdout.decode("utf-8", "surrogateescape")
+    reply = Reply(result.exit_code, out, token, texts, result.truncated)
+    absent = [name for name, code in reply.statuses.items() if code in (NOT_EXECUTABLE, MISSING)]
+    if result.exit_code == MISSING:
+        absent.append("xargs` or `stat")
+    if absent:
+        forget(runtime)
+        raise ToolError(f"The sandbox has no `timeout` or no `{absent[0]}`. Search with execute_bash, or install it.")
+    if complaint.strip() and not reply.stopped:
+        said = complaint.strip().splitlines()[-1].encode("utf-8", "replace").decode()
+        raise ToolError(f"The search did not run: {said[:300]!r}. Change the pattern.")
+    return reply

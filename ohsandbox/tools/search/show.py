@@ -1,0 +1,92 @@
+"""Names, lines and numbers as the model reads them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ohsandbox.tools.search.lines import MAX_LINE_CHARS
+
+if TYPE_CHECKING:
+    from ohsandbox.tools.search.lines import FileLines, Line
+    from ohsandbox.tools.search.walk import Listing
+
+MAX_CHARS = 30_000
+"""The same as a command's output: about 8,000 tokens."""
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\u2028\u2029\udc80-\udcff]")
+_BINARY = re.compile(r"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")
+"""Controls that no text holds; NUL arrives as \\x01."""
+
+
+def shown_path(path: str) -> str:
+    """The path, or, where it holds a control or a byte that is no UTF-8, a `$'...'` word that bash reads as it."""
+    if not _UNPRINTABLE.search(path):
+        return path
+    quoted = path.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{_UNPRINTABLE.sub(_escaped, quoted)}'"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(found[0])
+    return short or "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", "surrogateescape"))
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def is_binary(file: FileLines) -> bool:
+    """Whether a line that matched holds what no text does."""
+    return any(_BINARY.search(line.text) for line in file.lines if line.matches)
+
+
+def shown_lines(file: FileLines) -> list[str]:
+    """`12: a line that matches`, `13- one beside it`, and `--` where lines were passed over."""
+    shown: list[str] = []
+    last = 0
+    for line in file.lines:
+        if shown and line.number > last + 1 and not _all_match(file):
+            shown.append("--")
+        shown.append(f"{line.number}{':' if line.matches else '-'} {_text(line)}")
+        last = line.number
+    return shown
+
+
+def _all_match(file: FileLines) -> bool:
+    return all(line.matches for line in file.lines)
+
+
+def _text(line: Line) -> str:
+    text = line.text.removesuffix("\r").removeprefix("\ufeff")
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").replace("\x1b", "\\x1b")
+    text = text.replace("\b", "\\b").replace("\r", "\\r")
+    return text if len(text) <= MAX_LINE_CHARS else f"{text[:MAX_LINE_CHARS]} [... line cut]"
+
+
+def fitting(lines: list[str], *, limit_chars: int) -> list[str]:
+    """As many of the first lines as limit_chars hold, each with its newline."""
+    room = limit_chars
+    for number, line in enumerate(lines):
+        room -= len(line) + 1
+        if room < 0:
+            return lines[:number]
+    return lines
+
+
+def left_out(*, hidden: bool, ignored: bool) -> str:
+    """What a search that found nothing did not look at."""
+    kinds = [] if hidden else ["hidden files (`hidden`: true)"]
+    kinds += [] if ignored else ["files that .gitignore excludes (`ignored`: true)"]
+    return f" Not looked at: {', '.join(kinds)}." if kinds else ""
+
+
+def warnings(listing: Listing, limit_s: float) -> list[str]:
+    """Why the answer may not be whole, a line each."""
+    told = []
+    if listing.stopped:
+        told.append(f"[Stopped after {limit_s:g} s: this is what was found until then. Search a smaller `path`.]")
+    if listing.unreadable:
+        told.append("[Some directories or files may not be read by this user, and were passed over.]")
+    return told

@@ -1,0 +1,214 @@
+"""Which files of a sandbox are wanted: one call with `rg`, two with POSIX tools, and the same answer from both."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import ToolError, file_error
+from ohsandbox.tools.search.ignore import NAME, IgnoreTree
+from ohsandbox.tools.search.prune import prunes
+from ohsandbox.tools.search.script import LIMIT_S, RG_FILES, RG_LINES, UNREADABLE, Reply, call, has_rg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.tools.search.globs import Glob
+
+PSEUDO = ("proc", "sys", "dev")
+"""Below / these hold no files that anybody wrote."""
+
+_REPORT = ("-exec", "sh", "-c", 'printf "${token}i%s\\0" "$@" >&3', "sh", "{}", "+")
+_MATCH_ODD = """\
+for file do
+  if grep -asqE -e "$pattern" -- "$file"; then printf '%sm%s %s\\0' "$token" "$(stat -c %y "$file")" "$file" >&3; fi
+done"""
+"""For names with a newline, which the list that `grep -l` prints cannot hold."""
+
+_REFUSALS = {
+    101: (2, "No such file or directory"),
+    102: (20, "It is a file, and a directory is needed"),
+    103: (22, "It is neither a directory nor a regular file"),
+    104: (13, "The directory may not be entered"),
+}
+"""Exit codes of the script's `enter`: errno, and what to say."""
+IS_FILE, NO_PREFIX = 102, 105
+
+
+class Query(NamedTuple):
+    """What is looked for."""
+
+    path: str
+    """An absolute directory."""
+    glob: Glob
+    hidden: bool = False
+    """Also hidden files; `.git` never."""
+    ignored: bool = False
+    """Also what .gitignore excludes."""
+    patterns: tuple[str, str] | None = None
+    """What a line of the file must match, for `grep -E` and for rg; None wants every file."""
+
+    @property
+    def hidden_walked(self) -> bool:
+        """Whether hidden directories have to be entered."""
+        return self.hidden or self.glob.dotted
+
+    @property
+    def pseudo(self) -> tuple[str, ...]:
+        """Directories right below the one searched that are no business of ours."""
+        return PSEUDO if posixpath.normpath(f"/{self.path}/{self.glob.prefix}") == "/" else ()
+
+
+class Listing(NamedTuple):
+    """The wanted files."""
+
+    files: list[str]
+    """Absolute and physical, newest first; of one age by name. Undecodable bytes as surrogate escapes."""
+    stopped: bool = False
+    """The limit of time or size was reached: there may be more."""
+    unreadable: bool = False
+    """Some directories or files could not be read."""
+    is_file: bool = False
+    """path is a file, and nothing was listed."""
+
+
+class _Found(NamedTuple):
+    """A file as the script tells of it."""
+
+    modified: str
+    """Sorts as the time does."""
+    path: str
+    """Relative to the directory searched."""
+
+
+def absolute(workdir: str, path: str) -> str:
+    """The path, from workdir, without `.` and doubled slashes; `..` stays, since a symlink may stand before it."""
+    parts = posixpath.join(workdir, path).split("/")
+    return "/" + "/".join(part for part in parts if part not in ("", "."))
+
+
+def list_files(runtime: Runtime, query: Query, *, limit_s: float = LIMIT_S) -> Listing:
+    """The wanted files, all of them.
+
+    Raises:
+        SandboxFileError: ENOENT, EACCES or EINVAL of path.
+        ToolError: as `call`.
+    """
+    walk = _by_rg if has_rg(runtime) else _by_posix
+    return walk(runtime, query, limit_s)
+
+
+def _by_rg(runtime: Runtime, query: Query, limit_s: float) -> Listing:
+    options = [*RG_FILES, "-g", "!.git" if query.hidden_walked else "!.*"]
+    options += [word for name in query.pseudo for word in ("-g", f"!/{name}")]
+    options += ["--no-ignore"] if query.ignored else []
+    options += ["--max-depth", str(query.glob.depth)] if query.glob.depth else []
+    options += [word for name in query.glob.names for word in ("--type-add", f"ohsandbox:{name}")]
+    options += ["-t", "ohsandbox"] if query.glob.names else []
+    reply = _find(runtime, "rg", query, [*RG_LINES, *options], limit_s)
+    root, found = _entered(reply, query)
+    if root is None:
+        return Listing([], is_file=reply.exit_code == IS_FILE)
+    return _listing(root, query, found, reply)
+
+
+def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
+    root, texts = None, dict[str, bytes]()
+    if not query.ignored:
+        looked = call(runtime, "look", query.path, query.glob.prefix, limit_s=limit_s)
+        root, _ = _entered(looked, query)
+        texts = _contents(looked, looked.stdout.partition("\0")[2])
+    while True:
+        skipped = prunes(IgnoreTree(root or "/", texts).rules, root or "/")
+        reply = _find(runtime, "posix", query, _tests(query, skipped), limit_s)
+        root, found = _entered(reply, query)
+        if root is None:
+            return Listing([], is_file=reply.exit_code == IS_FILE)
+        base = root.rstrip("/")
+        met = [f"{base}/{path[2:]}" for path in reply.texts("i")]
+        texts |= _read(runtime, [path for path in met if path not in texts])
+        tree = IgnoreTree(root, texts)
+        if set(skipped) <= set(prunes(tree.rules, root)):
+            return _listing(root, query, [file for file in found if not tree.ignores(file.path)], reply)
+
+
+def _find(runtime: Runtime, engine: str, query: Query, options: Sequence[str], limit_s: float) -> Reply:
+    place = (query.path, query.glob.prefix)
+    if query.patterns is None:
+        return call(runtime, f"{engine}-list", *place, *options, limit_s=limit_s)
+    pattern = query.patterns[engine == "rg"]
+    return call(runtime, f"{engine}-match", *place, pattern, *options, limit_s=limit_s)
+
+
+def _entered(reply: Reply, query: Query) -> tuple[str | None, list[_Found]]:
+    """The directory that was searched and what was found; None where path is a file, or prefix not there.
+
+    Raises:
+        SandboxFileError: path is neither file nor directory, or cannot be entered.
+    """
+    if reply.exit_code in (IS_FILE, NO_PREFIX):
+        return None, []
+    if reply.exit_code in _REFUSALS:
+        raise file_error(*_REFUSALS[reply.exit_code], query.path)
+    root, _, rest = reply.stdout.partition("\0")
+    start = len("./") if "find" in reply.statuses else len(root.rstrip("/")) + 1
+    lines = (record.split(" ", 3) for record in rest.split(f"{reply.token}")[1:])
+    found = [_Found(f"{line[0]} {line[1]}", line[3][start:-1]) for line in lines if len(line) == 4]  # noqa: PLR2004
+    odd = (record.split(" ", 3) for record in reply.texts("m"))
+    return root, found + [_Found(f"{date} {time}", path[start:]) for date, time, _, path in odd]
+
+
+def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
+    """The arguments of `find .`: what to enter, what to report and what to print.
+
+    No `-exec ... +` stands in parentheses: there busybox 1.37 never runs what it has collected.
+    """
+    never = [] if query.hidden_walked else [("-name", ".?*")]
+    never += [("-path", f"./{name}") for name in query.pseudo]
+    words = ["-maxdepth", str(query.glob.depth)] if query.glob.depth else []
+    words += ["(", "-name", ".git"]
+    not_entered = [word for test in (*never, *skipped) for word in ("-o", *test)][1:]
+    words += ["-o", "-type", "d", "!", "-name", ".", "(", *not_entered, ")"] if not_entered else []
+    words += [")", "-prune", "-o"]
+    words += [] if query.ignored else ["-type", "f", "-name", NAME, *_REPORT, "!", "-name", NAME, "-o"]
+    wanted = ["-type", "f", *([] if query.hidden_walked else ["!", "-name", ".*"])]
+    names = [word for name in query.glob.names for word in ("-o", "-name", name)][1:]
+    wanted += ["(", *names, ")"] if names else []
+    if query.patterns is not None:
+        words += [*wanted, "-path", "*\n*", "-exec", "sh", "-c", _MATCH_ODD, "sh", "{}", "+", "-o"]
+    return [*words, *wanted, "-print0"]
+
+
+def _read(runtime: Runtime, paths: list[str]) -> dict[str, bytes]:
+    """Contents of ignore files; of those that cannot be read, nothing."""
+    if not paths:
+        return {}
+    reply = call(runtime, "contents", *paths)
+    return dict.fromkeys(paths, b"") | _contents(reply, reply.stdout)
+
+
+def _contents(reply: Reply, text: str) -> dict[str, bytes]:
+    """Names, each with a NUL, a token, and then every line of each after its name and a colon, in that order."""
+    names, _, lines = text.partition(reply.token)
+    paths = names.split("\0")[:-1]
+    found = dict.fromkeys(paths, b"")
+    at = 0
+    for path in paths:
+        while lines.startswith(f"{path}:", at):
+            end = lines.find("\n", at + len(path)) + 1 or len(lines)
+            found[path] += lines[at + len(path) + 1 : end].encode("utf-8", "surrogateescape")
+            at = end
+    return found
+
+
+def _listing(root: str, query: Query, found: list[_Found], reply: Reply) -> Listing:
+    """Sorted; what `find` and `rg` could not sort out by the name is sorted out here."""
+    wanted = [file for file in found if query.glob.regex.fullmatch(file.path)]
+    wanted.sort(key=lambda file: file.path)
+    wanted.sort(key=lambda file: file.modified, reverse=True)
+    if reply.stopped and not root:
+        raise ToolError(f"Directory {query.path!r} did not answer in time. Search a smaller one.")
+    base = root.rstrip("/")
+    unreadable = reply.statuses.get("find") == 1 or reply.statuses.get("rg") == UNREADABLE
+    return Listing([f"{base}/{file.path}" for file in wanted], reply.stopped or reply.truncated, unreadable=unreadable)

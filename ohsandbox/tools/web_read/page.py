@@ -1,0 +1,169 @@
+"""A fetched body becomes text: what kind it is, which encoding, and HTML as Markdown."""
+
+from __future__ import annotations
+
+import codecs
+import html
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import ToolError
+from ohsandbox.tools.web_read.definition import MAX_PAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ohsandbox.tools.web_read.fetch import Fetched
+
+CONVERT_TIMEOUT_S = 10.0
+"""5 MiB of the worst HTML we know takes 3 s."""
+
+MAX_KIND_CHARS = 100
+"""A longer media type is none."""
+
+HEAD_BYTES = 4096
+"""Where a page says its encoding and its kind (HTML standard: the first 1024)."""
+
+_CONVERTER = Path(__file__).with_name("convert.py")
+
+_TEXT = re.compile(
+    r"text/.*|application/(?:.*\+)?(?:json|xml|yaml|toml)|application/(?:json5?|ndjson|jsonl|x-ndjson|(?:x-)?javascript"
+    r"|ecmascript|x-yaml|x-sh|sql|graphql|x-www-form-urlencoded|x-tex|rtf)|message/.*"
+)
+_UNTOLD = {"", "application/octet-stream", "binary/octet-stream", "application/unknown", "unknown/unknown"}
+_LOOKS_LIKE_HTML = re.compile(rb"<(?:!doctype\s+html|html|head|body)[\s>]", re.IGNORECASE)
+_META_CHARSET = re.compile(rb"<meta[^<>]{0,300}?charset\s*=\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE)
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE)
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+          (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
+_NO_CHARSETS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "utf-7", "mbcs", "oem"}
+"""Codecs of Python that no page is in; some take quadratic time."""
+
+_TITLE = re.compile(r"<title[^<>]{0,200}>([^<]{0,2000})", re.IGNORECASE)
+_SCRIPTS = re.compile(r"<(script|style|template|noscript)\b[^<>]*>.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
+_TAGS = re.compile(r"<[^<>]*>")
+_BLANKS = re.compile(r"\n{3,}")
+
+
+class Page(NamedTuple):
+    """What the model reads."""
+
+    url: str
+    kind: str
+    """The media type, as found."""
+    title: str
+    text: str
+    notes: tuple[str, ...]
+
+
+def page_of(fetched: Fetched) -> Page:
+    """The page's text.
+
+    Raises:
+        ToolError: the server refused, or what came is no text.
+    """
+    hop = fetched.hop
+    if hop.status >= 400:  # noqa: PLR2004 - of HTTP
+        raise ToolError(f"{fetched.url} answered {hop.status} {hop.reason[:200]}".rstrip() + ". Check the address.")
+    if not 200 <= hop.status < 300:  # noqa: PLR2004
+        raise ToolError(f"{fetched.url} answered {hop.status} {hop.reason[:200]}".rstrip() + ", and no page.")
+    body, notes = _unpacked(fetched.body, hop.headers), list(fetched.notes)
+    kind = _kind(body, hop.headers, url=fetched.url)
+    text = _decoded(body, hop.headers.get("content-type", ""), is_html=kind == "text/html")
+    if kind != "text/html":
+        return Page(fetched.url, kind, "", text, tuple(notes))
+    markdown = _markdown(text, fetched.url)
+    if markdown is None:
+        notes.append("the page could not be converted to Markdown; this is its bare text, without links")
+    title = _TITLE.search(text[: 64 * HEAD_BYTES])
+    shown = " ".join(_plain(title[1]).split())[:300] if title else ""
+    return Page(fetched.url, kind, shown, bare_text(text) if markdown is None else markdown, tuple(notes))
+
+
+def _unpacked(body: bytes, headers: Mapping[str, str]) -> bytes:
+    """The body without a compression that nobody asked for, at most MAX_PAGE_BYTES of it."""
+    encoding = headers.get("content-encoding", "identity").lower()
+    if encoding in {"identity", ""}:
+        return body
+    if encoding not in {"gzip", "x-gzip", "deflate"}:
+        raise ToolError(f"The server sent the page compressed as {encoding[:50]!r}, which cannot be read here.")
+    try:
+        wbits = zlib.MAX_WBITS | 32 if encoding != "deflate" or body[:1] == b"\x78" else -zlib.MAX_WBITS
+        return zlib.decompressobj(wbits).decompress(body, MAX_PAGE_BYTES)
+    except zlib.error as error:
+        raise ToolError(f"The server sent a damaged page: {error}.") from None
+
+
+def _kind(body: bytes, headers: Mapping[str, str], *, url: str) -> str:
+    """The media type, if it is one of text.
+
+    Raises:
+        ToolError: it is none.
+    """
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()[:MAX_KIND_CHARS]
+    head = body[:HEAD_BYTES]
+    if kind in {"text/html", "application/xhtml+xml"} or (kind in _UNTOLD and _LOOKS_LIKE_HTML.search(head)):
+        return "text/html"
+    told = next((mark for mark, _ in _MARKS if head.startswith(mark)), None)
+    binary = b"\0" in head and told is None
+    if not binary and not head.startswith(b"%PDF-") and (_TEXT.fullmatch(kind) or kind in _UNTOLD):
+        return kind or "text/plain"
+    what = "a PDF" if head.startswith(b"%PDF-") or kind == "application/pdf" else f"{kind or 'binary'} data"
+    raise ToolError(
+        f"{url} is {what}, {len(body)} bytes, and no text. Download it with execute_bash (curl -o) and open it "
+        "with a program for it."
+    )
+
+
+def _decoded(body: bytes, content_type: str, *, is_html: bool) -> str:
+    for mark, name in _MARKS:
+        if body.startswith(mark):
+            return body.decode(name, "replace")
+    told = _CHARSET.search(content_type)
+    meta = _META_CHARSET.search(body[:HEAD_BYTES]) if is_html else None
+    name = told[1] if told else meta[1].decode() if meta else ""
+    try:
+        codec = codecs.lookup(name).name if name else ""
+        if codec and codec not in _NO_CHARSETS:
+            # HTML standard, "Names and labels": pages that say Latin-1 or ASCII are windows-1252
+            return body.decode("cp1252" if codec in {"iso8859-1", "ascii"} else codec, "replace")
+    except LookupError:  # also for codecs that are no text encoding
+        pass
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        cut = len(body) >= MAX_PAGE_BYTES and error.start > len(body) - 4  # in the middle of a character
+        return body.decode("utf-8" if cut else "cp1252", "replace")
+
+
+def _markdown(text: str, url: str) -> str | None:
+    """The page as Markdown; None where the converter failed, took too long or found nothing in a page with text."""
+    command = [sys.executable, "-P", str(_CONVERTER), url]
+    try:
+        done = subprocess.run(
+            command, input=text.encode("utf-8", "replace"), capture_output=True, timeout=CONVERT_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    markdown = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode or (not markdown and bare_text(text)):
+        return None
+    return markdown
+
+
+def bare_text(text: str) -> str:
+    """HTML without its tags; in linear time, whatever it is given."""
+    lines = (line.strip() for line in _plain(_TAGS.sub(" ", _SCRIPTS.sub(" ", text))).split("\n"))
+    return _BLANKS.sub("\n\n", "\n".join(lines)).strip()
+
+
+def _plain(text: str) -> str:
+    """The text with its character references replaced."""
+    try:
+        return html.unescape(text)
+    except ValueError:  # a number of more than 4300 digits, which Python does not read
+        return text

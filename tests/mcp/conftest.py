@@ -1,0 +1,143 @@
+"""A place to run servers in, the odd server in it, and the promise that nothing of a server is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox import CLIRuntime
+from ohsandbox.mcp import MCPConfig, MCPServers
+from ohsandbox.schema import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ohsandbox.mcp import MCPEvent, MCPToolObservation
+    from ohsandbox.runtime.base import Runtime
+
+SERVER = Path(__file__).with_name("server.py")
+PLACES = (pytest.param("debian", marks=pytest.mark.docker), "cli")
+RUN = f"OHS_TEST_RUN={secrets.token_hex(8)}"
+OURS = f"for f in $(grep -ls OHSANDBOX_MCP /proc/[0-9]*/environ); do grep -qs {RUN} $f && echo $f; done; :"
+HIDDEN = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f; echo; done 2>/dev/null | grep 'sleep 700[0-9]'"
+CACHE = Path(__file__).parents[2] / ".cache" / "mcp"
+
+
+@pytest.fixture(scope="session")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Runtime]]:
+    """`started(place)` is that runtime, with the odd server as `odd.py` in its working directory."""
+    runtimes: dict[str, Runtime] = {}
+    with contextlib.ExitStack() as stack:
+
+        def get(place: str) -> Runtime:
+            if place not in runtimes:
+                made = _make(place, tmp_path_factory)
+                runtimes[place] = stack.enter_context(made)
+                made.write_bytes("odd.py", SERVER.read_bytes())
+            return runtimes[place]
+
+        yield get
+
+
+def _make(place: str, tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    marked = dict([RUN.split("=")])
+    if place == "cli":
+        return CLIRuntime(tmp_path_factory.mktemp("cli"), env=marked, bubblewrap=False, quiet=True)
+    from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it
+
+    return DockerRuntime(f"ohsandbox-base:{place}", env=marked)
+
+
+@pytest.fixture(params=PLACES)
+def sandbox(request: pytest.FixtureRequest, started: Callable[[str], Runtime]) -> Runtime:
+    """Each place with Python in turn."""
+    runtime: Runtime = started(request.param)
+    return runtime
+
+
+class Servers:
+    """MCP servers of one test, and what they told."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.events: list[MCPEvent] = []
+        self._made: list[MCPServers] = []
+
+    def __call__(self, entries: Mapping[str, Any], **options: Any) -> MCPServers:
+        config = MCPConfig.parse({"mcpServers": dict(entries)})
+        self._made.append(MCPServers(config, self.runtime, on_event=self.events.append, **options))
+        return self._made[-1].start()
+
+    def odd(self, *modes: str, **options: Any) -> MCPServers:
+        """The odd server, named `odd`."""
+        return self({"odd": odd(*modes)}, **options)
+
+    def close(self) -> None:
+        for servers in self._made:
+            servers.close()
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+
+def odd(*modes: str, **more: Any) -> dict[str, Any]:
+    """The configuration of the odd server."""
+    return {"command": "python3", "args": ["-u", "odd.py", *modes], **more}
+
+
+@pytest.fixture
+def servers(sandbox: Runtime) -> Iterator[Servers]:
+    """`servers({...})` starts some; all are closed, and nothing of them runs, when the test ends."""
+    made = Servers(sandbox)
+    yield made
+    made.close()
+    assert sandbox.run(["sh", "-c", OURS]).stdout == b""
+    if sandbox.private_processes:
+        assert sandbox.run(["sh", "-c", HIDDEN]).stdout == b""
+
+
+def call(servers: MCPServers, tool: str, **arguments: Any) -> str:
+    """The text of a call's result."""
+    return text_of(observe(servers, tool, **arguments))
+
+
+def observe(servers: MCPServers, tool: str, **arguments: Any) -> MCPToolObservation:
+    """A call, the way the agent makes it."""
+    servers.wait()
+    definition = next(one for one in servers.tools() if tool in (one.name, *one.aliases))
+    return definition(definition.action_from_arguments(arguments))
+
+
+@pytest.fixture(scope="session")
+def real_servers() -> Path:
+    """A directory with `mcp-server-time`, `-git` and `-fetch` for the Python of the Debian image."""
+    target = CACHE / "site-3.13"
+    if not (target / "mcp_server_fetch").exists():
+        _pip("--target", str(target), "--python-version", "3.13", "--only-binary=:all:")
+    return target
+
+
+@pytest.fixture(scope="session")
+def real_python() -> str:
+    """A Python of this machine that has them."""
+    venv = CACHE / f"venv-{sys.version_info[0]}.{sys.version_info[1]}"
+    python = venv / "bin" / "python"
+    if not (venv / "bin" / "mcp-server-fetch").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, capture_output=True)
+        _pip(python=str(python))
+    return str(python)
+
+
+def _pip(*options: str, python: str = sys.executable) -> None:
+    packages = ["mcp-server-time", "mcp-server-git", "mcp-server-fetch"]
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "-q", *options, *packages], check=False, capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"pip cannot install {packages}: {done.stderr[-300:]}")

@@ -1,0 +1,404 @@
+"""Servers through their life, in a container and on this machine."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox.content import ImageContent
+from ohsandbox.errors import ToolArgumentsError, UsageError
+from ohsandbox.mcp import (
+    MCPAction,
+    MCPConfigError,
+    MCPError,
+    MCPServerGoneError,
+    MCPTimeoutError,
+    MCPToolWithheldError,
+    Pins,
+    ServerState,
+    create_mcp_tools,
+)
+from tests.mcp.conftest import Servers, call, observe, odd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ohsandbox.mcp import MCPServers
+    from ohsandbox.runtime.base import Runtime
+
+
+def test_a_tool_is_called_with_its_arguments(servers: Servers) -> None:
+    assert call(servers.odd(), "echo", text="naïve 漢字\n$(x) 'y'") == "naïve 漢字\n$(x) 'y'"
+
+
+def test_numbers_written_as_text_reach_the_server_as_numbers(servers: Servers) -> None:
+    assert len(call(servers.odd(), "big", bytes="20")) == 20
+
+
+def test_wrong_arguments_never_reach_the_server(servers: Servers) -> None:
+    (tool,) = (one for one in servers.odd().tools() if one.name == "big")
+    with pytest.raises(ToolArgumentsError, match="bytes"):
+        tool.action_from_arguments({"bytes": "many"})
+
+
+def test_a_result_keeps_its_parts(servers: Servers) -> None:
+    observation = observe(servers.odd(), "rich")
+    shown = [part if isinstance(part, ImageContent) else part.text for part in observation.content]
+    assert shown[0] == "words red "
+    assert isinstance(shown[1], ImageContent)
+    assert [str(part)[:12] for part in shown[2:]] == [
+        "[image, imag", "[audio, audi", "[resource fi", "[resource fi", "[link to a r", '{"answer": 4',
+    ]  # fmt: skip
+    assert "inside a" in str(shown[4])
+    assert observation.structured == {"answer": 42}
+
+
+def test_a_tools_own_error_is_a_result(servers: Servers) -> None:
+    observation = observe(servers.odd(), "wrong")
+    assert observation.is_error
+    assert "execute_bash" in str(observation.to_llm_content[0])
+
+
+def test_a_server_has_its_own_variables_and_no_other_of_the_host(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTHERS_KEY", "not-for-you")
+    started = servers(
+        {"odd": odd(env={"MINE": "${TOKEN}", "B": "${NOPE:-fallback}"})}, variables={"TOKEN": "a-long-secret"}
+    )
+    found = json.loads(call(started, "env"))
+    assert "OTHERS_KEY" not in found
+    assert "not-for-you" not in found.values()
+    assert found["B"] == "fallback"
+    assert found["MINE"] == "[value of TOKEN]"  # it has the value; who reads its answer has not
+
+
+def test_cwd_is_where_it_starts(servers: Servers, sandbox: Runtime) -> None:
+    started = servers({"odd": {"command": "python3", "args": [f"{sandbox.workdir}/odd.py"], "cwd": "/usr"}})
+    assert call(started, "where") == "/usr"
+
+
+def test_progress_and_logs_are_told(servers: Servers) -> None:
+    assert call(servers.odd(), "progress") == "done"
+    told = [event.message for event in servers.events if event.kind in ("progress", "log")]
+    assert told[:3] == ["progress: 0 of 3 step 0", "progress: 1 of 3 step 1", "progress: 2 of 3 step 2"]
+    assert "info: logged red" in told
+
+
+def test_requests_of_a_server_are_refused(servers: Servers) -> None:
+    told = json.loads(call(servers.odd(), "ask"))
+    assert told["0 sampling/createMessage"] == told["1 roots/list"] == told["2 elicitation/create"] == -32601
+    assert told["4 made/up"] == -32601
+    assert told["3 elicitation/create"] < 0
+    assert told["5 ping"] == "answered"
+
+
+def test_a_call_that_takes_too_long_is_cancelled(servers: Servers) -> None:
+    started = servers({"odd": odd(timeout=0.3)})
+    with pytest.raises(MCPTimeoutError, match=r"'odd' did not .* within 0.3 s"):
+        call(started, "sleep", seconds=20)
+    assert len(json.loads(call(started, "cancelled"))) == 1
+
+
+def test_two_hundred_calls_at_once_over_four_servers(servers: Servers) -> None:
+    started = servers({f"s{number}": odd() for number in range(4)})
+    tools = [tool for tool in started.tools() if tool.listed.name == "echo"]
+    answers: dict[int, str] = {}
+
+    def one(number: int) -> None:
+        tool = tools[number % 4]
+        observation = tool(tool.action_from_arguments({"text": f"{number}"}))
+        answers[number] = observation.to_llm_content[0].text  # type: ignore[union-attr]
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {number: f"{number}" for number in range(200)}
+
+
+def test_same_names_get_their_servers_before_them(servers: Servers) -> None:
+    started = servers({"one": odd(include=["echo", "pid"]), "two": odd(include=["echo"])}, reserved=["pid"])
+    assert [tool.name for tool in started.tools()] == ["one__echo", "one__pid", "two__echo"]
+    assert call(started, "one__echo", text="x") == "x"
+
+
+def test_a_lone_name_stays_and_answers_to_the_long_one_too(servers: Servers) -> None:
+    started = servers({"odd": odd(include=["e*"], exclude=["env", "endless"])})
+    (tool,) = started.tools()
+    assert (tool.name, tool.aliases) == ("echo", ("odd__echo",))
+    assert started.call_tool_mcp(MCPAction(name="odd__echo", arguments={"text": "y"})).content[0].text == "y"  # type: ignore[union-attr]
+    with pytest.raises(MCPError, match="Unknown tool: nope"):
+        started.call_tool_mcp(MCPAction(name="nope"))
+
+
+def test_what_the_model_is_offered(servers: Servers) -> None:
+    tools = {tool.name: tool.to_openai_tool()["function"] for tool in servers.odd().tools()}
+    assert "security_risk" in tools["sleep"]["parameters"]["properties"]
+    assert "security_risk" not in tools["echo"]["parameters"]["properties"]
+    assert tools["echo"]["parameters"]["properties"]["text"] == {"type": "string"}
+    assert tools["echo"]["description"].startswith("Does echo.\n(Described by the MCP server 'odd'")
+
+
+# --- a server that ends -------------------------------------------------------------------------
+
+
+def test_a_server_that_dies_says_why_and_is_started_again(servers: Servers) -> None:
+    started = servers.odd()
+    first = call(started, "pid")
+    with pytest.raises(MCPServerGoneError) as died:
+        call(started, "die", code=7)
+    assert "exit code 7" in str(died.value)
+    assert "out of luck" in str(died.value)
+    assert "\x1b" not in str(died.value)
+    assert "restart 1 of 3" in str(died.value)
+    assert call(started, "pid") != first
+    assert servers.kinds().count("restarted") == 1
+
+
+def test_a_call_in_flight_fails_when_its_server_dies(servers: Servers) -> None:
+    started = servers.odd()
+    pid = call(started, "pid")
+    failed: list[BaseException] = []
+
+    def sleep() -> None:
+        try:
+            call(started, "sleep", seconds=60)
+        except MCPServerGoneError as error:
+            failed.append(error)
+
+    sleeper = threading.Thread(target=sleep)
+    sleeper.start()
+    time.sleep(0.2)
+    servers.runtime.run(["sh", "-c", f"kill -9 {pid}"])
+    sleeper.join(5)
+    assert "exit code 137" in str(failed[0])
+
+
+def test_a_server_that_keeps_dying_is_switched_off(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ohsandbox.mcp.server.BACK_OFF_S", (0, 0, 0))
+    started = servers({"odd": odd(), "other": odd()})
+    for _ in range(4):
+        with pytest.raises(MCPServerGoneError):
+            call(started, "odd__die")
+    with pytest.raises(MCPServerGoneError, match="switched off"):
+        call(started, "odd__pid")
+    assert started.status()[0].state is ServerState.OFF
+    assert "switched off" in started.missing()
+    assert call(started, "other__echo", text="on") == "on"
+
+
+def test_an_answer_without_a_newline_before_the_end_counts(servers: Servers) -> None:
+    assert call(servers.odd(), "half_line") == "no newline"
+
+
+@pytest.mark.docker
+def test_an_agent_that_kills_everything_has_its_servers_back(servers: Servers) -> None:
+    if not servers.runtime.private_processes:
+        pytest.skip("on this machine it would be everything of the person who runs the tests")
+    started = servers.odd()
+    first = call(started, "pid")
+    servers.runtime.execute("kill -9 -1", timeout_s=10)
+    assert servers.runtime.execute("echo back").output.strip() == "back"
+    assert call(started, "pid") != first
+
+
+def test_what_a_server_started_ends_with_it(servers: Servers) -> None:
+    call(servers.odd("stays"), "spawn")  # the fixture looks for what is left
+    servers.close()
+
+
+SHELL_SERVER = """
+sleep 7004 & setsid sleep 7005 & env -i setsid sleep 7006 &
+while read -r line; do case $line in
+  *'"initialize"'*) echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{},'\\
+'"serverInfo":{"name":"sh","version":"1"}}}';;
+  *tools/list*) echo '{"jsonrpc":"2.0","id":2,"result":{"tools":[{"name":"hi","inputSchema":{"type":"object"}}]}}';;
+  *tools/call*) echo '{"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"from a shell"}]}}';;
+esac; done
+"""
+
+
+@pytest.mark.docker
+def test_a_server_on_busybox(started: Callable[[str], Runtime]) -> None:
+    sandbox = started("busybox")
+    servers = Servers(sandbox)
+    assert call(servers({"sh": {"command": "sh", "args": ["-c", SHELL_SERVER]}}), "hi") == "from a shell"
+    servers.close()
+    listed = sandbox.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
+    assert b"sleep 70" not in listed
+
+
+@pytest.mark.docker
+def test_a_server_as_another_user(started: Callable[[str], Runtime]) -> None:
+    sandbox = started("debian")
+    servers = Servers(sandbox)
+    up = servers({"odd": odd(user="65534")})
+    pid = call(up, "pid")
+    assert sandbox.run(["stat", "-c", "%u", f"/proc/{pid}"]).stdout == b"65534\n"
+    servers.close()
+    assert sandbox.run(["test", "-e", f"/proc/{pid}"]).exit_code == 1
+
+
+def test_closing_ends_a_call_in_flight(servers: Servers) -> None:
+    started = servers.odd()
+    failed: list[BaseException] = []
+
+    def sleep() -> None:
+        try:
+            call(started, "sleep", seconds=60)
+        except MCPError as error:
+            failed.append(error)
+
+    sleeper = threading.Thread(target=sleep)
+    started.wait()
+    sleeper.start()
+    time.sleep(0.2)
+    started.close()
+    sleeper.join(5)
+    assert failed
+    with pytest.raises(MCPServerGoneError, match="closed"):
+        started.call("odd", "echo", {})
+
+
+def test_closing_while_servers_start(servers: Servers) -> None:
+    servers({"deaf": odd("deaf"), "slow": odd("slow")}).close()
+
+
+# --- servers that do not come up ----------------------------------------------------------------
+
+
+def test_one_bad_server_takes_nothing_from_the_others(servers: Servers) -> None:
+    started = servers(
+        {
+            "missing": {"command": "no-such-program", "args": ["--x"]},
+            "dies": odd("dies"),
+            "away": {"command": "python3", "cwd": "/no/such/place"},
+            "off": odd(disabled=True),
+            "good": odd(),
+        }
+    )
+    assert call(started, "echo", text="fine") == "fine"
+    states = {one.name: (one.state, one.reason) for one in started.status()}
+    assert states["missing"][0] is states["dies"][0] is states["away"][0] is ServerState.FAILED
+    assert "'no-such-program' was not found" in states["missing"][1]
+    assert "exit code 4" in states["dies"][1]
+    assert "no licence" in states["dies"][1]
+    assert "/no/such/place" in states["away"][1]
+    assert states["off"][0] is ServerState.DISABLED
+    assert "'dies' is failed" in started.missing()
+    assert "off" not in started.missing()
+
+
+def test_a_server_that_never_answers_is_left_out(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ohsandbox.mcp.config.INITIALIZE_S", 1.0)
+    started = servers({"deaf": odd("deaf"), "good": odd()})
+    assert {tool.server for tool in started.tools()} == {"good"}
+    assert "did not initialize within 1 s" in started.status()[0].reason
+
+
+def test_a_deadline_leaves_out_who_still_starts(servers: Servers) -> None:
+    started = servers({"slow": odd("slow"), "good": odd(include=["echo"])})
+    started.wait()
+    assert {tool.server for tool in started.tools(timeout_s=0.01)} == {"slow", "good"}
+    later = servers({"deaf": odd("deaf")})
+    assert later.tools(timeout_s=0.01) == []
+    assert later.status()[0].state in (ServerState.WAITING, ServerState.STARTING)
+
+
+def test_four_slow_servers_start_at_the_same_time(servers: Servers) -> None:
+    began = time.monotonic()
+    assert len(servers({f"s{number}": odd("slow", include=["echo"]) for number in range(4)}).tools()) == 4
+    assert time.monotonic() - began < 4.0  # each alone takes a second to answer, and more to start
+
+
+# --- tools that change --------------------------------------------------------------------------
+
+
+def _until(servers: Servers, kind: str) -> None:
+    deadline = time.monotonic() + 5
+    while kind not in servers.kinds() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert kind in servers.kinds()
+
+
+def test_a_new_tool_is_told_and_offered_from_then_on(servers: Servers) -> None:
+    started = servers.odd()
+    call(started, "grow")
+    _until(servers, "tools_changed")
+    assert started.take_notices() == ["MCP server 'odd', tools changed: new: extra; gone: none"]
+    assert call(started, "extra") == "extra"
+
+
+def test_a_tool_that_changes_is_not_called_until_it_is_approved(servers: Servers) -> None:
+    started = servers.odd()
+    echo = next(tool for tool in started.tools() if tool.name == "echo")
+    call(started, "change")
+    _until(servers, "withheld")
+    with pytest.raises(MCPToolWithheldError, match="ohsandbox mcp approve odd echo"):
+        echo(echo.action_from_arguments({"text": "x"}))
+    assert "echo" not in [tool.name for tool in started.tools()]
+    started.approve("odd", "echo")
+    assert "passwords" in next(tool.description for tool in started.tools() if tool.name == "echo")
+    assert call(started, "echo", text="x") == "x"
+    with pytest.raises(UsageError, match="withheld"):
+        started.approve("odd", "echo")
+
+
+def test_a_tool_that_changed_between_two_runs_is_withheld(servers: Servers, tmp_path: Path) -> None:
+    assert call(servers.odd(pins=Pins(tmp_path / "pins.json")), "echo", text="1") == "1"
+    started = servers.odd("changed", pins=Pins(tmp_path / "pins.json"))
+    assert "echo" not in [tool.name for tool in started.tools()]
+    assert list(started.status()[0].withheld) == ["echo"]
+
+
+def test_damaged_pins_are_a_persons_to_look_at(tmp_path: Path) -> None:
+    (tmp_path / "pins.json").write_text('{"odd": ')
+    with pytest.raises(MCPConfigError, match="Delete the file"):
+        Pins(tmp_path / "pins.json")
+
+
+# --- ways in ------------------------------------------------------------------------------------
+
+
+def test_tools_in_one_call(sandbox: Runtime) -> None:
+    tools = create_mcp_tools({"mcpServers": {"odd": odd(include=["echo"])}}, sandbox)
+    try:
+        assert [tool.name for tool in tools] == ["echo"]
+        assert tools[0](tools[0].action_from_arguments({"text": "z"})).content[0].text == "z"  # type: ignore[union-attr]
+    finally:
+        tools[0].close()
+    with pytest.raises(MCPServerGoneError):
+        tools[0](tools[0].action_from_arguments({}))
+
+
+def test_a_client_by_itself(sandbox: Runtime) -> None:
+    from ohsandbox.mcp import Command, MCPClient, SandboxTransport  # noqa: PLC0415 - loads fastmcp
+
+    transport = SandboxTransport(sandbox, Command(["python3", "odd.py"]))
+    with MCPClient(transport, server="odd") as client:
+        assert "echo" in [tool.name for tool in client.call_async_from_sync(client.fetch_tools)]
+        assert len(client) == len(list(client))
+        result = client.call_async_from_sync(client.call, "echo", {"text": "hi"}, timeout=10)
+        assert result.content[0].text == "hi"  # type: ignore[union-attr]
+    client.sync_close()
+    assert client.is_over
+
+
+def started_of(servers: MCPServers) -> list[str]:
+    return [one.name for one in servers.status() if one.state is ServerState.READY]
+
+
+def test_a_server_on_this_machine_is_asked_for_and_warned_of(servers: Servers, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_bytes(servers.runtime.read_bytes("odd.py"))
+    started = servers({"here": {"command": "python3", "args": [str(tmp_path / "odd.py")], "where": "host"}})
+    started.wait()
+    assert started_of(started) == ["here"]
+    assert "outside the sandbox" in started.config.warnings[0]
+    assert int(call(started, "pid")) > 0

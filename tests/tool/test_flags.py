@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox.errors import UsageError
+from ohsandbox.settings import Settings
+from ohsandbox.tools.flags import ToolFlags
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEFAULT = (
+    "execute_bash", "file_editor", "file_read", "file_write", "glob", "grep", "execute_ipython_cell", "task_tracker",
+    "think", "finish",
+)  # fmt: skip
+ALL = (
+    "execute_bash", "file_editor", "file_read", "file_write", "glob", "grep", "execute_ipython_cell", "edit_file",
+    "web_read", "browser", "delegate_to_browsing_agent", "delegate", "task_tracker", "request_condensation", "think",
+    "finish",
+)  # fmt: skip
+
+
+def test_names_stand_in_a_fixed_order() -> None:
+    assert ToolFlags().names() == DEFAULT
+    assert ToolFlags(**dict.fromkeys(ToolFlags.model_fields, True)).names() == ALL
+    assert ToolFlags(**dict.fromkeys(ToolFlags.model_fields, False)).names() == ()
+
+
+@pytest.mark.parametrize("flag", ToolFlags.model_fields)
+def test_each_flag_switches_something(flag: str) -> None:
+    assert len(ToolFlags(**{flag: True}).names()) > len(ToolFlags(**{flag: False}).names())
+
+
+def test_flags_are_switched_by_short_or_long_name_and_off_wins() -> None:
+    flags = ToolFlags().switched(on=["browsing", "enable_web_read", "plan-mode"], off=["cmd", "browsing"])
+    assert flags == ToolFlags(enable_web_read=True, enable_cmd=False)
+
+
+def test_unknown_flag_names_those_that_are() -> None:
+    with pytest.raises(UsageError, match=r"no tools 'browser' to switch\. There are: cmd, editor, .*browsing"):
+        ToolFlags().switched(on=["browser"])
+
+
+def test_settings_have_a_section_of_flags(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"tools": {"enable_jupyter": False}}))
+    settings = Settings.load(path, model="a/b")
+    assert settings.tools == ToolFlags(enable_jupyter=False)
+    assert settings.with_flags(tools=settings.tools.switched(on=["jupyter"])).tools == ToolFlags()
+
+
+@pytest.mark.parametrize(
+    ("section", "fact"),
+    [
+        ({"enable_magic": True}, "unknown key 'tools.enable_magic'. Known keys: enable_cmd, enable_editor"),
+        ({"enable_cmd": "perhaps"}, "key 'tools.enable_cmd' is wrong"),
+        ([], "key 'tools' is wrong"),
+    ],
+)
+def test_fault_in_the_section_is_told_with_its_keys(tmp_path: Path, section: object, fact: str) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"tools": section}))
+    with pytest.raises(UsageError) as caught:
+        Settings.load(path)
+    assert fact in str(caught.value)
