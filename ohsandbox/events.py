@@ -53,6 +53,8 @@ class ConversationStatus(Enum):
     ERROR = "ERROR"
     CANCELED = "CANCELED"
     """Stopped by the person."""
+    WAITING_FOR_CONFIRMATION = "WAITING_FOR_CONFIRMATION"
+    """Calls are stored that a person must allow before they run."""
 
 
 class ToolResult(BaseModel):
@@ -195,6 +197,22 @@ def tool_result(
     if images:
         data["images"] = list(images)
     return _body("tool_result", **data)
+
+
+def held(
+    call: EventBody, *, asks: bool, risk: str, why: Sequence[str], only_reads: bool, fault: str | None = None
+) -> EventBody:
+    """A tool_call that runs only after a person has answered for its response: with {held: {asks, risk, why, ...}}.
+
+    `asks` is whether it is this call that needs the person's word; `fault` is why it would not run anyway.
+    """
+    facts = {"asks": asks, "risk": risk, "why": list(why), "only_reads": only_reads, "fault": fault}
+    return _body(call.type, **call.data, held={key: value for key, value in facts.items() if value is not None})
+
+
+def confirmation(*, tool_call_ids: Sequence[str], approved: bool, reason: str, by: str) -> EventBody:
+    """A person's word on held calls: {tool_call_ids, approved, reason, by}; by says who, or through what."""
+    return _body("confirmation", tool_call_ids=list(tool_call_ids), approved=approved, reason=reason, by=by)
 
 
 def status_update(status: ConversationStatus) -> EventBody:

@@ -31,6 +31,7 @@ _MODEL_KEYS = (
     "max_output_tokens",
     "top_k",
     "top_p",
+    "context_tokens",
     "native_tool_calling",
     "vision",
     "prompt_cache",
@@ -53,6 +54,7 @@ class Settings(BaseModel):
     reasoning_effort: Literal["low", "medium", "high", "none"] | None = None
     max_output_tokens: int | None = Field(default=None, gt=0)
     top_k: int | None = Field(default=None, gt=0)
+    context_tokens: int | None = Field(default=None, gt=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     native_tool_calling: bool | None = None
     vision: bool | None = None

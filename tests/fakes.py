@@ -40,6 +40,7 @@ class FakeModel:
 
     name = "fake"
     note = "a fake"
+    context_tokens: int | None = None
 
     def __init__(self, *turns: Turn) -> None:
         self.turns = list(turns)

@@ -10,6 +10,7 @@ from ohsandbox import events
 from ohsandbox.agent.calls import MessageAction, response_to_actions
 from ohsandbox.agent.condenser import SummarizingCondenser
 from ohsandbox.agent.execution import Step, StepOutcome, run_calls
+from ohsandbox.agent.held import held_events, ready
 from ohsandbox.agent.history import EMPTY_ANSWER, History
 from ohsandbox.agent.prompt import read_workspace_instructions, render_system_prompt
 from ohsandbox.errors import UsageError
@@ -17,9 +18,10 @@ from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
 from ohsandbox.tools import ToolFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.agent.condenser import Condenser
+    from ohsandbox.agent.held import Screen
     from ohsandbox.events import EventBody
     from ohsandbox.llm import ChatModel, ChatResponse
     from ohsandbox.llm.events import OnEvent
@@ -133,11 +135,13 @@ class Agent:
         *,
         tool_choice: str | Mapping[str, Any] = "auto",
         on_event: OnEvent | None = None,
+        screen: Screen | None = None,
     ) -> Step:
         """Ask the model once and do what it says, yielding each event before the next thing happens.
 
         Whoever drives this stores an event, and adds it to history, before asking for the next: so a `tool_call` is
-        durable before its tool runs. Returns what follows (as the generator's value).
+        durable before its tool runs. Returns what follows (as the generator's value). Where `screen` has a person asked
+        about one of the calls, all are yielded, none is run, and WAITING follows.
 
         Raises:
             ModelError: the model gave no answer.
@@ -158,7 +162,20 @@ class Agent:
         if isinstance(planned[0].action, MessageAction):
             yield planned[0].event
             return StepOutcome.IDLE
+        if screen is not None and (verdicts := screen(planned)):
+            yield from held_events(planned, verdicts)
+            return StepOutcome.WAITING
         return (yield from run_calls(planned))
+
+    def resume_calls(self, tools_map: ToolsMap, history: History, *, stopped: Callable[[], str | None]) -> Step:
+        """Run the calls that a person has answered for, and answer those refused; yields results, as `step` does.
+
+        Args:
+            tools_map: the tools by name.
+            history: holds the calls, with their answers.
+            stopped: why calls that have not begun are not run, once the run is being stopped.
+        """
+        return run_calls(ready(history.held.due, tools_map), stopped=stopped)
 
 
 def _ask_again(response: ChatResponse, *, attempt: int) -> Step:

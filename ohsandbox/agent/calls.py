@@ -189,6 +189,16 @@ def set_security_risk(event: ActionEvent, arguments: Mapping[str, Any]) -> Actio
     return event._replace(security_risk=None if event.tool.is_read_only else ActionSecurityRisk.UNKNOWN)
 
 
+def action_of(tool: AnyTool, arguments: dict[str, Any]) -> Action:
+    """The action for the arguments that an event holds.
+
+    Raises:
+        ToolArgumentsError: they are not the tool's.
+    """
+    action: Action = tool.action_from_arguments(_without_idle_nulls(tool, arguments))
+    return action
+
+
 def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:
     """The tool of that name or alias; of a name that differs only in spelling, if it is that of one tool.
 
@@ -244,9 +254,9 @@ def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEven
         event = _with_arguments(event, call.function.arguments, tools_map)
         tool = find_tool(tools_map, call.function.name)
         event = _named(event._replace(tool=tool), call.function.name, tool=tool)
-        arguments = _without_idle_nulls(tool, json.loads(event.arguments))
+        arguments = json.loads(event.arguments)
         event = set_security_risk(event, arguments)
-        event = event._replace(action=tool.action_from_arguments(arguments))
+        event = event._replace(action=action_of(tool, arguments))
     except (ToolArgumentsError, UnknownToolError) as error:
         return event._replace(tool=None, security_risk=None, refusal=blocked or str(error))
     return event._replace(refusal=blocked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -16,6 +16,9 @@ from ohsandbox.tools import AgentFinishAction
 
 if TYPE_CHECKING:
     from ohsandbox.agent.calls import PlannedCall
+    from ohsandbox.agent.held import StoredCall
+
+    AnyCall = PlannedCall | StoredCall
 
 MAX_SIDE_BY_SIDE = 4
 """Of the read-only calls of one response so many run at a time: more would only queue for the sandbox's cores."""
@@ -39,30 +42,37 @@ class StepOutcome(Enum):
     """The user has."""
     FINISHED = "finished"
     """The model called `finish`."""
+    WAITING = "waiting"
+    """Somebody must allow the calls that were stored."""
 
 
 Step = Generator[EventBody, None, StepOutcome]
 
 
-def run_calls(planned: Sequence[PlannedCall]) -> Step:
+def _never() -> None:
+    """Nobody stops the run."""
+
+
+def run_calls(planned: Sequence[PlannedCall | StoredCall], *, stopped: Callable[[], str | None] = _never) -> Step:
     """Run the calls in their order; neighbours that only read run side by side. Nothing runs after `finish`.
 
     All `tool_call` events of a group are yielded before any of it runs; then its results, in the order of the calls,
-    each as soon as it and those before it are there.
+    each as soon as it and those before it are there. `stopped` says, where it does, why what has not begun is not run.
     """
     finished = False
     for group in _groups(planned):
         for call in group:
-            yield call.event
-        for call, observation in _observations(group, finished=finished):
+            if call.event is not None:
+                yield call.event
+        for call, observation in _observations(group, refusal=FINISHED_BEFORE if finished else stopped()):
             yield _result_event(call, observation)
             finished = finished or (isinstance(call.action, AgentFinishAction) and not observation.is_error)
     return StepOutcome.FINISHED if finished else StepOutcome.CONTINUE
 
 
-def _groups(planned: Sequence[PlannedCall]) -> list[list[PlannedCall]]:
+def _groups(planned: Sequence[AnyCall]) -> list[list[AnyCall]]:
     """Neighbours that may run side by side together; every other call by itself."""
-    groups: list[list[PlannedCall]] = []
+    groups: list[list[AnyCall]] = []
     for call in planned:
         if groups and _only_reads(call) and _only_reads(groups[-1][-1]):
             groups[-1].append(call)
@@ -71,22 +81,22 @@ def _groups(planned: Sequence[PlannedCall]) -> list[list[PlannedCall]]:
     return groups
 
 
-def _only_reads(call: PlannedCall) -> bool:
+def _only_reads(call: AnyCall) -> bool:
     if call.refusal or call.tool is None or isinstance(call.action, AgentFinishAction):
         return False
     return call.tool.is_read_only
 
 
-def _observations(group: list[PlannedCall], *, finished: bool) -> Iterator[tuple[PlannedCall, Observation]]:
-    if finished or len(group) == 1:
+def _observations(group: list[AnyCall], *, refusal: str | None) -> Iterator[tuple[AnyCall, Observation]]:
+    if refusal or len(group) == 1:
         for call in group:
-            yield call, _observe(call, refusal=FINISHED_BEFORE if finished else call.refusal)
+            yield call, _observe(call, refusal=call.refusal or refusal)
         return
     with ThreadPoolExecutor(min(MAX_SIDE_BY_SIDE, len(group)), thread_name_prefix="ohsandbox-call") as pool:
         yield from zip(group, pool.map(_observe, group), strict=True)
 
 
-def _observe(call: PlannedCall, refusal: str | None = None) -> Observation:
+def _observe(call: AnyCall, refusal: str | None = None) -> Observation:
     """The observation; a tool's failure is one too, a sandbox's or an interrupt is not."""
     if refusal is not None:
         return ErrorObservation(message=refusal)
@@ -104,7 +114,7 @@ def _observe(call: PlannedCall, refusal: str | None = None) -> Observation:
     return observation
 
 
-def _result_event(call: PlannedCall, observation: Observation) -> EventBody:
+def _result_event(call: AnyCall, observation: Observation) -> EventBody:
     images, left_out = _images(observation)
     text = cut_middle("\n".join([text_of(observation), *left_out]), limit_chars=MAX_RESULT_CHARS)
     return events.tool_result(

@@ -7,7 +7,9 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox.agent.condenser import condensed
+from ohsandbox.agent.held import HeldCalls
 from ohsandbox.events import ToolResult
+from ohsandbox.tools.request_condensation.definition import TOOL_NAME as REQUEST_CONDENSATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +42,8 @@ class History:
         self._response: tuple[str, dict[str, Any]] | None = None
         """The response whose calls are being answered, and its message."""
         self._unanswered: dict[str, str] = {}
+        self.held = HeldCalls()
+        """Of those, the ones that wait for a person, or did."""
         self._shown: list[dict[str, Any]] = []
         """Images of those calls; a tool message may hold only text (OpenAI's API), so they follow as the user's."""
         self._said_meanwhile: list[dict[str, Any]] = []
@@ -49,6 +53,10 @@ class History:
         """Every response id so far; a new response has none of them, so that readers may group by it."""
         self.empty_answers = 0
         """How many answers in a row were empty."""
+        self.prompt_tokens = 0
+        """How many tokens the last request had, by the provider's count; 0 after a condensation."""
+        self.condensation_requested = False
+        """The model has called `request_condensation` since the last condensation."""
 
     @classmethod
     def from_events(cls, events: Iterable[SDKEvent]) -> Self:
@@ -80,20 +88,24 @@ class History:
         with self._guard:
             self._add(event)
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self, *, system: bool = True) -> list[dict[str, Any]]:
         """All messages, for the next request. A call without a result is answered "interrupted" first.
+
+        system False leaves the system message out.
 
         The list is the caller's; the messages in it are not to be changed.
         """
         with self._guard:
             self._close_response()
-            system = [] if self._system is None else [{"role": "system", "content": self._system["content"]}]
-            return [*system, *_with_newest_images(self._messages)]
+            if self._system is None or not system:
+                return [*_with_newest_images(self._messages)]
+            return [{"role": "system", "content": self._system["content"]}, *_with_newest_images(self._messages)]
 
     def _add(self, event: SDKEvent) -> None:
         data = event.data
         if "response_id" in data:
             self.response_ids.add(data["response_id"])
+            self.prompt_tokens = (data.get("usage") or {}).get("prompt_tokens", self.prompt_tokens)
         if event.type == "retry":
             self.empty_answers += data["code"] == EMPTY_ANSWER
         elif event.type == "system_message":
@@ -109,13 +121,14 @@ class History:
         elif event.type == "tool_call":
             self.empty_answers = 0
             self._add_call(data)
-        elif event.type == "tool_result" and data["tool_call_id"] in self._unanswered:
-            self._answer(data["tool_call_id"], data["result"])
-            if data.get("images"):
-                self._shown.append(_images_message(data))
+        elif event.type == "tool_result":
+            self._add_result(data)
         elif event.type == "condensation":
             self._close_response()
             self._messages = condensed(self._messages, data)
+            self.prompt_tokens = 0
+            self.condensation_requested = False
+        self.held.add(event)
 
     def _add_call(self, data: dict[str, Any]) -> None:
         if self._response is None or self._response[0] != data["response_id"] or data["call_index"] == 0:
@@ -129,6 +142,15 @@ class History:
         self._unanswered[data["tool_call_id"]] = data["name"]
         self.call_ids.add(data["tool_call_id"])
 
+    def _add_result(self, data: dict[str, Any]) -> None:
+        if data["tool_call_id"] not in self._unanswered:
+            return
+        self._answer(data["tool_call_id"], data["result"])
+        if data.get("images"):
+            self._shown.append(_images_message(data))
+        if data["name"] == REQUEST_CONDENSATION and data["result"]["status"] == "ok":
+            self.condensation_requested = True
+
     def _answer(self, tool_call_id: str, result: dict[str, Any]) -> None:
         del self._unanswered[tool_call_id]
         content = {key: value for key, value in result.items() if value is not None}
@@ -137,7 +159,9 @@ class History:
 
     def _close_response(self) -> None:
         for tool_call_id in list(self._unanswered):
-            self._answer(tool_call_id, ToolResult.failed(OUTCOME_UNKNOWN).model_dump())
+            fate = self.held.never_ran(tool_call_id) or OUTCOME_UNKNOWN
+            self._answer(tool_call_id, ToolResult.failed(fate).model_dump())
+        self.held.clear()
         self._response = None
         self._messages.extend(self._shown)
         self._shown.clear()

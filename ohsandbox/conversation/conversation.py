@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox import events
 from ohsandbox.agent import Agent
+from ohsandbox.conversation.condensing import Condensing
+from ohsandbox.conversation.delegation import MAX_DEPTH, Parent, SideQuestion, SubAgents
 from ohsandbox.conversation.delivery import Delivery
 from ohsandbox.conversation.limits import Limits
 from ohsandbox.conversation.loop import Loop
@@ -65,6 +67,7 @@ class Conversation:
         settings: Settings | None = None,
         limits: Limits | None = None,
         tool_choice: str = "auto",
+        depth: int = 0,
     ) -> None:
         """Put a conversation together; nothing is opened, started or written before `start` or the first message.
 
@@ -79,6 +82,7 @@ class Conversation:
             settings: None reads the settings file when it is needed.
             limits: None takes those of the settings where they are read, else the defaults.
             tool_choice: for the first request of each run; "required" forces a tool call. Later ones are "auto".
+            depth: how many agents stand above this one; for sub-agents.
 
         Raises:
             UsageError: the id is not allowed, or HOME is not set and persist_dir is None.
@@ -102,6 +106,8 @@ class Conversation:
         self._closed = False
         self._stream: Delivery[LLMEvent] = Delivery()
         self._tools_map: ToolsMap | None = None
+        self._depth = depth
+        self._sub_agents: SubAgents | None = None
         self._owns_runtime = False
         self._thread: threading.Thread | None = None
         self._spoken_to = False
@@ -234,15 +240,35 @@ class Conversation:
                 self._owns_runtime = True
                 runtime.start()
             self.runtime = runtime
-            state = ConversationState(
-                conversation_id=self.id, runtime=runtime, user_id=self.user_id, directory=self.directory / "tools"
-            )
+            state = self._tool_state(runtime)
             tools_map = self.agent.initialize(state)
             system_message = self.agent.system_message(state, tools_map)
             if self._trail.history.system_prompt != system_message.data:
                 self._trail.emit(system_message)
             self._tools_map = tools_map
         return self._tools_map
+
+    def _tool_state(self, runtime: Runtime) -> ConversationState:
+        """The conversation as its tools see it."""
+        parent = Parent(
+            agent=self.agent,
+            runtime=runtime,
+            trail=self._trail,
+            user_id=self.user_id,
+            depth=self._depth,
+            canceled=self._canceled,
+            budget=lambda: self._trail.spending.remaining(self.limits),
+        )
+        self._sub_agents = SubAgents(parent, converse=Conversation)
+        self._ask = SideQuestion(parent, hear=self._hear_model)
+        return ConversationState(
+            conversation_id=self.id,
+            runtime=runtime,
+            user_id=self.user_id,
+            directory=self.directory / "tools",
+            ask_model=self._ask,
+            delegate=self._sub_agents if self._depth < MAX_DEPTH else None,
+        )
 
     def _loaded_settings(self) -> Settings:
         if self._settings is None:
@@ -304,6 +330,7 @@ class Conversation:
                 limits=self.limits,
                 tool_choice=self._tool_choice,
                 canceled=self._canceled,
+                condensing=Condensing(self.agent, self._trail, self._ask),
                 before_step=self._begin_step,
                 on_event=self._hear_model,
             )
@@ -332,7 +359,9 @@ class Conversation:
             self._set_status(status)
 
     def _interrupt(self) -> None:
-        """End what the loop waits for."""
+        """End what the loop waits for; sub-agents first: they share the model, and must know that they are stopped."""
+        if self._sub_agents is not None:
+            self._sub_agents.interrupt()
         self._llm.cancel()
         for name in set(self._trail.history.unanswered.values()):
             tool = (self._tools_map or {}).get(name)

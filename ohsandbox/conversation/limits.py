@@ -49,6 +49,23 @@ class Spending:
         usage = event.data.get("usage") or {}
         self.tokens += usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)
         self.cost_usd += event.data.get("cost_usd") or 0.0
+        self.iterations += event.data.get("requests", 0)  # of sub-agents and of tools, each told in a notice
+
+    def remaining(self, limits: Limits) -> Limits:
+        """What is left of limits, as the limits of a conversation inside this one.
+
+        Raises:
+            LimitReachedError: nothing is left of one.
+        """
+        self.check(limits)
+        used = {
+            "max_iterations": self.iterations,
+            "max_time_s": time.monotonic() - self._run_started,
+            "max_tokens": self.tokens,
+            "max_cost_usd": self.cost_usd,
+        }
+        given = limits.model_dump()
+        return Limits(**{name: given[name] and given[name] - used[name] for name in used})
 
     def check(self, limits: Limits) -> None:
         """Pass if one more request may be made.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ohsandbox import events
 from ohsandbox.agent import StepOutcome
 from ohsandbox.events import ConversationStatus
+from ohsandbox.llm.errors import ContextWindowError
 
 if TYPE_CHECKING:
     import threading
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ohsandbox.agent import Agent
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.agent.execution import Step
+    from ohsandbox.conversation.condensing import Condensing
     from ohsandbox.conversation.limits import Limits
     from ohsandbox.conversation.trail import Trail
     from ohsandbox.events import EventBody
@@ -39,6 +41,7 @@ class Loop:
         limits: Limits,
         tool_choice: str,
         canceled: threading.Event,
+        condensing: Condensing,
         before_step: Callable[[], None],
         on_event: OnEvent,
     ) -> None:
@@ -51,6 +54,7 @@ class Loop:
             limits: checked before each request.
             tool_choice: for the first request; later ones are "auto".
             canceled: set by whoever stops the run.
+            condensing: shortens the conversation where it is too long.
             before_step: called before each request is put together.
             on_event: hears what the model's client tells.
         """
@@ -60,6 +64,7 @@ class Loop:
         self._limits = limits
         self._tool_choice = tool_choice
         self._canceled = canceled
+        self._condensing = condensing
         self._before_step = before_step
         self._on_event = on_event
 
@@ -74,10 +79,21 @@ class Loop:
         """
         self._trail.spending.begin_run()
         while not self._canceled.is_set():
-            outcome = self._follow(self._next_step())
+            outcome = self._step()
             if outcome in _STATUS_AFTER and not self._canceled.is_set():
                 return _STATUS_AFTER[outcome]
         return ConversationStatus.CANCELED
+
+    def _step(self) -> StepOutcome:
+        """One step; a conversation that the provider finds too long is shortened, once, and sent again."""
+        try:
+            outcome = self._follow(self._next_step())
+        except ContextWindowError:
+            if not self._condensing.after_refusal():
+                raise
+            return StepOutcome.CONTINUE
+        self._condensing.after_answer()
+        return outcome
 
     def _next_step(self) -> Step:
         spending = self._trail.spending
@@ -85,6 +101,7 @@ class Loop:
         tool_choice = self._tool_choice if spending.iterations == 0 else "auto"
         spending.iterations += 1
         self._before_step()
+        self._condensing.before_request()
         return self._agent.step(self._tools_map, self._trail.history, tool_choice=tool_choice, on_event=self._on_event)
 
     def _follow(self, step: Step) -> StepOutcome:

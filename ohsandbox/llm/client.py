@@ -63,6 +63,11 @@ class LLM:
         """The name of the model, as configured."""
         return self.config.model
 
+    @property
+    def context_tokens(self) -> int | None:
+        """By the settings, or by litellm's list."""
+        return self._known_traits(_ignore, has_tools=False).context_tokens
+
     def preload(self) -> None:
         """Import litellm in a thread: 2-4 s that pass while the container starts."""
         threading.Thread(target=_gateway, name="ohsandbox-llm-preload", daemon=True).start()

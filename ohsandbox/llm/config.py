@@ -32,6 +32,8 @@ class LLMConfig(BaseModel):
     """Most tokens of one answer."""
     top_k: Annotated[int, Field(gt=0)] | None = None
     """Sample from the k likeliest tokens, where the provider has it."""
+    context_tokens: Annotated[int, Field(gt=0)] | None = None
+    """The most tokens of one request; None is what litellm's list says. Near it a conversation is condensed."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Sample from the likeliest tokens that hold this much probability."""
     native_tool_calling: bool | None = None

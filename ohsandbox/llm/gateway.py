@@ -111,6 +111,7 @@ def listing(config: LLMConfig) -> Listing:
         tools=entry.get("supports_function_calling"),
         forwards_tools=forwarded is None or "tools" in forwarded,
         images=entry.get("supports_vision"),
+        context_tokens=entry.get("max_input_tokens") or entry.get("max_tokens"),
     )
 
 

@@ -25,6 +25,10 @@ class ChatModel(Protocol):
     def note(self) -> str | None:
         """What a person should know about where the answers come from; None for a real model."""
 
+    @property
+    def context_tokens(self) -> int | None:
+        """The most tokens that a request may have; None where nobody knows. May wait for `preload`."""
+
     def preload(self) -> None:
         """Begin whatever is slow, in the background; returns at once. Calling it is never required."""
 

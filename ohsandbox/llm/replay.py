@@ -57,6 +57,11 @@ class ReplayLLM:
         """That no model is asked."""
         return f"replayed model: {len(self._answers)} recorded answers, no model is asked."
 
+    @property
+    def context_tokens(self) -> int | None:
+        """Nothing is ever too long."""
+        return None
+
     def preload(self) -> None:
         """Nothing is slow here."""
 

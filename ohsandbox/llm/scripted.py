@@ -115,6 +115,11 @@ class ScriptedLLM:
         about = f" {self._script.note}" if self._script.note else ""
         return f"scripted model: the answers come from a file, no model is asked.{about}"
 
+    @property
+    def context_tokens(self) -> int | None:
+        """Nothing is ever too long."""
+        return None
+
     def preload(self) -> None:
         """Nothing is slow here."""
 

@@ -25,6 +25,7 @@ class Listing(NamedTuple):
     forwards_tools: bool = True
     """litellm sends `tools` on to this provider; where it does not, it drops them in silence."""
     images: bool | None = None
+    context_tokens: int | None = None
 
 
 class Traits(NamedTuple):
@@ -33,6 +34,8 @@ class Traits(NamedTuple):
     native_tools: bool = True
     """Tools go through the provider's API; else tool calls are written as text."""
     vision: bool = True
+    context_tokens: int | None = None
+    """The most that a request may hold."""
     gemini_schemas: bool = False
     """Schemas are cut down to what Gemini's API takes."""
     description_limit_chars: int | None = None
@@ -62,6 +65,7 @@ def traits_of(config: LLMConfig, listing: Listing) -> Traits:
     return Traits(
         native_tools=_given(config.native_tool_calling, listed_tools),
         vision=_given(config.vision, listing.images is not False),
+        context_tokens=config.context_tokens or listing.context_tokens,
         gemini_schemas="gemini" in name,
         description_limit_chars=DESCRIPTION_LIMIT_CHARS if _SHORT_DESCRIPTIONS.search(name) else None,
         cache_marks=_given(config.prompt_cache, is_claude),

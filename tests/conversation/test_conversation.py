@@ -32,7 +32,7 @@ from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.schema import TextObservation
 from ohsandbox.settings import Settings
 from ohsandbox.tool import ToolExecutor
-from ohsandbox.tools import AgentThinkAction, make_think_tool
+from ohsandbox.tools import DEFAULT_TOOLS, AgentThinkAction, make_think_tool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
 
 BASH = "execute_bash"
@@ -119,13 +119,7 @@ def test_system_message_holds_the_exact_prompt_and_the_tools(tmp_path: Path) -> 
     conversation.close()
     [data] = data_of(conversation.events(), "system_message")
     assert model.seen[0][0] == {"role": "system", "content": data["content"]}
-    assert [tool["function"]["name"] for tool in data["tools"]] == [
-        "execute_bash",
-        "file_read",
-        "file_write",
-        "think",
-        "finish",
-    ]
+    assert tuple(tool["function"]["name"] for tool in data["tools"]) == DEFAULT_TOOLS
 
 
 @pytest.mark.parametrize("arguments", ['{"a":', "[]", "", "null", '{"command": NaN}', "x" * 3_000_000, "[" * 100_000])

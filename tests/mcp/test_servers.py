@@ -127,6 +127,7 @@ def test_same_names_get_their_servers_before_them(servers: Servers) -> None:
     started = servers({"one": odd(include=["echo", "pid"]), "two": odd(include=["echo"])}, reserved=["pid"])
     assert [tool.name for tool in started.tools()] == ["one__echo", "one__pid", "two__echo"]
     assert call(started, "one__echo", text="x") == "x"
+    assert [tool.name for tool in servers.odd().tools(reserved=["pid", "echo"])][:2] == ["odd__echo", "nothing"]
 
 
 def test_a_lone_name_stays_and_answers_to_the_long_one_too(servers: Servers) -> None:

@@ -278,7 +278,8 @@ def test_recursive_definitions_are_checked_at_every_level() -> None:
     [True, False, {}, None, [], "x", {"type": "string"}, {"type": "bogus"}, {"properties": [1], "required": "x"},
      {"properties": {"a": "bogus"}, "required": [None]}, {"$ref": "https://example.org/x.json"}, {"$ref": "#/nowhere"},
      {"$ref": "#"}, {"anyOf": []}, {"patternProperties": {"(": 1}},
-     {"properties": {"a": {"pattern": "(["}, "b": {"type": "string", "pattern": 5}}}, {"type": "object", "maximum": "x", "enum": 3}],
+     {"properties": {"a": {"pattern": "(["}, "b": {"type": "string", "pattern": 5}}},
+     {"type": "object", "maximum": "x", "enum": 3}],
 )  # fmt: skip
 def test_malformed_schema_takes_any_arguments(root: Json) -> None:
     model = Action.from_mcp_schema("Odd", root)
@@ -472,3 +473,22 @@ def test_arguments_that_nest_too_deep_are_refused() -> None:
         tool_of({}).action_from_arguments({"a": value})
     with pytest.raises(ToolArgumentsError, match="surrogate"):
         tool_of({}).action_from_arguments({"a": {"b": ["\ud800"]}})
+
+
+def test_circle_of_demands_demands_nothing() -> None:
+    model = Action.from_mcp_schema("Circle", leading_to({"a": {"allOf": [ref("a")]}}))
+    assert passed(model, {"a": 1}) == {"a": 1}
+
+
+def test_enum_that_is_too_long_leaves_its_type_and_its_neighbours() -> None:
+    properties = {"a": {"type": "integer", "enum": list(range(100_000))}, "b": {"type": "integer"}}
+    model = Action.from_mcp_schema("Long", {"properties": properties})
+    assert passed(model, {"a": -1}) == {"a": -1}
+    for name in properties:
+        with pytest.raises(ValidationError):
+            model.model_validate({name: "x"})
+
+
+def test_names_by_pattern_are_no_unknown_names() -> None:
+    model = only({"type": "object", "patternProperties": {"^x-": {}}, "additionalProperties": False})
+    assert passed(model, {"x": {"x-y": 1}}) == {"x": {"x-y": 1}}

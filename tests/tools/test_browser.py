@@ -6,6 +6,7 @@ import base64
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -320,9 +321,9 @@ class TestPages:
 
     def test_history_goes_back_and_forward_and_ends(self, use: Callable[..., str]) -> None:
         use("new_tab()")
-        use(f"goto('{SITE}/form.html')\ngoto('{SITE}/long.html')")
+        use(f"goto('{SITE}/form.html')\ngoto('{SITE}/frames.html')")
         assert "Title: The form" in use("go_back()")
-        assert "Title: Long" in use("go_forward()")
+        assert "Title: Frames" in use("go_forward()")
         assert "has no page after this one" in use("go_forward()", failed=True)
 
     def test_a_long_page_is_bounded_and_scrolled(self, use: Callable[..., str]) -> None:
@@ -418,7 +419,7 @@ class TestPages:
         assert "\u202e" not in seen
 
     def test_a_page_that_tampers_with_its_own_functions_is_survived(self, use: Callable[..., str]) -> None:
-        use(f"goto('{SITE}/tamper.html')")
+        assert "paragraph: honest text" in use(f"goto('{SITE}/tamper.html')")
         assert "Title: The form" in use(f"goto('{SITE}/form.html')")
 
     def test_a_busy_page_is_told_and_left_by_goto(self, use: Callable[..., str]) -> None:
@@ -437,6 +438,16 @@ class TestPages:
         seen = use(f"goto('{SITE}/form.html')")
         assert "Note: Chromium had ended and was started again" in seen
         assert "Title: The form" in seen
+
+    def test_a_killed_program_comes_back_and_says_so(
+        self, use: Callable[..., str], tool: BrowserTool, place: Runtime
+    ) -> None:
+        use("noop(0)")
+        place.run(["pkill", "-KILL", "-f", "^/opt/ohsandbox-browser/bin/python"])
+        driver: Any = tool.executor._driver  # type: ignore[union-attr]
+        while driver.facts:
+            time.sleep(0.01)
+        assert "Note: The browser's program was killed by signal 9." in use("noop(0)")
 
 
 @pytest.mark.docker

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -64,7 +65,18 @@ def with_ipython(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ipython")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     [packages] = folder.glob("lib/python3*/site-packages")
-    words: list[str | Path] = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", packages, "ipython", "pip"]
+    words: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-compile",
+        "--target",
+        packages,
+        "ipython",
+        "pip",
+    ]
     installed = subprocess.run(words, capture_output=True, text=True, check=False)
     if installed.returncode:
         said = installed.stderr.strip()[-200:]
@@ -353,9 +365,19 @@ def test_cd_stays_and_a_failed_command_says_its_code(kernel: Kernel) -> None:
     kernel.say("", reset=True)
 
 
-def test_pip_belongs_to_the_kernels_python(kernels: Callable[[str], Kernel], plain: Kernel) -> None:
-    assert "has no pip. Install it first" in plain.say("%pip install x")
-    assert "pip" in kernels("ipython").say("%pip --version")
+def test_pip_installs_for_the_kernel_that_runs(kernels: Callable[[str], Kernel], plain: Kernel, tmp_path: Path) -> None:
+    wheel = tmp_path / "greeting-1.0-py3-none-any.whl"
+    info = "greeting-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("greeting.py", "words = 'hello'")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    assert "has no pip. Install it first" in plain.say(f"%pip install {wheel}")
+    kernel = kernels("ipython")
+    assert kernel.cell("import greeting").error == "ModuleNotFoundError: No module named 'greeting'"
+    assert "Successfully installed greeting-1.0" in kernel.say(f"%pip install --no-index {wheel}")
+    assert kernel.say("import greeting\ngreeting.words").endswith(": 'hello'")
 
 
 def test_cell_may_fork_and_close_its_streams(kernel: Kernel) -> None:

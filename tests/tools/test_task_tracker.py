@@ -123,8 +123,10 @@ def test_a_person_sees_a_checklist() -> None:
     assert tool(action).visualize.plain == action.visualize.plain
 
 
-@pytest.mark.parametrize(("has_condenser", "said"), [(False, "no condenser"), (True, "summarised before")])
-def test_a_request_for_condensation_says_what_will_come_of_it(said: str, *, has_condenser: bool) -> None:
+@pytest.mark.parametrize(
+    ("has_condenser", "said"), [(False, "has no condenser"), (True, "is summarised before"), (None, "if nothing is")]
+)
+def test_a_request_for_condensation_says_what_will_come_of_it(said: str, *, has_condenser: bool | None) -> None:
     state = ConversationState(conversation_id="c")
     [tool] = RequestCondensationTool.create(conv_state=state, has_condenser=has_condenser)
     assert said in text_of(tool(tool.action_from_arguments({})))

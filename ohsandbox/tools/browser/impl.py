@@ -104,7 +104,7 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
             raise ToolError(f"The sandbox has no browser: {clean_line(answer.unavailable)}. {REMEDY}")
         if not (answer.sandboxed or self._runtime.private_processes or self._warned):
             self._warned = True
-            log.warning("Chromium runs on this host without a sandbox of its own: do not open pages you do not trust.")
+            log.warning("Chromium runs without a sandbox of its own here: do not open pages that you do not trust.")
         return _observation(calls, answer)
 
     def close(self) -> None:
@@ -123,17 +123,20 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
     # --- the program --------------------------------------------------------------------------
 
     def _ask(self, request: dict[str, Any]) -> _Answer:
+        driver = self._started()
+        death = driver.take_death()
+        lost = [f"{death} Its tabs, cookies and logins are lost; it was started again."] if death is not None else []
         try:
-            answer = self._started().request(request, BUDGET_S + OVERHEAD_S)
-            return _Answer.model_validate(answer)
+            answer = _Answer.model_validate(driver.request(request, BUDGET_S + OVERHEAD_S))
+            return answer.model_copy(update={"notes": [*lost, *answer.notes]})
         except RequestTimedOut:
-            self._started().kill()
+            driver.kill()
             raise ToolError(
                 f"The browser did not answer within {BUDGET_S + OVERHEAD_S:.0f} s and was ended; its tabs are lost. "
                 "Start again with goto(url)."
             ) from None
         except ValidationError:
-            self._started().kill()
+            driver.kill()
             raise ToolError("The browser's program gave no proper answer and was ended; start again.") from None
 
     def _started(self) -> Driver:
@@ -146,7 +149,7 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
                 driver.start()
             except ProgramDied as death:
                 if death.status != NO_PROGRAM:
-                    raise
+                    raise ToolError(f"The sandbox has no browser: {clean_line(str(death))} {REMEDY}") from None
                 continue
             self._driver = driver
         if self._driver is None:

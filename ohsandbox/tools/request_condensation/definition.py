@@ -32,9 +32,9 @@ class RequestCondensationTool(ToolDefinition[CondensationRequestAction, TextObse
         cls,
         *,
         conv_state: ConversationState,  # noqa: ARG003 - every tool is created with it
-        has_condenser: bool = False,
+        has_condenser: bool | None = None,
     ) -> Sequence[RequestCondensationTool]:
-        """One tool. has_condenser says whether the agent has one, so that the model is told what is true."""
+        """One tool. has_condenser says whether the agent has one; None leaves it open, and the answer says so."""
         from ohsandbox.tools.request_condensation.impl import (  # noqa: PLC0415 - impl is for running only
             RequestCondensationExecutor,
         )

@@ -1,0 +1,217 @@
+"""Calls that are stored and held back until a person has said yes: what they are, and what became of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox import events
+from ohsandbox.agent.calls import ActionEvent, ActionSecurityRisk, action_of, find_tool
+from ohsandbox.errors import ToolArgumentsError, UnknownToolError
+from ohsandbox.tools import AgentFinishAction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ohsandbox.events import EventBody, SDKEvent
+    from ohsandbox.schema import Action
+    from ohsandbox.tool import ToolDefinition
+
+REFUSED = "The user refused this call"
+"""How a refusal begins; the person's reason follows."""
+
+REFUSED_BEFORE_FINISH = "Not executed: the user refused a call before it in the same reply. Heed that first."
+
+NEVER_ASKED = "Not executed: it waited for the user's approval, which was not given."
+
+NOT_BEGUN = "Not executed: the run ended before its turn came, after the user had approved it. Send it again if needed."
+
+_RUNNING = events.ConversationStatus.RUNNING.value
+
+
+class Verdict(NamedTuple):
+    """What is thought of one call before it runs."""
+
+    risk: ActionSecurityRisk = ActionSecurityRisk.UNKNOWN
+    why: tuple[str, ...] = ()
+    """For a person: what in the call gives it that risk."""
+    asks: bool = False
+    """A person is to be asked."""
+
+
+Screen = Callable[[Sequence[ActionEvent]], Sequence[Verdict] | None]
+"""A verdict for each planned call of a response, or None where all may run at once."""
+
+
+class HeldCall(NamedTuple):
+    """A call as the log has it, and what was decided."""
+
+    tool_call_id: str
+    name: str
+    arguments: str
+    """A JSON object."""
+    verdict: Verdict
+    only_reads: bool = False
+    fault: str | None = None
+    """Why it would not run anyway."""
+    approved: bool | None = None
+    """None: nobody has said."""
+    reason: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody must say yes or no."""
+        return self.verdict.asks and self.approved is None
+
+    @property
+    def refusal(self) -> str | None:
+        """What the model is told instead of a result; None where the call may run."""
+        if self.approved is False:
+            return f"{REFUSED}: {self.reason}" if self.reason else f"{REFUSED}. No reason was given."
+        return NEVER_ASKED if self.waits else self.fault
+
+
+class StoredCall(NamedTuple):
+    """A call that is in the log already, made ready to run."""
+
+    tool_call_id: str
+    name: str
+    tool: ToolDefinition[Any, Any] | None = None
+    action: Action | None = None
+    refusal: str | None = None
+    event: EventBody | None = None
+    """Always None: it was stored before."""
+
+
+class _Stage(Enum):
+    WAITING = "waiting"
+    RELEASED = "released"
+    OVER = "over"
+
+
+class HeldCalls:
+    """The held calls of the newest response, by the events of the log alone: another process sees the same.
+
+    They are waiting until each that asks has its answer; released with the next RUNNING, when they begin to run; over
+    with any later status. So one that has an answer and never began is told from one that perhaps did.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[str, HeldCall] = {}
+        self._stage = _Stage.WAITING
+
+    @property
+    def all(self) -> list[HeldCall]:
+        """Those without a result, in order."""
+        return list(self._calls.values())
+
+    @property
+    def waiting(self) -> list[HeldCall]:
+        """Those that somebody must say yes or no to."""
+        return [call for call in self._calls.values() if call.waits]
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether there are some, all have their answer, and they have not begun to run."""
+        return bool(self._calls) and not self.waiting and self._stage is _Stage.WAITING
+
+    @property
+    def due(self) -> list[HeldCall]:
+        """Those that the run that has just begun is to answer."""
+        return self.all if self._stage is _Stage.RELEASED else []
+
+    def add(self, event: SDKEvent) -> None:
+        """Take in the next event."""
+        data = event.data
+        if event.type == "tool_call" and "held" in data:
+            self._calls[data["tool_call_id"]] = _held_call(data)
+        elif event.type == "tool_result":
+            self._calls.pop(data["tool_call_id"], None)
+        elif event.type == "confirmation":
+            self._decide(data)
+        elif event.type == "status_update" and self._stage is _Stage.RELEASED:
+            self._stage = _Stage.OVER
+        elif event.type == "status_update" and data["status"] == _RUNNING and self.is_decided:
+            self._stage = _Stage.RELEASED
+
+    def never_ran(self, tool_call_id: str) -> str | None:
+        """What the model is told of a call without a result that surely did not begin; None where it perhaps did."""
+        call = self._calls.get(tool_call_id)
+        if call is None:
+            return None
+        if call.refusal is not None:
+            return call.refusal
+        if self._stage is _Stage.WAITING:
+            return NEVER_ASKED if self.waiting else NOT_BEGUN
+        return None if tool_call_id in self._perhaps_begun() else NOT_BEGUN
+
+    def clear(self) -> None:
+        """The response is closed."""
+        self._calls.clear()
+        self._stage = _Stage.WAITING
+
+    def _decide(self, data: Mapping[str, Any]) -> None:
+        """The first word on a call counts."""
+        for tool_call_id in data["tool_call_ids"]:
+            call = self._calls.get(tool_call_id)
+            if call is not None and call.approved is None:
+                self._calls[tool_call_id] = call._replace(approved=data["approved"], reason=data["reason"])
+
+    def _perhaps_begun(self) -> set[str]:
+        """The first that may run, and the neighbours that run at its side: the next begins when it has its result."""
+        begun: list[HeldCall] = []
+        for call in self._calls.values():
+            if begun and not (call.only_reads and begun[-1].only_reads):
+                break
+            if call.refusal is None:
+                begun.append(call)
+        return {call.tool_call_id for call in begun}
+
+
+def _held_call(data: Mapping[str, Any]) -> HeldCall:
+    held = data["held"]
+    verdict = Verdict(ActionSecurityRisk(held["risk"]), tuple(held["why"]), held["asks"])
+    return HeldCall(
+        data["tool_call_id"], data["name"], data["arguments"], verdict, held["only_reads"], held.get("fault")
+    )
+
+
+def held_events(planned: Sequence[ActionEvent], verdicts: Sequence[Verdict]) -> Iterator[EventBody]:
+    """The `tool_call` events of a response that waits for a person."""
+    for call, verdict in zip(planned, verdicts, strict=True):
+        yield events.held(
+            call.event,
+            asks=verdict.asks,
+            risk=verdict.risk.value,
+            why=verdict.why,
+            only_reads=call.tool is not None and call.tool.is_read_only,
+            fault=call.refusal,
+        )
+
+
+def ready(calls: Sequence[HeldCall], tools_map: Mapping[str, ToolDefinition[Any, Any]]) -> list[StoredCall]:
+    """The calls made ready to run from what the log has of them; one that cannot be is refused."""
+    planned: list[StoredCall] = []
+    refused = False
+    for call in calls:
+        refused = refused or call.approved is False
+        planned.append(_ready(call, tools_map, after_refusal=refused))
+    return planned
+
+
+def _ready(
+    call: HeldCall, tools_map: Mapping[str, ToolDefinition[Any, Any]], *, after_refusal: bool
+) -> StoredCall:
+    stored = StoredCall(call.tool_call_id, call.name, refusal=call.refusal)
+    if stored.refusal is not None:
+        return stored
+    try:
+        tool = find_tool(tools_map, call.name)
+        action = action_of(tool, json.loads(call.arguments))
+    except (ToolArgumentsError, UnknownToolError) as error:
+        return stored._replace(refusal=f"Not executed: since it was sent, the tools have changed. {error}")
+    if after_refusal and isinstance(action, AgentFinishAction):
+        return stored._replace(refusal=REFUSED_BEFORE_FINISH)
+    return stored._replace(tool=tool, action=action)

@@ -1,0 +1,87 @@
+"""`glob` and `grep` over 20,000 files against the bare programs in the same container."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.state import ConversationState
+from ohsandbox.tools.glob import GlobTool
+from ohsandbox.tools.grep import GrepTool
+from ohsandbox.tools.search.script import has_rg
+from tests.bench.__main__ import Row, median_s
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime import Runtime
+
+FILES = 20_000
+ROOT = "/tmp/bench-tree"
+TIMES = 1.5
+"""How much longer than the bare program a tool may take."""
+ROUNDS = 9
+
+_SUFFIXES = ("py", "ts", "md", "txt")
+_IGNORED = "node_modules/\n*.pyc\n/dist\nbuild/\n.venv\n!keep.txt\n"
+
+
+def search_rows(runtime: Runtime) -> list[Row]:
+    """Medians; leaves nothing behind."""
+    _make_tree(runtime)
+    state = ConversationState(conversation_id="bench", runtime=runtime)
+    [glob], [grep] = GlobTool.create(conv_state=state), GrepTool.create(conv_state=state)
+    rg = has_rg(runtime)
+    find = ["find", ROOT, "-type", "f", "-name", "*.py", "-exec", "stat", "-c", "%y %n", "{}", "+"]
+    files = ["rg", "--files", "--sortr", "modified", "-g", "*.py", ROOT] if rg else find
+    program = ["rg", "-n"] if rg else ["grep", "-rnE"]
+    try:
+        return [
+            _row(runtime, glob, {"pattern": "**/*.py", "path": ROOT}, files, "rg" if rg else "find + stat"),
+            _row(runtime, grep, {"pattern": "needle_[a-z]+", "path": ROOT}, [*program, "needle_[a-z]+", ROOT], program[0]),
+            _row(
+                runtime, grep, {"pattern": "NEEDLE", "path": ROOT, "ignore_case": True},
+                [*program, "-i", "NEEDLE", ROOT], f"{program[0]} -i",
+            ),
+            _row(
+                runtime, grep, {"pattern": "needle", "path": ROOT, "include": "*.{py,ts}"},
+                [*program, *_included(rg=rg), "needle", ROOT], f"{program[0]}, by name",
+            ),
+        ]  # fmt: skip
+    finally:
+        runtime.run(["rm", "-rf", ROOT])
+
+
+def _included(*, rg: bool) -> list[str]:
+    return ["-g", "*.{py,ts}"] if rg else ["--include=*.py", "--include=*.ts"]
+
+
+def _row(runtime: Runtime, tool: Any, arguments: dict[str, Any], bare: list[str], name: str) -> Row:
+    action = tool.action_from_arguments(arguments)
+    ours = median_s(lambda: tool(action), rounds=ROUNDS)
+    other = median_s(lambda: runtime.run(bare), rounds=ROUNDS)
+    ratio = ours / other
+    words = " ".join(str(value) for key, value in arguments.items() if key != "path")
+    return Row(
+        f"{tool.name} {words}, {FILES} files", f"{ours * 1000:.1f} ms", f"{other * 1000:.1f} ms ({name})",
+        f"{ratio:.2f}x", f"<= {TIMES}x", ratio <= TIMES,
+    )  # fmt: skip
+
+
+def _make_tree(runtime: Runtime) -> None:
+    """400 directories of 50 files of 2 KB; one file in 1,000 holds the needle."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for number in range(FILES):
+            name = f"package{number % 20}/module{number // 20 % 20}/file{number}.{_SUFFIXES[number % 4]}"
+            text = "".join(f"line {line} of file {number} is here to be read\n" for line in range(50))
+            _add(archive, name, text + ("needle_here = 1\n" if number % 1000 == 1 else ""), number)
+        _add(archive, ".gitignore", _IGNORED, 0)
+    runtime.run(["mkdir", "-p", ROOT])
+    runtime.run(["tar", "-xf", "-", "-C", ROOT], stdin=packed.getvalue())
+
+
+def _add(archive: tarfile.TarFile, name: str, text: str, age: int) -> None:
+    member = tarfile.TarInfo(name)
+    data = text.encode()
+    member.size, member.mtime = len(data), 1_700_000_000 + age
+    archive.addfile(member, io.BytesIO(data))
