@@ -32,7 +32,7 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=pip.conf \
     --mount=type=cache,target=/root/.cache/pip \
     set -eu; . /opt/secrets; \
     mkdir ohsandbox; touch ohsandbox/__init__.py; \
-    pip install --quiet .
+    pip install --quiet '.[web]'
 
 # --- development: the source is mounted over /src ----------------------------------------------
 FROM dependencies AS dev

@@ -49,9 +49,11 @@ lint: setup ## ruff and mypy --strict
 bench: setup engine bases ## milliseconds a command, a file, a step (PEERS=1: of other projects, too)
 	@OHSANDBOX_TEST_IMAGE=$(IMAGE) $(BIN)/python -m tests.bench $(if $(PEERS),--peers)
 
-images: engine plugins bases ## the images: ohsandbox-default for agents, ohsandbox itself
+images: engine plugins bases ## the images: ohsandbox-default and ohsandbox-browser for agents, ohsandbox itself
 	@.ci/timed "Building ohsandbox-default on $(IMAGE)" \
 	  docker build --tag ohsandbox-default --build-arg BASE_IMAGE=$(IMAGE) $(SECRETS) images/default
+	@.ci/timed "Building ohsandbox-browser on $(IMAGE)" \
+	  docker build --tag ohsandbox-browser --build-arg BASE_IMAGE=$(IMAGE) $(SECRETS) images/browser
 	@.ci/timed "Building ohsandbox on $(SLIM_IMAGE)" \
 	  docker build --tag ohsandbox --build-arg BASE_IMAGE=$(SLIM_IMAGE) $(SECRETS) .
 

@@ -201,9 +201,7 @@ def ready(calls: Sequence[HeldCall], tools_map: Mapping[str, ToolDefinition[Any,
     return planned
 
 
-def _ready(
-    call: HeldCall, tools_map: Mapping[str, ToolDefinition[Any, Any]], *, after_refusal: bool
-) -> StoredCall:
+def _ready(call: HeldCall, tools_map: Mapping[str, ToolDefinition[Any, Any]], *, after_refusal: bool) -> StoredCall:
     stored = StoredCall(call.tool_call_id, call.name, refusal=call.refusal)
     if stored.refusal is not None:
         return stored

@@ -49,7 +49,8 @@ class Call(NamedTuple):
     """A tool call for a person's eyes."""
 
     sign: str
-    """One character: `$` a command, `>` input, `+` a file written, `<` one read, `*` a thought, `.` anything else."""
+    """One character: `$` a command, `>` input, `%` a Python cell, `+` a file written, `~` one changed, `<` one read,
+    `?` a search, `@` a web page, `&` a sub-agent, `*` a thought, `.` anything else."""
     text: str
     """May have several lines."""
     answer: bool = False
@@ -144,18 +145,42 @@ def call_of(event: SDKEvent) -> Call:
         case "execute_bash", {"command": command}:
             is_input = arguments.get("is_input") in (True, "true")
             call = Call(">" if is_input else "$", command or "(waiting on)")
+        case "file_editor", {"command": command, "path": path}:
+            call = _edit(command, path, given)
         case "file_write", {"path": path, "content": content}:
             call = Call("+", f"{path} ({len(content.splitlines())} lines)")
-        case "file_read", {"path": path}:
-            call = Call("<", path)
         case "think", {"thought": thought}:
             call = Call("*", thought)
         case "finish", {"message": message}:
             call = Call(".", message, answer=True)
+        case name, _ if (one := _SIGN_AND_FIELD.get(name)) and one[1] in given:
+            call = Call(one[0], given[one[1]])
         case _:
             shown = event.data.get("raw_arguments") or json.dumps(arguments, ensure_ascii=False)
             call = Call(".", f"{safe_line(name)} {safe_line(shown)}")
     return call
+
+
+_SIGN_AND_FIELD = {
+    "file_read": ("<", "path"),
+    "glob": ("?", "pattern"),
+    "grep": ("?", "pattern"),
+    "execute_ipython_cell": ("%", "code"),
+    "edit_file": ("~", "path"),
+    "web_read": ("@", "url"),
+    "browser": ("@", "code"),
+    "delegate": ("&", "task"),
+    "delegate_to_browsing_agent": ("&", "task"),
+}
+"""Of the calls that one argument tells all of."""
+
+
+def _edit(command: str, path: str, given: dict[str, str]) -> Call:
+    if command == "view":
+        return Call("<", path)
+    if command == "create":
+        return Call("+", f"{path} ({len(given.get('file_text', '').splitlines())} lines)")
+    return Call("~", f"{path} ({command})")
 
 
 def _arguments(data: dict[str, Any]) -> dict[str, Any]:

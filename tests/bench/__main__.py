@@ -10,62 +10,22 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from ohsandbox import DockerRuntime
+from tests.bench.editor import editor_rows
 from tests.bench.engine import PlainContainer, docker_run_detached, remove_started
+from tests.bench.mcp import mcp_rows
 from tests.bench.peers import peer_rows
+from tests.bench.rows import BIG, Row, faster, median_s, ms, share
+from tests.bench.search import search_rows
+from tests.bench.toolcall import toolcall_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ohsandbox.runtime import Runtime
-
-BIG = 100 * 1024 * 1024
-
-
-class Row(NamedTuple):
-    """One comparison. met is None where the figure stands for itself."""
-
-    work: str
-    ours: str
-    other: str
-    ratio: str
-    target: str
-    met: bool | None
-
-
-def median_s(work: Callable[[], object], *, rounds: int) -> float:
-    """Median wall time of rounds calls, after one that warms up."""
-    work()
-    times = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
-
-
-def faster(work: str, ours_s: float, other_s: float, *, times: float) -> Row:
-    """A row where ours shall take at most 1/times of the other's time."""
-    ratio = other_s / ours_s
-    return Row(work, _ms(ours_s), _ms(other_s), f"1/{ratio:.1f}", f"<= 1/{times:g}", ratio >= times)
-
-
-def share(work: str, ours_s: float, raw_s: float, *, least: float) -> Row:
-    """A row of throughput, as a share of the raw stream's."""
-    mb = BIG / 1e6
-    ratio = raw_s / ours_s
-    return Row(
-        work, f"{mb / ours_s:.0f} MB/s", f"{mb / raw_s:.0f} MB/s", f"{ratio:.2f}x", f">= {least}x", ratio >= least
-    )
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.2f} ms"
 
 
 def round_trips(runtime: Runtime, plain: PlainContainer) -> list[Row]:
@@ -124,7 +84,7 @@ def start_up(image: str) -> Row:
     plain = median_s(lambda: docker_run_detached(image), rounds=5)
     remove_started()
     ratio = ours / plain
-    return Row("ready shell / `docker run -d`", _ms(ours), _ms(plain), f"{ratio:.2f}x", "<= 1.4x", ratio <= 1.4)
+    return Row("ready shell / `docker run -d`", ms(ours), ms(plain), f"{ratio:.2f}x", "<= 1.4x", ratio <= 1.4)
 
 
 def flood(runtime: Runtime) -> Row:
@@ -163,7 +123,7 @@ def five_hundred(runtime: Runtime) -> list[Row]:
     after = (len([*Path("/proc/self/fd").iterdir()]), threading.active_count())
     p99, middle = sorted(times)[494], statistics.median(times)
     return [
-        Row("500 commands, p99 / median", _ms(p99), _ms(middle), f"{p99 / middle:.1f}x", "<= 5x", p99 <= 5 * middle),
+        Row("500 commands, p99 / median", ms(p99), ms(middle), f"{p99 / middle:.1f}x", "<= 5x", p99 <= 5 * middle),
         Row("descriptors, threads before/after", str(after), str(before), "", "the same", after == before),
     ]
 
@@ -177,7 +137,7 @@ def imports() -> list[Row]:
         ("ohsandbox --help", ["-m", "ohsandbox", "--help"], 0.25),
     ):
         took = median_s(lambda argv=argv: _python(*argv), rounds=7)  # type: ignore[misc]
-        rows.append(Row(work, _ms(took), f"{_ms(python)} bare python", "", f"< {target} s", took < target))
+        rows.append(Row(work, ms(took), f"{ms(python)} bare python", "", f"< {target} s", took < target))
     return rows
 
 
@@ -197,6 +157,7 @@ def main() -> int:
         rows += round_trips(runtime, plain)
         rows += streams(runtime, plain)
         rows += [start_up(chosen.image), flood(runtime), *five_hundred(runtime), *imports()]
+        rows += [*editor_rows(runtime), *search_rows(runtime), *mcp_rows(runtime), *toolcall_rows()]
     table = Table(title=f"ohsandbox on {chosen.image}, medians")
     for column in ("work", "ohsandbox", "compared with", "ratio", "target", "met"):
         table.add_column(column)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ohsandbox.runtime import Runtime
-    from tests.bench.__main__ import Row
+    from tests.bench.rows import Row
 
 VIEW_TARGET_S = 0.005
 REPLACE_TARGET_S = 0.015
@@ -22,7 +22,7 @@ BIG_BYTES = 20_000_000
 
 def editor_rows(runtime: Runtime) -> list[Row]:
     """A file of 1,000 lines viewed and edited, and one of 20 MB edited, each beside the bare transfer of its bytes."""
-    from tests.bench.__main__ import median_s  # noqa: PLC0415 - it imports this module
+    from tests.bench.rows import median_s  # noqa: PLC0415 - it imports this module
 
     [tool] = FileEditorTool.create(conv_state=ConversationState(conversation_id="bench", runtime=runtime))
 
@@ -67,7 +67,7 @@ def _fill(runtime: Runtime, path: str, *, lines: int) -> None:
 
 
 def _row(work: str, ours_s: float, bare_s: float, target_s: float) -> Row:
-    from tests.bench.__main__ import Row  # noqa: PLC0415 - it imports this module
+    from tests.bench.rows import Row  # noqa: PLC0415 - it imports this module
 
     return Row(
         work, f"{ours_s * 1000:.2f} ms", f"{bare_s * 1000:.2f} ms bare bytes", f"{ours_s / bare_s:.1f}x",

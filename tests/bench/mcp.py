@@ -12,7 +12,7 @@ from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
 from ohsandbox.mcp import Command, MCPClient, MCPConfig, MCPServers, SandboxTransport
-from tests.bench.__main__ import Row
+from tests.bench.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

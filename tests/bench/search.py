@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.state import ConversationState
 from ohsandbox.tools.glob import GlobTool
 from ohsandbox.tools.grep import GrepTool
-from ohsandbox.tools.search.script import has_rg
-from tests.bench.__main__ import Row, median_s
+from ohsandbox.tools.search.script import engine_of
+from tests.bench.rows import Row, median_s
 
 if TYPE_CHECKING:
     from ohsandbox.runtime import Runtime
@@ -30,7 +30,7 @@ def search_rows(runtime: Runtime) -> list[Row]:
     _make_tree(runtime)
     state = ConversationState(conversation_id="bench", runtime=runtime)
     [glob], [grep] = GlobTool.create(conv_state=state), GrepTool.create(conv_state=state)
-    rg = has_rg(runtime)
+    rg = engine_of(runtime).has_rg
     find = ["find", ROOT, "-type", "f", "-name", "*.py", "-exec", "stat", "-c", "%y %n", "{}", "+"]
     files = ["rg", "--files", "--sortr", "modified", "-g", "*.py", ROOT] if rg else find
     program = ["rg", "-n"] if rg else ["grep", "-rnE"]

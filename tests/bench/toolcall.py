@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ohsandbox.llm import ChatResponse
-    from tests.bench.__main__ import Row
+    from tests.bench.rows import Row
 
 EVENTS = 200
 ROUNDS = 200
@@ -132,7 +132,7 @@ def _call_alone() -> float:
 
 def toolcall_rows() -> list[Row]:
     """The whole of it, and its parts."""
-    from tests.bench.__main__ import Row  # noqa: PLC0415 - that module imports this one
+    from tests.bench.rows import Row  # noqa: PLC0415 - that module imports this one
 
     with tempfile.TemporaryDirectory(dir=Path.home()) as name:  # not /tmp, which may be no disk
         step, log = measure(Path(name))

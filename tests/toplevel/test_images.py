@@ -42,7 +42,7 @@ def test_the_default_image_lets_an_agent_install_and_commit() -> None:
 
 
 @pytest.mark.usefixtures("images")
-@pytest.mark.parametrize("image", ["ohsandbox-default", "ohsandbox"])
+@pytest.mark.parametrize("image", ["ohsandbox-browser", "ohsandbox-default", "ohsandbox"])
 def test_no_image_keeps_the_certificates_or_packages_of_its_build(image: str) -> None:
     left = "find /run/secrets /var/lib/apt/lists /var/cache/apt /root/.cache /dev/shm -type f -size +0 2>/dev/null"
 

@@ -27,6 +27,9 @@ _LEVELS = {UNKNOWN: -1, LOW: 0, MEDIUM: 1, HIGH: 2}
 _COMMANDS = {"execute_bash": "command", "execute_ipython_cell": "code"}
 """Tools that run a program of the model's, and the argument that holds it."""
 
+_FILE_TOOLS = frozenset({"file_write", "file_editor", "edit_file"})
+"""Ours, that change one file and do nothing else."""
+
 _PATHS = ("path", "file_path")
 """Arguments by which our tools and most of others name a file."""
 
@@ -75,7 +78,9 @@ class CommandRules:
         if not paths or (call.tool is not None and call.tool.is_read_only):
             return Assessment(UNKNOWN)
         found = _of_findings(finding for path in paths for finding in place_findings(path, workdir=self._workdir))
-        return Assessment(LOW, ("A file of the workspace.",)) if found.risk is UNKNOWN else found
+        if found.risk is UNKNOWN and call.name in _FILE_TOOLS:
+            return Assessment(LOW, ("A file of the workspace.",))
+        return found
 
 
 class AnnotationRules:
@@ -91,9 +96,11 @@ class AnnotationRules:
         if not hints.destructiveHint and not hints.openWorldHint:
             return Assessment(LOW, ("The tool neither destroys nor reaches out.",))
         said = hints.model_fields_set
-        if "destructiveHint" in said and hints.destructiveHint and call.name not in _COMMANDS:
+        if call.name in _COMMANDS or call.name in _FILE_TOOLS:
+            return Assessment(UNKNOWN)  # what they are told to do says more
+        if "destructiveHint" in said and hints.destructiveHint:
             return Assessment(MEDIUM, ("The tool says that it may overwrite or delete.",))
-        if "openWorldHint" in said and hints.openWorldHint and call.name not in _COMMANDS:
+        if "openWorldHint" in said and hints.openWorldHint:
             return Assessment(MEDIUM, ("The tool says that it reaches beyond the sandbox.",))
         return Assessment(UNKNOWN)
 

@@ -145,15 +145,17 @@ class _Index:
                 self._suffixes[suffix[1]] = number
             else:
                 by_regex[rule.anchored].append((number, rule.regex or "(?!)"))
-        self._wild = _Regexes(by_regex[False])
-        self._paths = _Regexes(by_regex[True])
+        self._wild = _Regexes(by_regex[False]) if by_regex[False] else None
+        self._paths = _Regexes(by_regex[True]) if by_regex[True] else None
 
     def last(self, path: str, name: str) -> int:
         """The number of the last rule that matches, -1 for none."""
         best = self._names.get(name, -1)
         if self._suffixes and (dot := name.rfind(".")) >= 0:
             best = max(best, self._suffixes.get(name[dot:], -1))
-        return max(best, self._wild.last(name), self._paths.last(path))
+        if self._wild is not None:
+            best = max(best, self._wild.last(name))
+        return best if self._paths is None else max(best, self._paths.last(path))
 
 
 class _Regexes:
@@ -162,46 +164,45 @@ class _Regexes:
     def __init__(self, numbered: list[tuple[int, str]]) -> None:
         self._each = [(number, re.compile(regex, re.DOTALL)) for number, regex in reversed(numbered)]
         joined = "|".join(f"(?:{regex})" for _, regex in numbered)
-        self._any = re.compile(joined, re.DOTALL) if numbered else None
+        self._any = re.compile(joined, re.DOTALL)
 
     def last(self, text: str) -> int:
-        if self._any is None or self._any.fullmatch(text) is None:
+        if self._any.fullmatch(text) is None:
             return -1
         return next((number for number, regex in self._each if regex.fullmatch(text)), -1)
 
 
-class IgnoreFile:
+class _IgnoreFile:
     """One ignore file's rules; the last one that matches decides."""
 
     def __init__(self, rules: list[Rule]) -> None:
         self.rules = rules
-        self._directories = _Index([*enumerate(rules)])
-        self._files = _Index([(n, rule) for n, rule in enumerate(rules) if not rule.only_directories])
-
-    def decide(self, path: str, *, is_directory: bool) -> bool | None:
-        """True: ignored; False: taken back by `!`; None: no rule. path is relative to the ignore file's directory."""
-        index = self._directories if is_directory else self._files
-        number = index.last(path, path[path.rfind("/") + 1 :])
-        return None if number < 0 else not self.rules[number].negated
+        self.directories = _Index([*enumerate(rules)])
+        self.files = _Index([(number, rule) for number, rule in enumerate(rules) if not rule.only_directories])
 
 
 class IgnoreTree:
     """All ignore files that count below a root."""
 
     def __init__(self, root: str, texts: dict[str, bytes]) -> None:
-        """texts: the content of each file by its absolute path; those outside of root's line are not asked."""
-        self._root = root.rstrip("/")
-        self._by_directory = {path[: -len(NAME) - 1]: IgnoreFile(parse(text)) for path, text in texts.items()}
-        self._chains: dict[str, list[tuple[IgnoreFile, int]]] = {}
+        """texts: the content of each ignore file by its absolute path, in root, below and above."""
+        self._root = bytes_as_characters(root.rstrip("/"))
+        self.rules = {path[: -len(NAME) - 1]: rules for path, text in texts.items() if (rules := parse(text))}
+        """By the directories that the ignore files stand in."""
+        self._by_directory = {bytes_as_characters(name): _IgnoreFile(rules) for name, rules in self.rules.items()}
+        self._chains: dict[str, list[tuple[_IgnoreFile, int]]] = {}
         self._excluded: dict[str, bool] = {"": False}
-        self.rules = {directory: file.rules for directory, file in self._by_directory.items() if file.rules}
 
-    def ignores(self, path: str) -> bool:
-        """Whether the file at path, relative to root, is ignored, or lies in a directory that is."""
-        if not self.rules:
-            return False
-        path = bytes_as_characters(path)
-        parent = path.rpartition("/")[0]
+    def kept(self, found: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Of pairs of anything and a file's path, relative to root, those that are not ignored."""
+        return [pair for pair in found if not self._ignores(pair[1])] if self.rules else found
+
+    def _ignores(self, path: str) -> bool:
+        """Whether the file is ignored, or lies in a directory that is."""
+        if not path.isascii():
+            path = bytes_as_characters(path)
+        slash = path.rfind("/")
+        parent = path[:slash] if slash > 0 else ""
         return self._excludes(parent) or self._decide(path, parent, is_directory=False)
 
     def _excludes(self, directory: str) -> bool:
@@ -213,19 +214,19 @@ class IgnoreTree:
         return known
 
     def _decide(self, path: str, parent: str, *, is_directory: bool) -> bool:
-        absolute = f"{bytes_as_characters(self._root)}/{path}"
+        absolute, name = f"{self._root}/{path}", path[path.rfind("/") + 1 :]
         for file, start in self._chain(parent):
-            decided = file.decide(absolute[start:], is_directory=is_directory)
-            if decided is not None:
-                return decided
+            index = file.directories if is_directory else file.files
+            number = index.last(absolute[start:], name)
+            if number >= 0:
+                return not file.rules[number].negated
         return False
 
-    def _chain(self, directory: str) -> list[tuple[IgnoreFile, int]]:
+    def _chain(self, directory: str) -> list[tuple[_IgnoreFile, int]]:
         """The ignore files that count in directory, the nearest first, and where a path relative to each begins."""
         if directory not in self._chains:
-            absolute = f"{bytes_as_characters(self._root)}/{directory}".rstrip("/")
+            absolute = f"{self._root}/{directory}".rstrip("/")
             ends = [len(absolute), *(i for i in range(len(absolute) - 1, -1, -1) if absolute[i] == "/")]
-            by_directory = {bytes_as_characters(name): file for name, file in self._by_directory.items()}
-            found = [(by_directory[absolute[:end]], end + 1) for end in ends if absolute[:end] in by_directory]
-            self._chains[directory] = found
+            places = [(self._by_directory.get(absolute[:end]), end + 1) for end in ends]
+            self._chains[directory] = [(file, start) for file, start in places if file is not None]
         return self._chains[directory]

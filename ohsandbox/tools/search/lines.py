@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.tools.search.script import LIMIT_S, UNREADABLE, Reply, call, has_rg
+from ohsandbox.tools.search.script import LIMIT_S, UNREADABLE, Reply, call, engine_of
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
@@ -72,15 +72,15 @@ def read_matches(
     """
     odd = [path for path in paths if _AMBIGUOUS.search(path)]
     plain = [path for path in paths if path not in set(odd)]
-    engine = "rg" if has_rg(runtime) else "posix"
+    engine = engine_of(runtime)
     most = 0 if only_counts else MAX_LINES_BYTES
     found: dict[str, FileLines] = {}
     stopped = unreadable = False
     for group in [plain, *([path] for path in odd)]:
         if group:
             cut = max(len(path.encode("utf-8", "surrogateescape")) for path in group) + _CUT_BYTES
-            words = (patterns[engine == "rg"], str(context), str(cut), str(most), *group)
-            reply = call(runtime, f"{engine}-lines", *words, limit_s=limit_s)
+            words = (patterns[engine.has_rg], str(context), str(cut), str(most), *group)
+            reply = call(runtime, f"{engine.name}-lines", *words, limit_s=limit_s)
             stopped = stopped or reply.stopped
             unreadable = unreadable or UNREADABLE in reply.statuses.values()
             found |= _parse(reply, group)

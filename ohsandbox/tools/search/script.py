@@ -36,8 +36,26 @@ RG_FILES = (
 RG_LINES = ("--text", "--no-unicode", "--encoding", "none")
 """Bytes, as `LC_ALL=C grep -a` sees them."""
 
-_PROBE = 'rg "$@" --files /dev/null >/dev/null 2>&1; test $? -lt 2'
-_has_rg: WeakKeyDictionary[Runtime, bool] = WeakKeyDictionary()
+_PROBE = """\
+rg "$@" --files /dev/null >/dev/null 2>&1; test $? -lt 2 && echo rg
+find -files0-from - -maxdepth 0 -printf x </dev/null >/dev/null 2>&1 && echo find"""
+
+
+class Engine(NamedTuple):
+    """What a sandbox can search with."""
+
+    has_rg: bool
+    """An `rg` that knows our options (12.0 and newer)."""
+    times: str = "stat"
+    """What tells files' times: `find` (GNU, 4.9 and newer) or `stat`."""
+
+    @property
+    def name(self) -> str:
+        """The first part of the names of its jobs."""
+        return "rg" if self.has_rg else "posix"
+
+
+_engines: WeakKeyDictionary[Runtime, Engine] = WeakKeyDictionary()
 
 
 class _Fields(NamedTuple):
@@ -71,17 +89,21 @@ class Reply(_Fields):
         return [record[1:] for record in self.records if record.startswith(kind)]
 
 
-def has_rg(runtime: Runtime) -> bool:
-    """Whether the sandbox has an `rg` that knows our options (12.0 and newer); asked once a runtime."""
-    if runtime not in _has_rg:
+def engine_of(runtime: Runtime) -> Engine:
+    """What this sandbox can search with; asked once a runtime."""
+    if runtime not in _engines:
         asked = runtime.run(["sh", "-c", _PROBE, "sh", *RG_FILES, *RG_LINES], workdir="/", timeout_s=GRACE_S)
-        _has_rg[runtime] = asked.exit_code == 0
-    return _has_rg[runtime]
+        words = asked.stdout.split()
+        _engines[runtime] = Engine(b"rg" in words, "find" if b"find" in words else "stat")
+    return _engines[runtime]
 
 
-def forget(runtime: Runtime) -> None:
-    """Have `has_rg` ask again."""
-    _has_rg.pop(runtime, None)
+def use_engine(runtime: Runtime, engine: Engine | None) -> None:
+    """Search with this one; None asks the sandbox again."""
+    if engine is None:
+        _engines.pop(runtime, None)
+    else:
+        _engines[runtime] = engine
 
 
 def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) -> Reply:
@@ -92,7 +114,7 @@ def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) 
     """
     token = secrets.token_hex(8)
     result = runtime.run(
-        ["sh", "-c", SCRIPT, "sh", job, token, f"{limit_s:g}", *arguments],
+        ["sh", "-c", SCRIPT, "sh", job, token, f"{limit_s:g}", engine_of(runtime).times, *arguments],
         workdir="/",
         timeout_s=limit_s + GRACE_S,
         limit_bytes=MAX_LIST_BYTES,
@@ -106,7 +128,7 @@ def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) 
     if result.exit_code == MISSING:
         absent.append("xargs` or `stat")
     if absent:
-        forget(runtime)
+        use_engine(runtime, None)
         raise ToolError(f"The sandbox has no `timeout` or no `{absent[0]}`. Search with execute_bash, or install it.")
     if complaint.strip() and not reply.stopped:
         said = complaint.strip().splitlines()[-1].encode("utf-8", "replace").decode()

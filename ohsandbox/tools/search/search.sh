@@ -1,15 +1,22 @@
-# JOB TOKEN LIMIT_S ARGUMENT...: everything that `glob` and `grep` do in a sandbox, with `rg` or with POSIX tools.
+# JOB TOKEN LIMIT_S TIMES ARGUMENT...: everything that `glob` and `grep` do in a sandbox, with `rg` or with POSIX tools.
 # A directory's jobs print its physical path, a NUL, and records. TOKEN, a secret of the call, begins a record, since a
 # file's name may hold anything else. On stderr stand records TOKEN KIND TEXT NUL, and the complaints of rg and grep.
 exec 3>&2 2>/dev/null
 export LC_ALL=C TZ=UTC0
-job=$1 limit=$3
+job=$1 limit=$3 times=$4
 export token="$2"
-shift 3
+shift 4
 
 said() { printf '%s%s%s\0' "$token" s "$1" >&3; }
 
-stats() { xargs -0 -r stat -c "$token%y %n"; }
+# Names in, records of time and name out. GNU find (4.9) takes them as they come, in half of stat's time.
+stats() {
+  if [ "$times" = find ]; then
+    find -files0-from - -maxdepth 0 -printf "$token%T+ %p\n"
+  else
+    xargs -0 -r stat -c "$token%y %n"
+  fi
+}
 
 find_() { timeout "$limit" find . "$@"; said "find $?"; }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import posixpath
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import ToolError, file_error
 from ohsandbox.tools.search.ignore import NAME, IgnoreTree
 from ohsandbox.tools.search.prune import prunes
-from ohsandbox.tools.search.script import LIMIT_S, RG_FILES, RG_LINES, UNREADABLE, Reply, call, has_rg
+from ohsandbox.tools.search.script import LIMIT_S, RG_FILES, RG_LINES, UNREADABLE, Reply, call, engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +23,7 @@ PSEUDO = ("proc", "sys", "dev")
 _REPORT = ("-exec", "sh", "-c", 'printf "${token}i%s\\0" "$@" >&3', "sh", "{}", "+")
 _MATCH_ODD = """\
 for file do
-  if grep -asqE -e "$pattern" -- "$file"; then printf '%sm%s %s\\0' "$token" "$(stat -c %y "$file")" "$file" >&3; fi
+  if grep -asqE -e "$pattern" -- "$file"; then printf '%sm%s %s\\n\\0' "$token" "$(stat -c %y "$file")" "$file" >&3; fi
 done"""
 """For names with a newline, which the list that `grep -l` prints cannot hold."""
 
@@ -73,13 +74,8 @@ class Listing(NamedTuple):
     """path is a file, and nothing was listed."""
 
 
-class _Found(NamedTuple):
-    """A file as the script tells of it."""
-
-    modified: str
-    """Sorts as the time does."""
-    path: str
-    """Relative to the directory searched."""
+Found = tuple[str, str]
+"""A time, which sorts as text, and a path relative to the directory searched; plain, for there may be many."""
 
 
 def absolute(workdir: str, path: str) -> str:
@@ -95,7 +91,7 @@ def list_files(runtime: Runtime, query: Query, *, limit_s: float = LIMIT_S) -> L
         SandboxFileError: ENOENT, EACCES or EINVAL of path.
         ToolError: as `call`.
     """
-    walk = _by_rg if has_rg(runtime) else _by_posix
+    walk = _by_rg if engine_of(runtime).has_rg else _by_posix
     return walk(runtime, query, limit_s)
 
 
@@ -130,7 +126,7 @@ def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
         texts |= _read(runtime, [path for path in met if path not in texts])
         tree = IgnoreTree(root, texts)
         if set(skipped) <= set(prunes(tree.rules, root)):
-            return _listing(root, query, [file for file in found if not tree.ignores(file.path)], reply)
+            return _listing(root, query, tree.kept(found), reply)
 
 
 def _find(runtime: Runtime, engine: str, query: Query, options: Sequence[str], limit_s: float) -> Reply:
@@ -141,7 +137,7 @@ def _find(runtime: Runtime, engine: str, query: Query, options: Sequence[str], l
     return call(runtime, f"{engine}-match", *place, pattern, *options, limit_s=limit_s)
 
 
-def _entered(reply: Reply, query: Query) -> tuple[str | None, list[_Found]]:
+def _entered(reply: Reply, query: Query) -> tuple[str | None, list[Found]]:
     """The directory that was searched and what was found; None where path is a file, or prefix not there.
 
     Raises:
@@ -152,11 +148,14 @@ def _entered(reply: Reply, query: Query) -> tuple[str | None, list[_Found]]:
     if reply.exit_code in _REFUSALS:
         raise file_error(*_REFUSALS[reply.exit_code], query.path)
     root, _, rest = reply.stdout.partition("\0")
-    start = len("./") if "find" in reply.statuses else len(root.rstrip("/")) + 1
-    lines = (record.split(" ", 3) for record in rest.split(f"{reply.token}")[1:])
-    found = [_Found(f"{line[0]} {line[1]}", line[3][start:-1]) for line in lines if len(line) == 4]  # noqa: PLR2004
-    odd = (record.split(" ", 3) for record in reply.texts("m"))
-    return root, found + [_Found(f"{date} {time}", path[start:]) for date, time, _, path in odd]
+    start = " ./" if "find" in reply.statuses else f" {root.rstrip('/')}/"
+    found = [_split(record, start) for record in rest.split(reply.token)[1:]]
+    return root, found + [_split(record, start) for record in reply.texts("m")]
+
+
+def _split(record: str, start: str) -> Found:
+    when, _, path = record.partition(start)
+    return when, path[:-1]
 
 
 def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
@@ -202,13 +201,13 @@ def _contents(reply: Reply, text: str) -> dict[str, bytes]:
     return found
 
 
-def _listing(root: str, query: Query, found: list[_Found], reply: Reply) -> Listing:
+def _listing(root: str, query: Query, found: list[Found], reply: Reply) -> Listing:
     """Sorted; what `find` and `rg` could not sort out by the name is sorted out here."""
-    wanted = [file for file in found if query.glob.regex.fullmatch(file.path)]
-    wanted.sort(key=lambda file: file.path)
-    wanted.sort(key=lambda file: file.modified, reverse=True)
+    matches = query.glob.regex.fullmatch
+    wanted = sorted([file for file in found if matches(file[1])], key=itemgetter(1))
+    wanted.sort(key=itemgetter(0), reverse=True)
     if reply.stopped and not root:
         raise ToolError(f"Directory {query.path!r} did not answer in time. Search a smaller one.")
     base = root.rstrip("/")
     unreadable = reply.statuses.get("find") == 1 or reply.statuses.get("rg") == UNREADABLE
-    return Listing([f"{base}/{file.path}" for file in wanted], reply.stopped or reply.truncated, unreadable=unreadable)
+    return Listing([f"{base}/{path}" for _, path in wanted], reply.stopped or reply.truncated, unreadable=unreadable)

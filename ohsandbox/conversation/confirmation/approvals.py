@@ -1,0 +1,110 @@
+"""`Approvals`: what waits for a person in a conversation, and the answers, which are events of its log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox import events
+from ohsandbox.agent import ActionSecurityRisk
+from ohsandbox.errors import UsageError
+
+if TYPE_CHECKING:
+    from ohsandbox.agent import History
+    from ohsandbox.conversation.trail import Trail
+
+SPOKE_INSTEAD = "They wrote a message instead of allowing it; it follows."
+
+
+class PendingCall(NamedTuple):
+    """A call that a person must allow before it runs."""
+
+    tool_call_id: str
+    name: str
+    """The tool's."""
+    arguments: dict[str, Any]
+    risk: ActionSecurityRisk
+    why: tuple[str, ...]
+    """Sentences: what gives it that risk."""
+
+
+class Decision(NamedTuple):
+    """A person's word."""
+
+    approved: bool
+    reason: str = ""
+    """Told to the model where it is a no."""
+    tool_call_ids: tuple[str, ...] | None = None
+    """None is all that wait; a no to all also stops the calls of the same reply that would not have asked."""
+
+
+Ask = Callable[[Sequence[PendingCall]], Decision | None]
+"""Asks a person, in the run's thread. None leaves it open: the run ends and waits on disk."""
+
+
+class Approvals:
+    """One conversation's."""
+
+    def __init__(self, trail: Trail, *, ask: Ask | None = None) -> None:
+        self._trail = trail
+        self._ask = ask
+
+    @property
+    def pending(self) -> list[PendingCall]:
+        """What waits, in order."""
+        with self._trail.guard:
+            return pending_of(self._trail.history)
+
+    def decide(self, decision: Decision, *, by: str) -> None:
+        """Store the answer; nothing runs yet.
+
+        Raises:
+            UsageError: nothing waits, or not what decision names.
+            LogWriteError: it could not be stored, and does not count.
+        """
+        with self._trail.guard:
+            held = self._trail.history.held
+            waiting = [call.tool_call_id for call in held.waiting]
+            if not waiting:
+                raise UsageError(f"Nothing waits for confirmation in conversation {self._trail.conversation_id!r}.")
+            named = waiting if decision.tool_call_ids is None else list(decision.tool_call_ids)
+            if unknown := [name for name in named if name not in waiting]:
+                raise UsageError(f"Call {unknown[0]!r} does not wait for confirmation. These do: {', '.join(waiting)}.")
+            if decision.tool_call_ids is None and not decision.approved:
+                named = [call.tool_call_id for call in held.all if call.approved is None]
+            self._trail.record(
+                events.confirmation(
+                    tool_call_ids=named, approved=decision.approved, reason=decision.reason.strip(), by=by
+                )
+            )
+
+    def give_way(self) -> None:
+        """The person writes a message where an answer was awaited: a no to all."""
+        if self.pending:
+            self.decide(Decision(approved=False, reason=SPOKE_INSTEAD), by="message")
+
+    def ask(self) -> bool:
+        """Ask the callback until nothing waits; False where it leaves some open, or there is none.
+
+        Raises:
+            UsageError: it names calls that do not wait.
+            Exception: what the callback raises; what waits goes on waiting.
+        """
+        while pending := self.pending:
+            decision = None if self._ask is None else self._ask(pending)
+            if decision is None:
+                return False
+            with self._trail.guard:
+                if self.pending:  # another thread may have answered meanwhile
+                    self.decide(decision, by="callback")
+            self._trail.flush()
+        return True
+
+
+def pending_of(history: History) -> list[PendingCall]:
+    """What waits for a person by the history of a log."""
+    return [
+        PendingCall(call.tool_call_id, call.name, json.loads(call.arguments), call.verdict.risk, call.verdict.why)
+        for call in history.held.waiting
+    ]
