@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker import Limits as SandboxLimits
     from ohsandbox.runtime.local import CLIRuntime
     from ohsandbox.runtime.results import CommandObservation, ExecResult
-    from ohsandbox.schema import Action, Observation
+    from ohsandbox.schema import Action, Observation, TextObservation
     from ohsandbox.settings import Settings
     from ohsandbox.state import ConversationState
     from ohsandbox.tool import Tool, ToolAnnotations, ToolDefinition, ToolExecutor, register_tool
+    from ohsandbox.tools.flags import ToolFlags
 
 __version__ = "0.1.0"
 
@@ -59,11 +60,13 @@ __all__ = [
     "SandboxUnavailable",
     "ScriptedLLM",
     "Settings",
+    "TextObservation",
     "Tool",
     "ToolAnnotations",
     "ToolDefinition",
     "ToolError",
     "ToolExecutor",
+    "ToolFlags",
     "ToolResult",
     "UsageError",
     "__version__",
@@ -88,10 +91,11 @@ _HOMES = {
     "runtime.docker": ("DockerRuntime",),
     "runtime.local": ("CLIRuntime",),
     "runtime.results": ("CommandObservation", "ExecResult"),
-    "schema": ("Action", "Observation"),
+    "schema": ("Action", "Observation", "TextObservation"),
     "settings": ("Settings",),
     "state": ("ConversationState",),
     "tool": ("Tool", "ToolAnnotations", "ToolDefinition", "ToolExecutor", "register_tool"),
+    "tools.flags": ("ToolFlags",),
 }
 _HOME_OF = {name: (module, name) for module, names in _HOMES.items() for name in names} | {
     "SandboxLimits": ("runtime.docker", "Limits"),

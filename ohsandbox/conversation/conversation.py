@@ -91,6 +91,7 @@ class Conversation:
         root = default_root() if persist_dir is None else Path(persist_dir)
         self.directory = root / self.id
         self.agent = agent or Agent()
+        self._agent_is_ours = agent is None
         self.runtime = runtime
         self.user_id = user_id
         self.error: BaseException | None = None
@@ -218,6 +219,8 @@ class Conversation:
     def _open_model(self) -> None:
         if self.agent.llm is None:
             self.agent = with_model(self.agent, self._loaded_settings())
+            if self._agent_is_ours:
+                self.agent = self.agent.with_tools(self._loaded_settings().tools.names())
         if self._settings is not None and not self._limits_given:
             self.limits = limits_of(self._settings)
         self._llm.preload()

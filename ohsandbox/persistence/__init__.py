@@ -1,19 +1,28 @@
 """What a conversation leaves on disk, and how it survives a kill at any byte."""
 
 from ohsandbox.errors import LogWriteError
-from ohsandbox.persistence.files import home_dir, make_private_dir, write_atomically
-from ohsandbox.persistence.lock import DirectoryLock
-from ohsandbox.persistence.log import LOG_NAME, EventLog, read_events
-from ohsandbox.persistence.records import LOG_VERSION
+from ohsandbox.persistence.files import home_dir, make_private_dir, open_regular, write_atomically
+from ohsandbox.persistence.lock import DirectoryLock, holder_of
+from ohsandbox.persistence.log import EventLog
+from ohsandbox.persistence.reading import LOG_NAME, LogFollower, read_events, stream_events
+from ohsandbox.persistence.records import LOG_VERSION, encode_record
+from ohsandbox.persistence.repair import Repair, repair_log
 
 __all__ = [
     "LOG_NAME",
     "LOG_VERSION",
     "DirectoryLock",
     "EventLog",
+    "LogFollower",
     "LogWriteError",
+    "Repair",
+    "encode_record",
+    "holder_of",
     "home_dir",
     "make_private_dir",
+    "open_regular",
     "read_events",
+    "repair_log",
+    "stream_events",
     "write_atomically",
 ]

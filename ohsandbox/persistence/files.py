@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from ohsandbox.errors import UsageError
 
 PRIVATE_DIR_MODE = 0o700
 PRIVATE_FILE_MODE = 0o600
+_CHUNK_BYTES = 1024 * 1024
 
 sync_data = getattr(os, "fdatasync", os.fsync)
 """macOS has no fdatasync."""
@@ -44,6 +46,51 @@ def make_private_dir(directory: Path) -> None:
             f"Directory {str(directory)!r} cannot be used: {error.strerror}. "
             "Make it writable, or name another place (persist_dir, or HOME)."
         ) from error
+
+
+def open_regular(path: Path, access: int, *, name: str) -> int:
+    """A descriptor of a regular file; a link, a FIFO or a device that somebody put there is not followed or waited for.
+
+    Args:
+        path: the file.
+        access: O_RDONLY, O_RDWR, ...; one that O_CREAT makes has mode 0600.
+        name: what the file is, for the message.
+
+    Raises:
+        UsageError: it cannot be opened, or is no regular file.
+    """
+    flags = access | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not hang
+    try:
+        descriptor = os.open(path, flags, PRIVATE_FILE_MODE)
+    except OSError as error:
+        reason = "it is a symbolic link; move it away" if path.is_symlink() else str(error.strerror)
+        raise UsageError(f"{name} {str(path)!r} cannot be opened: {reason}.") from error
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise UsageError(f"{name} {str(path)!r} is no regular file. Move it away.")
+
+
+def copy_apart(descriptor: int, path: Path, *, offset: int = 0) -> None:
+    """Write what stands in descriptor from offset on to a new file, and make it durable.
+
+    Raises:
+        OSError: it could not be written; nothing is left of it.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    copy = os.open(path, flags, PRIVATE_FILE_MODE)
+    try:
+        os.fchmod(copy, PRIVATE_FILE_MODE)
+        while data := os.pread(descriptor, _CHUNK_BYTES, offset):
+            write_all(copy, data)
+            offset += len(data)
+        os.fsync(copy)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(copy)
+    sync_dir(path.parent)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

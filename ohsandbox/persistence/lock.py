@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import ConversationOpenError, UsageError
-from ohsandbox.persistence.files import PRIVATE_FILE_MODE, write_all
+from ohsandbox.persistence.files import PRIVATE_FILE_MODE, open_regular, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+LOCK_NAME = "lock"
+
+_TRIES, _TRY_EVERY_S = 3, 0.02
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
@@ -30,7 +36,7 @@ class DirectoryLock:
             ConversationOpenError: another holder has it; the message names its process.
             UsageError: the lock file cannot be opened.
         """
-        path = directory / "lock"
+        path = directory / LOCK_NAME
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             self._descriptor = os.open(path, flags, PRIVATE_FILE_MODE)
@@ -47,11 +53,11 @@ class DirectoryLock:
 
     def _take(self, name: str) -> None:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._wait_out_a_look()
         except BlockingIOError:
-            holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             raise ConversationOpenError(
-                f"Conversation {name!r} is open in process {holder}. Close it there, or start another conversation."
+                f"Conversation {name!r} is open in process {_written(self._descriptor)}. "
+                "Close it there, or start another conversation."
             ) from None
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
@@ -62,8 +68,47 @@ class DirectoryLock:
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         write_all(self._descriptor, b"%d\n" % os.getpid())
 
+    def _wait_out_a_look(self) -> None:
+        """Take it; who only looks (`holder_of`) has it for microseconds."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(BlockingIOError):
+                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(_TRY_EVERY_S)
+        return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
     def release(self) -> None:
         """Let go. Twice is fine."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def holder_of(directory: Path) -> str | None:
+    """The process that has a conversation open, by its number or "unknown"; None where none does, or none can be told.
+
+    Makes no file and changes none.
+    """
+    try:
+        descriptor = open_regular(directory / LOCK_NAME, os.O_RDONLY, name="Lock file")
+    except UsageError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _written(descriptor)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _written(descriptor: int) -> str:
+    text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    return text if text.isdecimal() else "unknown"

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ohsandbox import events
-from ohsandbox.errors import LogWriteError, UsageError
+from ohsandbox.errors import LogWriteError
 from ohsandbox.events import EventBody, SDKEvent
 from ohsandbox.persistence.blobs import Blobs
-from ohsandbox.persistence.files import PRIVATE_FILE_MODE, make_private_dir, sync_data, sync_dir, write_all
+from ohsandbox.persistence.files import (
+    PRIVATE_FILE_MODE,
+    copy_apart,
+    make_private_dir,
+    open_regular,
+    sync_data,
+    sync_dir,
+    write_all,
+)
 from ohsandbox.persistence.lock import DirectoryLock
-from ohsandbox.persistence.records import Scan, encode_record, scan
+from ohsandbox.persistence.reading import LOG_NAME
+from ohsandbox.persistence.records import Scan, check_sound, encode_record, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-LOG_NAME = "sdk_events.jsonl"
-
-_OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""O_NONBLOCK: opening a FIFO that somebody put there must not hang; on a regular file it changes nothing."""
 
 
 class _End(NamedTuple):
@@ -51,6 +54,7 @@ class EventLog:
         Raises:
             ConversationOpenError: another process has it open.
             LogCorruptError: it is damaged before its last record; the events before that were taken.
+            LogWriteError: a torn tail could not be cut aside (disk full).
             UsageError: the directory cannot be used, the log is no regular file, or a newer version wrote it.
         """
         self.directory = Path(directory)
@@ -65,11 +69,16 @@ class EventLog:
         self._lock = DirectoryLock(self.directory, name=conversation_id)
         self._descriptor = -1
         try:
-            self._descriptor = _open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            self._descriptor = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, name="Log")
             self._recover()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def size_bytes(self) -> int:
+        """Where the next record goes."""
+        return self._end.offset
 
     def append(self, body: EventBody) -> SDKEvent:
         """Stamp the event and make it durable; when this returns, a power cut does not lose it.
@@ -132,10 +141,10 @@ class EventLog:
 
     def _recover(self) -> None:
         with os.fdopen(os.dup(self._descriptor), "rb") as file:
-            found = scan(file, path=self.path, take=self._take)
+            found = check_sound(scan(file, path=self.path, take=self._take), self.path)
         self._end = _End(found.end_offset, found.records)
         os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
-        if found.torn_bytes:
+        if found.rest_bytes:
             self._cut_aside(found)
         if not found.records:
             sync_dir(self.directory)
@@ -144,54 +153,20 @@ class EventLog:
 
     def _cut_aside(self, found: Scan) -> None:
         aside = self.directory / f"sdk_events.torn-{found.end_offset}-{os.urandom(4).hex()}"
-        torn = os.pread(self._descriptor, found.torn_bytes, found.end_offset)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(aside, flags, PRIVATE_FILE_MODE)
         try:
-            write_all(descriptor, torn)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        sync_dir(self.directory)
-        os.ftruncate(self._descriptor, found.end_offset)
-        os.fsync(self._descriptor)
+            copy_apart(self._descriptor, aside, offset=found.end_offset)
+            os.ftruncate(self._descriptor, found.end_offset)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise LogWriteError(
+                f"The torn end of log {str(self.path)!r} cannot be moved aside: {error.strerror}. "
+                "Free space or mend the disk, then try again."
+            ) from error
         self._note(
             "LogRepaired",
-            f"The log ended in {found.torn_bytes} bytes of a record that a crash cut short; they were moved to "
+            f"The log ended in {found.rest_bytes} bytes of a record that a crash cut short; they were moved to "
             f"{aside.name!r}. The {found.records} records before it are whole.",
         )
 
     def _note(self, code: str, message: str) -> None:
         self._take(self.append(events.notice(code=code, message=message)))
-
-
-def read_events(path: Path | str) -> list[SDKEvent]:
-    """Every whole event of a log, given the file or its directory; a torn or half-written tail is left out.
-
-    Safe beside a process that writes: takes no lock and changes nothing.
-
-    Raises:
-        LogCorruptError: it is damaged before its last record.
-        UsageError: it is not there, no regular file, or of a newer version.
-    """
-    path = Path(path)
-    file_path = path / LOG_NAME if path.is_dir() else path
-    found: list[SDKEvent] = []
-    with os.fdopen(_open_regular(file_path, os.O_RDONLY), "rb") as file:
-        scan(file, path=file_path, take=found.append)
-    return found
-
-
-def _open_regular(path: Path, access: int) -> int:
-    try:
-        descriptor = os.open(path, access | _OPEN_FLAGS, PRIVATE_FILE_MODE)
-    except OSError as error:
-        raise UsageError(f"Log {str(path)!r} cannot be opened: {_reason(error, path)}.") from error
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise UsageError(f"Log {str(path)!r} is no regular file. Move it away.")
-
-
-def _reason(error: OSError, path: Path) -> str:
-    return "it is a symbolic link; move it away" if path.is_symlink() else str(error.strerror)

@@ -10,8 +10,11 @@ before `,"crc"`, compared as text: comparing numbers lets a bit flip that only c
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import zlib
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ohsandbox.errors import LogCorruptError, UsageError
@@ -20,7 +23,6 @@ from ohsandbox.persistence.blobs import MIN_BLOB_CHARS, Blobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 LOG_VERSION = 1
 
@@ -36,14 +38,19 @@ class Scan(NamedTuple):
     """What a log holds."""
 
     records: int
-    """So many good records."""
+    """So many good records, from the beginning."""
     end_offset: int
-    """Where the last good record ends; what follows was torn by a crash."""
-    torn_bytes: int
+    """Where the last of them ends."""
+    rest_bytes: int
+    """How much follows: a record that a crash tore or that is being written, or damage and all after it."""
+    damage: str | None
+    """Why what follows is damage; None where it is torn, or where nothing follows."""
+    whole_after: int
+    """So many records after the damage have a checksum that fits."""
 
 
-def encode_record(event: SDKEvent, blobs: Blobs) -> bytes:
-    """The event's line, newline included; its long texts are in blobs when this returns.
+def encode_record(event: SDKEvent, blobs: Blobs | None) -> bytes:
+    """The event's line, newline included; its long texts are in blobs when this returns, in the line where it is None.
 
     Raises:
         OSError: a long text could not be written.
@@ -58,7 +65,7 @@ def encode_record(event: SDKEvent, blobs: Blobs) -> bytes:
     if event.seq == 0:
         fields["version"] = LOG_VERSION
     body = _encode(fields)
-    if len(body) > MIN_BLOB_CHARS:
+    if blobs is not None and len(body) > MIN_BLOB_CHARS:
         fields["data"], places = blobs.stow(event.data)
         if places:
             fields["blobs"] = places
@@ -76,8 +83,7 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
     Raises:
         ValueError: the checksum, the JSON or the sequence number is wrong.
     """
-    body, seal = line[:-_CRC_BYTES], line[-_CRC_BYTES:]
-    if seal != _seal(body):
+    if not is_sealed(line):
         raise ValueError("its checksum does not match")
     fields = json.loads(line)
     if fields.pop("seq") != seq:
@@ -95,11 +101,11 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
 def scan(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], None]) -> Scan:
     """Read a whole log, line by line, and give each event to take.
 
-    A last line without its newline was torn by a crash, and so was one with a run of zeros in it (a page that never
-    reached the disk). Any other bad record was changed after it was written: that is damage.
+    A last line without its newline was torn by a crash or is being written, and one with a run of zeros in it was torn
+    (a page that never reached the disk). Any other bad record was changed after it was written: that is damage. The
+    events before it are taken.
 
     Raises:
-        LogCorruptError: damage; the message names offset and remedy. The events before it were taken.
         UsageError: a newer version wrote the log.
     """
     offset = seq = 0
@@ -111,14 +117,44 @@ def scan(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], None]
         try:
             event = _decode_line(line, seq=seq, blobs=blobs)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            rest = sum(map(len, stream))
-            if rest or not _looks_torn(line):
-                raise _corrupt(path, offset=offset, seq=seq, reason=str(error)) from None
-            return Scan(seq, offset, len(line))
+            return _ended(line, stream, Scan(seq, offset, len(line), str(error), 0))
         take(event)
         offset += len(line)
         seq += 1
-    return Scan(seq, offset, 0)
+    return Scan(seq, offset, 0, None, 0)
+
+
+def _ended(bad: bytes, stream: Iterable[bytes], found: Scan) -> Scan:
+    """What was found up to a bad line, with what stands after it."""
+    if not bad.endswith(b"\n"):  # nothing followed when it was read; what does now was written meanwhile
+        return found._replace(damage=None)
+    rest_bytes, whole_after = found.rest_bytes, 0
+    for line in stream:
+        rest_bytes += len(line)
+        whole_after += line.endswith(b"\n") and is_sealed(line[:-1])
+    is_torn = rest_bytes == len(bad) and _ZERO_RUN in bad
+    return found._replace(rest_bytes=rest_bytes, whole_after=whole_after, damage=None if is_torn else found.damage)
+
+
+def check_sound(found: Scan, path: Path) -> Scan:
+    """What was found, where it is not damaged.
+
+    Raises:
+        LogCorruptError: it is; the message names offset and remedy.
+    """
+    if found.damage is None:
+        return found
+    raise LogCorruptError(
+        f"Log {str(path)!r} is damaged at byte {found.end_offset}, record {found.records}: {found.damage}. "
+        f"The {found.records} records before it are good: to go on from there, run `{_repair_command(path.parent)}`."
+    )
+
+
+def _repair_command(directory: Path) -> str:
+    """With `--dir` where the conversation does not lie in its usual place."""
+    root, usual = directory.absolute().parent, Path(os.environ.get("HOME", "")) / ".ohsandbox" / "conversations"
+    where = "" if root == usual else f" --dir {shlex.quote(str(root))}"
+    return f"ohsandbox conversations repair{where} {shlex.quote(directory.absolute().name)}"
 
 
 def _decode_line(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
@@ -127,8 +163,9 @@ def _decode_line(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
     return decode_record(line[:-1], seq=seq, blobs=blobs)
 
 
-def _looks_torn(line: bytes) -> bool:
-    return not line.endswith(b"\n") or _ZERO_RUN in line
+def is_sealed(line: bytes) -> bool:
+    """Whether a line without its newline ends in the checksum of what stands before it."""
+    return line[-_CRC_BYTES:] == _seal(line[:-_CRC_BYTES])
 
 
 def _seal(body: bytes) -> bytes:
@@ -144,10 +181,3 @@ def _check_version(line: bytes, path: Path) -> None:
         raise UsageError(
             f"Log {str(path)!r} has version {version}; this ohsandbox reads up to {LOG_VERSION}. Upgrade ohsandbox."
         )
-
-
-def _corrupt(path: Path, *, offset: int, seq: int, reason: str) -> LogCorruptError:
-    return LogCorruptError(
-        f"Log {str(path)!r} is damaged at byte {offset}, record {seq}: {reason}. The {seq} records before it are good: "
-        f"to go on from there, copy the file and run `truncate -s {offset} {path}`."
-    )

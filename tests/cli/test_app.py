@@ -15,7 +15,7 @@ def test_without_a_command_the_help_is_shown(invoke: Invoke, arguments: tuple[st
     assert "Exit codes" in ended.out
 
 
-@pytest.mark.parametrize("command", ["run", "demo", "exec", "ps", "gc", "doctor"])
+@pytest.mark.parametrize("command", ["run", "demo", "exec", "ps", "gc", "doctor", "tools"])
 def test_every_command_has_help(invoke: Invoke, command: str) -> None:
     ended = invoke(command, "--help")
     assert ended.code == 0

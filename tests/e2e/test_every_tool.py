@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping  # noqa: TC003 - a NamedTuple reads it
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -15,7 +16,6 @@ from tests.fakes import results_of
 from tests.tools.conftest import folder, sandbox, started
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
@@ -31,6 +31,8 @@ class Use(NamedTuple):
     answer: str
     on_busybox: str | None = None
     """What it says there, where that is something else."""
+    meanwhile: tuple[str, ...] = ()
+    """What the model answers while the tool runs, where the tool asks it."""
 
 
 USES = (
@@ -50,8 +52,17 @@ USES = (
     Use("execute_ipython_cell", {"code": "x = 6\nx * 7"}, "42", on_busybox="python3"),
     Use("task_tracker", {"command": "plan", "task_list": [{"title": "Look"}]}, "Look"),
     Use("think", {"thought": "Hm."}, ""),
+    Use("edit_file", {"path": "{folder}/e.txt", "content": "new\n"}, "did not exist; made with"),
+    Use("web_read", {"url": "http://127.0.0.1:9/"}, "127.0.0.1"),
+    Use("delegate", {"task": "Say hello."}, "Hello.", meanwhile=("Hello.",)),
+    Use("request_condensation", {}, "ondens"),
     Use("nope", {}, "Unknown tool: nope"),
     Use("file_read", {"path": "{folder}/a.txt", "lines": 3}, "Allowed arguments are"),
+)
+
+EVERYTHING: Mapping[str, Any] = dict.fromkeys(
+    ("enable_llm_editor", "enable_web_read", "enable_delegation", "enable_browsing", "enable_condensation_request"),
+    True,
 )
 
 
@@ -62,8 +73,8 @@ def test_tool_through_a_whole_conversation(
     sandbox.write_bytes(f"{folder}/a.txt", b"one\ntwo\n")
     arguments = json.loads(json.dumps(dict(use.arguments)).replace("{folder}", folder))
     with (
-        FakeProvider(calls((use.tool, arguments)), text("Done.")) as provider,
-        Conversation(Agent(open_model(provider.config())), sandbox, tmp_path) as conversation,
+        FakeProvider(calls((use.tool, arguments)), *map(text, use.meanwhile), text("Done.")) as provider,
+        Conversation(Agent(open_model(provider.config()), **EVERYTHING), sandbox, tmp_path) as conversation,
     ):
         assert conversation.run("go", timeout_s=60) is ConversationStatus.IDLE, conversation.error
         [result] = results_of(conversation)

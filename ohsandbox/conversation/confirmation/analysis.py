@@ -89,15 +89,13 @@ class AnnotationRules:
     def assess(self, call: ActionEvent) -> Assessment:
         """LOW: it only reads, or neither destroys nor reaches out. MEDIUM: it says outright that it destroys."""
         hints = None if call.tool is None else call.tool.annotations
-        if hints is None:
-            return Assessment(UNKNOWN)
+        if hints is None or call.name in _COMMANDS or call.name in _FILE_TOOLS:
+            return Assessment(UNKNOWN)  # of ours, what they are told to do says more
         if hints.readOnlyHint:
             return Assessment(LOW, ("The tool only reads.",))
         if not hints.destructiveHint and not hints.openWorldHint:
             return Assessment(LOW, ("The tool neither destroys nor reaches out.",))
         said = hints.model_fields_set
-        if call.name in _COMMANDS or call.name in _FILE_TOOLS:
-            return Assessment(UNKNOWN)  # what they are told to do says more
         if "destructiveHint" in said and hints.destructiveHint:
             return Assessment(MEDIUM, ("The tool says that it may overwrite or delete.",))
         if "openWorldHint" in said and hints.openWorldHint:

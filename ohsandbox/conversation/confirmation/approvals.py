@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import events
-from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from ohsandbox.agent import History
+    from ohsandbox.agent import ActionSecurityRisk, History
     from ohsandbox.conversation.trail import Trail
 
 SPOKE_INSTEAD = "They wrote a message instead of allowing it; it follows."

@@ -5,11 +5,12 @@ They see what is written there. What a script does that is run, a variable holds
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
 from ohsandbox.conversation.confirmation.findings import Finding, quoted
-from ohsandbox.conversation.confirmation.places import secret_findings
+from ohsandbox.conversation.confirmation.places import place_findings, secret_findings
 from ohsandbox.conversation.confirmation.programs import DOWNLOADERS, INTERPRETERS, SHELLS, simple_findings
 from ohsandbox.conversation.confirmation.shell_words import simple_commands
 
@@ -23,6 +24,8 @@ MAX_CHARS = 64 * 1024
 
 _MAX_DEPTH = 4
 """Commands in commands: `sh -c "eval ..."`."""
+
+_MAX_PIPELINE = 20
 
 _DECODERS = frozenset({"base64", "base32", "xxd", "openssl", "gunzip", "zcat", "rev", "tr"})
 _EVALUATING = frozenset({"eval", "source", "."})
@@ -68,9 +71,14 @@ def command_findings(text: str, *, workdir: str) -> list[Finding]:
 def _in_shell(text: str, *, workdir: str, depth: int, evaluated: bool = False) -> Iterator[Finding]:
     commands = simple_commands(text)
     pipeline: list[Simple] = []
-    for command, follower in zip(commands, [*commands[1:], None], strict=True):
-        pipeline = [*pipeline, command] if command.before in {"|", "|&"} else [command]
+    away = False
+    for command, follower in itertools.zip_longest(commands, commands[1:]):
+        pipeline = [*pipeline[-_MAX_PIPELINE:], command] if command.before in {"|", "|&"} else [command]
         yield from simple_findings(command, workdir=workdir)
+        if command.program in {"cd", "pushd"}:
+            away = any(list(place_findings(target, workdir=workdir)) for target in command.operands[:1])
+        elif away and command.program == "rm" and set(command.flags) & {"r", "R"}:
+            yield Finding("HIGH", "Deletes a tree after it has left the workspace.")
         yield from _in_pipeline(pipeline)
         yield from _fed_by_substitution(command, follower, evaluated=evaluated)
         if depth < _MAX_DEPTH:

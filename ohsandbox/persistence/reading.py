@@ -1,0 +1,91 @@
+"""Reading a log beside whoever writes it: no lock is taken, nothing is changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from ohsandbox.errors import UsageError
+from ohsandbox.persistence.blobs import Blobs
+from ohsandbox.persistence.files import open_regular
+from ohsandbox.persistence.records import Scan, check_sound, decode_record, scan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.events import SDKEvent
+
+LOG_NAME = "sdk_events.jsonl"
+
+
+def read_events(path: Path | str) -> list[SDKEvent]:
+    """Every whole event of a log, given the file or its directory; a torn or half-written tail is left out.
+
+    Raises:
+        Everything that `stream_events` raises.
+    """
+    found: list[SDKEvent] = []
+    stream_events(path, found.append)
+    return found
+
+
+def stream_events(path: Path | str, take: Callable[[SDKEvent], None]) -> Scan:
+    """Give every whole event of a log to take, one at a time: a long log is never in memory whole.
+
+    Raises:
+        LogCorruptError: it is damaged before its last record; the events before that were taken.
+        UsageError: it is not there, no regular file, or of a newer version.
+    """
+    path = Path(path)
+    file_path = path / LOG_NAME if path.is_dir() else path
+    with os.fdopen(open_regular(file_path, os.O_RDONLY, name="Log"), "rb") as file:
+        return check_sound(scan(file, path=file_path, take=take), file_path)
+
+
+class LogFollower:
+    """A log that grows while it is read."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open it at its beginning.
+
+        Raises:
+            UsageError: it is not there, or no regular file.
+        """
+        self._path = directory / LOG_NAME
+        self._blobs = Blobs(directory)
+        self._file = os.fdopen(open_regular(self._path, os.O_RDONLY, name="Log"), "rb")
+        self._offset = 0
+        self._seq = 0
+
+    def new(self) -> Iterator[SDKEvent]:
+        """The whole events that were not given yet.
+
+        Raises:
+            LogCorruptError: the next one is damaged.
+            UsageError: the log was cut while it was read.
+        """
+        if os.fstat(self._file.fileno()).st_size < self._offset:
+            raise UsageError(f"Log {str(self._path)!r} was cut while it was read. Show it again.")
+        self._file.seek(self._offset)
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                event = decode_record(line[:-1], seq=self._seq, blobs=self._blobs)
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                check_sound(Scan(self._seq, self._offset, len(line), str(error), 0), self._path)
+                raise
+            self._offset += len(line)
+            self._seq += 1
+            yield event
+
+    def close(self) -> None:
+        """Close the file. Twice is fine."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

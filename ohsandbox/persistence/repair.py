@@ -1,0 +1,75 @@
+"""Cutting a damaged log back to its last good record, on a person's word."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox import events
+from ohsandbox.errors import LogWriteError
+from ohsandbox.events import SDKEvent
+from ohsandbox.persistence.files import copy_apart, open_regular, write_all
+from ohsandbox.persistence.lock import DirectoryLock
+from ohsandbox.persistence.reading import LOG_NAME
+from ohsandbox.persistence.records import Scan, encode_record, scan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Repair(NamedTuple):
+    """What was done to a log."""
+
+    kept: int
+    """Records before the damage."""
+    lost_bytes: int
+    """0 where nothing was wrong."""
+    whole_lost: int
+    """Records after the damage whose checksum fits; they are lost to the conversation, not to the copy."""
+    reason: str
+    copy: Path | None
+    """The log as it was."""
+
+
+def repair_log(directory: Path, *, conversation_id: str) -> Repair:
+    """Copy a log aside, cut it after its last good record, and note that in it. A sound log is left as it is.
+
+    Raises:
+        ConversationOpenError: another process has the conversation.
+        LogWriteError: the copy or the cut failed (disk full); before the cut nothing was changed.
+        UsageError: there is no log, it is no regular file, or of a newer version.
+    """
+    path = directory / LOG_NAME
+    os.close(open_regular(path, os.O_RDONLY, name="Log"))  # before the lock: it would make a file beside nothing
+    with DirectoryLock(directory, name=conversation_id):
+        descriptor = open_regular(path, os.O_RDWR | os.O_APPEND, name="Log")
+        try:
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                found = scan(file, path=path, take=lambda _: None)
+            reason = found.damage or "its last record was cut short by a crash"
+            if not found.rest_bytes:
+                return Repair(found.records, 0, 0, "", None)
+            copy = _cut(descriptor, directory, found, conversation_id=conversation_id)
+        except OSError as error:
+            raise LogWriteError(f"Log {str(path)!r} cannot be repaired: {error.strerror}. Free space.") from error
+        finally:
+            os.close(descriptor)
+    return Repair(found.records, found.rest_bytes, found.whole_after, reason, copy)
+
+
+def _cut(descriptor: int, directory: Path, found: Scan, *, conversation_id: str) -> Path:
+    copy = directory / f"sdk_events.damaged-{found.end_offset}-{os.urandom(4).hex()}"
+    copy_apart(descriptor, copy)
+    os.ftruncate(descriptor, found.end_offset)
+    body = events.notice(
+        code="LogRepaired",
+        message=f"The log was damaged and was cut after its record {found.records - 1}: {found.rest_bytes} bytes, with "
+        f"{found.whole_after} whole records among them, are lost to it. The log as it was: {copy.name!r}.",
+    )
+    event = SDKEvent(
+        type=body.type, ts=datetime.now(UTC), conversation_id=conversation_id, seq=found.records, data=body.data
+    )
+    write_all(descriptor, encode_record(event, None))
+    os.fsync(descriptor)
+    return copy
