@@ -215,9 +215,10 @@ def confirmation(*, tool_call_ids: Sequence[str], approved: bool, reason: str, b
     return _body("confirmation", tool_call_ids=list(tool_call_ids), approved=approved, reason=reason, by=by)
 
 
-def status_update(status: ConversationStatus) -> EventBody:
-    """The conversation's status changed: {status}."""
-    return _body("status_update", status=status.value)
+def status_update(status: ConversationStatus, *, model: str | None = None, user_id: str | None = None) -> EventBody:
+    """The conversation's status changed: {status}, and where they are known {model, user_id}."""
+    facts = {"status": status.value, "model": model, "user_id": user_id}
+    return _body("status_update", **{key: value for key, value in facts.items() if value is not None})
 
 
 def error(*, code: str, message: str, exit_code: int = 1) -> EventBody:
@@ -240,6 +241,22 @@ def condensation(
 ) -> EventBody:
     """From now on the model is shown summary for so many messages: {keep_first, dropped, summary, reason}."""
     return _body("condensation", keep_first=keep_first, dropped=dropped, summary=summary, reason=reason)
+
+
+def checkpoint(
+    *,
+    id: str | None,  # noqa: A002 - the field's name in the log
+    label: str,
+    workspace: Mapping[str, Any] | None = None,
+    size_bytes: int = 0,
+    image: str | None = None,
+) -> EventBody:
+    """The files were kept as they are here: {id, label, workspace, size_bytes, image}.
+
+    `id` is what `Runtime.restore` and `DockerRuntime(checkpoint=)` take, None where only the workspace was kept;
+    `workspace` is {path, snapshot} of a bound directory; `image` is the name of what the sandbox was made from.
+    """
+    return _body("checkpoint", id=id, label=label, workspace=workspace, size_bytes=size_bytes, image=image)
 
 
 def _body(event_type: EventType, **data: Any) -> EventBody:

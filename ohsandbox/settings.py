@@ -73,6 +73,10 @@ class Settings(BaseModel):
     max_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_tokens: int | None = Field(default=None, gt=0)
     max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    stuck_detection: bool = True
+    """Whether a model that goes round in circles is stopped."""
+    confirm: Literal["never", "always", "risky"] | None = None
+    """Which calls a person must allow; None is never in a container, and risky on this host where a person is there."""
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())
 

@@ -13,16 +13,18 @@ from typing import Annotated, Literal
 import typer
 
 from ohsandbox import __version__
+from ohsandbox.cli.conversations import conversations
 from ohsandbox.cli.errors import exit_code_of, set_debug
 
 app = typer.Typer(
     name="ohsandbox",
     help="An agent loop on this machine, its hands in a container.",
     epilog="Exit codes: 0 done, 1 the run failed, 2 usage, 3 conversation open elsewhere, 4 no engine or sandbox, "
-    "5 model or provider, 130 and 143 interrupted.",
+    "5 model or provider, 6 calls wait for confirmation, 130 and 143 interrupted.",
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(conversations)
 
 
 def main() -> None:
@@ -100,7 +102,18 @@ def run(
     attach: Attach = None,
     runtime: RuntimeName = None,
     ca_bundle: CaBundle = None,
+    confirm: Annotated[
+        Literal["never", "always", "risky"] | None,
+        typer.Option(help="Which calls you must allow. Default: never in a container; risky on this host, at a terminal."),
+    ] = None,
     max_iterations: Annotated[int | None, typer.Option(min=1, help="Requests to the model in one run.")] = None,
+    max_time_s: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long one run may take.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens read and written in the whole conversation.")
+    ] = None,
+    max_cost_usd: Annotated[
+        float | None, typer.Option(metavar="DOLLARS", help="What the whole conversation may cost.")
+    ] = None,
     enable: Annotated[
         list[str] | None,
         typer.Option(metavar="TOOLS", help="Give the agent these, too (browsing, delegation, web_read, ...)."),
@@ -133,6 +146,10 @@ def run(
         autoresume=autoresume,
         tool_choice=tool_choice,
         max_iterations=max_iterations,
+        max_time_s=max_time_s,
+        max_tokens=max_tokens,
+        max_cost_usd=max_cost_usd,
+        confirm=confirm,
         enable=tuple(enable or ()),
         disable=tuple(disable or ()),
     )
@@ -198,7 +215,7 @@ def ps(*, as_json: AsJson = False, debug: Debug = False) -> int:  # noqa: ARG001
 def gc(
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    kept: Annotated[bool, typer.Option("--kept", help="Also those made with --keep.")] = False,
+    kept: Annotated[bool, typer.Option("--kept", help="Also those made with --keep, or left to be resumed.")] = False,
     debug: Debug = False,  # noqa: ARG001 - eager
 ) -> int:
     """Remove the sandboxes whose owner is gone."""

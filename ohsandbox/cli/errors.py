@@ -1,6 +1,7 @@
 """How a command ends: the one place that turns errors and signals into one line and an exit code.
 
 0 done · 1 the run failed · 2 usage · 3 conversation open elsewhere · 4 engine or sandbox · 5 model
+6 calls wait for confirmation
 130 Ctrl-C · 143 SIGTERM, SIGHUP, or nobody reads our output any more
 """
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 USAGE = 2
+WAITING = 6
 INTERRUPTED = 130
 TERMINATED = 143
 STDOUT = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
 from ohsandbox.cli.view import Stopwatch, call_of, outcome_of, safe, safe_line
@@ -20,14 +20,17 @@ class PlainView:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._watch = Stopwatch()
-        self._status = ""
+        self._at = datetime.now(UTC)
+        """Of what is being shown: an old conversation is shown with its own times."""
 
     def say(self, text: str) -> None:
         """Kind `info`."""
+        self._at = datetime.now(UTC)
         self._line("info", safe_line(text, limit_chars=1000))
 
     def warn(self, text: str) -> None:
         """Kind `warning`."""
+        self._at = datetime.now(UTC)
         self._line("warning", safe_line(text, limit_chars=1000))
 
     def status(self, text: str) -> None:
@@ -39,6 +42,7 @@ class PlainView:
     def show(self, event: SDKEvent) -> None:
         """One line, or none; errors are told by who runs the conversation."""
         seconds = self._watch.seconds(event)
+        self._at = event.ts
         if event.type == "tool_call":
             self._call(event)
         elif event.type == "tool_result":
@@ -74,8 +78,7 @@ class PlainView:
             self._line("answer", line)
 
     def _line(self, kind: str, text: str) -> None:
-        now = datetime.now().astimezone()
-        line = f"{now:%H:%M:%S} {kind:<{_KIND_COLUMNS}} {text}".rstrip()
+        line = f"{self._at.astimezone():%H:%M:%S} {kind:<{_KIND_COLUMNS}} {text}".rstrip()
         encoding = self._out.encoding or "utf-8"
         self._out.write(line.encode(encoding, "replace").decode(encoding) + "\n")
         self._out.flush()

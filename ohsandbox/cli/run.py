@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ohsandbox.agent import Agent
-from ohsandbox.cli.errors import FAILED, INTERRUPTED, explain
+from ohsandbox.cli.aftermath import Aftermath
+from ohsandbox.cli.confirm import answer_at_terminal, waiting_line
+from ohsandbox.cli.errors import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.model import complete
 from ohsandbox.cli.prompt import confirm, open_prompt, person_present, read_task
 from ohsandbox.cli.sandbox import SandboxOptions, make_runtime, progress_text, started
@@ -21,6 +23,7 @@ from ohsandbox.conversation.store import new_id
 from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
+from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.settings import Settings
 from ohsandbox.tools.flags import ToolFlags
 
@@ -47,6 +50,10 @@ class RunOptions:
     autoresume: bool = False
     tool_choice: str = "auto"
     max_iterations: int | None = None
+    max_time_s: float | None = None
+    max_tokens: int | None = None
+    max_cost_usd: float | None = None
+    confirm: str | None = None
     enable: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
 
@@ -84,12 +91,20 @@ def work(
         view.say(f"{model.name}: {model.note}")
     conversation_id = new_id()
     with contextlib.ExitStack() as stack:
+        if where.workspace is not None:
+            stack.callback(Aftermath(where.workspace).tell, view)
         runtime = _enter_sandbox(stack, view, settings, where, conversation_id, person=person_present(no_tui=no_tui))
         tools = None if settings.tools == ToolFlags() else settings.tools.names()
         conversation = Conversation(
-            Agent(model, tools), runtime, conversation_id=conversation_id, settings=settings, tool_choice=tool_choice
+            Agent(model, tools),
+            runtime,
+            conversation_id=conversation_id,
+            settings=settings,
+            tool_choice=tool_choice,
+            confirmation=settings.confirm or _usual_confirmation(runtime, person=person_present(no_tui=no_tui)),
         )
-        session = Session(conversation, view, echo=task is not None or not sys.stdin.isatty())
+        answer = answer_at_terminal if person_present(no_tui=no_tui) else None
+        session = Session(conversation, view, echo=task is not None or not sys.stdin.isatty(), answer=answer)
         stack.callback(session.close)
         stack.callback(session.tell_where)
         conversation.start()
@@ -118,6 +133,10 @@ def _settings(what: RunOptions) -> Settings:
         api_key=what.api_key,
         base_url=what.base_url,
         max_iterations=what.max_iterations,
+        max_time_s=what.max_time_s,
+        max_tokens=what.max_tokens,
+        max_cost_usd=what.max_cost_usd,
+        confirm=what.confirm,
     )
     for warning in settings.warnings:
         _warn(warning)
@@ -203,14 +222,26 @@ def _talk(session: Session, prompt: Prompt, view: View) -> int:
             code = _code_in_talk(status, session)
 
 
+def _usual_confirmation(runtime: Runtime, *, person: bool) -> str:
+    """What asks where nobody said: in a container its wall is the answer, and on this host somebody must be there."""
+    return "risky" if person and isinstance(runtime, CLIRuntime) else "never"
+
+
 def _code_in_talk(status: ConversationStatus, session: Session) -> int:
     """What the run came to; the person reads of an error and may go on, unless the sandbox is gone."""
     error = session.conversation.error
     if isinstance(error, SandboxUnavailable):
         raise error
+    if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
+        _tell_waiting(session)
+        return WAITING
     if status is not ConversationStatus.ERROR:
         return 0
     return explain(error) if error is not None else FAILED
+
+
+def _tell_waiting(session: Session) -> None:
+    print(f"ohsandbox: {waiting_line(session.conversation)}", file=sys.stderr, flush=True)
 
 
 def _code_after(status: ConversationStatus, session: Session) -> int:
@@ -222,6 +253,9 @@ def _code_after(status: ConversationStatus, session: Session) -> int:
     error = session.conversation.error
     if status is ConversationStatus.CANCELED:
         return INTERRUPTED
+    if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
+        _tell_waiting(session)
+        return WAITING
     if status is ConversationStatus.ERROR and error is not None:
         raise error
     return FAILED if status in {ConversationStatus.ERROR, ConversationStatus.RUNNING} else 0

@@ -56,7 +56,8 @@ def collect(*, dry_run: bool, kept: bool) -> int:
 
 
 def _foretell(*, kept: bool) -> int:
-    doomed = [info for info in list_sandboxes() if info.ours and not info.owner_alive and (kept or not info.keep)]
+    orphans = [info for info in list_sandboxes() if info.ours and not info.owner_alive]
+    doomed = [info for info in orphans if kept or not (info.keep or info.resumable)]
     for info in doomed:
         print(f"would remove {safe_line(info.name)}: its owner, process {info.owner_pid}, is gone")
     if not doomed:
@@ -90,7 +91,9 @@ def _owner(info: SandboxInfo) -> str:
         return "not ours"
     if info.owner_alive:
         return f"process {info.owner_pid}"
-    return "kept" if info.keep else "gone"
+    if info.keep:
+        return "kept"
+    return "to be resumed" if info.resumable else "gone"
 
 
 def _age(created_at: datetime) -> str:

@@ -11,6 +11,8 @@ from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence import LOG_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ohsandbox.cli.view import View
     from ohsandbox.conversation import Conversation
     from ohsandbox.events import SDKEvent
@@ -22,13 +24,28 @@ TICK_S = 0.1
 class Session:
     """Runs messages one at a time and shows each event in the main thread, where signals arrive."""
 
-    def __init__(self, conversation: Conversation, view: View, *, echo: bool) -> None:
-        """Listen to the conversation. echo shows the person's own messages as well."""
+    def __init__(
+        self,
+        conversation: Conversation,
+        view: View,
+        *,
+        echo: bool,
+        answer: Callable[[Conversation], bool] | None = None,
+    ) -> None:
+        """Listen to the conversation.
+
+        Args:
+            conversation: not started yet, or not running.
+            view: shows it.
+            echo: shows the person's own messages as well.
+            answer: asks the person about calls that wait; says whether the run goes on. None leaves them waiting.
+        """
         self.conversation = conversation
         self.hurried = False
         """A second Ctrl-C came while the run was being stopped: leave without waiting."""
         self._view = view
         self._echo = echo
+        self._answer = answer
         self._figures = Figures()
         self._events: queue.SimpleQueue[SDKEvent] = queue.SimpleQueue()
         conversation.register_callback(self._events.put)
@@ -39,11 +56,21 @@ class Session:
         Raises:
             KeyboardInterrupt: a second Ctrl-C, while the run was being stopped.
         """
+        return self._shown(lambda: self.conversation.send_message(text))
+
+    def go_on(self) -> ConversationStatus:
+        """Act on answers that were stored, and go on, as `run` does; without any there is nothing to show."""
+        return self._shown(self.conversation.go_on)
+
+    def _shown(self, begin: Callable[[], object]) -> ConversationStatus:
         self._figures = Figures()
         self._view.status(MODEL_WORKS)
-        self.conversation.send_message(text)
+        begin()
         try:
             self._follow()
+            while self._is_answered():
+                self._view.status(MODEL_WORKS)
+                self._follow()
         except KeyboardInterrupt:
             self._stop()
         self._view.status("")
@@ -62,6 +89,11 @@ class Session:
         """Close the conversation; after a second Ctrl-C its thread is left to end with the process."""
         if not self.hurried:
             self.conversation.close()
+
+    def _is_answered(self) -> bool:
+        self._view.status("")
+        waits = self.conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION
+        return waits and self._answer is not None and self._answer(self.conversation)
 
     def _stop(self) -> None:
         self.hurried = True
@@ -97,4 +129,5 @@ _WORDS = {
     ConversationStatus.ERROR: "Failed",
     ConversationStatus.CANCELED: "Stopped",
     ConversationStatus.RUNNING: "Still running",
+    ConversationStatus.WAITING_FOR_CONFIRMATION: "Waits for confirmation",
 }

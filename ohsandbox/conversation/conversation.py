@@ -5,30 +5,31 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox import events
 from ohsandbox.agent import Agent
 from ohsandbox.conversation.condensing import Condensing
+from ohsandbox.conversation.confirmation import Answering
 from ohsandbox.conversation.delegation import MAX_DEPTH, Parent, SideQuestion, SubAgents
 from ohsandbox.conversation.delivery import Delivery
 from ohsandbox.conversation.limits import Limits
 from ohsandbox.conversation.loop import Loop
 from ohsandbox.conversation.opening import default_runtime, limits_of, with_model
+from ohsandbox.conversation.outcome import error_event, status_after
 from ohsandbox.conversation.store import (
-    ConversationMetadata,
     ConversationStore,
     FileConversationStore,
     check_id,
     default_root,
+    keep_metadata,
     new_id,
-    title_of,
 )
 from ohsandbox.conversation.trail import Trail
-from ohsandbox.errors import LimitReachedError, OhsandboxError, UsageError
-from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.persistence import read_events
 from ohsandbox.settings import Settings
 from ohsandbox.state import ConversationState
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ohsandbox.agent.agent import ToolsMap
+    from ohsandbox.conversation.confirmation import Ask, ConfirmationPolicy, SecurityAnalyzer
     from ohsandbox.llm import ChatModel
     from ohsandbox.llm.events import LLMEvent
     from ohsandbox.runtime.base import Runtime
@@ -48,11 +50,12 @@ _INTERRUPT_EVERY_S = 0.5
 """An interrupt can come before the command it is meant for; it is repeated until the run has ended."""
 
 
-class Conversation:
+class Conversation(Answering):
     """An agent at work for a user, in a sandbox, with everything on disk.
 
     The loop runs in a thread of its own from `send_message` until the model answers in words (IDLE), calls `finish`
     (FINISHED), fails or reaches a limit (ERROR), or `stop` is called (CANCELED); then another message may follow.
+    WAITING_FOR_CONFIRMATION ends it as well: see `pending`, `confirm` and `reject`; a message is a refusal of all.
     """
 
     def __init__(  # noqa: PLR0917 - the seed document's order
@@ -67,6 +70,9 @@ class Conversation:
         settings: Settings | None = None,
         limits: Limits | None = None,
         tool_choice: str = "auto",
+        confirmation: ConfirmationPolicy | str | None = None,
+        security_analyzer: SecurityAnalyzer | None = None,
+        confirm: Ask | None = None,
         depth: int = 0,
     ) -> None:
         """Put a conversation together; nothing is opened, started or written before `start` or the first message.
@@ -82,6 +88,10 @@ class Conversation:
             settings: None reads the settings file when it is needed.
             limits: None takes those of the settings where they are read, else the defaults.
             tool_choice: for the first request of each run; "required" forces a tool call. Later ones are "auto".
+            confirmation: which calls a person must allow: a policy, or "never", "always" or "risky"; None takes that
+                of the settings that are given, else "never".
+            security_analyzer: what such a policy goes by; None is the model's word and our rules.
+            confirm: asks the person, in the run's thread; None lets the run end and wait for `confirm()`.
             depth: how many agents stand above this one; for sub-agents.
 
         Raises:
@@ -103,6 +113,7 @@ class Conversation:
         self._tool_choice = tool_choice
         self._trail = Trail(self.directory, conversation_id=self.id)
         self._guard = self._trail.guard
+        self._expect_answers(confirmation, security_analyzer, confirm)
         self._status = ConversationStatus.IDLE
         self._closed = False
         self._stream: Delivery[LLMEvent] = Delivery()
@@ -144,8 +155,8 @@ class Conversation:
         """
         self.start()
         with self._guard:
+            self._approvals.give_way()
             self._trail.record(events.user_message(text))
-            self._keep_metadata(text)
             self._spoken_to = True
             if self._thread is None:
                 self._begin_run()
@@ -229,7 +240,8 @@ class Conversation:
         self._trail.open(self._remember)
         if self._status is ConversationStatus.RUNNING:
             self._status = ConversationStatus.IDLE  # the process that ran it is dead: we hold its lock
-        self._keep_metadata()
+        if self.pending:
+            self._status = ConversationStatus.WAITING_FOR_CONFIRMATION
 
     def _remember(self, event: SDKEvent) -> None:
         if event.type == "status_update":
@@ -262,7 +274,7 @@ class Conversation:
             canceled=self._canceled,
             budget=lambda: self._trail.spending.remaining(self.limits),
         )
-        self._sub_agents = SubAgents(parent, converse=Conversation)
+        self._sub_agents = SubAgents(parent, converse=partial(Conversation, **self._for_sub_agents()))
         self._ask = SideQuestion(parent, hear=self._hear_model)
         return ConversationState(
             conversation_id=self.id,
@@ -283,17 +295,6 @@ class Conversation:
         if self.agent.llm is None:
             raise UsageError("The agent has no model. Give it one, or name one in the settings.")
         return self.agent.llm
-
-    def _keep_metadata(self, text: str = "") -> None:
-        """Store what is known; the first message's beginning becomes the title."""
-        now = datetime.now(UTC)
-        known = self._store.load(self.id)
-        metadata = known or ConversationMetadata(
-            conversation_id=self.id, created_at=now, user_id=self.user_id, model=self._llm.name
-        )
-        metadata = metadata.model_copy(update={"title": metadata.title or title_of(text)})
-        if metadata != known:
-            self._store.save(metadata)
 
     # --- the loop, in its own thread --------------------------------------------------------------
 
@@ -318,6 +319,9 @@ class Conversation:
 
     def _is_over(self, status: ConversationStatus, error: BaseException | None) -> bool:
         with self._guard:
+            if status is ConversationStatus.WAITING_FOR_CONFIRMATION and not self.pending:
+                self._set_status(ConversationStatus.RUNNING)
+                return False
             if self._spoken_to and status in {ConversationStatus.IDLE, ConversationStatus.FINISHED}:
                 return False
             self._end_run(status, error)
@@ -334,23 +338,21 @@ class Conversation:
                 tool_choice=self._tool_choice,
                 canceled=self._canceled,
                 condensing=Condensing(self.agent, self._trail, self._ask),
+                screen=self._screen(),
+                interrupt=self._interrupt,
                 before_step=self._begin_step,
                 on_event=self._hear_model,
             )
-            return loop.run(), None
+            status = loop.run()
+            if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
+                self._ask_person()
+            return status, None  # noqa: TRY300 - it belongs to what may fail
         except BaseException as error:  # noqa: BLE001 - the thread's last frame: whatever it is becomes the status
-            return self._status_after(error)
+            return status_after(error, canceled=self._canceled.is_set())
 
     def _begin_step(self) -> None:
         with self._guard:
             self._spoken_to = False
-
-    def _status_after(self, error: BaseException) -> tuple[ConversationStatus, BaseException | None]:
-        from ohsandbox.llm import ModelCanceledError  # noqa: PLC0415 - the model's package is loaded by now
-
-        if isinstance(error, KeyboardInterrupt) or (self._canceled.is_set() and isinstance(error, ModelCanceledError)):
-            return ConversationStatus.CANCELED, None
-        return ConversationStatus.ERROR, error
 
     def _end_run(self, status: ConversationStatus, error: BaseException | None) -> None:
         self._thread = None
@@ -358,7 +360,7 @@ class Conversation:
         self._status = status
         with contextlib.suppress(OhsandboxError):  # a log that failed: `error` says so already
             if error is not None:
-                self._trail.record(_error_event(error))
+                self._trail.record(error_event(error))
             self._set_status(status)
 
     def _interrupt(self) -> None:
@@ -383,11 +385,5 @@ class Conversation:
 
     def _set_status(self, status: ConversationStatus) -> None:
         self._status = status
-        self._trail.record(events.status_update(status))
-
-
-def _error_event(error: BaseException) -> EventBody:
-    if not isinstance(error, OhsandboxError):
-        return events.error(code=type(error).__name__, message=f"{type(error).__name__}: {error}")
-    code = error.code if isinstance(error, LimitReachedError) else type(error).__name__
-    return events.error(code=code, message=str(error), exit_code=error.exit_code)
+        self._trail.record(events.status_update(status, model=self._llm.name, user_id=self.user_id))
+        keep_metadata(self._store, self._trail.metadata())

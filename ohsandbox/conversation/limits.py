@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class Limits(BaseModel):
-    """Checked before each request to the model; None is no limit.
+    """Checked before each request to the model; None is no limit. Time also ends a request or a tool that runs.
 
-    Iterations and time count from the user's last message that started a run; tokens and cost over the whole
-    conversation, with what a resumed log already spent.
+    Iterations and time count from the user's last message that started a run, without the time that a person takes to
+    confirm, and time anew in a resumed process; tokens and cost over the whole conversation, with what a resumed log
+    already spent.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -28,6 +29,8 @@ class Limits(BaseModel):
     max_tokens: int | None = Field(default=None, gt=0)
     """Read and written together."""
     max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    stuck_detection: bool = True
+    """Whether a model that goes round in circles is stopped; see `StuckDetector`."""
 
 
 class Spending:
@@ -38,11 +41,24 @@ class Spending:
         self.tokens = 0
         self.cost_usd = 0.0
         self._run_started = time.monotonic()
+        self._used_s = 0.0
+        self._spoken_to = True
+
+    @property
+    def elapsed_s(self) -> float:
+        """So long the run has been going."""
+        return time.monotonic() - self._run_started
 
     def begin_run(self) -> None:
-        """Iterations and time start again."""
-        self.iterations = 0
-        self._run_started = time.monotonic()
+        """Iterations and time start again if the user has spoken; what goes on after a confirmation counts on."""
+        if self._spoken_to:
+            self.iterations, self._used_s = 0, 0.0
+        self._spoken_to = False
+        self._run_started = time.monotonic() - self._used_s
+
+    def end_run(self) -> None:
+        """Time stands still until the next run."""
+        self._used_s = self.elapsed_s
 
     def add(self, event: SDKEvent) -> None:
         """Take in what an event says was used."""
@@ -50,6 +66,16 @@ class Spending:
         self.tokens += usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)
         self.cost_usd += event.data.get("cost_usd") or 0.0
         self.iterations += event.data.get("requests", 0)  # of sub-agents and of tools, each told in a notice
+        self._spoken_to = self._spoken_to or event.type == "user_message"
+
+    def recall(self, event: SDKEvent) -> None:
+        """`add` for an event of an earlier process, whose requests are counted by their answers."""
+        if event.type == "user_message":
+            self.iterations = 0
+        self.add(event)
+        if "usage" in event.data and "requests" not in event.data:
+            self.iterations += 1
+            self._spoken_to = False
 
     def remaining(self, limits: Limits) -> Limits:
         """What is left of limits, as the limits of a conversation inside this one.
@@ -60,12 +86,13 @@ class Spending:
         self.check(limits)
         used = {
             "max_iterations": self.iterations,
-            "max_time_s": time.monotonic() - self._run_started,
+            "max_time_s": self.elapsed_s,
             "max_tokens": self.tokens,
             "max_cost_usd": self.cost_usd,
         }
         given = limits.model_dump()
-        return Limits(**{name: given[name] and given[name] - used[name] for name in used})
+        left = {name: given[name] and given[name] - used[name] for name in used}
+        return Limits(**left, stuck_detection=limits.stuck_detection)
 
     def check(self, limits: Limits) -> None:
         """Pass if one more request may be made.
@@ -73,14 +100,21 @@ class Spending:
         Raises:
             LimitReachedError: a limit is reached; code is MaxIterations, MaxTime, MaxTokens or MaxCost.
         """
-        elapsed_s = time.monotonic() - self._run_started
         spent = (
             ("MaxIterations", "max_iterations", self.iterations, limits.max_iterations, "requests to the model"),
-            ("MaxTime", "max_time_s", elapsed_s, limits.max_time_s, "seconds"),
+            ("MaxTime", "max_time_s", self.elapsed_s, limits.max_time_s, "seconds"),
             ("MaxTokens", "max_tokens", self.tokens, limits.max_tokens, "tokens"),
             ("MaxCost", "max_cost_usd", self.cost_usd, limits.max_cost_usd, "US dollars"),
         )
         for code, name, value, limit, unit in spent:
             if limit is not None and value >= limit:
-                message = f"The limit of {limit} {unit} is reached ({round(value, 3):g} used). Raise {name} to go on."
-                raise LimitReachedError(message, code=code)
+                raise _reached(code, name, value, limit, unit)
+
+    def out_of_time(self, limits: Limits) -> LimitReachedError:
+        """The error for a run that was cut because its time was up."""
+        return _reached("MaxTime", "max_time_s", self.elapsed_s, limits.max_time_s or 0.0, "seconds")
+
+
+def _reached(code: str, name: str, value: float, limit: float, unit: str) -> LimitReachedError:
+    message = f"The limit of {limit:g} {unit} is reached ({round(value, 3):g} used). Raise {name} to go on."
+    return LimitReachedError(message, code=code)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from ohsandbox import events
 from ohsandbox.agent import StepOutcome
+from ohsandbox.conversation.deadline import Deadline
+from ohsandbox.errors import ModelError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm.errors import ContextWindowError
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from ohsandbox.agent import Agent
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.agent.execution import Step
+    from ohsandbox.agent.held import Screen
     from ohsandbox.conversation.condensing import Condensing
     from ohsandbox.conversation.limits import Limits
     from ohsandbox.conversation.trail import Trail
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 _STATUS_AFTER = {
     StepOutcome.IDLE: ConversationStatus.IDLE,
     StepOutcome.FINISHED: ConversationStatus.FINISHED,
+    StepOutcome.WAITING: ConversationStatus.WAITING_FOR_CONFIRMATION,
 }
 
 
@@ -42,6 +46,8 @@ class Loop:
         tool_choice: str,
         canceled: threading.Event,
         condensing: Condensing,
+        screen: Screen | None,
+        interrupt: Callable[[], None],
         before_step: Callable[[], None],
         on_event: OnEvent,
     ) -> None:
@@ -55,6 +61,8 @@ class Loop:
             tool_choice: for the first request; later ones are "auto".
             canceled: set by whoever stops the run.
             condensing: shortens the conversation where it is too long.
+            screen: says which calls a person is to be asked about; None asks about none.
+            interrupt: ends what the loop waits for, when the time is up; called from another thread.
             before_step: called before each request is put together.
             on_event: hears what the model's client tells.
         """
@@ -65,24 +73,57 @@ class Loop:
         self._tool_choice = tool_choice
         self._canceled = canceled
         self._condensing = condensing
+        self._screen = screen
+        self._deadline = Deadline(limits.max_time_s, interrupt)
+        self._interrupt = interrupt
         self._before_step = before_step
         self._on_event = on_event
 
     def run(self) -> ConversationStatus:
-        """Steps until there is a status other than RUNNING.
+        """Steps until there is a status other than RUNNING. What a person has answered for comes first.
 
         Raises:
-            LimitReachedError: a limit is reached.
+            LimitReachedError: a limit is reached, or the model goes round in circles.
             LogWriteError: an event could not be stored; nothing was done that is not in the log.
             ModelError: the model gave no answer.
             SandboxUnavailable: the sandbox went away.
         """
-        self._trail.spending.begin_run()
-        while not self._canceled.is_set():
-            outcome = self._step()
-            if outcome in _STATUS_AFTER and not self._canceled.is_set():
+        spending = self._trail.spending
+        spending.begin_run()
+        left_s = None if self._limits.max_time_s is None else self._limits.max_time_s - spending.elapsed_s
+        try:
+            with Deadline(left_s, self._interrupt) as self._deadline:
+                status = self._steps()
+        except ModelError as error:
+            if self._deadline.passed and not self._canceled.is_set():
+                raise spending.out_of_time(self._limits) from error
+            raise
+        finally:
+            spending.end_run()
+        if status is ConversationStatus.CANCELED and not self._canceled.is_set():
+            raise spending.out_of_time(self._limits)
+        return status
+
+    def _steps(self) -> ConversationStatus:
+        held = self._trail.history.held
+        outcome = self._follow(self._resumed()) if held.due else StepOutcome.CONTINUE
+        if held.waiting:
+            outcome = StepOutcome.WAITING
+        while not self._why_cut():
+            if outcome in _STATUS_AFTER:
                 return _STATUS_AFTER[outcome]
+            outcome = self._step()
+        self._answer_rest()
         return ConversationStatus.CANCELED
+
+    def _resumed(self) -> Step:
+        return self._agent.resume_calls(self._tools_map, self._trail.history, stopped=self._why_cut)
+
+    def _why_cut(self) -> str | None:
+        """What a call that has not begun is told, once the run is being stopped."""
+        if self._canceled.is_set():
+            return "Not executed: the user stopped the run before it began."
+        return "Not executed: the time of the run was up before it began." if self._deadline.passed else None
 
     def _step(self) -> StepOutcome:
         """One step; a conversation that the provider finds too long is shortened, once, and sent again."""
@@ -98,14 +139,22 @@ class Loop:
     def _next_step(self) -> Step:
         spending = self._trail.spending
         spending.check(self._limits)
+        if self._limits.stuck_detection:
+            self._trail.stuck.check()
         tool_choice = self._tool_choice if spending.iterations == 0 else "auto"
         spending.iterations += 1
         self._before_step()
         self._condensing.before_request()
-        return self._agent.step(self._tools_map, self._trail.history, tool_choice=tool_choice, on_event=self._on_event)
+        return self._agent.step(
+            self._tools_map,
+            self._trail.history,
+            tool_choice=tool_choice,
+            on_event=self._on_event,
+            screen=self._screen,
+        )
 
     def _follow(self, step: Step) -> StepOutcome:
-        """Drive one step, each event stored before the next thing happens; CONTINUE where `canceled` cut it short."""
+        """Drive one step, each event stored before the next thing happens; CONTINUE where it was cut short."""
         with contextlib.closing(step):
             while True:
                 try:
@@ -114,15 +163,17 @@ class Loop:
                     outcome: StepOutcome = stopped.value
                     return outcome
                 self._trail.emit(body)
-                if self._canceled.is_set() and self._is_cut(body):
+                if self._why_cut() and self._is_cut(body):
                     return StepOutcome.CONTINUE
 
     def _is_cut(self, body: EventBody) -> bool:
         """Whether the step ends here. Calls that have not begun are answered; results of those that run are awaited."""
-        unanswered = self._trail.history.unanswered
         if body.type != "tool_call":
-            return not unanswered
-        result = events.ToolResult.failed("Not executed: the user stopped the run before it began.")
-        for call_id, name in unanswered.items():
-            self._trail.emit(events.tool_result(tool_call_id=call_id, name=name, result=result))
+            return not self._trail.history.unanswered
+        self._answer_rest()
         return True
+
+    def _answer_rest(self) -> None:
+        result = events.ToolResult.failed(self._why_cut() or "")
+        for call_id, name in self._trail.history.unanswered.items():
+            self._trail.emit(events.tool_result(tool_call_id=call_id, name=name, result=result))

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from ohsandbox.errors import UsageError
-from ohsandbox.events import clean_text
-from ohsandbox.persistence import home_dir, make_private_dir, write_atomically
+from ohsandbox.events import ConversationStatus, clean_text
+from ohsandbox.persistence import home_dir, make_private_dir, open_regular, write_atomically
+
+_log = logging.getLogger(__name__)
 
 METADATA_NAME = "metadata.json"
 
 TITLE_CHARS = 80
 """One line of a list."""
+
+_MAX_METADATA_BYTES = 64 * 1024
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -31,8 +37,24 @@ class ConversationMetadata(BaseModel):
     title: str | None = None
     """The beginning of the first message."""
     created_at: AwareDatetime
+    updated_at: AwareDatetime = Field(default_factory=lambda data: data["created_at"])
+    """Of the last event."""
     user_id: str | None = None
     model: str | None = None
+    """The last that was asked."""
+    status: ConversationStatus = ConversationStatus.IDLE
+    steps: int = Field(default=0, ge=0)
+    """Answers of the model."""
+    calls: int = Field(default=0, ge=0)
+    """Tool calls."""
+    events: int = Field(default=0, ge=0)
+    prompt_tokens: int = Field(default=0, ge=0)
+    """With those of sub-agents; so are the next two."""
+    completion_tokens: int = Field(default=0, ge=0)
+    cost_usd: float | None = Field(default=None, allow_inf_nan=False)
+    """None where no answer had a price."""
+    log_bytes: int = Field(default=0, ge=0)
+    """How long the log was when this was true of it; one of another length has more to say."""
 
 
 class ConversationStore(Protocol):
@@ -72,12 +94,22 @@ class FileConversationStore:
             ) from error
 
     def load(self, conversation_id: str) -> ConversationMetadata | None:
-        """Read it; damaged metadata counts as none, for the log holds what matters."""
+        """Read it; damaged or another conversation's counts as none, for the log holds what matters."""
+        path = self.root / check_id(conversation_id) / METADATA_NAME
         try:
-            data = (self.root / check_id(conversation_id) / METADATA_NAME).read_bytes()
-            return ConversationMetadata.model_validate_json(data)
-        except (OSError, ValidationError):
+            with os.fdopen(open_regular(path, os.O_RDONLY, name="Metadata"), "rb") as file:
+                metadata = ConversationMetadata.model_validate_json(file.read(_MAX_METADATA_BYTES))
+        except (OSError, UsageError, ValidationError):
             return None
+        return metadata if metadata.conversation_id == conversation_id else None
+
+
+def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> None:
+    """Save it. Where that fails, the run goes on all the same: everything in it can be read from the log."""
+    try:
+        store.save(metadata)
+    except Exception:  # noqa: BLE001 - a store is whatever the caller gave us
+        _log.warning("The metadata of conversation %r could not be saved.", metadata.conversation_id, exc_info=True)
 
 
 def default_root() -> Path:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from ohsandbox.agent import History
 from ohsandbox.conversation.delivery import Delivery
 from ohsandbox.conversation.limits import Spending
+from ohsandbox.conversation.stuck import StuckDetector
+from ohsandbox.conversation.tally import Tally
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import EventLog
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ohsandbox.conversation.store import ConversationMetadata
     from ohsandbox.events import EventBody, SDKEvent
 
 
@@ -29,6 +32,8 @@ class Trail:
         """Held while an event is stored and taken in; hold it to look at several of its facts at once."""
         self.history = History()
         self.spending = Spending()
+        self.stuck = StuckDetector()
+        self._tally = Tally()
         self.delivery: Delivery[SDKEvent] = Delivery()
         self._log: EventLog | None = None
 
@@ -47,7 +52,9 @@ class Trail:
         """
 
         def take_in(event: SDKEvent) -> None:
-            self._take_in(event)
+            self.history.add(event)
+            self.spending.recall(event)
+            self.stuck.add(event)
             take(event)
 
         self._log = EventLog(self.directory, conversation_id=self.conversation_id, take=take_in)
@@ -72,6 +79,12 @@ class Trail:
         self.flush()
         return event
 
+    def metadata(self) -> ConversationMetadata:
+        """What the log comes to, as a list of conversations shows it."""
+        with self.guard:
+            log_bytes = self._log.size_bytes if self._log is not None else 0
+            return self._tally.metadata(self.conversation_id, log_bytes=log_bytes)
+
     def flush(self) -> None:
         """Tell listeners what is new."""
         self.delivery.flush()
@@ -84,3 +97,5 @@ class Trail:
     def _take_in(self, event: SDKEvent) -> None:
         self.history.add(event)
         self.spending.add(event)
+        self.stuck.add(event)
+        self._tally.add(event)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.persistence.files import make_private_dir, write_atomically
+from ohsandbox.errors import UsageError
+from ohsandbox.persistence.files import PRIVATE_DIR_MODE, open_regular, sync_dir, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,6 +17,8 @@ BLOBS_NAME = "blobs"
 
 MIN_BLOB_CHARS = 256 * 1024
 """A longer text goes apart: a log stays quick to scan, and a screenshot sent twice is stored once."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Blobs:
@@ -58,23 +62,34 @@ class Blobs:
 
     def _write(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
-        path = self.directory / digest
-        if not path.exists():
-            make_private_dir(self.directory)
-            write_atomically(path, data)
+        if self._bytes_of(digest) != data:  # not there yet, or damaged since
+            self._make_directory()
+            write_atomically(self.directory / digest, data)
         return digest
 
+    def _make_directory(self) -> None:
+        if not self.directory.is_dir():
+            self.directory.mkdir(mode=PRIVATE_DIR_MODE)
+            self.directory.chmod(PRIVATE_DIR_MODE)
+            sync_dir(self.directory.parent)
+
     def _read(self, digest: str) -> str:
+        if not _DIGEST.fullmatch(digest):  # a log of somebody else's must not name other files
+            raise ValueError(f"{digest[:100]!r} names no long text")
         path = self.directory / digest
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-            with os.fdopen(descriptor, "rb") as file:
-                data = file.read()
-        except OSError as error:
-            return f"[This long text is lost: {path} cannot be read ({error.strerror})]"
+        data = self._bytes_of(digest)
+        if data is None:
+            return f"[This long text is lost: {path} cannot be read]"
         if hashlib.sha256(data).hexdigest() != digest:
             return f"[This long text is lost: {path} was changed after it was written]"
         return data.decode()
+
+    def _bytes_of(self, digest: str) -> bytes | None:
+        try:
+            with os.fdopen(open_regular(self.directory / digest, os.O_RDONLY, name="Long text"), "rb") as file:
+                return file.read()
+        except (OSError, UsageError):
+            return None
 
 
 def _escape(key: str) -> str:

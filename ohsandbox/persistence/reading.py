@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.files import open_regular
-from ohsandbox.persistence.records import Scan, check_sound, decode_record, scan
+from ohsandbox.persistence.records import Scan, check_sound, check_version, decode_record, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +63,7 @@ class LogFollower:
 
         Raises:
             LogCorruptError: the next one is damaged.
-            UsageError: the log was cut while it was read.
+            UsageError: a newer version wrote the log, or it was cut while it was read.
         """
         if os.fstat(self._file.fileno()).st_size < self._offset:
             raise UsageError(f"Log {str(self._path)!r} was cut while it was read. Show it again.")
@@ -71,6 +71,8 @@ class LogFollower:
         for line in self._file:
             if not line.endswith(b"\n"):
                 return
+            if self._seq == 0:
+                check_version(line, self._path)
             try:
                 event = decode_record(line[:-1], seq=self._seq, blobs=self._blobs)
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -113,7 +113,7 @@ def scan(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], None]
     stream = iter(lines)
     for line in stream:
         if seq == 0:
-            _check_version(line, path)
+            check_version(line, path)
         try:
             event = _decode_line(line, seq=seq, blobs=blobs)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -172,7 +172,12 @@ def _seal(body: bytes) -> bytes:
     return b',"crc":"%08x"}' % zlib.crc32(body)
 
 
-def _check_version(line: bytes, path: Path) -> None:
+def check_version(line: bytes, path: Path) -> None:
+    """Pass if a log's first line is of a version that can be read here; one that is damaged says so elsewhere.
+
+    Raises:
+        UsageError: it is newer.
+    """
     try:
         version = json.loads(line).get("version")
     except (ValueError, AttributeError, RecursionError):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.checkpoint import Checkpoint
+    from ohsandbox.runtime.resumed import Resumed
 
 DEFAULT_LIMIT_BYTES = 100 * 1024 * 1024
 """More than any source file, less than what a host would feel."""
@@ -37,6 +38,8 @@ class Backend(ABC):
     """No process lives here but the sandbox's own."""
     ends_processes: bool = False
     """`_close` ends every process of the sandbox by itself, so none needs to be killed before."""
+    resumed: Resumed | None = None
+    """What `resume` found; None where it was not asked."""
 
     def __init__(self) -> None:
         self._pool = WorkerPool(lambda argv, user: self.channel(argv, user=user))
@@ -119,6 +122,17 @@ class Backend(ABC):
             SandboxUnavailable: that cannot be done here.
         """
         raise SandboxUnavailable(f"The sandbox {self.id} cannot start a process any more; close it and make a new one")
+
+    def hold(self) -> None:  # noqa: B027 - most kinds have nothing to do
+        """A conversation has worked here: should this process die, the sandbox is left for who resumes it."""
+
+    def leave(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - for those that can
+        """Close, and leave the sandbox for `resume` where it can be left; at_once leaves the clean-up to others."""
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the sandbox. Twice is fine."""
 
     def checkpoint(self, label: str = "") -> Checkpoint:
         """Keep the sandbox's files as they are now. Processes, tmpfs and a directory of the host are no part of it.

@@ -18,6 +18,7 @@ from ohsandbox.runtime.calls.process import Process
 from ohsandbox.runtime.calls.worker import CallTimedOut
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult
+from ohsandbox.runtime.resumed import Resumed
 from ohsandbox.runtime.shell import SessionOptions, Shell
 from ohsandbox.runtime.shell.watch import Wait
 
@@ -57,6 +58,19 @@ class Runtime(Backend):
             shell.close(kill=not self.ends_processes)
         self._pool.close()
         self._close()
+
+    def resume(self, checkpoints: Sequence[str] = ()) -> Resumed:  # noqa: ARG002 - for those that keep some
+        """`start`, in the sandbox that an earlier process of the same conversation left, where there is one.
+
+        What still ran in it is ended. Where it is gone, the first of checkpoints (ids, newest first) that is there
+        gives the files of a new one.
+
+        Raises:
+            SandboxUnavailable: it cannot be started, or another process works in it.
+        """
+        self.start()
+        self.resumed = Resumed("same")
+        return self.resumed
 
     def restore(self, checkpoint: Checkpoint | str) -> None:
         """Put the files back as they were at a checkpoint; all sessions and processes end. The sandbox goes on by name.
@@ -140,6 +154,16 @@ class Runtime(Backend):
             with self._lock:
                 self._shells.pop(name, None)
             raise
+
+    def reopen_session(self, name: str, *, workdir: str) -> None:
+        """Have the session's next command run where an earlier process left it; its result tells what is lost.
+
+        The exported environment comes back where the sandbox still has it. Nothing is started before that command.
+        """
+        with self._lock:
+            if name not in self._shells:
+                self._shells[name] = shell = Shell(self, name, SessionOptions({}, self.workdir, None))
+                shell.take_over(workdir)
 
     def list_sessions(self) -> list[str]:
         """Names of the open sessions, in the order in which they were made."""

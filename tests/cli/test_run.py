@@ -92,6 +92,17 @@ def test_the_command_to_look_at_the_conversation_is_told_and_works(
     assert [json.loads(line)["type"] for line in log.read_text().splitlines()][-1] == "status_update"
 
 
+def test_what_the_machine_would_run_by_itself_is_told_at_the_end(
+    invoke: Invoke, write_script: WriteScript, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    model = write_script(("", "mkdir .vscode; echo '{}' > .vscode/tasks.json"), ("done", None))
+    ended = invoke("run", "hi", "--model", model, "--runtime", "cli", "--workspace", str(project), "--no-tui")
+    assert ended.code == 0
+    assert "new: .vscode/tasks.json" in ended.out
+
+
 def test_settings_name_the_model_and_a_flag_wins(invoke: Invoke, write_script: WriteScript, tmp_path: Path) -> None:
     settings = tmp_path / "settings.json"
     settings.write_text(json.dumps({"model": write_script(("from settings", None))}))

@@ -8,6 +8,7 @@ from ohsandbox.conversation.confirmation.analysis import (
     SecurityAnalyzer,
     default_analyzer,
 )
+from ohsandbox.conversation.confirmation.answering import Answering
 from ohsandbox.conversation.confirmation.approvals import Approvals, Ask, Decision, PendingCall, pending_of
 from ohsandbox.conversation.confirmation.policy import (
     POLICIES,
@@ -23,6 +24,7 @@ __all__ = [
     "POLICIES",
     "AlwaysConfirm",
     "AnnotationRules",
+    "Answering",
     "Approvals",
     "Ask",
     "CommandRules",

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from ohsandbox.agent import ActionSecurityRisk, History
     from ohsandbox.conversation.trail import Trail
 
+NOBODY_THERE = (
+    "A sub-agent cannot ask the user, and this call needs to be allowed. Say in your answer what is to be done: the "
+    "agent you work for can do it, and ask."
+)
+
 SPOKE_INSTEAD = "They wrote a message instead of allowing it; it follows."
 
 
@@ -50,6 +55,11 @@ class Approvals:
         self._ask = ask
 
     @property
+    def can_ask(self) -> bool:
+        """Whether there is a callback."""
+        return self._ask is not None
+
+    @property
     def pending(self) -> list[PendingCall]:
         """What waits, in order."""
         with self._trail.guard:
@@ -82,6 +92,11 @@ class Approvals:
         """The person writes a message where an answer was awaited: a no to all."""
         if self.pending:
             self.decide(Decision(approved=False, reason=SPOKE_INSTEAD), by="message")
+
+    def ask_for_sub_agent(self, pending: Sequence[PendingCall]) -> Decision:
+        """A sub-agent's question: to the callback where there is one; else, and where it leaves it open, a no."""
+        decision = None if self._ask is None else self._ask(pending)
+        return Decision(approved=False, reason=NOBODY_THERE) if decision is None else decision
 
     def ask(self) -> bool:
         """Ask the callback until nothing waits; False where it leaves some open, or there is none.

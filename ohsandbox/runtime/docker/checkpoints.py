@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.errors import ImageUnavailable, SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.runtime.checkpoint import Checkpoint
 from ohsandbox.runtime.docker import container as containers
+from ohsandbox.runtime.docker import images
 from ohsandbox.runtime.docker.failures import engine_errors
 
 if TYPE_CHECKING:
@@ -108,10 +109,30 @@ def require(engine: Engine, checkpoint: str) -> str:
         with engine_errors(f"looking for checkpoint {checkpoint[:19]!r}"):
             found = engine.api.inspect_image(checkpoint)
     except SandboxUnavailable as error:
-        raise ImageUnavailable(f"Checkpoint {checkpoint[:19]!r} is not there any more. Remedy: use another.") from error
+        raise _gone(checkpoint) from error
     if ((found.get("Config") or {}).get("Labels") or {}).get(LABEL) != "1":
         raise ImageUnavailable(f"Image {checkpoint[:19]!r} is no checkpoint. Remedy: name one that checkpoint() made.")
     return str(found["Id"])
+
+
+def facts(engine: Engine, checkpoint: str) -> images.ImageFacts:
+    """Of a checkpoint, what a sandbox made from it needs to know; nothing is ever pulled.
+
+    Raises:
+        ImageUnavailable: there is no such checkpoint.
+        SandboxUnavailable: the engine failed.
+    """
+    image = require(engine, checkpoint)
+    found = images.look(engine, image)
+    if found is None:
+        raise _gone(checkpoint)
+    with engine_errors(f"looking at checkpoint {checkpoint[:19]!r}"):
+        labels = engine.api.inspect_image(image)["Config"].get("Labels") or {}
+    return found._replace(user=str(labels.get("ohsandbox.user") or ""))  # its own is root: see spec.create_payload
+
+
+def _gone(checkpoint: str) -> ImageUnavailable:
+    return ImageUnavailable(f"Checkpoint {checkpoint[:19]!r} is not there any more. Remedy: use another.")
 
 
 def _checkpoint(image: dict[str, Any], history: list[dict[str, Any]]) -> Checkpoint:

@@ -149,8 +149,10 @@ def _create_once(engine: Engine, spec: SandboxSpec) -> Container:
     try:
         with engine_errors(f"creating sandbox {spec.name!r}"):
             made = engine.api.create_container_from_config(create_payload(spec), spec.name)
-    except KeyboardInterrupt:
-        _forget(engine, spec.name)  # the engine may have made it; the name was free, so it is ours
+    except OhsandboxError:
+        raise
+    except BaseException:  # Ctrl-C, SIGTERM: the engine may have made it; the name was free, so it is ours
+        _forget(engine, spec.name)
         raise
     container = Container(engine, str(made["Id"]), name=spec.name)
     try:

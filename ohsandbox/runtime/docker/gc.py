@@ -35,6 +35,8 @@ class SandboxInfo(NamedTuple):
     owner_alive: bool
     conversation: str | None
     keep: bool
+    resumable: bool
+    """A conversation worked in it and is not over; `gc` leaves it for three days."""
 
 
 class Reaped(NamedTuple):
@@ -61,9 +63,9 @@ def gc(engine: Engine | None = None, *, kept: bool = False) -> list[Reaped]:
     """Remove the containers whose owner is dead, and the lease files without a container.
 
     A container is taken when all of this holds: its label names a lease file of this state directory, that file names
-    this very container, nobody holds its lock, and it is not kept (or kept is set). A label alone is never enough:
-    labels are inherited by committed images, and anybody may write them. Without its lease file a container stays, and
-    `ps` shows it.
+    this very container, nobody holds its lock, and it is not kept and not to be resumed (or kept is set). A label
+    alone is never enough: labels are inherited by committed images, and anybody may write them. Without its lease file
+    a container stays, and `ps` shows it.
 
     Raises:
         EngineUnavailable: no engine answers.
@@ -81,14 +83,16 @@ def orphans_here(engine: Engine) -> bool:
     """Some lease of this engine has a dead owner; asks the state directory only, 5 us a lease."""
     for one in lease.all_ids():
         record = lease.read(one)
-        if record and not record.keep and record.engine == engine.address.url and not lease.owner_alive(one):
+        if record is None or record.keep or lease.is_resumable(record) or record.engine != engine.address.url:
+            continue
+        if not lease.owner_alive(one):
             return True
     return False
 
 
 def _reap(engine: Engine, found: dict[str, Any], *, kept: bool) -> Reaped | None:
-    record = _own_record(found)
-    if record is None or (record.keep and not kept):
+    record = own_record(found)
+    if record is None or ((record.keep or lease.is_resumable(record)) and not kept):
         return None
     with lease.try_lock(record.id) as owner_is_dead:
         if not owner_is_dead:
@@ -127,14 +131,14 @@ def _name(found: dict[str, Any]) -> str:
     return str(names[0]).lstrip("/")
 
 
-def _own_record(found: dict[str, Any]) -> LeaseRecord | None:
+def own_record(found: dict[str, Any]) -> LeaseRecord | None:
     """The lease that this container is the subject of; None for a label that only looks like one."""
     record = lease.read(_lease_id(found))
     return record if record is not None and record.container == _name(found) else None
 
 
 def _info(found: dict[str, Any]) -> SandboxInfo:
-    record = _own_record(found)
+    record = own_record(found)
     labels = found.get("Labels") or {}
     return SandboxInfo(
         id=str(found["Id"]),
@@ -147,6 +151,7 @@ def _info(found: dict[str, Any]) -> SandboxInfo:
         owner_alive=record is not None and lease.owner_alive(record.id),
         conversation=labels.get("ohsandbox.conversation"),
         keep=record is not None and record.keep,
+        resumable=record is not None and lease.is_resumable(record),
     )
 
 

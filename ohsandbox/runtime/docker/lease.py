@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LEASE_LABEL = "ohsandbox.lease"
 _ID_BYTES = 16
 
+RESUMABLE_S = 3 * 24 * 3600.0
+"""How long the container of a conversation that was cut off waits to be resumed: over a weekend."""
+
 
 class LeaseRecord(BaseModel):
     """What a lease file says."""
@@ -44,6 +47,8 @@ class LeaseRecord(BaseModel):
     created_at: float
     conversation: str | None = None
     keep: bool = False
+    resumable: bool = False
+    """A conversation has worked in it, so it outlives a process that is killed."""
 
 
 class Lease:
@@ -59,6 +64,21 @@ class Lease:
     def id(self) -> str:
         """The label's value: unguessable, and known to this state directory only."""
         return self.record.id
+
+    def hold(self) -> None:
+        """The container is worth resuming, from now on for RESUMABLE_S; costs 2 us when it was said before."""
+        if self._descriptor is None:
+            return
+        if not self.record.resumable:
+            self._rewrite(resumable=True)
+        os.utime(self._descriptor)
+
+    def _rewrite(self, **facts: object) -> None:
+        """In one write, no shorter than before: a kill in between leaves the old record or the new one."""
+        assert self._descriptor is not None  # noqa: S101 - only of a held lease
+        self.record = self.record.model_copy(update=facts)
+        size = os.fstat(self._descriptor).st_size
+        os.pwrite(self._descriptor, self.record.model_dump_json().encode().ljust(size), 0)
 
     def release(self) -> None:
         """The container is gone: remove the file, then let go of the lock. Twice is fine."""
@@ -139,6 +159,36 @@ def take(*, container: str, engine: str, image: str, conversation: str | None = 
             f"The lease {path} cannot be written: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
         ) from error
     return Lease(path, descriptor, record)
+
+
+def adopt(lease_id: str) -> Lease | None:
+    """The lease of a dead owner, ours now; None where the owner lives, or there is no such lease."""
+    path = subdirectory("leases") / lease_id
+    record = read(lease_id)
+    if record is None:
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    adopted = Lease(path, descriptor, record)
+    adopted._rewrite(pid=os.getpid(), host=socket.gethostname())  # noqa: SLF001 - our own class
+    return adopted
+
+
+def is_resumable(record: LeaseRecord) -> bool:
+    """Whether the container still waits for its conversation."""
+    if not record.resumable:
+        return False
+    try:
+        return time.time() - (subdirectory("leases") / record.id).stat().st_mtime < RESUMABLE_S
+    except FileNotFoundError:
+        return False
 
 
 def read(lease_id: str) -> LeaseRecord | None:

@@ -52,6 +52,7 @@ class Options(BaseModel):
     ca_bundle: str | None = None
     runtime: str = ""
     conversation: str | None = None
+    checkpoint: str | None = None
 
 
 class Plan(NamedTuple):
@@ -90,6 +91,8 @@ def options(**asked: object) -> Options:
     for name in (found.name, found.attach):
         if name is not None:
             spec.container_name(name)
+    if found.attach is not None and found.checkpoint is not None:
+        raise UsageError("checkpoint= cannot be put into a running container. Remedy: leave out attach=.")
     if found.workdir is not None and spec.sane_workdir(found.workdir) is None:
         raise UsageError(
             f"workdir={found.workdir!r} is refused. Remedy: an absolute path outside /proc, /sys and /dev."

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.runtime.docker import checkpoints, gc, images, lease, plan, selfcheck, setup
+from ohsandbox.runtime.docker import checkpoints, gc, images, lease, plan, reattach, selfcheck, setup
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import DockerChannel
 from ohsandbox.runtime.docker.container import Container
 from ohsandbox.runtime.docker.engine import Engine, connect
 from ohsandbox.runtime.docker.exec import Exec, Start
-from ohsandbox.runtime.docker.spec import ALWAYS_UNSET, PRIVATE_DIR, sane_workdir
+from ohsandbox.runtime.docker.spec import PRIVATE_DIR
+from ohsandbox.runtime.resumed import Resumed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,8 @@ class DockerRuntime(Runtime):
         ca_bundle: a PEM file that the usual tools in the sandbox shall trust.
         progress: called while an image is pulled.
         runtime: an OCI runtime of the engine, such as "runsc".
-        conversation: an id that `ps` shows.
+        conversation: an id that `ps` shows, and that `resume` finds the container by.
+        checkpoint: the id of one; the sandbox begins with its files instead of the image's.
 
     Raises:
         UsageError: an argument, or a combination, that cannot be.
@@ -74,6 +76,7 @@ class DockerRuntime(Runtime):
         progress: Callable[[images.PullProgress], None] | None = None,
         runtime: str = "",
         conversation: str | None = None,
+        checkpoint: str | None = None,
     ) -> None:
         super().__init__()
         self.state_dir = PRIVATE_DIR
@@ -82,6 +85,7 @@ class DockerRuntime(Runtime):
             workspace=None if workspace is None else os.fspath(workspace), network=network, profile=profile,
             limits=limits, name=name, keep=keep, attach=attach,
             ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle), runtime=runtime, conversation=conversation,
+            checkpoint=checkpoint,
         )  # fmt: skip
         self.ends_processes = not (keep or attach)
         self._progress = progress
@@ -91,7 +95,7 @@ class DockerRuntime(Runtime):
         self._lease: lease.Lease | None = None
         self._plan: plan.Plan | None = None
         self._facts: images.ImageFacts | None = None
-        self._unchecked = False
+        self._unchecked = self._left = False
         self._user = ""
         self._workdir = ""
         self._exec_env: dict[str, str] = {}
@@ -147,22 +151,32 @@ class DockerRuntime(Runtime):
             SandboxUnavailable: the engine failed, or the sandbox is not as strict as asked.
             UsageError: the container to attach to is not there, the name is taken, a limit is refused.
         """
+        self._begin(self._join if self._options.attach else self._make)
+        return self
+
+    def resume(self, checkpoints: Sequence[str] = ()) -> Resumed:
+        """Go on in the container that the conversation left, or as `start`; see `Runtime.resume`."""
+        if self._options.attach:
+            return super().resume(checkpoints)
+        self._begin(lambda: self._adopt(checkpoints))
+        return self.resumed or Resumed("same", (), self.name)
+
+    def _begin(self, get: Callable[[], Container]) -> None:
         with self._life:
             if self._container is None:
                 self._engine = connect()
                 try:
-                    self._container = self._join() if self._options.attach else self._make()
+                    self._container = get()
                 except BaseException:
                     self._engine.close()
                     raise
                 self.started_at = datetime.now(UTC)
-        return self
 
-    def _make(self) -> Container:
+    def _make(self, checkpoint: str | None = None) -> Container:
         engine, options = self._the_engine(), self._options
         if gc.orphans_here(engine):
             gc.gc(engine)
-        self._facts = images.ensure(engine, options.image, progress=self._progress)
+        self._facts = self._begin_from(engine, checkpoint or options.checkpoint)
         name = options.name or f"ohsandbox-{secrets.token_hex(4)}"
         self._lease = lease.take(
             container=name, engine=engine.address.url, image=options.image, conversation=options.conversation,
@@ -173,7 +187,7 @@ class DockerRuntime(Runtime):
             self._plan = plan.plan(options, self._facts, engine, name=name, labels=self._labels(self._lease))
             self._user, self._workdir = self._plan.user, self._plan.spec.workdir
             made = containers.create(engine, self._plan.spec)
-            self._prepare(made)
+            (self._prepare_again if checkpoint or options.checkpoint else self._prepare)(made)
         except BaseException:
             if made is not None:
                 made.remove()
@@ -181,6 +195,11 @@ class DockerRuntime(Runtime):
             raise
         self._unchecked = True
         return made
+
+    def _begin_from(self, engine: Engine, checkpoint: str | None) -> images.ImageFacts:
+        if checkpoint is not None:
+            return checkpoints.facts(engine, checkpoint)
+        return images.ensure(engine, self._options.image, progress=self._progress)
 
     def _labels(self, held: lease.Lease) -> dict[str, str]:
         marks = {
@@ -192,28 +211,29 @@ class DockerRuntime(Runtime):
 
     def _join(self) -> Container:
         """The running container named by attach=, ours or anybody's."""
-        engine, options = self._the_engine(), self._options
-        joined = Container(engine, str(options.attach), name=str(options.attach))
-        try:
-            found = joined.inspect()
-        except SandboxGone:
-            raise UsageError(f"There is no container {options.attach!r} to attach to. Remedy: `docker ps`.") from None
-        joined.id, joined.name = str(found["Id"]), str(found["Name"]).lstrip("/")
-        joined.started = str(found["State"].get("StartedAt", ""))
-        if (loss := joined.loss()) is not None:
-            raise loss
-        config = found["Config"]
-        labels = config.get("Labels") or {}
-        self._user = options.user or labels.get("ohsandbox.user") or config.get("User") or ""
-        self._workdir = sane_workdir(options.workdir) or sane_workdir(config.get("WorkingDir")) or "/"
-        self._exec_env, self._unset = dict(options.env), ALWAYS_UNSET
-        if PRIVATE_DIR not in (found["HostConfig"].get("Tmpfs") or {}):
-            self.state_dir = "/tmp"  # noqa: S108 - in the container; every image has it, ours is not there
+        joined = reattach.join(self._the_engine(), self._options)
+        self._user, self._workdir, self.state_dir = joined.user, joined.workdir, joined.state_dir
+        self._exec_env, self._unset = joined.exec_env, joined.unset
         self.private_processes = False
-        if options.ca_bundle:
-            self._exec_env = plan.ca_environment() | self._exec_env
-            self._copy_ca_bundle(joined)
-        return joined
+        if self._options.ca_bundle:
+            self._copy_ca_bundle(joined.container)
+        return joined.container
+
+    def _adopt(self, checkpoints: Sequence[str]) -> Container:
+        """The container that the conversation left, or a new one: from a checkpoint where one is there."""
+        engine = self._the_engine()
+        adopted = reattach.adopt(engine, self._options)
+        if adopted is None:
+            checkpoint = reattach.last_checkpoint(engine, checkpoints)
+            made = self._make(checkpoint)
+            self.resumed = Resumed("new" if checkpoint is None else "checkpoint", (), made.name)
+            return made
+        self._lease, self._plan, self._facts = adopted.lease, adopted.plan, adopted.facts
+        self._user, self._workdir = self._plan.user, self._plan.spec.workdir
+        reattach.end_processes(self._opener(adopted.container))
+        self._unchecked = True
+        self.resumed = Resumed("same", tuple(adopted.notes), adopted.container.name)
+        return adopted.container
 
     def _prepare(self, made: Container) -> None:
         """What the create call cannot say; each part costs one exec, so only where it is needed."""
@@ -224,6 +244,11 @@ class DockerRuntime(Runtime):
             setup.own_workdir(self._opener(made), self._workdir, self._user)
         if self._options.ca_bundle:
             self._copy_ca_bundle(made)
+
+    def _prepare_again(self, made: Container) -> None:
+        """The same for a container made from a checkpoint."""
+        setup.open_private_dir(self._opener(made))
+        self._prepare(made)
 
     def _copy_ca_bundle(self, target: Container) -> None:
         bundle = Path(str(self._options.ca_bundle)).expanduser().read_bytes()
@@ -243,8 +268,9 @@ class DockerRuntime(Runtime):
             engine.close()
 
     def _dispose(self, gone: Container, held: lease.Lease | None) -> None:
+        keep = self._options.keep or self._left
         try:
-            if not self._options.keep:
+            if not keep:
                 gone.remove()
         except SandboxUnavailable as error:
             log.warning("sandbox %s is left behind; `ohsandbox gc` removes it: %s", gone.name, error)
@@ -252,7 +278,22 @@ class DockerRuntime(Runtime):
                 held.leave()
             return
         if held is not None:
-            held.leave() if self._options.keep else held.release()
+            held.leave() if keep else held.release()
+
+    def hold(self) -> None:
+        """See `Runtime.hold`: `gc` leaves the container for three days from now, should this process die."""
+        if self._lease is not None and self._options.conversation:
+            self._lease.hold()
+
+    def leave(self, *, at_once: bool = False) -> None:
+        """See `Runtime.leave`: what we started is ended, the container stays."""
+        self._left, self.ends_processes = True, False
+        self.hold()
+        if at_once and self._lease is not None:
+            self._container = None
+            self._lease.leave()
+        else:
+            self.close()
 
     def is_alive(self) -> bool:
         """The container runs, and is the one that was started."""
@@ -267,7 +308,7 @@ class DockerRuntime(Runtime):
             before = self._the_container()
             if self._plan is None:
                 raise UsageError(f"Container {before.name!r} was joined, so it is not ours to replace.")
-            self._container = checkpoints.restore(before, self._plan.spec, checkpoint, prepare=self._prepare)
+            self._container = checkpoints.restore(before, self._plan.spec, checkpoint, prepare=self._prepare_again)
             self._unchecked = True
 
     # --- the narrow waist ---

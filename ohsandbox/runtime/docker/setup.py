@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker.plan import MAPPED_HOME
+from ohsandbox.runtime.docker.spec import PRIVATE_DIR
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
@@ -62,6 +63,16 @@ def own_workdir(open_root: Opener, workdir: str, user: str) -> None:
         SandboxUnavailable: the image has no chown, or no such user.
     """
     _do(open_root, _OWN_WORKDIR, workdir, user, MAPPED_HOME)
+
+
+def open_private_dir(open_root: Opener) -> None:
+    """Let every user into our tmpfs of a sandbox made from a checkpoint: runc gives a tmpfs the mode of the directory
+    that it finds there, and a commit leaves one with 0755 (engine 20.10, runc 1.1).
+
+    Raises:
+        SandboxUnavailable: the image has no chmod.
+    """
+    _do(open_root, 'chmod 1777 "$1"', PRIVATE_DIR)
 
 
 def write_file(open_root: Opener, path: str, data: bytes) -> None:

@@ -9,4 +9,6 @@ exec 3<>"$1/out" 4<>"$1/in"
 cat <&3 4>&- &
 cat >&4 3>&-
 kill $!
+# where only our own tmpfs holds it, the exported environment stays for who goes on with this session
+case $1 in /run/ohs/*) n=${1##*/}; [ ! -s "$1/env" ] || mv -f "$1/env" "/run/ohs/${n%-*}.env" ;; esac
 rm -rf "$1"

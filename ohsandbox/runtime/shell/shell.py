@@ -70,6 +70,7 @@ class Shell:
         self._notices: list[str] = []
         self._mark = secrets.token_hex(8)
         self._restored = ""
+        self._taken_over = False
         self._untidy = False
         """The last command may have left the terminal in another mode: it was interactive or was killed."""
 
@@ -93,6 +94,10 @@ class Shell:
         """Have the shell running before its first command."""
         with self._lock:
             self._ready()
+
+    def take_over(self, workdir: str) -> None:
+        """Begin where an earlier process's shell of this name stood; said before the first command."""
+        self._cwd, self._taken_over = workdir, True
 
     def interrupt(self) -> None:
         """SIGINT to what runs, from any thread; nothing when nothing runs."""
@@ -256,6 +261,8 @@ class Shell:
     def _open(self) -> ShellSession:
         options = self._options
         directory = f"{self._host.state_dir}/{self._name_part()}-{secrets.token_hex(4)}"
+        if self._taken_over:
+            self._restored = self._left_behind()
         session = ShellSession(
             lambda argv, *, tty, env: self._host.channel(argv, tty=tty, env=env, user=options.user),
             directory,
@@ -264,7 +271,29 @@ class Shell:
         )  # fmt: skip
         if self._descendants is None:
             self._descendants = Foreground(self._snippet, session, mark=self._mark, private=False)
+        if self._taken_over:
+            self._tell_takeover(session)
         return session
+
+    def _left_behind(self) -> str:
+        """What the keeper of an earlier process's shell left (keeper.sh), with our own mark in the place of its mark."""
+        with contextlib.suppress(OhsandboxError, OSError):
+            path = f"{self._host.state_dir}/{self._name_part()}.env"
+            outcome = self._snippet(read_body(path, ENV_SNAPSHOT_BYTES), ENV_SNAPSHOT_BYTES)
+            if outcome.status == "0" and outcome.stdout:
+                text = outcome.stdout.decode("utf-8", "surrogateescape")
+                return f"{text}\nexport OHSANDBOX_SESSION={self._mark}"
+        return ""
+
+    def _tell_takeover(self, session: ShellSession) -> None:
+        self._taken_over = False
+        where = f"in {session.cwd}" if session.cwd == self._cwd else f"in {session.cwd}, for {self._cwd} is gone"
+        kept = "its exported environment is restored" if self._restored else "its environment is lost"
+        self._cwd, self._restored = session.cwd, ""
+        self._notices.append(
+            f"The shell is new, {where}; {kept}; functions, aliases, unexported variables and background programs of "
+            "the shell before it are lost"
+        )
 
     def _name_part(self) -> str:
         return "".join(c for c in self.name if c.isascii() and c.isalnum())[:32] or "session"

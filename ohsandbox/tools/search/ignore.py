@@ -148,14 +148,17 @@ class _Index:
         self._wild = _Regexes(by_regex[False]) if by_regex[False] else None
         self._paths = _Regexes(by_regex[True]) if by_regex[True] else None
 
-    def last(self, path: str, name: str) -> int:
-        """The number of the last rule that matches, -1 for none."""
+    def last(self, path: str, place: _Place) -> int:
+        """The number of the last rule that matches path, which is relative to the root; -1 for none."""
+        name = path[path.rfind("/") + 1 :]
         best = self._names.get(name, -1)
         if self._suffixes and (dot := name.rfind(".")) >= 0:
             best = max(best, self._suffixes.get(name[dot:], -1))
         if self._wild is not None:
             best = max(best, self._wild.last(name))
-        return best if self._paths is None else max(best, self._paths.last(path))
+        if self._paths is not None:
+            best = max(best, self._paths.last(place.prefix + path[place.start :]))
+        return best
 
 
 class _Regexes:
@@ -181,6 +184,16 @@ class _IgnoreFile:
         self.files = _Index([(number, rule) for number, rule in enumerate(rules) if not rule.only_directories])
 
 
+class _Place(NamedTuple):
+    """An ignore file as a directory below it sees it."""
+
+    file: _IgnoreFile
+    prefix: str
+    """Goes before a path that is relative to the root: what leads from the ignore file's directory down to the root."""
+    start: int
+    """Where in a path relative to the root the one relative to the ignore file's directory begins."""
+
+
 class IgnoreTree:
     """All ignore files that count below a root."""
 
@@ -190,7 +203,7 @@ class IgnoreTree:
         self.rules = {path[: -len(NAME) - 1]: rules for path, text in texts.items() if (rules := parse(text))}
         """By the directories that the ignore files stand in."""
         self._by_directory = {bytes_as_characters(name): _IgnoreFile(rules) for name, rules in self.rules.items()}
-        self._chains: dict[str, list[tuple[_IgnoreFile, int]]] = {}
+        self._chains: dict[str, list[_Place]] = {}
         self._excluded: dict[str, bool] = {"": False}
 
     def kept(self, found: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -201,32 +214,38 @@ class IgnoreTree:
         """Whether the file is ignored, or lies in a directory that is."""
         if not path.isascii():
             path = bytes_as_characters(path)
-        slash = path.rfind("/")
-        parent = path[:slash] if slash > 0 else ""
-        return self._excludes(parent) or self._decide(path, parent, is_directory=False)
+        parent = path[: max(path.rfind("/"), 0)]
+        if self._excludes(parent):
+            return True
+        for place in self._chains.get(parent) or self._chain(parent):
+            number = place.file.files.last(path, place)
+            if number >= 0:
+                return not place.file.rules[number].negated
+        return False
 
     def _excludes(self, directory: str) -> bool:
         known = self._excluded.get(directory)
         if known is None:
-            parent = directory.rpartition("/")[0]
-            known = self._excludes(parent) or self._decide(directory, parent, is_directory=True)
+            parent = directory[: max(directory.rfind("/"), 0)]
+            known = self._excludes(parent) or self._decides_against(directory, parent)
             self._excluded[directory] = known
         return known
 
-    def _decide(self, path: str, parent: str, *, is_directory: bool) -> bool:
-        absolute, name = f"{self._root}/{path}", path[path.rfind("/") + 1 :]
-        for file, start in self._chain(parent):
-            index = file.directories if is_directory else file.files
-            number = index.last(absolute[start:], name)
+    def _decides_against(self, directory: str, parent: str) -> bool:
+        for place in self._chain(parent):
+            number = place.file.directories.last(directory, place)
             if number >= 0:
-                return not file.rules[number].negated
+                return not place.file.rules[number].negated
         return False
 
-    def _chain(self, directory: str) -> list[tuple[_IgnoreFile, int]]:
-        """The ignore files that count in directory, the nearest first, and where a path relative to each begins."""
+    def _chain(self, directory: str) -> list[_Place]:
+        """The ignore files that count in directory, the nearest first."""
         if directory not in self._chains:
             absolute = f"{self._root}/{directory}".rstrip("/")
             ends = [len(absolute), *(i for i in range(len(absolute) - 1, -1, -1) if absolute[i] == "/")]
-            places = [(self._by_directory.get(absolute[:end]), end + 1) for end in ends]
-            self._chains[directory] = [(file, start) for file, start in places if file is not None]
+            self._chains[directory] = [
+                _Place(file, self._root[end + 1 :] + "/" if end < len(self._root) else "", max(end - len(self._root), 0))
+                for end in ends
+                if (file := self._by_directory.get(absolute[:end])) is not None
+            ]
         return self._chains[directory]

@@ -96,7 +96,7 @@ def list_files(runtime: Runtime, query: Query, *, limit_s: float = LIMIT_S) -> L
 
 
 def _by_rg(runtime: Runtime, query: Query, limit_s: float) -> Listing:
-    options = [*RG_FILES, "-g", "!.git" if query.hidden_walked else "!.*"]
+    options = [*RG_FILES, *(("--hidden", "-g", "!.git") if query.hidden_walked else ())]
     options += [word for name in query.pseudo for word in ("-g", f"!/{name}")]
     options += ["--no-ignore"] if query.ignored else []
     options += ["--max-depth", str(query.glob.depth)] if query.glob.depth else []

@@ -1,0 +1,209 @@
+"""Joining a container that is there: one that a person names, or the one that a conversation left."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import SandboxGone, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker import checkpoints, gc, images, lease, plan
+from ohsandbox.runtime.docker.container import Container, how_it_ended
+from ohsandbox.runtime.docker.failures import engine_errors
+from ohsandbox.runtime.docker.spec import ALWAYS_UNSET, PRIVATE_DIR, sane_workdir
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.lease import Lease
+    from ohsandbox.runtime.docker.setup import Opener
+
+_EVERY_NETWORK_BUT = {"none"}
+_END_ALL = "kill -KILL -1 2>/dev/null || :"
+"""All but PID 1 and the shell that says it: kill(2)."""
+
+
+class Joined(NamedTuple):
+    """A running container that was named, and what processes in it get."""
+
+    container: Container
+    user: str
+    workdir: str
+    exec_env: dict[str, str]
+    unset: tuple[str, ...]
+    state_dir: str
+
+
+class Adopted(NamedTuple):
+    """A conversation's container, running, and ours now."""
+
+    container: Container
+    lease: Lease
+    plan: plan.Plan
+    """Of the container as it is, not as it was asked for."""
+    facts: images.ImageFacts
+    notes: list[str]
+
+
+def join(engine: Engine, options: plan.Options) -> Joined:
+    """The running container named by attach=, ours or anybody's.
+
+    Raises:
+        UsageError: there is none.
+        SandboxUnavailable: it does not run.
+    """
+    joined = Container(engine, str(options.attach), name=str(options.attach))
+    try:
+        found = joined.inspect()
+    except SandboxGone:
+        raise UsageError(f"There is no container {options.attach!r} to attach to. Remedy: `docker ps`.") from None
+    joined.id, joined.name = str(found["Id"]), str(found["Name"]).lstrip("/")
+    joined.started = str(found["State"].get("StartedAt", ""))
+    if (loss := joined.loss()) is not None:
+        raise loss
+    config = found["Config"]
+    labels = config.get("Labels") or {}
+    has_ours = PRIVATE_DIR in (found["HostConfig"].get("Tmpfs") or {})
+    return Joined(
+        container=joined,
+        user=options.user or labels.get("ohsandbox.user") or config.get("User") or "",
+        workdir=sane_workdir(options.workdir) or sane_workdir(config.get("WorkingDir")) or "/",
+        exec_env=(plan.ca_environment() if options.ca_bundle else {}) | options.env,
+        unset=ALWAYS_UNSET,
+        state_dir=PRIVATE_DIR if has_ours else "/tmp",  # noqa: S108 - in the container; every image has it
+    )
+
+
+def adopt(engine: Engine, options: plan.Options) -> Adopted | None:
+    """The container that the conversation of options left, running again; None where there is none.
+
+    Raises:
+        SandboxUnavailable: another process works in it, or it cannot be started.
+        UsageError: its directory cannot be bound any more.
+    """
+    if options.conversation is None or (found := _find(engine, options.conversation)) is None:
+        return None
+    held = lease.adopt(str(found["Config"]["Labels"][lease.LEASE_LABEL]))
+    name = str(found["Name"]).lstrip("/")
+    if held is None:
+        raise SandboxUnavailable(f"Another process works in sandbox {name!r}. Remedy: end it, or wait until it ends.")
+    try:
+        return _adopted(engine, options, found, held)
+    except BaseException:
+        held.leave()
+        raise
+
+
+def last_checkpoint(engine: Engine, candidates: Sequence[str]) -> str | None:
+    """The image id of the first candidate that is there and ours."""
+    for candidate in candidates:
+        with contextlib.suppress(SandboxUnavailable):
+            return checkpoints.require(engine, candidate)
+    return None
+
+
+def end_processes(open_as_root: Opener) -> None:
+    """Kill all that runs in the container but PID 1: what a dead process of ours began must not go on unseen.
+
+    Raises:
+        SandboxUnavailable: no process can be started in it.
+    """
+    with open_as_root(["/bin/sh", "-c", _END_ALL]) as channel:
+        channel.wait(10.0)
+
+
+def _find(engine: Engine, conversation: str) -> dict[str, Any] | None:
+    """The newest container of the conversation whose lease is in this state directory."""
+    wanted = [f"{checkpoints.CONVERSATION_LABEL}={conversation}", lease.LEASE_LABEL]
+    with engine_errors("looking for the conversation's sandbox"):
+        listed = engine.api.containers(all=True, filters={"label": wanted})
+        ours = [one for one in listed if (record := gc.own_record(one)) and record.conversation == conversation]
+        newest = max(ours, key=lambda one: int(one.get("Created", 0)), default=None)
+        return None if newest is None else dict(engine.api.inspect_container(newest["Id"]))
+
+
+def _adopted(engine: Engine, options: plan.Options, found: dict[str, Any], held: Lease) -> Adopted:
+    container = Container(engine, str(found["Id"]), name=str(found["Name"]).lstrip("/"))
+    labels = dict(found["Config"].get("Labels") or {})
+    real = _as_made(options, found, labels)
+    facts = images.look(engine, str(found["Image"])) or _facts_of(found)
+    made = plan.plan(real, facts, engine, name=container.name, labels=_ours(labels))
+    notes = [*_awaken(container, found["State"]), *_drift(options, real, container.name)]
+    if _is_outdated(engine, options, found):
+        notes.append(f"Image {options.image} is another one now; sandbox {container.name} stays on the one it had.")
+    container.note_start()
+    made = made._replace(spec=made.spec.model_copy(update={"workdir": found["Config"]["WorkingDir"] or "/"}))
+    return Adopted(container, held, made, facts, notes)
+
+
+def _awaken(container: Container, state: dict[str, Any]) -> list[str]:
+    if state.get("Paused"):
+        with engine_errors(f"unpausing sandbox {container.name!r}"):
+            container.engine.api.unpause(container.id)
+        return [f"Sandbox {container.name} was paused; it goes on."]
+    if not state.get("Running"):
+        container.start()
+        return [f"Sandbox {container.name} {how_it_ended(state)}; it was started again, its files are kept."]
+    return []
+
+
+def _as_made(options: plan.Options, found: dict[str, Any], labels: dict[str, str]) -> plan.Options:
+    """The options as the container has them."""
+    host = found["HostConfig"]
+    networks = {*((found.get("NetworkSettings") or {}).get("Networks") or {})} - _EVERY_NETWORK_BUT
+    sources = [str(one["Source"]) for one in found.get("Mounts") or [] if one.get("Type") == "bind"]
+    limits = {"memory_bytes": host.get("Memory"), "pids": host.get("PidsLimit")}
+    limits["cpus"] = (host.get("NanoCpus") or 0) / 1_000_000_000
+    return options.model_copy(
+        update={
+            "image": labels.get("ohsandbox.image", options.image),
+            "user": labels.get("ohsandbox.user", options.user),
+            "network": "open" if networks or host.get("NetworkMode") != "none" else "none",
+            "workspace": sources[0] if sources else None,
+            "profile": "mapped" if sources else "contained",
+            "limits": options.limits.model_copy(update={key: value for key, value in limits.items() if value}),
+        }
+    )
+
+
+def _drift(asked: plan.Options, real: plan.Options, name: str) -> list[str]:
+    """A line for each thing that was asked for and is otherwise; what was not asked for is as it was."""
+    pairs = [
+        ("image", asked.image, real.image),
+        ("network", asked.network, real.network),
+        ("workspace", asked.workspace or "none", real.workspace or "none"),
+        ("user", asked.user or real.user, real.user),
+        ("memory", f"{asked.limits.memory_bytes >> 20} MiB", f"{real.limits.memory_bytes >> 20} MiB"),
+        ("processors", asked.limits.cpus or real.limits.cpus, real.limits.cpus),
+        ("processes", asked.limits.pids, real.limits.pids),
+    ]
+    remedy = f"To change it, remove the sandbox and its files: docker rm -f {name}"
+    return [
+        f"Sandbox {name} has {what} {had}, and {wanted} was asked for; it stays as it was made. {remedy}"
+        for what, wanted, had in pairs
+        if wanted != had
+    ]
+
+
+def _is_outdated(engine: Engine, options: plan.Options, found: dict[str, Any]) -> bool:
+    labels = found["Config"].get("Labels") or {}
+    now = images.look(engine, options.image)
+    if now is None or options.image != labels.get("ohsandbox.image") or now.id == found["Image"]:
+        return False
+    with contextlib.suppress(SandboxUnavailable):
+        checkpoints.require(engine, str(found["Image"]))
+        return False
+    return True
+
+
+def _ours(labels: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in labels.items() if key == "ohsandbox" or key.startswith("ohsandbox.")}
+
+
+def _facts_of(found: dict[str, Any]) -> images.ImageFacts:
+    """What the container itself tells of an image that was removed meanwhile."""
+    config = found["Config"]
+    return images.ImageFacts(
+        id=str(found["Image"]), digest=None, user=str(config.get("User") or ""), env=list(config.get("Env") or []),
+        workdir=config.get("WorkingDir"), platform=f"{found.get('Platform', '?')}/?", size_bytes=0,
+    )  # fmt: skip

@@ -1,0 +1,11 @@
+"""Secrets: where their values come from, and what takes them out of everything that is shown, stored or sent.
+
+Masking is there for accidents: a token in a log, a key in an error message. It is no wall: who can run commands with
+a secret can also print it reversed. What must not be taken must not be given.
+"""
+
+from ohsandbox.secrets.masker import Masker, StreamMasker
+from ohsandbox.secrets.references import check_reference, parse_flags
+from ohsandbox.secrets.vault import Secrets, host_keys
+
+__all__ = ["Masker", "Secrets", "StreamMasker", "check_reference", "host_keys", "parse_flags"]

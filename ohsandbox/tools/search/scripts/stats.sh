@@ -1,0 +1,8 @@
+# Names in, records of time and name out. GNU find (4.9) takes them as they come, in half of stat's time.
+stats() {
+  if [ "$times" = find ]; then
+    find -files0-from - -maxdepth 0 -printf "$token%T+ %p\n"
+  else
+    xargs -0 -r stat -c "$token%y %n"
+  fi
+}

@@ -1,0 +1,86 @@
+"""CLIRuntime inside bubblewrap: outside the working directory and /tmp, the host's files stay as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox import CLIRuntime
+from ohsandbox.errors import SandboxFileError, SandboxUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SWAPS = 10_000
+CANARY = b"untouched"
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A directory that the sandbox may not write, with a canary in it."""
+    directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    (directory / "f").write_bytes(CANARY)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[CLIRuntime]:
+    runtime = CLIRuntime(tmp_path, bubblewrap=True, quiet=True)
+    try:
+        runtime.start()
+    except SandboxUnavailable as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(error))
+    yield runtime
+    runtime.close()
+
+
+def test_a_symlink_that_leads_out_is_not_written_through(runtime: CLIRuntime, tmp_path: Path, outside: Path) -> None:
+    (tmp_path / "link").symlink_to(outside)
+    (tmp_path / "file").symlink_to(outside / "f")
+    for path in ("link/f", "link/new", "file", f"{outside}/f"):
+        with pytest.raises(SandboxFileError, match="Read-only"):
+            runtime.write_bytes(path, b"changed")
+    assert runtime.execute("echo x > link/f").exit_code != 0
+    assert [path.name for path in outside.iterdir()] == ["f"]
+    assert (outside / "f").read_bytes() == CANARY
+
+
+def test_a_directory_that_becomes_a_symlink_in_mid_write_leads_nowhere(
+    runtime: CLIRuntime, tmp_path: Path, outside: Path
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(outside)
+    done = threading.Event()
+
+    def swap() -> None:
+        for _ in range(SWAPS):
+            for name in ("real", "link"):
+                try:
+                    (tmp_path / name).rename(tmp_path / "d")
+                except OSError:  # a write has made a directory of that name meanwhile
+                    shutil.rmtree(tmp_path / "d")
+                else:
+                    (tmp_path / "d").rename(tmp_path / name)
+        done.set()
+
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    written = 0
+    while not done.is_set():
+        with contextlib.suppress(SandboxFileError):
+            runtime.write_bytes("d/f", b"changed")
+            written += 1
+    swapper.join()
+    assert written
+    assert [path.name for path in outside.iterdir()] == ["f"]
+    assert (outside / "f").read_bytes() == CANARY
