@@ -8,10 +8,11 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import home_dir
+from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.tools.flags import ToolFlags
 
 if TYPE_CHECKING:
@@ -65,20 +66,33 @@ class Settings(BaseModel):
     network: Literal["none", "open"] = "none"
     ca_bundle: str | None = None
     """A PEM file on the host whose certificates the sandbox trusts as well."""
+    mcpServers: dict[str, Any] = Field(default_factory=dict)  # noqa: N815 - what other programs call it as well
+    """MCP servers by name, as in the files of other programs."""
     mcp: dict[str, Any] = Field(default_factory=dict)
+    """The same in lists: {"stdio_servers": [...], "shttp_servers": [...], "sse_servers": [...]}."""
     tools: ToolFlags = Field(default_factory=ToolFlags)
     """Which tools an agent has that is not given any: {"enable_browsing": true, ...}."""
+
+    secrets: dict[str, str] = Field(default_factory=dict)
+    """Variables of the agent's commands: {"GH_TOKEN": "env:GH_TOKEN", "KEY": "file:~/key"}. Never a value."""
 
     max_iterations: int = Field(default=500, gt=0)
     max_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_tokens: int | None = Field(default=None, gt=0)
     max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    checkpoints: bool = True
+    """Whether the files are kept before each turn's first change and after its last, for undo, fork, diff and apply."""
     stuck_detection: bool = True
     """Whether a model that goes round in circles is stopped."""
     confirm: Literal["never", "always", "risky"] | None = None
     """Which calls a person must allow; None is never in a container, and risky on this host where a person is there."""
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())
+
+    @field_validator("secrets")
+    @classmethod
+    def _references(cls, secrets: dict[str, str]) -> dict[str, str]:
+        return {check_name(name): check_reference(name, reference) for name, reference in secrets.items()}
 
     @classmethod
     def default_path(cls) -> Path:
@@ -134,6 +148,14 @@ class Settings(BaseModel):
         if not os.environ.get(name):
             raise UsageError(f"The setting api_key names the environment variable {name!r}, which is not set. Set it.")
         return os.environ[name]
+
+    @property
+    def mcp_config(self) -> dict[str, Any] | None:
+        """The MCP servers of both forms, unchecked; None where none is named."""
+        if not self.mcpServers:
+            return self.mcp or None
+        inner = self.mcp.get("mcpServers", {})
+        return {**self.mcp, "mcpServers": {**(inner if isinstance(inner, dict) else {}), **self.mcpServers}}
 
     def llm_config(self) -> LLMConfig:
         """The model's part of the settings.

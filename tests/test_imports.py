@@ -15,7 +15,7 @@ import ohsandbox
 ROOT = Path(ohsandbox.__file__).parent
 LAYERS = (
     ("errors", "content"),
-    ("schema", "events"),
+    ("schema", "events", "secrets"),
     ("runtime", "llm", "persistence"),
     ("state",),
     ("tool",),

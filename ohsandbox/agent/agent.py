@@ -12,12 +12,13 @@ from ohsandbox.agent.condenser import SummarizingCondenser
 from ohsandbox.agent.execution import Step, StepOutcome, run_calls
 from ohsandbox.agent.held import held_events, ready
 from ohsandbox.agent.history import EMPTY_ANSWER, History
-from ohsandbox.agent.prompt import read_workspace_instructions, render_system_prompt
+from ohsandbox.agent.prompt import read_workspace_instructions, render_system_prompt, secrets_note
 from ohsandbox.errors import UsageError
 from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
 from ohsandbox.tools import ToolFlags
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.agent.condenser import Condenser
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from ohsandbox.events import EventBody
     from ohsandbox.llm import ChatModel, ChatResponse
     from ohsandbox.llm.events import OnEvent
+    from ohsandbox.mcp import MCPConfig, MCPServers
     from ohsandbox.state import ConversationState
+
+    MCPSource = Mapping[str, Any] | str | os.PathLike[str] | MCPConfig | MCPServers
 
 Entry = str | Tool | ToolDefinition[Any, Any]
 ToolsMap = dict[str, ToolDefinition[Any, Any]]
@@ -61,6 +65,7 @@ class Agent:
         system_prompt_extensions: Sequence[str] | None = None,
         *,
         condenser: Condenser | None = None,
+        mcp_config: MCPSource | None = None,
         **switches: bool,
     ) -> None:
         """Put an agent together; nothing is loaded yet.
@@ -72,6 +77,8 @@ class Agent:
             system_prompt: takes the place of ours, as it is.
             system_prompt_extensions: paragraphs put after the prompt.
             condenser: shortens what the model is shown when it has become too long; None summarises.
+            mcp_config: `{"mcpServers": {...}}`, or a JSON file of it: each conversation starts these servers in its
+                sandbox and has their tools beside the others. `MCPServers` that run stay the caller's to close.
             switches: `enable_browsing=True`, `enable_jupyter=False`, ...: the fields of `ToolFlags`.
 
         Raises:
@@ -83,6 +90,7 @@ class Agent:
             )
         self.llm = llm
         self.tools = _chosen(switches) if tools is None else tuple(tools)
+        self.mcp_config = mcp_config
         self.condenser = condenser or SummarizingCondenser()
         self.microagents = tuple(microagents or ())
         self.system_prompt = system_prompt
@@ -98,6 +106,12 @@ class Agent:
         """The same agent on another model."""
         agent = copy.copy(self)
         agent.llm = llm
+        return agent
+
+    def with_mcp(self, mcp_config: MCPSource | None) -> Agent:
+        """The same agent with other MCP servers, or none."""
+        agent = copy.copy(self)
+        agent.mcp_config = mcp_config
         return agent
 
     def initialize(self, state: ConversationState) -> ToolsMap:
@@ -116,13 +130,13 @@ class Agent:
                 tools_map[tool.name] = tool
         return tools_map
 
-    def system_message(self, state: ConversationState, tools_map: ToolsMap) -> EventBody:
-        """The event with the exact prompt and the tools offered."""
+    def system_message(self, state: ConversationState, tools_map: ToolsMap, *, note: str = "") -> EventBody:
+        """The event with the exact prompt and the tools offered. note is a paragraph for this conversation alone."""
         prompt = render_system_prompt(
             tool_names=tools_map,
             runtime=state.runtime,
             system_prompt=self.system_prompt,
-            extensions=self.system_prompt_extensions,
+            extensions=(*self.system_prompt_extensions, *secrets_note(state.runtime), note),
             microagents=self.microagents,
             workspace=None if state.runtime is None else read_workspace_instructions(state.runtime),
         )

@@ -20,7 +20,7 @@ app = typer.Typer(
     name="ohsandbox",
     help="An agent loop on this machine, its hands in a container.",
     epilog="Exit codes: 0 done, 1 the run failed, 2 usage, 3 conversation open elsewhere, 4 no engine or sandbox, "
-    "5 model or provider, 6 calls wait for confirmation, 130 and 143 interrupted.",
+    "5 model or provider, 6 calls wait for confirmation, 129, 130 and 143 interrupted.",
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -92,7 +92,10 @@ def run(
         Path | None, typer.Option(metavar="FILE", help="Settings; else ~/.ohsandbox/settings.json.")
     ] = None,
     no_tui: NoTui = False,
-    autoresume: Annotated[bool, typer.Option("--autoresume", help="Not in this version.")] = False,
+    autoresume: Annotated[bool, typer.Option("--autoresume", help="Go on with the newest conversation.")] = False,
+    resume: Annotated[
+        str | None, typer.Option(metavar="ID", help="Go on with this one; the beginning of its id is enough.")
+    ] = None,
     tool_choice: Annotated[
         Literal["auto", "required"], typer.Option(help="required: the model's first answer must call a tool.")
     ] = "auto",
@@ -104,7 +107,7 @@ def run(
     ca_bundle: CaBundle = None,
     confirm: Annotated[
         Literal["never", "always", "risky"] | None,
-        typer.Option(help="Which calls you must allow. Default: never in a container; risky on this host, at a terminal."),
+        typer.Option(help="Which calls you must allow. Default: never; on this host, at a terminal, risky."),
     ] = None,
     max_iterations: Annotated[int | None, typer.Option(min=1, help="Requests to the model in one run.")] = None,
     max_time_s: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long one run may take.")] = None,
@@ -113,6 +116,13 @@ def run(
     ] = None,
     max_cost_usd: Annotated[
         float | None, typer.Option(metavar="DOLLARS", help="What the whole conversation may cost.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=env:OTHER|=file:PATH]",
+            help="Give commands this variable, and hide its value from the model and the log; may be repeated.",
+        ),
     ] = None,
     enable: Annotated[
         list[str] | None,
@@ -144,12 +154,14 @@ def run(
         settings=settings,
         no_tui=no_tui,
         autoresume=autoresume,
+        resume=resume,
         tool_choice=tool_choice,
         max_iterations=max_iterations,
         max_time_s=max_time_s,
         max_tokens=max_tokens,
         max_cost_usd=max_cost_usd,
         confirm=confirm,
+        secrets=tuple(secret or ()),
         enable=tuple(enable or ()),
         disable=tuple(disable or ()),
     )
@@ -201,6 +213,32 @@ def exec_(
         runtime=runtime, image=image, workspace=workspace, network=network, attach=attach, ca_bundle=ca_bundle
     )
     return run_command(command, ExecOptions(env=tuple(env or ()), user=user, timeout_s=timeout, tty=tty), where)
+
+
+@app.command()
+def confirm(
+    conversation: Annotated[str, typer.Argument(metavar="ID", help="Which; a beginning that is its alone, or 'last'.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Allow all that waits.")] = False,
+    no: Annotated[bool, typer.Option("--no", help="Refuse all that waits.")] = False,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Told to the agent with --no.")] = "",
+    no_run: Annotated[bool, typer.Option("--no-run", help="Only store the answer; `run --resume` acts on it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what waits as JSON, and ask nothing.")] = False,
+    settings: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings; else ~/.ohsandbox/settings.json.")
+    ] = None,
+    no_tui: NoTui = False,
+    debug: Debug = False,  # noqa: ARG001 - eager
+) -> int:
+    """Answer for the calls that wait in a conversation, and go on with its run."""
+    from ohsandbox.cli.confirm import ConfirmOptions, answer_stored
+    from ohsandbox.cli.run import RunOptions, run_task
+    from ohsandbox.cli.sandbox import SandboxOptions
+
+    answer = answer_stored(conversation, ConfirmOptions(yes=yes, no=no, reason=reason, run=not no_run, as_json=as_json))
+    if isinstance(answer, int):
+        return answer
+    return run_task(RunOptions(settings=settings, no_tui=no_tui, resume=answer, talks=False), SandboxOptions())
 
 
 @app.command()

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ohsandbox.cli.errors import WAITING
 from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.view import safe, safe_line
-from ohsandbox.conversation.confirmation import Approvals, Decision, NeverConfirm, PendingCall, pending_of
+from ohsandbox.conversation.confirmation import POLICIES, Approvals, Decision, NeverConfirm, PendingCall, pending_of
 from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import find_stored
 from ohsandbox.conversation.trail import Trail
 from ohsandbox.errors import UsageError
+from ohsandbox.persistence import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 MAX_CHARS = 20_000
 """Of a call so much is shown: whoever allows it should have seen it; a file's content beyond that stands in the log."""
+
+POLICY_NAME = "confirm"
+"""Beside the log."""
 
 _MAIN = {"execute_bash": "command", "execute_ipython_cell": "code"}
 
@@ -39,9 +43,6 @@ class Wish(Enum):
 
     ALWAYS = "always"
     ONE_BY_ONE = "one by one"
-
-
-ALWAYS, ONE_BY_ONE = Wish.ALWAYS, Wish.ONE_BY_ONE
 
 
 class Decide(Protocol):
@@ -92,9 +93,9 @@ def ask(pending: Sequence[PendingCall]) -> Decision | Wish | None:
             case "n" | "no":
                 return Decision(approved=False)
             case "a" | "always":
-                return ALWAYS
+                return Wish.ALWAYS
             case "o" if len(pending) > 1:
-                return ONE_BY_ONE
+                return Wish.ONE_BY_ONE
             case _:
                 return Decision(approved=False, reason=said)
 
@@ -122,6 +123,23 @@ def waiting_line(conversation: Conversation) -> str:
     count = len(conversation.pending)
     verb = "waits" if count == 1 else "wait"
     return f"{_count(count)} {verb} for confirmation. Answer: ohsandbox confirm {conversation.id}"
+
+
+def keep_policy(directory: Path, name: str) -> None:
+    """Keep the policy's name with the conversation, so that who resumes it is asked about the same."""
+    if name != (kept_policy(directory) or "never"):
+        write_atomically(directory / POLICY_NAME, f"{name}\n".encode())
+
+
+def kept_policy(directory: Path) -> str | None:
+    """The name that was kept; None where none was. One that cannot be read asks about everything."""
+    try:
+        name = (directory / POLICY_NAME).read_text(encoding="ascii", errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return "always"
+    return name if name in POLICIES else "always"
 
 
 def answer_stored(wanted: str, options: ConfirmOptions, *, root: Path | None = None) -> int | str:
@@ -178,10 +196,10 @@ def _settle(waiting: Callable[[], list[PendingCall]], decide: Decide) -> bool:
         said = ask(pending)
         if said is None:
             return False
-        if said is ONE_BY_ONE:
-            one_by_one = True
-        elif said is ALWAYS:
-            decide(Decision(approved=True), always=True)
+        if isinstance(said, Wish):
+            one_by_one = said is Wish.ONE_BY_ONE
+            if said is Wish.ALWAYS:
+                decide(Decision(approved=True), always=True)
         else:
             names = tuple(call.tool_call_id for call in pending) if one_by_one else None
             decide(said._replace(tool_call_ids=names), always=False)

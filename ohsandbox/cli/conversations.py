@@ -37,7 +37,10 @@ def _list(
     debug: Debug = False,  # noqa: ARG001 - eager
 ) -> int:
     """List the conversations on this machine, the newest first."""
+    ctx.obj = root
     if ctx.invoked_subcommand is not None:
+        if as_json:
+            raise typer.BadParameter(f"--json stands after {ctx.invoked_subcommand}, where that has it.")
         return 0
     from ohsandbox.cli.stored import list_conversations
 
@@ -46,6 +49,7 @@ def _list(
 
 @conversations.command()
 def show(
+    ctx: typer.Context,
     wanted: Id,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
@@ -59,11 +63,12 @@ def show(
     """Show what was said and done."""
     from ohsandbox.cli.stored import show_conversation
 
-    return show_conversation(wanted, root, as_json=as_json, follow=follow, no_tui=no_tui)
+    return show_conversation(wanted, root or ctx.obj, as_json=as_json, follow=follow, no_tui=no_tui)
 
 
 @conversations.command()
 def export(
+    ctx: typer.Context,
     wanted: Id,
     *,
     output: Annotated[
@@ -80,19 +85,20 @@ def export(
     """Write a conversation to one file that needs no other."""
     from ohsandbox.cli.export import export_conversation
 
-    return export_conversation(wanted, root, output=output, form=form, force=force)
+    return export_conversation(wanted, root or ctx.obj, output=output, form=form, force=force)
 
 
 @conversations.command()
-def repair(wanted: Id, *, root: Root = None, debug: Debug = False) -> int:  # noqa: ARG001 - eager
+def repair(ctx: typer.Context, wanted: Id, *, root: Root = None, debug: Debug = False) -> int:  # noqa: ARG001 - eager
     """Cut a damaged log after its last good record; the log as it was is kept beside it."""
     from ohsandbox.cli.stored import repair_conversation
 
-    return repair_conversation(wanted, root)
+    return repair_conversation(wanted, root or ctx.obj)
 
 
 @conversations.command()
 def delete(
+    ctx: typer.Context,
     wanted: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Which.")] = None,
     *,
     older_than: Annotated[
@@ -106,4 +112,4 @@ def delete(
     """Delete conversations with all that they kept on this machine; their containers are `ohsandbox gc`'s."""
     from ohsandbox.cli.stored import delete_conversations
 
-    return delete_conversations(wanted or [], root, older_than=older_than, everything=everything, yes=yes)
+    return delete_conversations(wanted or [], root or ctx.obj, older_than=older_than, everything=everything, yes=yes)

@@ -2,7 +2,7 @@
 
 0 done · 1 the run failed · 2 usage · 3 conversation open elsewhere · 4 engine or sandbox · 5 model
 6 calls wait for confirmation
-130 Ctrl-C · 143 SIGTERM, SIGHUP, or nobody reads our output any more
+129 SIGHUP: the terminal was closed · 130 Ctrl-C · 143 SIGTERM, or nobody reads our output any more
 """
 
 # ruff: noqa: T201 - a command prints
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ohsandbox.cli.hidden import masked
 from ohsandbox.errors import OhsandboxError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ USAGE = 2
 WAITING = 6
 INTERRUPTED = 130
 TERMINATED = 143
+SIGNALED = 128
+"""The shells' convention: above it a signal's number."""
 STDOUT = 1
 
 DEBUG_VARIABLE = "OHSANDBOX_DEBUG"
@@ -35,6 +38,10 @@ DEBUG_VARIABLE = "OHSANDBOX_DEBUG"
 
 class Terminated(BaseException):
     """SIGTERM or SIGHUP. A BaseException, as KeyboardInterrupt is: no handler of errors may swallow it."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(number)
+        self.exit_code = SIGNALED + number
 
 
 def set_debug(value: bool) -> None:  # noqa: FBT001 - an option's callback
@@ -59,7 +66,7 @@ def explain(error: BaseException) -> int:
     line, code = line_of(error), code_of(error)
     with contextlib.suppress(OSError):
         if os.environ.get(DEBUG_VARIABLE, "") not in {"", "0"}:
-            traceback.print_exception(error, file=sys.stderr)
+            print(masked("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         print(f"ohsandbox: {line}", file=sys.stderr, flush=True)
     return code
 
@@ -69,7 +76,7 @@ def code_of(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
     if isinstance(error, Terminated):
-        return TERMINATED
+        return error.exit_code
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
     code = getattr(error, "exit_code", FAILED)
@@ -92,7 +99,7 @@ def line_of(error: BaseException) -> str:
 def _one_line(text: str) -> str:
     from ohsandbox.runtime.shell.terminal import sanitize_for_terminal  # noqa: PLC0415 - `--help` does without
 
-    return sanitize_for_terminal(" ".join(text.split()))
+    return masked(sanitize_for_terminal(" ".join(text.split())))
 
 
 def _sentence(text: str) -> str:
@@ -128,10 +135,10 @@ def _terminating_signals() -> Iterator[None]:
         return
     raised = threading.Event()
 
-    def handle(_number: int, _frame: object) -> None:
+    def handle(number: int, _frame: object) -> None:
         if not raised.is_set():
             raised.set()
-            raise Terminated
+            raise Terminated(number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():

@@ -81,8 +81,7 @@ def _result(event: SDKEvent) -> list[str]:
     ]
     if event.data["name"] == "finish" and outcome.ok:
         return images  # its message stands in the call
-    ending = f", {outcome.ending}" if outcome.ending and outcome.ok else ""
-    return [f"{'Result' if outcome.ok else 'Failed'}{ending}:", fenced(outcome.text), *images]
+    return [", ".join(filter(None, ["Result", outcome.ending])) + ":", fenced(outcome.text), *images]
 
 
 def _told(event: SDKEvent) -> list[str]:

@@ -44,6 +44,13 @@ def complete(settings: Settings, *, person: bool) -> Settings:
     return _with_key(settings, person=person)
 
 
+def with_model_of(settings: Settings, model: str | None) -> Settings:
+    """The settings with the model that a conversation asked before, where nothing else names one."""
+    if model is None or settings.model or os.environ.get(MODEL_VARIABLE):
+        return settings
+    return settings.with_flags(model=model)
+
+
 def key_source(settings: Settings) -> str | None:
     """Where the key comes from, in words; None where the provider needs one and there is none."""
     model = settings.model or ""

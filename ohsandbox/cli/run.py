@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.agent import Agent
 from ohsandbox.cli.aftermath import Aftermath
-from ohsandbox.cli.confirm import answer_at_terminal, waiting_line
+from ohsandbox.cli.confirm import answer_at_terminal, keep_policy, kept_policy, waiting_line
 from ohsandbox.cli.errors import FAILED, INTERRUPTED, WAITING, explain
-from ohsandbox.cli.model import complete
+from ohsandbox.cli.hidden import open_secrets
+from ohsandbox.cli.model import complete, with_model_of
 from ohsandbox.cli.prompt import confirm, open_prompt, person_present, read_task
+from ohsandbox.cli.resuming import GoingOn, departure, going_on, remember
 from ohsandbox.cli.sandbox import SandboxOptions, make_runtime, progress_text, started
 from ohsandbox.cli.session import Session
 from ohsandbox.cli.view import safe_line
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.store import new_id
+from ohsandbox.conversation.confirmation.policy import policy_of
+from ohsandbox.conversation.store import default_root, new_id
 from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
 from ohsandbox.runtime.local import CLIRuntime
+from ohsandbox.secrets import parse_flags
 from ohsandbox.settings import Settings
 from ohsandbox.tools.flags import ToolFlags
 
@@ -48,14 +52,18 @@ class RunOptions:
     settings: Path | None = None
     no_tui: bool = False
     autoresume: bool = False
+    resume: str | None = None
     tool_choice: str = "auto"
     max_iterations: int | None = None
     max_time_s: float | None = None
     max_tokens: int | None = None
     max_cost_usd: float | None = None
     confirm: str | None = None
+    secrets: tuple[str, ...] = ()
     enable: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
+    talks: bool = True
+    """Without a task the person is asked for messages."""
 
 
 def run_task(what: RunOptions, where: SandboxOptions) -> int:
@@ -65,52 +73,88 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
         OhsandboxError: whatever ended it.
         KeyboardInterrupt: the person left by Ctrl-C.
     """
-    if what.autoresume:
-        raise UsageError("--autoresume is not in this version. Leave it out: each run is a new conversation.")
+    if what.autoresume and what.resume is not None:
+        raise UsageError("--resume names a conversation, and --autoresume takes the newest. Give one of them.")
     settings = _settings(what)
+    going = None
+    if what.autoresume or what.resume is not None:
+        going = going_on(what.resume, where)
+        where, settings = going.where, with_model_of(settings, going.model)
+        if what.confirm is None:
+            settings = settings.with_flags(confirm=kept_policy(default_root() / going.id))
     where = where.checked()
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
     person = person_present(no_tui=what.no_tui)
     settings = complete(settings, person=person)
     task = read_task() if what.task == "-" else what.task
-    return work(task, settings, where, no_tui=what.no_tui, tool_choice=what.tool_choice)
+    return work(
+        task,
+        settings,
+        where,
+        no_tui=what.no_tui,
+        tool_choice=what.tool_choice,
+        going=going,
+        talks=what.talks,
+    )
 
 
 def work(
-    task: str | None, settings: Settings, where: SandboxOptions, *, no_tui: bool, tool_choice: str = "auto"
+    task: str | None,
+    settings: Settings,
+    where: SandboxOptions,
+    *,
+    no_tui: bool,
+    tool_choice: str = "auto",
+    going: GoingOn | None = None,
+    talks: bool = True,
 ) -> int:
-    """The run itself, with settings that are complete. task None asks for messages.
+    """The run itself, with settings that are complete. task None asks for messages; going is what is resumed.
+
+    What is resumed ends with its run where it does not talk.
 
     Raises:
         OhsandboxError: whatever ended it.
     """
     view = open_view(no_tui=no_tui)
+    secrets = open_secrets(settings, view)
     model = open_model(settings.llm_config())
     model.preload()
     if model.note:
         view.say(f"{model.name}: {model.note}")
-    conversation_id = new_id()
+    person = person_present(no_tui=no_tui)
+    tools = None if settings.tools == ToolFlags() else settings.tools.names()
+    conversation = Conversation(
+        Agent(model, tools),
+        conversation_id=new_id() if going is None else going.id,
+        settings=settings,
+        tool_choice=tool_choice,
+        secrets=secrets,
+    )
     with contextlib.ExitStack() as stack:
+        if going is not None:
+            stack.callback(conversation.close)
+            conversation.start()  # a log that is open elsewhere or damaged is told before any sandbox is touched
+            view.say(f"Conversation {going.id} goes on: {going.title or 'no title'}")
         if where.workspace is not None:
             stack.callback(Aftermath(where.workspace).tell, view)
-        runtime = _enter_sandbox(stack, view, settings, where, conversation_id, person=person_present(no_tui=no_tui))
-        tools = None if settings.tools == ToolFlags() else settings.tools.names()
-        conversation = Conversation(
-            Agent(model, tools),
-            runtime,
-            conversation_id=conversation_id,
-            settings=settings,
-            tool_choice=tool_choice,
-            confirmation=settings.confirm or _usual_confirmation(runtime, person=person_present(no_tui=no_tui)),
-        )
-        answer = answer_at_terminal if person_present(no_tui=no_tui) else None
+        runtime, full = _enter_sandbox(stack, view, settings, where, conversation, person=person)
+        conversation.runtime = runtime
+        policy = settings.confirm or _usual_confirmation(runtime, person=person)
+        conversation.confirmation = policy_of(policy)
+        answer = answer_at_terminal if person else None
         session = Session(conversation, view, echo=task is not None or not sys.stdin.isatty(), answer=answer)
+        stack.push(departure(session, runtime, view, stays=bool(full.keep or full.attach)))
+        stack.callback(_tell_waiting, session)
         stack.callback(session.close)
         stack.callback(session.tell_where)
         conversation.start()
-        if task is None:
-            return _talk(session, open_prompt(), view)
-        return _code_after(session.run(task), session)
+        keep_policy(conversation.directory, policy)
+        if runtime.resumed is None or runtime.resumed.how != "same":
+            remember(conversation.directory, full)
+        if task is not None:
+            return _code_after(session.run(task), session)
+        code = 0 if going is None else _go_on(session, person=person and talks)
+        return _talk(session, open_prompt(), view) if talks and not code else code
 
 
 def open_view(*, no_tui: bool) -> View:
@@ -140,7 +184,10 @@ def _settings(what: RunOptions) -> Settings:
     )
     for warning in settings.warnings:
         _warn(warning)
-    return settings.with_flags(tools=settings.tools.switched(on=what.enable, off=what.disable))
+    return settings.with_flags(
+        tools=settings.tools.switched(on=what.enable, off=what.disable),
+        secrets=settings.secrets | parse_flags(what.secrets) or None,
+    )
 
 
 def _warn(text: str) -> None:
@@ -152,22 +199,22 @@ def _enter_sandbox(
     view: View,
     settings: Settings,
     where: SandboxOptions,
-    conversation_id: str,
+    conversation: Conversation,
     *,
     person: bool,
-) -> Runtime:
+) -> tuple[Runtime, SandboxOptions]:
     """A started sandbox that the stack closes. Without an engine a person is asked whether this host will do."""
     began = time.monotonic()
     full = where.with_settings(settings)
     view.status("starting the sandbox")
     runtime = make_runtime(
-        full, conversation_id=conversation_id, progress=lambda progress: view.status(progress_text(progress))
+        full, conversation_id=conversation.id, progress=lambda progress: view.status(progress_text(progress))
     )
     try:
-        stack.enter_context(started(runtime))
+        stack.enter_context(started(runtime, past=conversation.past))
     except EngineUnavailable:
         view.status("")
-        if not person or where.runtime is not None or where.attach is not None:
+        if not person or conversation.past.has_worked or where.runtime is not None or where.attach is not None:
             raise
         if not confirm("No Docker engine answers. Work on THIS HOST instead, with no container around the agent?"):
             raise
@@ -179,7 +226,7 @@ def _enter_sandbox(
     view.say(f"{_place(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
     if full.keep and full.runtime != "cli":
         stack.callback(_tell_kept, view, getattr(runtime, "name", runtime.id))
-    return runtime
+    return runtime, full
 
 
 def _place(runtime: Runtime, full: SandboxOptions) -> str:
@@ -194,6 +241,17 @@ def _place(runtime: Runtime, full: SandboxOptions) -> str:
 def _tell_kept(view: View, name: str) -> None:
     view.say(f"Container {name} is kept. Go on in it: ohsandbox run --attach {name}")
     view.say(f"Remove it: docker rm -f {name} (or all that are kept: ohsandbox gc --kept)")
+
+
+def _go_on(session: Session, *, person: bool) -> int:
+    """Do what the conversation was cut off from. A run that a person had stopped waits for what the person says."""
+    if person and session.conversation.status() is ConversationStatus.CANCELED:
+        return 0
+    status = session.go_on()
+    if person:
+        _code_in_talk(status, session)
+        return 0
+    return _code_after(status, session)
 
 
 def _talk(session: Session, prompt: Prompt, view: View) -> int:
@@ -233,7 +291,6 @@ def _code_in_talk(status: ConversationStatus, session: Session) -> int:
     if isinstance(error, SandboxUnavailable):
         raise error
     if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
-        _tell_waiting(session)
         return WAITING
     if status is not ConversationStatus.ERROR:
         return 0
@@ -241,7 +298,8 @@ def _code_in_talk(status: ConversationStatus, session: Session) -> int:
 
 
 def _tell_waiting(session: Session) -> None:
-    print(f"ohsandbox: {waiting_line(session.conversation)}", file=sys.stderr, flush=True)
+    if session.conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
+        print(f"ohsandbox: {waiting_line(session.conversation)}", file=sys.stderr, flush=True)
 
 
 def _code_after(status: ConversationStatus, session: Session) -> int:
@@ -254,7 +312,6 @@ def _code_after(status: ConversationStatus, session: Session) -> int:
     if status is ConversationStatus.CANCELED:
         return INTERRUPTED
     if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
-        _tell_waiting(session)
         return WAITING
     if status is ConversationStatus.ERROR and error is not None:
         raise error

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from ohsandbox.cli.view import size
+from ohsandbox.conversation.resume import Past, start_again
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
 from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.runtime.docker.engine import connect
@@ -94,14 +95,14 @@ def make_runtime(
 
 
 @contextlib.contextmanager
-def started(runtime: Runtime) -> Iterator[Runtime]:
-    """The runtime, started, and closed at the end.
+def started(runtime: Runtime, *, past: Past | None = None) -> Iterator[Runtime]:
+    """The runtime, started, and closed at the end; with a past, in what its conversation left.
 
     Raises:
         SandboxUnavailable: it cannot be started; of an image that cannot be had the message names those that are here.
     """
     try:
-        runtime.start()
+        start_again(runtime, past or Past())
     except EngineUnavailable as error:
         raise EngineUnavailable(with_remedies(str(error))) from error
     except ImageUnavailable as error:

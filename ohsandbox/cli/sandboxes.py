@@ -13,7 +13,7 @@ from rich.text import Text
 from ohsandbox.cli.console import open_console
 from ohsandbox.cli.view import safe_line
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker.gc import gc, list_sandboxes
+from ohsandbox.runtime.docker.gc import gc, list_sandboxes, orphaned_checkpoints
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.gc import SandboxInfo
@@ -60,7 +60,10 @@ def _foretell(*, kept: bool) -> int:
     doomed = [info for info in orphans if kept or not (info.keep or info.resumable)]
     for info in doomed:
         print(f"would remove {safe_line(info.name)}: its owner, process {info.owner_pid}, is gone")
-    if not doomed:
+    unneeded = orphaned_checkpoints()
+    for record in unneeded:
+        print(f"would remove {safe_line(record.name)}: its conversation is gone")
+    if not doomed and not unneeded:
         print("Nothing to remove.")
     return 0
 

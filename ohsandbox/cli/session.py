@@ -43,6 +43,8 @@ class Session:
         self.conversation = conversation
         self.hurried = False
         """A second Ctrl-C came while the run was being stopped: leave without waiting."""
+        self.has_worked = conversation.past.has_worked
+        """Something was called in the sandbox."""
         self._view = view
         self._echo = echo
         self._answer = answer
@@ -59,8 +61,8 @@ class Session:
         return self._shown(lambda: self.conversation.send_message(text))
 
     def go_on(self) -> ConversationStatus:
-        """Act on answers that were stored, and go on, as `run` does; without any there is nothing to show."""
-        return self._shown(self.conversation.go_on)
+        """Act on answers that were stored, or do what was cut off, as `run` does; else there is nothing to show."""
+        return self._shown(lambda: self.conversation.go_on() or self.conversation.resume())
 
     def _shown(self, begin: Callable[[], object]) -> ConversationStatus:
         self._figures = Figures()
@@ -84,6 +86,7 @@ class Session:
         if log.exists():
             self._view.say(f"Conversation {self.conversation.id}; to look at it:")
             self._view.say(f"  python3 -m json.tool --json-lines {shlex.quote(str(log))} | less")
+            self._view.say(f"To go on: ohsandbox run --resume {self.conversation.id}")
 
     def close(self) -> None:
         """Close the conversation; after a second Ctrl-C its thread is left to end with the process."""
@@ -118,6 +121,7 @@ class Session:
     def _show(self, event: SDKEvent) -> bool:
         """Show it; True for the last one of a run."""
         self._figures.add(event)
+        self.has_worked = self.has_worked or event.type == "tool_call"
         if self._echo or event.type != "user_message":
             self._view.show(event)
         return event.type == "status_update" and event.data["status"] != ConversationStatus.RUNNING.value

@@ -11,6 +11,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ohsandbox.cli.hidden import masked
 from ohsandbox.runtime.shell.terminal import sanitize_for_terminal
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Stopwatch:
 
 def safe(text: object) -> str:
     """Foreign text that may be printed: no escape or control but newlines, tabs as spaces."""
-    return sanitize_for_terminal(str(text)).expandtabs(TAB_COLUMNS)
+    return masked(sanitize_for_terminal(str(text))).expandtabs(TAB_COLUMNS)
 
 
 def safe_line(text: object, *, limit_chars: int = 200) -> str:

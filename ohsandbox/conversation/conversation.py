@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox import events
 from ohsandbox.agent import Agent
+from ohsandbox.conversation.checkpointing import Checkpointing
 from ohsandbox.conversation.condensing import Condensing
 from ohsandbox.conversation.confirmation import Answering
 from ohsandbox.conversation.delegation import MAX_DEPTH, Parent, SideQuestion, SubAgents
 from ohsandbox.conversation.delivery import Delivery
 from ohsandbox.conversation.limits import Limits
 from ohsandbox.conversation.loop import Loop
+from ohsandbox.conversation.mcp_servers import ConversationServers
 from ohsandbox.conversation.opening import default_runtime, limits_of, with_model
 from ohsandbox.conversation.outcome import error_event, status_after
+from ohsandbox.conversation.resume import Past, Resuming, start_again, tell_what_is_lost
+from ohsandbox.conversation.secrecy import Secretive
 from ohsandbox.conversation.store import (
     ConversationStore,
     FileConversationStore,
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from ohsandbox.llm import ChatModel
     from ohsandbox.llm.events import LLMEvent
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.secrets import Secrets
 
 STOP_TIMEOUT_S = 20.0
 """The runtime's kill ladder is bounded to 15 s; a little more for the event after it."""
@@ -50,7 +55,7 @@ _INTERRUPT_EVERY_S = 0.5
 """An interrupt can come before the command it is meant for; it is repeated until the run has ended."""
 
 
-class Conversation(Answering):
+class Conversation(Answering, Resuming, Secretive):
     """An agent at work for a user, in a sandbox, with everything on disk.
 
     The loop runs in a thread of its own from `send_message` until the model answers in words (IDLE), calls `finish`
@@ -73,6 +78,8 @@ class Conversation(Answering):
         confirmation: ConfirmationPolicy | str | None = None,
         security_analyzer: SecurityAnalyzer | None = None,
         confirm: Ask | None = None,
+        secrets: Secrets | None = None,
+        checkpoints: bool | None = None,
         depth: int = 0,
     ) -> None:
         """Put a conversation together; nothing is opened, started or written before `start` or the first message.
@@ -92,6 +99,9 @@ class Conversation(Answering):
                 of the settings that are given, else "never".
             security_analyzer: what such a policy goes by; None is the model's word and our rules.
             confirm: asks the person, in the run's thread; None lets the run end and wait for `confirm()`.
+            secrets: for the sandbox's commands; None takes those of the settings that are given.
+            checkpoints: whether the files are kept before each turn's first change and after its last, for `fork`;
+                None takes what the settings say that are given, else they are not.
             depth: how many agents stand above this one; for sub-agents.
 
         Raises:
@@ -114,12 +124,17 @@ class Conversation(Answering):
         self._trail = Trail(self.directory, conversation_id=self.id)
         self._guard = self._trail.guard
         self._expect_answers(confirmation, security_analyzer, confirm)
+        self._expect_secrets(secrets)
+        self.past = Past()
         self._status = ConversationStatus.IDLE
         self._closed = False
         self._stream: Delivery[LLMEvent] = Delivery()
         self._tools_map: ToolsMap | None = None
         self._depth = depth
+        self._checkpoints = checkpoints
         self._sub_agents: SubAgents | None = None
+        self._statuses: Delivery[str] = Delivery()
+        self._mcp = ConversationServers(None, self._trail, self._statuses)
         self._owns_runtime = False
         self._thread: threading.Thread | None = None
         self._spoken_to = False
@@ -143,6 +158,8 @@ class Conversation(Answering):
             if not self._trail.is_open:
                 self._open_model()
                 self._open_log()
+                if self.runtime is not None and self.runtime.is_alive():
+                    self._mcp.begin(self.runtime)
         self._trail.flush()
         return self
 
@@ -203,6 +220,10 @@ class Conversation(Answering):
         """Call with what the model's client tells while it works: pieces of text, retries, warnings."""
         self._stream.register(callback)
 
+    def register_status(self, callback: Callable[[str], None]) -> None:
+        """Call with what goes on now, for a person who looks on: a line, or "" for nothing. It must not block."""
+        self._statuses.register(callback)
+
     def events(self) -> list[SDKEvent]:
         """Everything in the log so far, read from disk."""
         return read_events(self.directory)
@@ -214,6 +235,7 @@ class Conversation(Answering):
             self._closed = True
             for tool in (self._tools_map or {}).values():
                 tool.close()
+            self._mcp.close()
             if self._owns_runtime and self.runtime is not None:
                 self.runtime.close()
                 self._owns_runtime = False
@@ -231,19 +253,24 @@ class Conversation(Answering):
         if self.agent.llm is None:
             self.agent = with_model(self.agent, self._loaded_settings())
             if self._agent_is_ours:
-                self.agent = self.agent.with_tools(self._loaded_settings().tools.names())
+                settings = self._loaded_settings()
+                self.agent = self.agent.with_tools(settings.tools.names()).with_mcp(settings.mcp_config)
         if self._settings is not None and not self._limits_given:
             self.limits = limits_of(self._settings)
+        self._know_secrets(self._llm)
+        self._mcp = ConversationServers(self.agent.mcp_config, self._trail, self._statuses)
         self._llm.preload()
 
     def _open_log(self) -> None:
         self._trail.open(self._remember)
         if self._status is ConversationStatus.RUNNING:
-            self._status = ConversationStatus.IDLE  # the process that ran it is dead: we hold its lock
+            # the process that ran it is dead: we hold its lock
+            self._status = ConversationStatus.FINISHED if self.past.is_finished else ConversationStatus.IDLE
         if self.pending:
             self._status = ConversationStatus.WAITING_FOR_CONFIRMATION
 
     def _remember(self, event: SDKEvent) -> None:
+        self.past.add(event)
         if event.type == "status_update":
             self._status = ConversationStatus(event.data["status"])
 
@@ -251,13 +278,18 @@ class Conversation(Answering):
         """Start the sandbox, make the tools, store the system message where it changed."""
         if self._tools_map is None:
             runtime = self.runtime or default_runtime(self._loaded_settings(), conversation_id=self.id)
+            self._give_secrets(runtime)
             if not runtime.is_alive():
                 self._owns_runtime = True
-                runtime.start()
+                start_again(runtime, self.past)
             self.runtime = runtime
+            for body in tell_what_is_lost(runtime, self.past, self._trail.history):
+                self._trail.emit(body)
+            self._mcp.begin(runtime)
             state = self._tool_state(runtime)
             tools_map = self.agent.initialize(state)
-            system_message = self.agent.system_message(state, tools_map)
+            self._mcp.offer(tools_map, canceled=self._canceled)
+            system_message = self.agent.system_message(state, tools_map, note=self._mcp.missing())
             if self._trail.history.system_prompt != system_message.data:
                 self._trail.emit(system_message)
             self._tools_map = tools_map
@@ -266,7 +298,7 @@ class Conversation(Answering):
     def _tool_state(self, runtime: Runtime) -> ConversationState:
         """The conversation as its tools see it."""
         parent = Parent(
-            agent=self.agent,
+            agent=self.agent.with_mcp(self._mcp.servers),
             runtime=runtime,
             trail=self._trail,
             user_id=self.user_id,
@@ -274,7 +306,8 @@ class Conversation(Answering):
             canceled=self._canceled,
             budget=lambda: self._trail.spending.remaining(self.limits),
         )
-        self._sub_agents = SubAgents(parent, converse=partial(Conversation, **self._for_sub_agents()))
+        inherited = {"secrets": self.secrets, **self._for_sub_agents()}
+        self._sub_agents = SubAgents(parent, converse=partial(Conversation, **inherited))
         self._ask = SideQuestion(parent, hear=self._hear_model)
         return ConversationState(
             conversation_id=self.id,
@@ -330,27 +363,37 @@ class Conversation(Answering):
     def _run_once(self) -> tuple[ConversationStatus, BaseException | None]:
         """A run of the loop; what ended it otherwise is the error."""
         try:
-            loop = Loop(
-                self.agent,
-                self._prepare(),
-                self._trail,
-                limits=self.limits,
-                tool_choice=self._tool_choice,
-                canceled=self._canceled,
-                condensing=Condensing(self.agent, self._trail, self._ask),
-                screen=self._screen(),
-                interrupt=self._interrupt,
-                before_step=self._begin_step,
-                on_event=self._hear_model,
-            )
-            status = loop.run()
+            tools_map = self._prepare()
+            with Checkpointing(self._trail, self.runtime, enabled=self._keeps_files()) as checkpointing:
+                status = Loop(
+                    self.agent,
+                    tools_map,
+                    self._trail,
+                    limits=self.limits,
+                    tool_choice=self._tool_choice,
+                    canceled=self._canceled,
+                    condensing=Condensing(self.agent, self._trail, self._ask),
+                    checkpointing=checkpointing,
+                    screen=self._screen(),
+                    interrupt=self._interrupt,
+                    before_step=self._begin_step,
+                    on_event=self._hear_model,
+                ).run()
             if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
                 self._ask_person()
             return status, None  # noqa: TRY300 - it belongs to what may fail
         except BaseException as error:  # noqa: BLE001 - the thread's last frame: whatever it is becomes the status
             return status_after(error, canceled=self._canceled.is_set())
 
+    def _keeps_files(self) -> bool:
+        asked = self._settings is not None and self._settings.checkpoints
+        return self._depth == 0 and (asked if self._checkpoints is None else self._checkpoints)
+
     def _begin_step(self) -> None:
+        if self.runtime is not None:
+            self.runtime.hold()
+        if self._tools_map is not None:
+            self._mcp.refresh(self._tools_map)
         with self._guard:
             self._spoken_to = False
 

@@ -95,7 +95,8 @@ class SideQuestion:
         if self._parent.canceled.is_set():
             raise ModelCanceledError(f"Model {llm.name!r} was not asked: the conversation was stopped.")
         messages = [{"role": "system", "content": system}] if system else []
-        response = llm.send([*messages, {"role": "user", "content": prompt}], on_event=self._pass_on)
+        messages.append({"role": "user", "content": self._parent.trail.masker.mask_cut(prompt)})
+        response = llm.send(messages, on_event=self._pass_on)
         message = "A tool asked the model a question of its own."
         facts = {"requests": 1, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
         self._parent.trail.emit(events.notice(code="SideQuestion", message=message, **facts))

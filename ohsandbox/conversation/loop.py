@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.agent.execution import Step
     from ohsandbox.agent.held import Screen
+    from ohsandbox.conversation.checkpointing import Checkpointing
     from ohsandbox.conversation.condensing import Condensing
     from ohsandbox.conversation.limits import Limits
     from ohsandbox.conversation.trail import Trail
@@ -46,6 +47,7 @@ class Loop:
         tool_choice: str,
         canceled: threading.Event,
         condensing: Condensing,
+        checkpointing: Checkpointing,
         screen: Screen | None,
         interrupt: Callable[[], None],
         before_step: Callable[[], None],
@@ -61,6 +63,7 @@ class Loop:
             tool_choice: for the first request; later ones are "auto".
             canceled: set by whoever stops the run.
             condensing: shortens the conversation where it is too long.
+            checkpointing: keeps the files before they are changed.
             screen: says which calls a person is to be asked about; None asks about none.
             interrupt: ends what the loop waits for, when the time is up; called from another thread.
             before_step: called before each request is put together.
@@ -73,6 +76,7 @@ class Loop:
         self._tool_choice = tool_choice
         self._canceled = canceled
         self._condensing = condensing
+        self._checkpointing = checkpointing
         self._screen = screen
         self._deadline = Deadline(limits.max_time_s, interrupt)
         self._interrupt = interrupt
@@ -106,6 +110,8 @@ class Loop:
 
     def _steps(self) -> ConversationStatus:
         held = self._trail.history.held
+        if held.due:
+            self._checkpointing.before_write()
         outcome = self._follow(self._resumed()) if held.due else StepOutcome.CONTINUE
         if held.waiting:
             outcome = StepOutcome.WAITING
@@ -162,6 +168,7 @@ class Loop:
                 except StopIteration as stopped:
                     outcome: StepOutcome = stopped.value
                     return outcome
+                self._checkpointing.before(body)
                 self._trail.emit(body)
                 if self._why_cut() and self._is_cut(body):
                     return StepOutcome.CONTINUE

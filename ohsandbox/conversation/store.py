@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus, clean_text
 from ohsandbox.persistence import home_dir, make_private_dir, open_regular, write_atomically
 
@@ -87,7 +87,7 @@ class FileConversationStore:
         directory = self.root / check_id(metadata.conversation_id)
         make_private_dir(directory)
         try:
-            write_atomically(directory / METADATA_NAME, metadata.model_dump_json(indent=2).encode() + b"\n")
+            write_metadata(directory, metadata)
         except OSError as error:
             raise UsageError(
                 f"Directory {str(directory)!r} cannot be written: {error.strerror}. Free space, or name another place."
@@ -104,10 +104,21 @@ class FileConversationStore:
         return metadata if metadata.conversation_id == conversation_id else None
 
 
+def write_metadata(directory: Path, metadata: ConversationMetadata) -> None:
+    """Write it into a directory that is there.
+
+    Raises:
+        OSError: the directory is not there or cannot be written.
+    """
+    write_atomically(directory / METADATA_NAME, metadata.model_dump_json(indent=2).encode() + b"\n")
+
+
 def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> None:
     """Save it. Where that fails, the run goes on all the same: everything in it can be read from the log."""
     try:
         store.save(metadata)
+    except OhsandboxError as error:
+        _log.warning("The metadata of conversation %r could not be saved: %s", metadata.conversation_id, error)
     except Exception:  # noqa: BLE001 - a store is whatever the caller gave us
         _log.warning("The metadata of conversation %r could not be saved.", metadata.conversation_id, exc_info=True)
 

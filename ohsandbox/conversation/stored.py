@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ohsandbox.conversation.delegation import DIRECTORY as AGENTS_NAME
-from ohsandbox.conversation.store import METADATA_NAME, ConversationMetadata, FileConversationStore, check_id
+from ohsandbox.conversation.store import (
+    METADATA_NAME,
+    ConversationMetadata,
+    FileConversationStore,
+    check_id,
+    write_metadata,
+)
 from ohsandbox.conversation.tally import Tally
-from ohsandbox.errors import LogCorruptError, OhsandboxError, UsageError
+from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.persistence import LOG_NAME, DirectoryLock, holder_of, stream_events
 
 LAST = "last"
@@ -46,6 +52,9 @@ def list_stored(root: Path) -> list[Stored]:
     """Every conversation in root, the one with the newest event first; those without a readable log, too.
 
     What `metadata.json` does not say, or says of a shorter log, is read from the log, and saved.
+
+    Raises:
+        UsageError: root cannot be read.
     """
     found = [look_at(directory) for directory in _conversations_in(root)]
     return sorted(found, key=lambda one: (one.metadata.updated_at, one.id), reverse=True)
@@ -71,8 +80,8 @@ def look_at(directory: Path) -> Stored:
         known = metadata
         metadata, fault = _read_metadata(directory)
         if fault is None:
-            with contextlib.suppress(OhsandboxError):  # a read-only disk: then the next look reads the log, too
-                FileConversationStore(directory.parent).save(metadata)
+            with contextlib.suppress(OSError):  # a read-only disk, or just deleted: the next look reads the log, too
+                write_metadata(directory, metadata)
         elif known is not None:
             metadata = known
     return Stored(directory, metadata, holder, fault)
@@ -125,11 +134,18 @@ def _find(root: Path, wanted: str) -> Path:
 
 
 def _conversations_in(root: Path) -> list[Path]:
-    """Directories that hold a log, or did."""
+    """Directories that hold a log, or did.
+
+    Raises:
+        UsageError: root is there and cannot be read.
+    """
     try:
-        entries = [Path(entry) for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False)]
-    except OSError:
+        with os.scandir(root) as found:
+            entries = [Path(entry) for entry in found if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise UsageError(f"Directory {str(root)!r} cannot be read: {error.strerror}.") from error
     return [path for path in entries if _is_id(path.name) and _holds_conversation(path)]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import LimitReachedError
 
@@ -27,12 +28,23 @@ THOUGHTS = 8
 _THINKING = "think"
 
 
-class _Turn(NamedTuple):
-    name: str
-    call: bytes
-    """Digest of name, arguments and result."""
-    error: bytes | None
-    """Digest of name and error, where it failed."""
+class _Turn:
+    """A call and its result; digests are made when they are first looked at, since most turns never are."""
+
+    def __init__(self, name: str, arguments: str, result: dict[str, Any]) -> None:
+        self.name = name
+        self._arguments = arguments
+        self._result = result
+
+    @cached_property
+    def call(self) -> bytes:
+        """Of name, arguments and result."""
+        return _digest(self.name, _canonical(self._arguments), self._result)
+
+    @cached_property
+    def error(self) -> bytes | None:
+        """Of name and error, where it failed."""
+        return _digest(self.name, self._result) if self._result["status"] == "error" else None
 
 
 class StuckDetector:
@@ -49,9 +61,10 @@ class StuckDetector:
             self._turns.clear()
             self._arguments.clear()
         elif event.type == "tool_call":
-            self._arguments[data["tool_call_id"]] = _canonical(data["arguments"])
+            self._arguments[data["tool_call_id"]] = data["arguments"]
         elif event.type == "tool_result" and not data["details"].get("running"):
-            self._turns.append(_turn(data, self._arguments.pop(data["tool_call_id"], "")))
+            arguments = self._arguments.pop(data["tool_call_id"], "{}")
+            self._turns.append(_Turn(data["name"], arguments, data["result"]))
 
     def check(self) -> None:
         """Pass unless the last calls repeat each other.
@@ -78,12 +91,6 @@ class StuckDetector:
         if len(turns) >= THOUGHTS and set(names[-THOUGHTS:]) == {_THINKING}:
             return f"{THOUGHTS} thoughts in a row and no action"
         return None
-
-
-def _turn(data: dict[str, Any], arguments: str) -> _Turn:
-    result = data["result"]
-    call = _digest(data["name"], arguments, result)
-    return _Turn(data["name"], call, _digest(data["name"], result) if result["status"] == "error" else None)
 
 
 def _digest(*parts: Any) -> bytes:

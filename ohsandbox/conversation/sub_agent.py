@@ -50,12 +50,13 @@ def sub_agent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool)
     """The parent's model, prompt and settings with the tools of these names; None is its own without delegation.
 
     What can be named is what the parent has, what its delegating tools were given in `tools`, think and finish: a
-    model cannot give away what nobody gave to it.
+    model cannot give away what nobody gave to it. The parent's MCP servers go with its own tools only.
 
     Raises:
         ToolError: a name is none of them.
     """
     offered = {_name(entry): entry for entry in parent.tools}
+    names_given = names is not None
     if names is None:
         names = [name for name in offered if name not in DELEGATING]
     known: dict[str, Entry] = {**dict.fromkeys(ALWAYS, ""), **dict.fromkeys(_given(parent.tools), ""), **offered}
@@ -69,6 +70,8 @@ def sub_agent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool)
         )
     agent = copy.copy(parent)
     agent.tools = tuple(_lent(known[name] or name) for name in chosen)
+    if names_given:
+        agent.mcp_config = None  # servers have names of their own; what is named here is all that it has
     agent.system_prompt_extensions = (*parent.system_prompt_extensions, PLACE)
     return agent
 

@@ -7,18 +7,25 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.agent import History
 from ohsandbox.conversation.delivery import Delivery
+from ohsandbox.conversation.files_then import FilesThen
 from ohsandbox.conversation.limits import Spending
 from ohsandbox.conversation.stuck import StuckDetector
 from ohsandbox.conversation.tally import Tally
 from ohsandbox.errors import UsageError
+from ohsandbox.events import EventBody
 from ohsandbox.persistence import EventLog
+from ohsandbox.secrets import Masker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from ohsandbox.conversation.store import ConversationMetadata
-    from ohsandbox.events import EventBody, SDKEvent
+    from ohsandbox.events import SDKEvent
+
+
+_NEVER_SECRET = frozenset({"tool_call_id", "response_id", "name", "status", "code"})
+"""Values that we or the provider made and that others are found by: a user's secret that reads alike changes none."""
 
 
 class Trail:
@@ -30,9 +37,12 @@ class Trail:
         self.conversation_id = conversation_id
         self.guard = threading.RLock()
         """Held while an event is stored and taken in; hold it to look at several of its facts at once."""
+        self.masker = Masker()
+        """Takes secrets out of every event, before it is stored, heard of or shown to the model."""
         self.history = History()
         self.spending = Spending()
         self.stuck = StuckDetector()
+        self.files = FilesThen()
         self._tally = Tally()
         self.delivery: Delivery[SDKEvent] = Delivery()
         self._log: EventLog | None = None
@@ -55,6 +65,7 @@ class Trail:
             self.history.add(event)
             self.spending.recall(event)
             self.stuck.add(event)
+            self.files.add(event)
             take(event)
 
         self._log = EventLog(self.directory, conversation_id=self.conversation_id, take=take_in)
@@ -68,7 +79,7 @@ class Trail:
         with self.guard:
             if self._log is None:
                 raise UsageError(f"Conversation {self.conversation_id!r} is not started.")
-            event = self._log.append(body)
+            event = self._log.append(self._masked(body))
             self._take_in(event)
             self.delivery.put(event)
             return event
@@ -94,8 +105,17 @@ class Trail:
         if self._log is not None:
             self._log.close()
 
+    def _masked(self, body: EventBody) -> EventBody:
+        if not self.masker:
+            return body
+        mask = self.masker.mask_json
+        return EventBody(
+            body.type, {key: value if key in _NEVER_SECRET else mask(value) for key, value in body.data.items()}
+        )
+
     def _take_in(self, event: SDKEvent) -> None:
         self.history.add(event)
         self.spending.add(event)
         self.stuck.add(event)
+        self.files.add(event)
         self._tally.add(event)

@@ -56,6 +56,9 @@ MAX_SAID_CHARS = 2000
 
 INITIALIZE = "initialize"
 
+MAX_START_S = 900.0
+"""For a server that prints and prints and never answers; a browser over a slow line is downloaded in that time."""
+
 MARGIN_S = 10.0
 """What a synchronous caller waits longer than the protocol's own timeout, which cancels properly."""
 
@@ -79,6 +82,7 @@ class MCPClient(Client[ClientTransport]):
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - an immutable tuple
         on_tools_changed: Callable[[], None] | None = None,
         on_log: Callable[[str], None] | None = None,
+        on_words: Callable[[str], None] | None = None,
     ) -> None:
         """Prepare; nothing is started.
 
@@ -88,11 +92,13 @@ class MCPClient(Client[ClientTransport]):
             timeouts: of the protocol's phases.
             on_tools_changed: called on the loop when the server says that its tools changed.
             on_log: called on the loop with each log line of the server, made printable.
+            on_words: called on the loop with what a stdio server prints while it starts, a line at a time.
         """
         self.server = server
         self.timeouts = timeouts
         self._on_tools_changed = on_tools_changed
         self._on_log = on_log
+        self._on_words = on_words
         super().__init__(
             transport,
             name=server,
@@ -130,7 +136,7 @@ class MCPClient(Client[ClientTransport]):
         Raises:
             MCPConnectionError, MCPServerGoneError, MCPTimeoutError, MCPProtocolError, MCPRefusedError: see `errors`.
         """
-        self.call_async_from_sync(self.open, timeout=self.timeouts.initialize_s + 60 + MARGIN_S)
+        self.call_async_from_sync(self.open, timeout=max(MAX_START_S, self.timeouts.initialize_s) + MARGIN_S)
         return self
 
     def __enter__(self) -> Self:
@@ -173,9 +179,25 @@ class MCPClient(Client[ClientTransport]):
             raise
 
     async def _open(self) -> None:
-        await self.__aenter__()  # type: ignore[no-untyped-call]
-        async with asyncio.timeout(self.timeouts.initialize_s):
-            await self._await_with_session_monitoring(self._agree())
+        loop, seconds = asyncio.get_running_loop(), self.timeouts.initialize_s
+        at_most = loop.time() + max(MAX_START_S, seconds)
+        async with asyncio.timeout(seconds) as limit:
+
+            def hear(words: str) -> None:
+                if not limit.expired():
+                    limit.reschedule(min(loop.time() + seconds, at_most))
+                if self._on_words is not None:
+                    self._on_words(words)
+
+            transport = self.transport if isinstance(self.transport, SandboxTransport) else None
+            if transport is not None:
+                transport.on_words = hear
+            try:
+                await self.__aenter__()  # type: ignore[no-untyped-call]
+                await self._await_with_session_monitoring(self._agree())
+            finally:
+                if transport is not None:
+                    transport.on_words = None
 
     async def _agree(self) -> None:
         try:
@@ -217,7 +239,14 @@ class MCPClient(Client[ClientTransport]):
             raise await self._explained(error, doing="list its tools", seconds=seconds) from error
         return self._listed
 
+    @property
+    def unfit(self) -> dict[str, str]:
+        """Tools that were listed in no valid form, and why; they are not among `tools`."""
+        return dict(self.session.unfit) if isinstance(self.session, GuardedSession) else {}
+
     async def _pages(self) -> Any:
+        if isinstance(self.session, GuardedSession):
+            self.session.unfit.clear()
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             params = None if cursor is None else PaginatedRequestParams(cursor=cursor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -31,7 +32,7 @@ _PRD_FORMS = {"sse_servers": "sse", "shttp_servers": "http", "stdio_servers": No
 
 
 INITIALIZE_S = 30.0
-"""For a server to come up; one that is downloaded first needs a longer `timeout`."""
+"""For a server to come up, from the last thing that it, or the program that installs it, printed."""
 LIST_S = 15.0
 CALL_S = 180.0
 """The longest that one tool call may take."""
@@ -41,6 +42,7 @@ class Timeouts(NamedTuple):
     """Seconds that a server has for each phase."""
 
     initialize_s: float = INITIALIZE_S
+    """Without a sign of life: what a server, or the program that downloads it, prints begins the time anew."""
     list_s: float = LIST_S
     call_s: float = CALL_S
 
@@ -99,6 +101,12 @@ class ServerConfig(BaseModel):
         return Timeouts(max(self.timeout or 0, INITIALIZE_S), LIST_S, self.timeout or CALL_S)
 
     @property
+    def identity(self) -> str:
+        """Of what is started or connected to: another command under the same name is another server."""
+        said = json.dumps([self.command, self.args, self.cwd, self.url, self.runs_in])
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    @property
     def runs_in(self) -> Literal["sandbox", "host"]:
         """Where it is started, or connected from."""
         return self.where or ("host" if self.command is None else "sandbox")
@@ -142,12 +150,7 @@ class MCPConfig(BaseModel):
         """
         entries = _entries(raw)
         servers = {name: _server(name, entry) for name, entry in entries.items()}
-        on_host = [
-            f"MCP server {name!r} runs on this machine, outside the sandbox, with your rights."
-            for name, server in servers.items()
-            if server.where == "host" and server.command is not None and not server.disabled
-        ]
-        return cls(servers=servers, warnings=tuple(on_host))
+        return cls(servers=servers, warnings=_warnings(servers))
 
     @classmethod
     def load(cls, path: Path | str) -> MCPConfig:
@@ -173,6 +176,20 @@ class MCPConfig(BaseModel):
             return cls.parse(raw)
         except MCPConfigError as error:
             raise MCPConfigError(f"{path}: {error}") from None
+
+
+def merged(first: MCPConfig, second: MCPConfig) -> MCPConfig:
+    """Both; a server of second takes the place of one of the same name."""
+    servers = {**first.servers, **second.servers}
+    return MCPConfig(servers=servers, warnings=_warnings(servers))
+
+
+def _warnings(servers: Mapping[str, ServerConfig]) -> tuple[str, ...]:
+    return tuple(
+        f"MCP server {name!r} runs on this machine, outside the sandbox, with your rights."
+        for name, server in servers.items()
+        if server.where == "host" and server.command is not None and not server.disabled
+    )
 
 
 def resolve(name: str, server: ServerConfig, variables: Mapping[str, str]) -> Resolved:

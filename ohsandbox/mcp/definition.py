@@ -9,6 +9,7 @@ from pydantic import Field
 from rich.text import Text
 
 from ohsandbox.mcp.observation import MCPToolObservation
+from ohsandbox.runtime.mcp_call import MCPAction
 from ohsandbox.schema import Action
 from ohsandbox.tool import ToolDefinition, ToolExecutor, take_security_risk
 from ohsandbox.tool.arguments import SECURITY_RISK, parse_action
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ohsandbox.mcp.listed import ListedTool
+
+__all__ = ["MCPAction", "MCPToolAction", "MCPToolDefinition", "MCPToolExecutor"]
 
 
 class MCPToolAction(Action):
@@ -36,14 +39,6 @@ class MCPToolAction(Action):
         return text
 
 
-class MCPAction(Action):
-    """A call by name, for `Runtime.call_tool_mcp`."""
-
-    name: str
-    """As the model calls the tool, or `server__tool`."""
-    arguments: dict[str, Any] = Field(default_factory=dict)
-
-
 class Caller(Protocol):
     """Reaches the servers."""
 
@@ -54,6 +49,9 @@ class Caller(Protocol):
             MCPError: see `ohsandbox.mcp.errors`.
         """
 
+    def interrupt(self, server: str, tool: str) -> None:
+        """End the calls of a tool that wait for an answer; the server is told."""
+
     def close(self) -> None:
         """End all servers; twice is fine."""
 
@@ -61,8 +59,9 @@ class Caller(Protocol):
 class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
     """Bound to one tool of one server."""
 
-    def __init__(self, caller: Caller, server: str, tool: str) -> None:
-        self._caller, self._server, self._tool = caller, server, tool
+    def __init__(self, caller: Caller, server: str, tool: str, *, owns_caller: bool = False) -> None:
+        """With owns_caller, closing the tool ends the servers, all of them."""
+        self._caller, self._server, self._tool, self._owns_caller = caller, server, tool, owns_caller
 
     def __call__(self, action: MCPToolAction) -> MCPToolObservation:
         """Call it.
@@ -73,9 +72,14 @@ class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
         """
         return self._caller.call(self._server, self._tool, action.arguments)
 
+    def interrupt(self) -> None:
+        """End the calls of this tool that wait for an answer; from any thread."""
+        self._caller.interrupt(self._server, self._tool)
+
     def close(self) -> None:
-        """End the servers, all of them: tools are closed together, when their conversation ends."""
-        self._caller.close()
+        """End the servers, where the tool owns them."""
+        if self._owns_caller:
+            self._caller.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,14 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
 
     @classmethod
     def create(
-        cls, server: str, listed: ListedTool, caller: Caller, *, name: str, aliases: tuple[str, ...] = ()
+        cls,
+        server: str,
+        listed: ListedTool,
+        caller: Caller,
+        *,
+        name: str,
+        aliases: tuple[str, ...] = (),
+        owns_caller: bool = False,
     ) -> list[MCPToolDefinition]:
         """The tool under the name that the model knows it by."""
         return [
@@ -97,7 +108,7 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
                 action_type=MCPToolAction,
                 observation_type=MCPToolObservation,
                 annotations=listed.annotations,
-                executor=MCPToolExecutor(caller, server, listed.name),
+                executor=MCPToolExecutor(caller, server, listed.name, owns_caller=owns_caller),
                 aliases=aliases,
                 server=server,
                 listed=listed,

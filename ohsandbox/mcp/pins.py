@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import tempfile
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ohsandbox.errors import UsageError
 from ohsandbox.mcp.errors import MCPConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Changed(NamedTuple):
+    """A tool that is not what it was, until a person approves it."""
+
+    server: str
+    """As in the configuration."""
+    tool: str
+    description: str
+    """What the server says of it now, cleaned."""
 
 
 class Pins:
-    """Fingerprints by server and tool; with a path they are kept in that JSON file on the host."""
+    """Fingerprints by server and tool; with a path they are kept in that JSON file on the host, for all processes.
+
+    A server is meant by its name and what is started for it: another command under the same name is another server.
+    """
 
     def __init__(self, path: Path | str | None = None) -> None:
         """Read the file, where it is there.
@@ -23,37 +42,105 @@ class Pins:
         """
         self._path = None if path is None else Path(path)
         self._guard = threading.Lock()
-        self._pins: dict[str, dict[str, str]] = {}
-        if self._path is not None and self._path.exists():
-            self._pins = _read(self._path)
+        self._pins: dict[str, dict[str, dict[str, Any]]] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Take in what other processes wrote meanwhile.
+
+        Raises:
+            MCPConfigError: the file is damaged.
+        """
+        if self._path is not None:
+            with self._guard:
+                self._pins = _read(self._path)
 
     def get(self, server: str, tool: str) -> str | None:
         """The fingerprint, or None where the tool was never seen."""
         with self._guard:
-            return self._pins.get(server, {}).get(tool)
+            found: str | None = self._pins.get(server, {}).get(tool, {}).get("trusted")
+            return found
 
     def update(self, server: str, fingerprints: dict[str, str]) -> None:
-        """Pin tools of a server, and keep that."""
-        if not fingerprints:
+        """Pin tools of a server, and keep that.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        if all(self.get(server, tool) == fingerprint for tool, fingerprint in fingerprints.items()):
             return
+        with self._edited() as pins:
+            for tool, fingerprint in fingerprints.items():
+                pins.setdefault(server, {})[tool] = {"trusted": fingerprint}
+
+    def note_change(self, server: str, tool: str, *, fingerprint: str, description: str) -> None:
+        """Remember what a pinned tool has become, so that a person can look at it and approve it.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with self._edited() as pins:
+            known = pins.setdefault(server, {}).setdefault(tool, {})
+            known["now"] = {"fingerprint": fingerprint, "description": description}
+
+    def changed(self) -> list[Changed]:
+        """The tools that wait for a person."""
         with self._guard:
-            self._pins.setdefault(server, {}).update(fingerprints)
-            if self._path is not None:
+            return [
+                Changed(_name(server), tool, str(known["now"]["description"]))
+                for server, tools in self._pins.items()
+                for tool, known in tools.items()
+                if "now" in known
+            ]
+
+    def approve(self, name: str, tool: str) -> Changed:
+        """Trust a tool as it is now; conversations at work take it at their next step.
+
+        Raises:
+            UsageError: no such tool waits for a person.
+        """
+        with self._edited() as pins:
+            for server, tools in pins.items():
+                if _name(server) == name and "now" in tools.get(tool, {}):
+                    now = tools[tool]["now"]
+                    tools[tool] = {"trusted": now["fingerprint"]}
+                    return Changed(name, tool, str(now["description"]))
+        waiting = ", ".join(f"{one.server} {one.tool}" for one in self.changed()) or "none"
+        raise UsageError(f"No tool {tool!r} of MCP server {name!r} waits to be approved. Waiting: {waiting}.")
+
+    @contextlib.contextmanager
+    def _edited(self) -> Iterator[dict[str, dict[str, dict[str, Any]]]]:
+        """The pins as they are now, to be changed; kept at the end."""
+        with self._guard:
+            if self._path is None:
+                yield self._pins
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with self._path.with_suffix(".lock").open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._pins = _read(self._path)
+                yield self._pins
                 _write(self._path, self._pins)
 
 
-def _read(path: Path) -> dict[str, dict[str, str]]:
+def _name(server: str) -> str:
+    """The name in the configuration of what `MCPServers` pins by."""
+    return server.partition("@")[0]
+
+
+def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     try:
         pins = json.loads(path.read_text(encoding="utf-8"))
-        return {str(server): {str(tool): str(pin) for tool, pin in tools.items()} for server, tools in pins.items()}
-    except (OSError, ValueError, AttributeError) as error:
+        return {str(server): {str(tool): {**known} for tool, known in tools.items()} for server, tools in pins.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise MCPConfigError(
             f"The fingerprints of MCP tools in {str(path)!r} cannot be read: {error}. Delete the file to trust anew."
         ) from None
 
 
-def _write(path: Path, pins: dict[str, dict[str, str]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+def _write(path: Path, pins: dict[str, dict[str, dict[str, Any]]]) -> None:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".pins-")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -17,11 +17,11 @@ from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.mcp.errors import MCPConnectionError
 from ohsandbox.mcp.framing import LineFramer, LineTooLongError
 from ohsandbox.mcp.streams import Inbox, Intake, Outbox, ProtocolFloodError
-from ohsandbox.mcp.text import visible
+from ohsandbox.mcp.text import one_line, visible
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.base import Runtime
 
@@ -36,6 +36,9 @@ STDERR_BYTES = 64 * 1024
 
 LAST_WORDS_CHARS = 2000
 """Of that, and of noise on stdout, this much is told when it ends."""
+
+STATUS_BYTES, STATUS_CHARS = 4096, 160
+"""Of what it prints while it starts, the end, and of that a line."""
 
 DIRECT_BYTES = 4096
 """A socket that polls writable takes so much without blocking (Linux: a third of its buffer is free); such a message
@@ -110,6 +113,8 @@ class ServerProcess:
         self.fault: str | None = None
         """Why we let go of it, where it was not its own end."""
         self.exit_code: int | None = None
+        self.on_words: Callable[[str], None] | None = None
+        """Called on the loop with what it prints that is no message: the last line of each piece."""
 
     @property
     def is_over(self) -> bool:
@@ -152,10 +157,17 @@ class ServerProcess:
         if chunk.stream is Stream.STDERR:
             self._stderr += chunk.data
             del self._stderr[:-STDERR_BYTES]
+            self._pass_on(chunk.data)
             return
         for line in self._framer.feed(chunk.data):
             if (message := self.intake.take(line)) is not None:
                 self.inbox.put(message)
+            else:
+                self._pass_on(line)
+
+    def _pass_on(self, words: bytes) -> None:
+        if self.on_words is not None and (lines := words[-STATUS_BYTES:].replace(b"\r", b"\n").strip().splitlines()):
+            self.on_words(one_line(lines[-1].decode("utf-8", "replace"), limit_chars=STATUS_CHARS))
 
     def _finish(self) -> None:
         if self._silent.is_set():

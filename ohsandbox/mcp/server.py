@@ -15,7 +15,7 @@ from ohsandbox.mcp.observation import MCPToolObservation, observe
 from ohsandbox.mcp.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from mcp_types import Tool
 
@@ -69,7 +69,7 @@ class MCPEvent(NamedTuple):
 
     server: str
     kind: str
-    """ready, failed, ended, restarted, off, tools_changed, withheld, refused, log or progress."""
+    """ready, failed, ended, restarted, off, tools_changed, withheld, refused, log, progress or status."""
     message: str
 
 
@@ -91,6 +91,8 @@ class MCPServer:
         self._resolved = resolved
         self._connect = connect
         self._pins = pins
+        self._pinned_as = f"{name}@{resolved.config.identity}"
+        self._said_at = 0.0
         self._on_event = on_event
         self._client: MCPClient | None = None
         self._turn = asyncio.Lock()
@@ -125,14 +127,15 @@ class MCPServer:
                 self._set(ServerState.FAILED, self._resolved.masked(why))
                 self._tell("failed", why)
                 return
-            self._tell("ready", f"{len(self.tools)} tools")
+            names = ", ".join(tool.name for tool in self.offered())
+            self._tell("ready", f"{len(self.offered())} tools: {one_line(names, limit_chars=1000)}")
 
     async def _bring_up(self) -> None:
         self._set(ServerState.STARTING, "It is starting.")
-        client = self._connect(on_tools_changed=self._relist_soon, on_log=self._take_log)
+        client = self._connect(on_tools_changed=self._relist_soon, on_log=self._take_log, on_words=self._take_words)
         try:
             await client.open()
-            self._take_tools(await client.fetch_tools())
+            self._take_tools(await client.fetch_tools(), client.unfit)
         except BaseException as error:  # noqa: BLE001 - raised again below, also when it is a cancellation
             self._set(ServerState.ENDED, "It was stopped while it started.")
             await asyncio.shield(detach(client.shut()))
@@ -170,7 +173,24 @@ class MCPServer:
             raise self._masked(error) from None
         return observe(self.name, tool, result, mask=self._resolved.masked)
 
+    def offered(self) -> list[ListedTool]:
+        """The tools that may be called now, in the server's order."""
+        if self.state is ServerState.OFF:
+            return []
+        self._look_for_approvals()
+        return [tool for name, tool in self.tools.items() if name not in self._withheld]
+
+    def _look_for_approvals(self) -> None:
+        """What a person approved meanwhile, maybe in another process, is withheld no longer."""
+        if not self._withheld:
+            return
+        self._pins.reload()
+        for tool, now in list(self._withheld.items()):
+            if self._pins.get(self._pinned_as, tool) == now.fingerprint:
+                self.tools[tool] = self._withheld.pop(tool)
+
     def _check_offered(self, tool: str) -> None:
+        self._look_for_approvals()
         if tool in self._withheld:
             raise MCPToolWithheldError(
                 f"Tool {tool!r} of MCP server {self.name!r} has changed its description or arguments since it was "
@@ -257,7 +277,7 @@ class MCPServer:
         self._relisting.clear()  # a notice from here on is about a later list
         before = set(self.tools)
         try:
-            self._take_tools(await client.fetch_tools())
+            self._take_tools(await client.fetch_tools(), client.unfit)
         except OhsandboxError as error:
             self._tell("tools_changed", f"its new list of tools could not be had: {self._masked(error)}")
             return
@@ -265,11 +285,11 @@ class MCPServer:
         if added or gone:
             self._tell("tools_changed", f"new: {', '.join(added) or 'none'}; gone: {', '.join(gone) or 'none'}")
 
-    def _take_tools(self, listed: Iterable[Tool]) -> None:
+    def _take_tools(self, listed: Iterable[Tool], unfit: Mapping[str, str]) -> None:
         """Sort what the server lists into offered, withheld and refused; what is seen for the first time is pinned."""
         offered: dict[str, ListedTool] = {}
         withheld: dict[str, ListedTool] = {}
-        refused: dict[str, str] = {}
+        refused = dict(unfit)
         for tool in listed:
             if not self.config.offers(tool.name):
                 continue
@@ -282,14 +302,17 @@ class MCPServer:
             except UnusableToolError as error:
                 refused[shown] = str(error)
                 continue
-            pinned = self._pins.get(self.name, tool.name)
+            pinned = self._pins.get(self._pinned_as, tool.name)
             if pinned not in (None, fingerprint_of(tool)):
                 withheld[tool.name] = made
+                self._pins.note_change(
+                    self._pinned_as, tool.name, fingerprint=made.fingerprint, description=made.description
+                )
             offered[tool.name] = self.tools.get(tool.name, made) if tool.name in withheld else made
         self._announce(withheld, refused)
         self.tools, self._withheld, self._refused = offered, withheld, refused
         fresh = {name: tool.fingerprint for name, tool in offered.items() if name not in withheld}
-        self._pins.update(self.name, fresh)
+        self._pins.update(self._pinned_as, fresh)
 
     def _announce(self, withheld: dict[str, ListedTool], refused: dict[str, str]) -> None:
         for tool in withheld.keys() - self._withheld.keys():
@@ -305,7 +328,7 @@ class MCPServer:
         if changed is None:
             return False
         self.tools[tool] = changed
-        self._pins.update(self.name, {tool: changed.fingerprint})
+        self._pins.update(self._pinned_as, {tool: changed.fingerprint})
         return True
 
     # --- words --------------------------------------------------------------------------------------
@@ -316,12 +339,22 @@ class MCPServer:
     def _take_log(self, line: str) -> None:
         self._tell("log", line)
 
+    def _take_words(self, line: str) -> None:
+        """What it prints while it starts: the progress of a download, mostly."""
+        now = time.monotonic()
+        if now - self._said_at >= STATUS_PAUSE_S:
+            self._said_at = now
+            self._tell("status", line)
+
     def _masked(self, error: Any) -> Any:
         """The same error without the values of variables in its message."""
         if isinstance(error, OhsandboxError):
             error.args = (self._resolved.masked(str(error)),)
         return error
 
+
+STATUS_PAUSE_S = 0.2
+"""Faster than that nobody reads."""
 
 RELIST_PAUSE_S = 0.05
 """A server that registers ten tools sends ten notices."""

@@ -33,6 +33,8 @@ CLOSE_S = 15.0
 MAX_NOTICES = 50
 """Kept for the model until they are told."""
 
+_WITHOUT_CONSEQUENCE = frozenset({"log", "progress", "status"})
+
 _FOR_THE_MODEL = frozenset({"failed", "off", "withheld", "tools_changed"})
 
 
@@ -73,6 +75,10 @@ class MCPServers:
         self._starting: asyncio.Task[Any] | None = None
         self._closed = False
         self._names: dict[str, ServerTool] = {}
+        self._given: dict[ServerTool, str] = {}
+        self._in_flight: dict[ServerTool, set[concurrent.futures.Future[MCPToolObservation]]] = {}
+        self.version = 0
+        """Grows with whatever may change the tools."""
         pins = pins or Pins()
         self._servers = {
             name: self._server(name, entry, variables or {}, pins) for name, entry in config.servers.items()
@@ -161,28 +167,38 @@ class MCPServers:
 
     # --- tools --------------------------------------------------------------------------------
 
-    def tools(self, timeout_s: float | None = None, *, reserved: Collection[str] = ()) -> list[MCPToolDefinition]:
+    def tools(
+        self, timeout_s: float | None = None, *, reserved: Collection[str] = (), owned: bool = False
+    ) -> list[MCPToolDefinition]:
         """The tools of the servers that are up, in the order of the configuration; waits as `wait` does.
 
-        Each has its own name, or `server__tool` where that is reserved, here or before, or not the only one.
+        Each has its own name, or `server__tool` where that is reserved, here or before, or not the only one. With
+        owned, closing any of them closes these servers.
         """
         self.wait(timeout_s)
         offered = [
-            (ServerTool(server.name, tool.name), tool)
-            for server in self._servers.values()
-            for tool in list(server.tools.values())
-            if tool.name not in server.status().withheld
+            (ServerTool(server.name, tool.name), tool) for server in self._servers.values() for tool in server.offered()
         ]
-        names = model_names([key for key, _ in offered], {*self._reserved, *reserved})
+        names = self._named([key for key, _ in offered], {*self._reserved, *reserved})
         made: list[MCPToolDefinition] = []
         for key, tool in offered:
             alias = prefixed(key)
             aliases = () if names[key] == alias or alias in names.values() else (alias,)
-            made += MCPToolDefinition.create(key.server, tool, self, name=names[key], aliases=aliases)
+            made += MCPToolDefinition.create(
+                key.server, tool, self, name=names[key], aliases=aliases, owns_caller=owned
+            )
         self._names = {
             name: ServerTool(tool.server, tool.listed.name) for tool in made for name in (tool.name, *tool.aliases)
         }
         return made
+
+    def _named(self, tools: list[ServerTool], reserved: Collection[str]) -> dict[ServerTool, str]:
+        """A name that a tool had once stays its own, whichever servers come and go: no other takes its place."""
+        taken = {name.lower() for name in reserved}
+        kept = {tool: self._given[tool] for tool in tools if self._given.get(tool, "").lower() not in {"", *taken}}
+        fresh = [tool for tool in tools if tool not in kept]
+        self._given.update(model_names(fresh, {*reserved, *self._given.values()}))
+        return {tool: self._given[tool] for tool in tools}
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
         """Call a tool by its server's name for it.
@@ -202,10 +218,25 @@ class MCPServers:
             words = one_line(message or "", limit_chars=200)
             self._take_event(MCPEvent(server, "progress", f"{tool}: {share} {words}".rstrip()))
 
+        waiting = background_loop().submit(known.call, tool, arguments, report)
+        calls = self._in_flight.setdefault(ServerTool(server, tool), set())
+        calls.add(waiting)
         try:
-            return background_loop().call(known.call, tool, arguments, report)
+            return waiting.result()
         except (asyncio.CancelledError, concurrent.futures.CancelledError):
-            raise MCPServerGoneError(f"MCP server {server!r} was closed during the call.") from None
+            if self._closed:
+                raise MCPServerGoneError(f"MCP server {server!r} was closed during the call.") from None
+            raise MCPError(
+                f"The call of {tool!r} of MCP server {server!r} was interrupted. Its outcome is unknown."
+            ) from None
+        finally:
+            waiting.cancel()  # Ctrl-C came: the server is told, too
+            calls.discard(waiting)
+
+    def interrupt(self, server: str, tool: str) -> None:
+        """End the calls of a tool that wait for an answer; from any thread. The server is told."""
+        for waiting in list(self._in_flight.get(ServerTool(server, tool), ())):
+            waiting.cancel()
 
     def call_tool_mcp(self, action: MCPAction) -> MCPToolObservation:
         """Call a tool by the name that the model knows it by, or by `server__tool`.
@@ -219,6 +250,11 @@ class MCPServers:
         if found is None:
             raise MCPError(f"Unknown tool: {action.name[:100]}. MCP tools are: {', '.join(self._names) or 'none'}.")
         return self.call(found.server, found.tool, action.arguments)
+
+    @property
+    def has_withheld(self) -> bool:
+        """Whether a tool waits for a person's approval."""
+        return any(server.status().withheld for server in self._servers.values())
 
     def approve(self, server: str, tool: str) -> None:
         """Trust a withheld tool as it is now; `tools` offers it again.
@@ -248,6 +284,8 @@ class MCPServers:
         return notices
 
     def _take_event(self, event: MCPEvent) -> None:
+        if event.kind not in _WITHOUT_CONSEQUENCE:
+            self.version += 1
         if event.kind in _FOR_THE_MODEL:
             self._notices.append(f"MCP server {event.server!r}, {event.kind.replace('_', ' ')}: {event.message}")
         if self._on_event is not None:

@@ -36,7 +36,7 @@ def create_mcp_tools(
 ) -> list[MCPToolDefinition]:
     """Start the servers and return the tools of those that came up within timeout_s seconds (None: their own limits).
 
-    Closing one of the tools ends all servers. For their states, and for more than one look at their tools, use
+    Closing one of these tools ends all servers. For their states, and for more than one look at their tools, use
     `MCPServers`, which takes the same options.
 
     Raises:
@@ -44,7 +44,7 @@ def create_mcp_tools(
     """
     servers = MCPServers(read_mcp_config(config), runtime, **options).start()
     try:
-        tools = servers.tools(timeout_s)
+        tools = servers.tools(timeout_s, owned=True)
     except BaseException:
         servers.close()
         raise

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastmcp.client.transports import ClientTransport
 from mcp import ClientSession
-from mcp_types import METHOD_NOT_FOUND, ErrorData
+from mcp_types import METHOD_NOT_FOUND, ErrorData, Tool
+from pydantic import ValidationError
 
 from ohsandbox.mcp.loop import detach
 from ohsandbox.mcp.process import Command, ServerProcess
+from ohsandbox.mcp.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from fastmcp.client.transports.base import SessionKwargs, TransportOptions
     from mcp.client.session import ClientRequestContext
@@ -26,6 +28,36 @@ if TYPE_CHECKING:
 
 class GuardedSession(ClientSession):
     """The SDK's session, for a server that nobody vouches for."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.unfit: dict[str, str] = {}
+        """Tools of the last pages of `tools/list` that are in no valid form, and why; they are left out."""
+        self._send_raw = self._dispatcher.send_raw_request
+        self._dispatcher.send_raw_request = self._send_leniently  # type: ignore[method-assign] # where answers are raw
+
+    async def _send_leniently(self, method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """One malformed tool takes the others with it where the SDK checks the list as a whole."""
+        raw = await self._send_raw(method, *args, **kwargs)
+        if method == "tools/list" and isinstance(raw.get("tools"), list):
+            raw["tools"] = [tool for tool in raw["tools"] if self._is_fit(tool)]
+        return raw
+
+    def _is_fit(self, tool: Any) -> bool:
+        try:
+            Tool.model_validate(tool, by_name=False)
+            if tool["inputSchema"].get("type") != "object":
+                raise ValueError("its `inputSchema` is not of type object")  # noqa: TRY301 - told as the others are
+        except ValidationError as error:
+            fault = error.errors(include_url=False, include_input=False)[0]
+            why = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+        except ValueError as error:
+            why = str(error)
+        else:
+            return True
+        name = tool.get("name") if isinstance(tool, dict) else None
+        self.unfit[one_line(str(name or "(no name)"), limit_chars=100)] = f"it is in no valid form: {why}"
+        return False
 
     async def dispatch_input_request(
         self,
@@ -47,6 +79,8 @@ class SandboxTransport(ClientTransport):
         self._command = command
         self.process: ServerProcess | None = None
         """The server of the last connection."""
+        self.on_words: Callable[[str], None] | None = None
+        """Called on the loop with what the next server prints, until this is None."""
 
     def __repr__(self) -> str:
         return f"<SandboxTransport({self._command.argv[0]!r})>"
@@ -64,11 +98,16 @@ class SandboxTransport(ClientTransport):
         session_class = transport_options.session_class if transport_options else GuardedSession
         self.process = process = await _unless_cancelled(self._runtime, self._command)
         try:
+            process.on_words = self._hear
             process.watch()
             async with session_class(process.inbox, process.outbox, **session_kwargs) as session:
                 yield session
         finally:
             await asyncio.shield(detach(process.aclose()))
+
+    def _hear(self, words: str) -> None:
+        if self.on_words is not None:
+            self.on_words(words)
 
     async def epitaph(self) -> str | None:
         """How the server ended, and its last words; None while it runs."""

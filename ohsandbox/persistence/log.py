@@ -71,9 +71,13 @@ class EventLog:
         try:
             self._descriptor = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, name="Log")
             self._recover()
-        except BaseException:
+        except BaseException as error:
             self.close()
-            raise
+            if not isinstance(error, OSError) or isinstance(error, LogWriteError):
+                raise
+            raise LogWriteError(
+                f"Log {str(self.path)!r} cannot be opened: {error.strerror}. Mend the disk, then try again."
+            ) from error
 
     @property
     def size_bytes(self) -> int:
@@ -116,6 +120,7 @@ class EventLog:
         self.close()
 
     def _write(self, event: SDKEvent) -> None:
+        self._check_ours()
         try:
             line = encode_record(event, self._blobs)
             write_all(self._descriptor, line)
@@ -131,6 +136,18 @@ class EventLog:
         except BaseException:  # Ctrl-C between write and return: stored whole or not at all
             self._cut_back()
             raise
+
+    def _check_ours(self) -> None:
+        """Pass if the file is still there and ends where we left it; a lock does not keep `rm` or an editor out."""
+        found = os.fstat(self._descriptor)
+        if found.st_nlink and found.st_size == self._end.offset:
+            return
+        harm = "changed by another program" if found.st_nlink else "removed"
+        self._failure = LogWriteError(
+            f"Log {str(self.path)!r} was {harm} while it was open. Nothing more is written to it; "
+            "start the conversation again."
+        )
+        raise self._failure
 
     def _cut_back(self) -> None:
         """Drop what a failed write left. The sync is not tried again: after a failed one the kernel reports success."""

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.runtime.calls.worker import CallInterrupted, CallTimedOut, Outcome, WorkerPool
 from ohsandbox.runtime.shell.processes import SWEEPS, ticks_at
+from ohsandbox.secrets import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from pathlib import Path
 
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.checkpoint import Checkpoint
@@ -42,7 +45,9 @@ class Backend(ABC):
     """What `resume` found; None where it was not asked."""
 
     def __init__(self) -> None:
-        self._pool = WorkerPool(lambda argv, user: self.channel(argv, user=user))
+        self.secrets = Secrets()
+        """Variables of every shell and every `run`; see `give_secrets`."""
+        self._pool = WorkerPool(lambda argv, user: self.channel(argv, env=self.secrets.environment(), user=user))
         self._lock = threading.RLock()
         self._notices: list[str] = []
         self._oom_kills = 0
@@ -134,11 +139,22 @@ class Backend(ABC):
     def close(self) -> None:
         """Let go of the sandbox. Twice is fine."""
 
-    def checkpoint(self, label: str = "") -> Checkpoint:
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """`checkpoint` works here."""
+        return False
+
+    @property
+    def host_workspace(self) -> Path | None:
+        """The directory of this machine that the sandbox works in; None where its files are its own."""
+        return None
+
+    def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:  # noqa: ARG002 - see message
         """Keep the sandbox's files as they are now. Processes, tmpfs and a directory of the host are no part of it.
 
         Args:
             label: one line for people.
+            owner: a directory; once it is gone, `gc` removes the checkpoint. None keeps it until it is dropped.
 
         Raises:
             UsageError: this kind of runtime cannot.
@@ -159,6 +175,17 @@ class Backend(ABC):
     def describe(self) -> dict[str, str]:
         """Facts for a system prompt, name to value."""
         return {"working directory": self.workdir}
+
+    def give_secrets(self, secrets: Secrets) -> None:
+        """From now on new shells and `run` have these variables, and what a shell prints is masked.
+
+        Each process gets them by its own start: they are in no image, label, argument or container's environment.
+        What `run` and `read_bytes` return is not masked: it may be written back.
+        """
+        changed = secrets.environment() != self.secrets.environment()
+        self.secrets = secrets
+        if changed:
+            self._pool.discard_all()
 
     # --- a sandbox that fell ------------------------------------------------------------------
 

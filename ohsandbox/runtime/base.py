@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox.errors import (
+    ToolError,
     UnknownSessionError,
     UsageError,
     WorkdirMissingError,
@@ -21,11 +22,13 @@ from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult
 from ohsandbox.runtime.resumed import Resumed
 from ohsandbox.runtime.shell import SessionOptions, Shell
 from ohsandbox.runtime.shell.watch import Wait
+from ohsandbox.schema import ErrorObservation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ohsandbox.runtime.checkpoint import Checkpoint
+    from ohsandbox.runtime.mcp_call import CallsMCP, MCPAction
     from ohsandbox.schema import Observation
 
 MAIN = "main"
@@ -41,6 +44,8 @@ class Runtime(Backend):
     def __init__(self) -> None:
         super().__init__()
         self._shells: dict[str, Shell] = {}
+        self.mcp: CallsMCP | None = None
+        """The MCP servers in it, while a conversation has some."""
 
     # --- lifecycle ----------------------------------------------------------------------------
 
@@ -146,7 +151,7 @@ class Runtime(Backend):
         with self._lock:
             if name in self._shells:
                 raise UsageError(f"Session {name!r} is open already; close it first or choose another name")
-            options = SessionOptions(dict(env or {}), workdir or self.workdir, user)
+            options = SessionOptions({**self.secrets.environment(), **(env or {})}, workdir or self.workdir, user)
             self._shells[name] = shell = Shell(self, name, options)
         try:
             shell.start()
@@ -162,7 +167,8 @@ class Runtime(Backend):
         """
         with self._lock:
             if name not in self._shells:
-                self._shells[name] = shell = Shell(self, name, SessionOptions({}, self.workdir, None))
+                options = SessionOptions(self.secrets.environment(), self.workdir, None)
+                self._shells[name] = shell = Shell(self, name, options)
                 shell.take_over(workdir)
 
     def list_sessions(self) -> list[str]:
@@ -185,7 +191,7 @@ class Runtime(Backend):
     def _shell(self, name: str) -> Shell:
         with self._lock:
             if name not in self._shells:
-                self._shells[name] = Shell(self, name, SessionOptions({}, self.workdir, None))
+                self._shells[name] = Shell(self, name, SessionOptions(self.secrets.environment(), self.workdir, None))
             return self._shells[name]
 
     # --- processes ----------------------------------------------------------------------------
@@ -367,6 +373,15 @@ class Runtime(Backend):
     def execute_tool(self, name: str, arguments: Mapping[str, Any]) -> Observation:
         """Run one of them; an unknown name or wrong arguments are an ErrorObservation."""
         return tools.execute(self, name, arguments)
+
+    def call_tool_mcp(self, action: MCPAction) -> Observation:
+        """Call a tool of the MCP servers in here; one that is not there, or gives no result, is an ErrorObservation."""
+        if self.mcp is None:
+            return ErrorObservation(message=f"Unknown tool: {action.name[:100]}. There are no MCP servers here.")
+        try:
+            return self.mcp.call_tool_mcp(action)
+        except ToolError as error:
+            return ErrorObservation(message=str(error))
 
 
 def _check_seconds(name: str, value: float | None) -> None:

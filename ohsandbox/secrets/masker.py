@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, AnyStr, Generic, NamedTuple
 
-from ohsandbox.secrets.forms import forms_of
+from ohsandbox.secrets.forms import MIN_SECRET_BYTES, forms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ class Masker:
         if not self:
             return value
         if isinstance(value, str):
-            return value if value.startswith(_KEPT_URL) else self.mask_cut(value)
+            return value if len(value) < MIN_SECRET_BYTES or value.startswith(_KEPT_URL) else self.mask_cut(value)
         if isinstance(value, dict):
             return {self.mask(key): self.mask_json(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -179,9 +179,12 @@ def _joined(data: AnyStr, spans: Sequence[Span]) -> AnyStr:
 
 
 def _merged(found: list[Span]) -> list[Span]:
-    """In order; those that overlap are one, those that only touch are two."""
+    """In order; those that overlap are one, those that only touch are two.
+
+    Of one start the first found gives the name: forms are looked for longest first.
+    """
     spans: list[Span] = []
-    for span in sorted(found, key=lambda span: (span.start, -span.end)):
+    for span in sorted(found, key=lambda span: span.start):
         if spans and span.start < spans[-1].end:
             if span.end > spans[-1].end:
                 spans[-1] = spans[-1]._replace(end=span.end)
@@ -198,7 +201,8 @@ def _beginning(data: AnyStr, form: AnyStr, first: int) -> int:
         if form.startswith(data[at:]):
             return at
         at = data.find(form[:4], at + 1)
-    return next((len(data) - size for size in (3, 2, 1) if data.endswith(form[:size]) and len(data) - size >= first), -1)
+    ends = (len(data) - size for size in (3, 2, 1) if data.endswith(form[:size]))
+    return next((at for at in ends if at >= first), -1)
 
 
 def _ending(data: AnyStr, form: AnyStr) -> int:
@@ -224,7 +228,7 @@ def _torn(text: str, form: str, name: str) -> list[Span]:
         while size < len(form) and text[at + size : at + size + 1] == form[size]:
             size += 1
         found.append(Span(at, at + size, name))
-        at = text.find(form[:half], at + 1)
+        at = text.find(form[:half], at + size - half + 1)
     at = text.find(form[-half:])
     while at >= 0:
         size = half

@@ -38,10 +38,10 @@ def test_without_an_engine_the_line_names_both_remedies_and_nothing_is_left(invo
     assert not (home / ".ohsandbox" / "conversations").exists()
 
 
-def test_autoresume_is_refused_rather_than_ignored(invoke: Invoke) -> None:
+def test_autoresume_without_a_conversation_is_a_usage_error(invoke: Invoke) -> None:
     ended = invoke("run", "--autoresume", "task")
     assert ended.code == 2
-    assert "--autoresume" in ended.err
+    assert "to resume" in ended.err
 
 
 @pytest.mark.parametrize("options", [["--network", "none"], ["--keep"], ["--attach", "x"], ["--image", "x"]])

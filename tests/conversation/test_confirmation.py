@@ -14,7 +14,7 @@ import pytest
 from ohsandbox.agent import ActionSecurityRisk, Agent, History
 from ohsandbox.agent.history import OUTCOME_UNKNOWN
 from ohsandbox.conversation import Conversation, Limits
-from ohsandbox.conversation.confirmation import ConfirmRisky, Decision, PendingCall, pending_of
+from ohsandbox.conversation.confirmation import ConfirmRisky, Decision, ModelsWord, PendingCall, pending_of
 from ohsandbox.errors import SandboxGone, UsageError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.persistence import read_events
@@ -382,7 +382,8 @@ def test_requests_before_a_confirmation_count_after_it_also_in_another_process(t
         (bash("ls", security_risk="LOW"), False),
         (bash("ls", security_risk="MEDIUM"), False),
         (bash("ls", security_risk="HIGH"), True),
-        (bash("ls"), True),
+        (bash("ls"), False),
+        (bash("git push -f"), True),
         (bash("curl x | sh", security_risk="LOW"), True),
         (call("file_read", {"path": "/etc/shadow"}), False),
         (call("file_write", {"path": "a.txt", "content": "x"}), False),
@@ -399,9 +400,15 @@ def test_risky_asks_by_the_highest_of_the_models_word_and_the_rules(tmp_path: Pa
 def test_threshold_and_unknown_are_chosen(tmp_path: Path) -> None:
     policy = ConfirmRisky(ActionSecurityRisk.MEDIUM, confirm_unknown=False)
     turns = [answer("", bash("ls")), answer("", bash("ls", security_risk="MEDIUM"))]
-    conversation = talk(tmp_path, *turns, confirmation=policy)
+    conversation = talk(tmp_path, *turns, confirmation=policy, security_analyzer=ModelsWord())
     assert conversation.run("go", 20) is WAITING
     assert len(results_of(conversation)) == 1
+    conversation.close()
+
+
+def test_what_nobody_knows_anything_of_asks(tmp_path: Path) -> None:
+    conversation, _ = waiting(tmp_path, bash("ls"), confirmation="risky", security_analyzer=ModelsWord())
+    assert conversation.pending[0].risk is ActionSecurityRisk.UNKNOWN
     conversation.close()
 
 

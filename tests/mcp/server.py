@@ -22,7 +22,7 @@ class Question(threading.Event):
     told: Any = None
 
 
-MODE = set(sys.argv[1:])
+MODE = {*sys.argv[1:], *os.environ.get("ODD_MODE", "").split()}
 OUT = sys.stdout.buffer
 LOCK = threading.Lock()
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

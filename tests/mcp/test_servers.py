@@ -189,7 +189,8 @@ def test_a_server_that_keeps_dying_is_switched_off(servers: Servers, monkeypatch
         with pytest.raises(MCPServerGoneError):
             call(started, "odd__die")
     with pytest.raises(MCPServerGoneError, match="switched off"):
-        call(started, "odd__pid")
+        started.call("odd", "pid", {})
+    assert "odd__pid" not in [tool.name for tool in started.tools()]
     assert started.status()[0].state is ServerState.OFF
     assert "switched off" in started.missing()
     assert call(started, "other__echo", text="on") == "on"
@@ -354,7 +355,7 @@ def test_a_tool_that_changes_is_not_called_until_it_is_approved(servers: Servers
 
 def test_a_tool_that_changed_between_two_runs_is_withheld(servers: Servers, tmp_path: Path) -> None:
     assert call(servers.odd(pins=Pins(tmp_path / "pins.json")), "echo", text="1") == "1"
-    started = servers.odd("changed", pins=Pins(tmp_path / "pins.json"))
+    started = servers({"odd": odd(env={"ODD_MODE": "changed"})}, pins=Pins(tmp_path / "pins.json"))
     assert "echo" not in [tool.name for tool in started.tools()]
     assert list(started.status()[0].withheld) == ["echo"]
 

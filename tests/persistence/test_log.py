@@ -4,14 +4,13 @@ import json
 import os
 import random
 import shutil
-import signal
 import stat
 import subprocess
 import sys
 import threading
 from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -250,6 +249,30 @@ def test_failed_sync_stops_the_log_for_good(tmp_path: Path, monkeypatch: pytest.
     assert contents(tmp_path) == ["a"]
 
 
+def add_a_line(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"{}\n")
+
+
+@pytest.mark.parametrize(("harm", "said"), [(Path.unlink, "removed"), (add_a_line, "changed by another program")])
+def test_log_that_is_no_longer_ours_takes_no_event(tmp_path: Path, harm: Callable[[Path], None], said: str) -> None:
+    with EventLog(tmp_path, conversation_id="c") as log:
+        log.append(events.user_message("a"))
+        harm(log.path)
+        for _ in range(2):
+            with pytest.raises(LogWriteError, match=f"was {said}"):
+                log.append(events.user_message("b"))
+
+
+def test_log_that_cannot_be_read_is_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr("ohsandbox.persistence.log.scan", fail)
+    with pytest.raises(LogWriteError, match="cannot be opened: Input/output error"):
+        EventLog(tmp_path, conversation_id="c")
+
+
 def test_interrupt_during_a_write_leaves_a_log_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: int) -> None:
         raise KeyboardInterrupt
@@ -313,8 +336,8 @@ def test_closed_log_takes_no_event_and_leaves_no_descriptor(tmp_path: Path) -> N
 def test_order_is_by_number_when_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Clock(datetime):
         @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:
-            return datetime(2026, 1, 1, 12, next(minutes), tzinfo=tz)
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls(2026, 1, 1, 12, next(minutes), tzinfo=tz)
 
     minutes = iter((30, 10, 20))
     monkeypatch.setattr("ohsandbox.persistence.log.datetime", Clock)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.conversation.confirmation.commands import command_findings
 from ohsandbox.conversation.confirmation.places import place_findings
+from ohsandbox.conversation.sub_agent import DELEGATING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,11 +70,16 @@ class CommandRules:
         self._workdir = posixpath.normpath(workdir or _DEFAULT_WORKDIR)
 
     def assess(self, call: ActionEvent) -> Assessment:
-        """The highest of the rules that match; UNKNOWN where none does, LOW for a file of the workspace."""
+        """The highest of the rules that match; where none does LOW for what they look at, else UNKNOWN.
+
+        So a model that says nothing of a command's risk is not asked about more than one that says LOW: neither word
+        can be relied on, and the rules look at both.
+        """
         arguments = {} if call.action is None else call.action.model_dump()
         command = arguments.get(_COMMANDS.get(call.name, ""))
         if isinstance(command, str):
-            return _of_findings(command_findings(command, workdir=self._workdir))
+            found = _of_findings(command_findings(command, workdir=self._workdir))
+            return Assessment(LOW, ("No rule speaks against it.",)) if found.risk is UNKNOWN else found
         paths = [arguments[name] for name in _PATHS if isinstance(arguments.get(name), str)]
         if not paths or (call.tool is not None and call.tool.is_read_only):
             return Assessment(UNKNOWN)
@@ -89,12 +95,12 @@ class AnnotationRules:
     def assess(self, call: ActionEvent) -> Assessment:
         """LOW: it only reads, or neither destroys nor reaches out. MEDIUM: it says outright that it destroys."""
         hints = None if call.tool is None else call.tool.annotations
+        if call.name in DELEGATING:
+            return Assessment(LOW, ("The sub-agent's own calls are looked at one by one.",))
         if hints is None or call.name in _COMMANDS or call.name in _FILE_TOOLS:
             return Assessment(UNKNOWN)  # of ours, what they are told to do says more
-        if hints.readOnlyHint:
-            return Assessment(LOW, ("The tool only reads.",))
-        if not hints.destructiveHint and not hints.openWorldHint:
-            return Assessment(LOW, ("The tool neither destroys nor reaches out.",))
+        if hints.readOnlyHint or not (hints.destructiveHint or hints.openWorldHint):
+            return Assessment(LOW, ("The tool says that it destroys nothing.",))
         said = hints.model_fields_set
         if "destructiveHint" in said and hints.destructiveHint:
             return Assessment(MEDIUM, ("The tool says that it may overwrite or delete.",))

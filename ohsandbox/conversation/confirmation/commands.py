@@ -51,7 +51,12 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Finding], ...] = (
 )
 
 _QUOTED = re.compile(r"\$\(([^()]*)\)|`([^`]*)`")
-_CODE_MARKS = re.compile(r"[\"',\[\]]|^\s*[!%]+", re.MULTILINE)
+_CALLS_COMMANDS = re.compile(
+    r"\b(?:subprocess|os\.(?:system|popen|exec|spawn|posix_spawn)|child_process|popen|check_output)|^[ \t]*[!%]",
+    re.MULTILINE,
+)
+"""Code that runs commands, which are then words in quotes."""
+_CODE_MARKS = re.compile(r"[\"',\[\]]|^[ \t]*[!%]+", re.MULTILINE)
 """What stands around the words of a command in Python: `subprocess.run(["rm", "-r"])`, `!rm -r`."""
 
 
@@ -64,7 +69,8 @@ def command_findings(text: str, *, workdir: str) -> list[Finding]:
     found += (finding for pattern, finding in _PATTERNS if pattern.search(text))
     found += secret_findings(text)
     found += _in_shell(text, workdir=workdir, depth=0)
-    found += _in_shell(_CODE_MARKS.sub(" ", text), workdir=workdir, depth=_MAX_DEPTH)
+    if _CALLS_COMMANDS.search(text):
+        found += _in_shell(_CODE_MARKS.sub(" ", text), workdir=workdir, depth=_MAX_DEPTH)
     return list(dict.fromkeys(found))
 
 

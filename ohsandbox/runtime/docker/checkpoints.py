@@ -10,25 +10,30 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.errors import ImageUnavailable, SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.runtime.checkpoint import Checkpoint
 from ohsandbox.runtime.docker import container as containers
-from ohsandbox.runtime.docker import images
+from ohsandbox.runtime.docker import images, kept
 from ohsandbox.runtime.docker.failures import engine_errors
+from ohsandbox.runtime.docker.kept import REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.spec import SandboxSpec
 
-REPOSITORY = "ohsandbox-checkpoint"
 LABEL = "ohsandbox.checkpoint"
 CONVERSATION_LABEL = "ohsandbox.conversation"
 
 MAX_LABEL_CHARS = 200
 
 
-def take(container: Container, *, label: str, conversation: str | None) -> Checkpoint:
+def take(
+    container: Container, *, label: str, conversation: str | None, owner: Path | None = None
+) -> Checkpoint:
     """Commit the container; its processes stand still meanwhile (0.1 s for a few files, 0.8 s for 5,000).
+
+    What goes over the bounds of `kept` is released.
 
     Raises:
         SandboxUnavailable: the engine cannot: no space, the container is gone.
@@ -36,12 +41,22 @@ def take(container: Container, *, label: str, conversation: str | None) -> Check
     """
     if len(label) > MAX_LABEL_CHARS or not label.isprintable():
         raise UsageError(f"A checkpoint's label is one line of at most {MAX_LABEL_CHARS} characters, not {label!r}.")
-    api = container.engine.api
+    engine = container.engine
     marks = [f"LABEL {LABEL}=1", f"LABEL {CONVERSATION_LABEL}={conversation or ''}"]
-    tag = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
-    with engine_errors(f"keeping the files of sandbox {container.name!r}"):
-        made = api.commit(container.id, repository=REPOSITORY, tag=tag, message=label, changes=marks)
-        return _checkpoint(api.inspect_image(made["Id"]), api.history(made["Id"]))
+    record = kept.begin(engine, owner=owner)
+    try:
+        with engine_errors(f"keeping the files of sandbox {container.name!r}"):
+            made = engine.api.commit(
+                container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks
+            )
+            done = _checkpoint(engine.api.inspect_image(made["Id"]), engine.api.history(made["Id"]))
+    except SandboxUnavailable:
+        kept.forget(record)
+        raise
+    kept.finish(record, image=done.id, size_bytes=done.size_bytes)
+    with contextlib.suppress(SandboxUnavailable):  # the next one tries again
+        kept.prune(engine, owner=owner)
+    return done
 
 
 def restore(
@@ -88,7 +103,7 @@ def listed(engine: Engine, *, conversation: str | None = None) -> list[Checkpoin
 
 
 def drop(engine: Engine, checkpoint: str) -> None:
-    """Remove one; that it is gone already, or that a container still stands on it, is fine.
+    """Remove one, whoever keeps it; that it is gone already, or that a container still stands on it, is fine.
 
     Raises:
         SandboxUnavailable: the engine failed.
@@ -97,6 +112,9 @@ def drop(engine: Engine, checkpoint: str) -> None:
         image = require(engine, checkpoint)
         with engine_errors(f"removing checkpoint {checkpoint[:19]!r}"):
             engine.api.remove_image(image, force=True)
+    for record in kept.records(engine):
+        if record.id == checkpoint:
+            kept.forget(record)
 
 
 def require(engine: Engine, checkpoint: str) -> str:

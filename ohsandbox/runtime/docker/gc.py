@@ -11,11 +11,13 @@ from ohsandbox.runtime.docker import lease
 from ohsandbox.runtime.docker.container import remove
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.failures import engine_errors
+from ohsandbox.runtime.docker.kept import records, release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.kept import KeptCheckpoint
     from ohsandbox.runtime.docker.lease import LeaseRecord
 
 
@@ -60,7 +62,7 @@ def list_sandboxes(engine: Engine | None = None) -> list[SandboxInfo]:
 
 
 def gc(engine: Engine | None = None, *, kept: bool = False) -> list[Reaped]:
-    """Remove the containers whose owner is dead, and the lease files without a container.
+    """Remove the containers whose owner is dead, lease files without a container, checkpoints without a conversation.
 
     A container is taken when all of this holds: its label names a lease file of this state directory, that file names
     this very container, nobody holds its lock, and it is not kept and not to be resumed (or kept is set). A label
@@ -76,7 +78,9 @@ def gc(engine: Engine | None = None, *, kept: bool = False) -> list[Reaped]:
         containers = _labelled(there)
         reaped = [done for found in containers if (done := _reap(there, found, kept=kept))]
         present = {_lease_id(found) for found in containers}
-        return reaped + [done for one in before if one not in present and (done := _forget(there, one))]
+        forgotten = [done for one in before if one not in present and (done := _forget(there, one))]
+        dropped = [done for record in orphaned_checkpoints(there) if (done := _drop(there, record))]
+        return reaped + forgotten + dropped
 
 
 def orphans_here(engine: Engine) -> bool:
@@ -88,6 +92,25 @@ def orphans_here(engine: Engine) -> bool:
         if not lease.owner_alive(one):
             return True
     return False
+
+
+def orphaned_checkpoints(engine: Engine | None = None) -> list[KeptCheckpoint]:
+    """Those that were made for a conversation which was deleted since.
+
+    Raises:
+        EngineUnavailable: no engine answers.
+    """
+    with _connected(engine) as there:
+        return [record for record in records(there) if record.is_orphan]
+
+
+def _drop(engine: Engine, record: KeptCheckpoint) -> Reaped | None:
+    try:
+        if not release(engine, record):
+            return None
+    except SandboxUnavailable as error:
+        return Reaped(record.name, record.id, "failed", str(error))
+    return Reaped(record.name, record.id, "removed", "its conversation is gone")
 
 
 def _reap(engine: Engine, found: dict[str, Any], *, kept: bool) -> Reaped | None:

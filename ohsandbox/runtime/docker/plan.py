@@ -134,6 +134,29 @@ def plan(asked: Options, facts: ImageFacts, engine: Engine, *, name: str, labels
     return Plan(resolved.model_copy(update={"labels": labels | marks}), user, identity)
 
 
+def describe(
+    asked: Options, made: Plan | None, facts: ImageFacts | None, *, user: str, workdir: str
+) -> dict[str, str]:
+    """What a system prompt may say of a sandbox, name to value; made is None for one that was only joined."""
+    told = {
+        "runtime": "a Docker container",
+        "image": asked.attach or asked.image,
+        "user": user or "root",
+        "working directory": workdir,
+    }
+    if made is None:
+        return told
+    resolved = made.spec
+    memory = f"{resolved.limits.memory_bytes / spec.GIB:g} GiB of memory"
+    told["network"] = "none: only the sandbox itself is reachable" if resolved.network == "none" else "open"
+    told["limits"] = f"{memory}, {resolved.cpus:g} processors, {resolved.limits.pids} processes"
+    if facts is not None:
+        told |= {"platform": facts.platform, "digest": facts.digest or facts.id}
+    if asked.workspace:
+        told["workspace"] = f"{WORKSPACE} is a directory of the user's machine"
+    return told
+
+
 def _open_files(asked: Options, engine: Engine) -> int:
     """65536, but no more than this process may have: a local engine without CAP_SYS_RESOURCE is bounded like us."""
     if asked.limits.open_files is not None or not engine.address.is_local:

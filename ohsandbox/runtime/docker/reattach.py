@@ -39,8 +39,9 @@ class Adopted(NamedTuple):
 
     container: Container
     lease: Lease
+    options: plan.Options
+    """As the container is, not as it was asked for; so the plan."""
     plan: plan.Plan
-    """Of the container as it is, not as it was asked for."""
     facts: images.ImageFacts
     notes: list[str]
 
@@ -133,7 +134,7 @@ def _adopted(engine: Engine, options: plan.Options, found: dict[str, Any], held:
         notes.append(f"Image {options.image} is another one now; sandbox {container.name} stays on the one it had.")
     container.note_start()
     made = made._replace(spec=made.spec.model_copy(update={"workdir": found["Config"]["WorkingDir"] or "/"}))
-    return Adopted(container, held, made, facts, notes)
+    return Adopted(container, held, real, made, facts, notes)
 
 
 def _awaken(container: Container, state: dict[str, Any]) -> list[str]:

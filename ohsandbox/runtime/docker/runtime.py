@@ -15,7 +15,6 @@ from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker import checkpoints, gc, images, lease, plan, reattach, selfcheck, setup
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import DockerChannel
-from ohsandbox.runtime.docker.container import Container
 from ohsandbox.runtime.docker.engine import Engine, connect
 from ohsandbox.runtime.docker.exec import Exec, Start
 from ohsandbox.runtime.docker.spec import PRIVATE_DIR
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.checkpoint import Checkpoint
-    from ohsandbox.runtime.docker.spec import Limits, Network, Profile, SandboxSpec
+    from ohsandbox.runtime.docker.container import Container
+    from ohsandbox.runtime.docker.spec import Limits, Network, Profile
 
 log = logging.getLogger(__name__)
 
@@ -119,26 +119,19 @@ class DockerRuntime(Runtime):
         """Where processes start, as a path in the sandbox."""
         return self._workdir
 
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """True, but for a container that was joined: it may be anything."""
+        return not self._options.attach
+
+    @property
+    def host_workspace(self) -> Path | None:
+        """The directory that is bound at /workspace."""
+        return Path(self._options.workspace) if self._options.workspace else None
+
     def describe(self) -> dict[str, str]:
         """What a system prompt or a log may say of the sandbox, name to value."""
-        options = self._options
-        facts = {
-            "runtime": "a Docker container",
-            "image": options.attach or options.image,
-            "user": self._user or "root",
-            "working directory": self._workdir,
-        }
-        if self._plan is None:
-            return facts
-        spec = self._plan.spec
-        network = "none: only the sandbox itself is reachable" if spec.network == "none" else "open"
-        facts |= {"network": network, "limits": _limits_text(spec)}
-        if self._facts is not None:
-            facts["platform"] = self._facts.platform
-            facts["digest"] = self._facts.digest or self._facts.id
-        if options.workspace:
-            facts["workspace"] = f"{plan.WORKSPACE} is a directory of the user's machine"
-        return facts
+        return plan.describe(self._options, self._plan, self._facts, user=self._user, workdir=self._workdir)
 
     # --- life ---
 
@@ -228,7 +221,8 @@ class DockerRuntime(Runtime):
             made = self._make(checkpoint)
             self.resumed = Resumed("new" if checkpoint is None else "checkpoint", (), made.name)
             return made
-        self._lease, self._plan, self._facts = adopted.lease, adopted.plan, adopted.facts
+        self._options, self._lease = adopted.options, adopted.lease
+        self._plan, self._facts = adopted.plan, adopted.facts
         self._user, self._workdir = self._plan.user, self._plan.spec.workdir
         reattach.end_processes(self._opener(adopted.container))
         self._unchecked = True
@@ -299,9 +293,28 @@ class DockerRuntime(Runtime):
         """The container runs, and is the one that was started."""
         return self._container is not None and self._container.loss() is None
 
-    def checkpoint(self, label: str = "") -> Checkpoint:
+    def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:
         """See `Runtime.checkpoint`; a bind-mounted workspace is no part of it."""
-        return checkpoints.take(self._the_container(), label=label, conversation=self._options.conversation)
+        conversation = self._options.conversation
+        return checkpoints.take(self._the_container(), label=label, conversation=conversation, owner=owner)
+
+    def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> DockerRuntime:
+        """A runtime like this one, not started, that begins with the checkpoint's files, in a workspace of its own.
+
+        Raises:
+            UsageError: workspace cannot be bound, or only one of the two has one.
+        """
+        if (workspace is None) != (self._options.workspace is None):
+            raise UsageError("A fork has a workspace where the original has one. Remedy: pass workspace=DIR, or none.")
+        made = DockerRuntime(self._options.image)
+        made._options = plan.options(
+            **dict(self._options) | {
+                "checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": False,
+                "workspace": None if workspace is None else os.fspath(workspace),
+            }
+        )  # fmt: skip
+        made._progress = self._progress
+        return made
 
     def _restore(self, checkpoint: str) -> None:
         with self._life:
@@ -417,11 +430,6 @@ class DockerRuntime(Runtime):
         if self._engine is None:
             raise _closed()
         return self._engine
-
-
-def _limits_text(spec: SandboxSpec) -> str:
-    memory = spec.limits.memory_bytes / 1024**3
-    return f"{memory:g} GiB of memory, {spec.cpus:g} processors, {spec.limits.pids} processes"
 
 
 def _closed() -> SandboxGone:

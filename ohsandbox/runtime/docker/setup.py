@@ -66,8 +66,9 @@ def own_workdir(open_root: Opener, workdir: str, user: str) -> None:
 
 
 def open_private_dir(open_root: Opener) -> None:
-    """Let every user into our tmpfs of a sandbox made from a checkpoint: runc gives a tmpfs the mode of the directory
-    that it finds there, and a commit leaves one with 0755 (engine 20.10, runc 1.1).
+    """Let every user into our tmpfs of a sandbox made from a checkpoint.
+
+    runc gives a tmpfs the mode of the directory that it finds there, and a commit leaves one with 0755 (engine 20.10).
 
     Raises:
         SandboxUnavailable: the image has no chmod.

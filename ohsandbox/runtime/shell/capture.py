@@ -10,6 +10,8 @@ from ohsandbox.runtime.shell.terminal import clean, whole_prefix
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ohsandbox.secrets import Masker
+
 CAPTURE_BYTES = 2 * 1024 * 1024
 """Kept of one command's output, half from its beginning and half from its end: a 500 KiB line returns whole, and
 what a model is shown is cut far below this by the tool."""
@@ -76,19 +78,33 @@ class Capture:
         """The last size bytes, without taking them."""
         return (b"".join(self._head)[-size:] + b"".join(self._tail))[-size:]
 
-    def take(self, *, final: bool) -> Captured:
-        """What came since the last take; unless final, an unfinished character or escape waits for the next one."""
+    def take(self, *, final: bool, masker: Masker | None = None) -> Captured:
+        """What came since the last take, masked; unless final, an unfinished character, escape or secret waits for the
+        next one.
+        """
         size, dropped = self.size, self._dropped
         head, tail = b"".join(self._head), b"".join(self._tail)
         self._reset()
+        if not dropped:
+            head, tail = head + tail, b""
         whole = tail or head
-        rest = b"" if final else whole[whole_prefix(whole) :]
+        rest = b"" if final else whole[_judged(whole, masker) :]
         if rest:
             if tail:
                 tail = tail[: -len(rest)]
             else:
                 head = head[: -len(rest)]
             self.feed(rest)
+        if dropped and masker:
+            kept = masker.before_gap(masker.mask(clean(head))) + masker.after_gap(masker.mask(clean(tail)))
+            return Captured(kept, size - len(rest), dropped)
         if dropped:
             return Captured(clean(head) + clean(tail), size - len(rest), dropped)
-        return Captured(clean(head + tail), size - len(rest), 0)
+        text = clean(head)
+        return Captured(masker.mask(text) if masker else text, size - len(rest), 0)
+
+
+def _judged(data: bytes, masker: Masker | None) -> int:
+    """How much of data can be shown now."""
+    count = whole_prefix(data)
+    return masker.whole_prefix(data[:count]) if masker else count

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ohsandbox.runtime.channel import Channel
+    from ohsandbox.secrets import Masker
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
 KEEPER = _SCRIPTS.joinpath("keeper.sh").read_text("utf-8")
@@ -208,10 +209,10 @@ class ShellSession:
         """Write to the terminal."""
         self._terminal.write(data)
 
-    def take_background(self) -> str:
-        """What background jobs printed since the last time."""
+    def take_background(self, masker: Masker) -> str:
+        """What background jobs printed since the last time, masked."""
         with self.changed:
-            return self._background.take(final=True).text
+            return self._background.take(final=True, masker=masker).text
 
     def reap(self) -> None:
         """Notice that the shell is gone although a job it left behind still holds the terminal.

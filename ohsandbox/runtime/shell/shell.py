@@ -117,7 +117,7 @@ class Shell:
 
     def _begin(self, command: str) -> Running:
         session = self._ready()
-        self._background = session.take_background()
+        self._background = session.take_background(self._host.secrets.masker)
         foreground = Foreground(self._snippet, session, mark=self._mark, private=self._host.private_processes)
         if self._untidy:
             foreground.tidy_terminal()
@@ -195,7 +195,7 @@ class Shell:
         if exit_code == KILLED and self._host.ran_out_of_memory():
             self._notices.append("The sandbox ran out of memory and the kernel killed the largest process")
         with session.changed:
-            captured = call.capture.take(final=not runs_on)
+            captured = call.capture.take(final=not runs_on, masker=self._host.secrets.masker)
         self._untidy |= outcome is not Outcome.FINISHED or (exit_code or 0) > LAST_PLAIN_CODE
         if not runs_on:
             self._cwd, session.call, self._running = session.cwd, None, None
@@ -227,7 +227,7 @@ class Shell:
 
     def _nothing_runs(self, command: str, *, is_input: bool) -> CommandObservation:
         self._notices.append("Nothing is running, so nothing was typed" if is_input else "Nothing is running")
-        background = self._session.take_background() if self._session else ""
+        background = self._session.take_background(self._host.secrets.masker) if self._session else ""
         return CommandObservation(
             command=command, output="", exit_code=None, cwd=self._cwd, session=self.name,
             notice=self._take_notice(), background_output=background,
@@ -276,7 +276,7 @@ class Shell:
         return session
 
     def _left_behind(self) -> str:
-        """What the keeper of an earlier process's shell left (keeper.sh), with our own mark in the place of its mark."""
+        """What the keeper of an earlier process's shell left (keeper.sh), with our mark in place of its own."""
         with contextlib.suppress(OhsandboxError, OSError):
             path = f"{self._host.state_dir}/{self._name_part()}.env"
             outcome = self._snippet(read_body(path, ENV_SNAPSHOT_BYTES), ENV_SNAPSHOT_BYTES)

@@ -27,6 +27,7 @@ from ohsandbox.tools.execute_ipython_cell.definition import (
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.secrets import Masker
 
 GROUP_AFTER_S = 0.5
 """An interrupt goes to the kernel alone, so that servers of earlier cells stay; `os.system` ignores it while its
@@ -67,11 +68,12 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
 
     def __init__(self, runtime: Runtime, *, python: str = "python3") -> None:
         self._python = python
-        self._output = _Output()
+        self._output = _Output(runtime.secrets.masker)
         self._lock = threading.RLock()
         self._asked_to_stop: float | None = None
         # PEP 668 keeps pip from a distribution's own Python; in a container of ours there is nothing to protect
         env = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"} if runtime.private_processes else {}
+        env |= runtime.secrets.environment()
         self._driver = Driver.python(
             runtime,
             kernel.source(),
@@ -204,7 +206,8 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
 class _Output:
     """What the kernel's process tree prints, cut at the marks."""
 
-    def __init__(self) -> None:
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
         self._lock = threading.Lock()
         self._splitter = MarkSplitter()
         self._capture = Capture(limit_bytes=CAPTURE_BYTES)
@@ -233,7 +236,7 @@ class _Output:
     def take(self) -> Captured:
         """What came since the last take."""
         with self._lock:
-            return self._capture.take(final=True)
+            return self._capture.take(final=True, masker=self._masker)
 
 
 def _text(between: Captured, cell: Captured) -> str:

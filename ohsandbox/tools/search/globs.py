@@ -122,38 +122,52 @@ def _common_prefix(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _path_regex(path: tuple[str, ...], *, hidden: bool) -> str:
-    """One alternative. Of what stands between two `**` the first place that fits will do, so none is tried twice."""
     step = "[^/]+/" if hidden else r"(?!\.)[^/]+/"
+    return path_regex([None if part == "**" else _name_regex(part, hidden=hidden) for part in path], step=step)
+
+
+def path_regex(parts: list[str | None], *, step: str) -> str:
+    """The regex of a path by those of its components; None is `**`, any number of step.
+
+    What stands between two `**` is fixed at the first place that fits, and that will always do. Else a hostile tree
+    could keep the match busy for years.
+    """
     runs: list[list[str]] = [[]]
-    for part in path:
-        if part == "**":
+    for part in parts:
+        if part is None:
             runs.append([])
         else:
-            runs[-1].append(_name_regex(part, hidden=hidden))
+            runs[-1].append(part)
     if len(runs) == 1:
         return "/".join(runs[0])
     head = "".join(f"{part}/" for part in runs[0])
-    middle = "".join(f"(?>(?:{step})*?{'/'.join(run)}/)" for run in runs[1:-1])
+    middle = "".join(f"(?>(?:{step})*?{'/'.join(run)}/)" for run in runs[1:-1] if run)
     last = "/".join(runs[-1]) or step[:-1]
     return f"{head}{middle}(?:{step})*{last}"
 
 
 def _name_regex(part: str, *, hidden: bool) -> str:
-    """One component; as for directories, what stands between two stars is looked for once."""
-    pieces: list[str] = [""]
+    tokens: list[str | None] = []
     i = 0
     while i < len(part):
         token, i = _token(part, i)
+        tokens.append(token)
+    guard = r"(?!\.)" if not hidden and part[0] in "*?[" else ""
+    return guard + name_regex(tokens)
+
+
+def name_regex(tokens: list[str | None]) -> str:
+    """The regex of a name by those of its characters; None is `*`. As for paths, the first place that fits will do."""
+    pieces: list[str] = [""]
+    for token in tokens:
         if token is None:
             pieces.append("")
         else:
             pieces[-1] += token
-    guard = r"(?!\.)" if not hidden and part[0] in "*?[" else ""
     if len(pieces) == 1:
-        return guard + pieces[0]
+        return pieces[0]
     middle = "".join(f"(?>[^/]*?{piece})" for piece in pieces[1:-1] if piece)
-    nonempty = "(?=[^/])"  # `*` alone is no empty name
-    return f"{guard}{nonempty}{pieces[0]}{middle}[^/]*{pieces[-1]}"
+    return f"(?=[^/]){pieces[0]}{middle}[^/]*{pieces[-1]}"  # `*` alone is no empty name
 
 
 def _token(part: str, i: int) -> tuple[str | None, int]:

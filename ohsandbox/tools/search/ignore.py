@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
-from ohsandbox.tools.search.globs import class_regex
+from ohsandbox.tools.search.globs import MAX_ALTERNATIVES, class_regex, name_regex, path_regex
 
 NAME = ".gitignore"
 
@@ -76,55 +78,73 @@ def bytes_as_characters(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
+@lru_cache(maxsize=4096)
 def _rule_regex(glob: str) -> str | None:
-    out: list[str] = []
+    tokens = _tokens(glob)
+    options = None if tokens is None else _without_braces(tokens)
+    return None if options is None else "|".join(_option_regex(option) for option in options)
+
+
+def _tokens(glob: str) -> list[str] | None:
+    """Regexes of single characters, and as they are `*`, `/`, `{`, `}`, and the commas in braces."""
+    tokens: list[str] = []
     depth = i = 0
     while i < len(glob):
-        char = glob[i]
-        if char == "*":
-            i = _star(glob, i, out, depth)
-        elif char == "[":
-            found = class_regex(glob, i)
-            if found is None or _has_reversed_range(glob[i + 1 : found[1] - 1]):
+        char, piece, i = glob[i], "", i + 1
+        if char == "[":
+            found = class_regex(glob, i - 1)
+            if found is None or _has_reversed_range(glob[i : found[1] - 1]):
                 return None
-            out.append(found[0])
-            i = found[1]
+            piece, i = found
         elif char == "\\":
-            if i + 1 == len(glob):
+            if i == len(glob):
                 return None
-            out.append(re.escape(glob[i + 1]))
-            i += 2
+            piece, i = _literal(glob[i]), i + 1
         else:
             depth += {"{": 1, "}": -1}.get(char, 0)
-            if depth < 0:
-                return None
-            out.append(_plain(char, depth))
-            i += 1
-    return None if depth else "".join(out)
+            piece = char if char in "*/{}" or (char == "," and depth) else _literal(char)
+            piece = "[^/]" if char == "?" else piece
+        if depth < 0:
+            return None
+        tokens.append(piece)
+    return None if depth else tokens
 
 
-def _plain(char: str, depth: int) -> str:
-    if char == "," and depth:
-        return "|"
-    return {"?": "[^/]", "{": "(?:", "}": ")"}.get(char) or re.escape(char)
+def _literal(char: str) -> str:
+    """Never one of the bare operators, which are one character long."""
+    return f"(?:{re.escape(char)})" if char in "*/{}," else re.escape(char)
 
 
-def _star(glob: str, start: int, out: list[str], depth: int) -> int:
-    """The stars at start: `**` that fills a component matches any number of them; every other run is one star."""
-    end = start
-    while glob[end : end + 1] == "*":
-        end += 1
-    before, after = glob[:start][-1:], glob[end : end + 1]
-    opens = before in ("", "/") or (depth > 0 and before in ("{", ","))
-    closes = after in ("", "/") or (depth > 0 and after in ("}", ","))
-    if end - start != 2 or not (opens and closes):  # noqa: PLR2004 - the two stars
-        out.append("[^/]*")
-        return end
-    if after == "/":
-        out.append("(?:.*/)?")
-        return end + 1
-    out.append(".*")
-    return end
+def _without_braces(tokens: list[str]) -> list[list[str]] | None:
+    """Every choice that the braces leave; None when there are more than MAX_ALTERNATIVES."""
+    done: list[list[str]] = []
+    rest = [tokens]
+    while rest:
+        current = rest.pop()
+        if len(done) + len(rest) > MAX_ALTERNATIVES:
+            return None
+        if "}" not in current:
+            done.append(current)
+            continue
+        end = current.index("}")
+        start = max(i for i in range(end) if current[i] == "{")
+        commas = [start, *(i for i in range(start, end) if current[i] == ","), end]
+        rest += [[*current[:start], *current[a + 1 : b], *current[end + 1 :]] for a, b in pairwise(commas)]
+    return done
+
+
+def _option_regex(tokens: list[str]) -> str:
+    parts: list[list[str]] = [[]]
+    for piece in tokens:
+        if piece == "/":
+            parts.append([])
+        else:
+            parts[-1].append(piece)
+    names = [
+        None if part == ["*", "*"] else name_regex([None if piece == "*" else piece for piece in part])
+        for part in parts
+    ]
+    return path_regex(names, step="[^/]+/")
 
 
 def _has_reversed_range(body: str) -> bool:
@@ -137,10 +157,11 @@ class _Index:
     def __init__(self, rules: list[tuple[int, Rule]]) -> None:
         self._names: dict[str, int] = {}
         self._suffixes: dict[str, int] = {}
+        self._literal_paths: dict[str, int] = {}
         by_regex: dict[bool, list[tuple[int, str]]] = defaultdict(list)
         for number, rule in rules:
-            if not rule.anchored and not _WILD.search(rule.glob):
-                self._names[rule.glob] = number
+            if not _WILD.search(rule.glob):
+                (self._literal_paths if rule.anchored else self._names)[rule.glob] = number
             elif not rule.anchored and (suffix := _SUFFIX.fullmatch(rule.glob)):
                 self._suffixes[suffix[1]] = number
             else:
@@ -152,12 +173,15 @@ class _Index:
         """The number of the last rule that matches path, which is relative to the root; -1 for none."""
         name = path[path.rfind("/") + 1 :]
         best = self._names.get(name, -1)
-        if self._suffixes and (dot := name.rfind(".")) >= 0:
-            best = max(best, self._suffixes.get(name[dot:], -1))
-        if self._wild is not None:
-            best = max(best, self._wild.last(name))
-        if self._paths is not None:
-            best = max(best, self._paths.last(place.prefix + path[place.start :]))
+        if self._suffixes and (found := self._suffixes.get(name[name.rfind(".") :], -1)) > best:
+            best = found
+        if self._wild is not None and (found := self._wild.last(name)) > best:
+            best = found
+        if self._literal_paths or self._paths is not None:
+            below = place.prefix + path[place.start :]
+            best = max(best, self._literal_paths.get(below, -1))
+            if self._paths is not None:
+                best = max(best, self._paths.last(below))
         return best
 
 
@@ -165,14 +189,14 @@ class _Regexes:
     """Numbered regexes; one that joins them all tells first whether any matches."""
 
     def __init__(self, numbered: list[tuple[int, str]]) -> None:
-        self._each = [(number, re.compile(regex, re.DOTALL)) for number, regex in reversed(numbered)]
+        self._each = [*reversed(numbered)]
         joined = "|".join(f"(?:{regex})" for _, regex in numbered)
         self._any = re.compile(joined, re.DOTALL)
 
     def last(self, text: str) -> int:
         if self._any.fullmatch(text) is None:
             return -1
-        return next((number for number, regex in self._each if regex.fullmatch(text)), -1)
+        return next((number for number, regex in self._each if re.fullmatch(regex, text, re.DOTALL)), -1)
 
 
 class _IgnoreFile:
@@ -214,7 +238,7 @@ class IgnoreTree:
         """Whether the file is ignored, or lies in a directory that is."""
         if not path.isascii():
             path = bytes_as_characters(path)
-        parent = path[: max(path.rfind("/"), 0)]
+        parent = _parent(path)
         if self._excludes(parent):
             return True
         for place in self._chains.get(parent) or self._chain(parent):
@@ -224,12 +248,14 @@ class IgnoreTree:
         return False
 
     def _excludes(self, directory: str) -> bool:
-        known = self._excluded.get(directory)
-        if known is None:
-            parent = directory[: max(directory.rfind("/"), 0)]
-            known = self._excludes(parent) or self._decides_against(directory, parent)
-            self._excluded[directory] = known
-        return known
+        unknown = []
+        while directory not in self._excluded:
+            unknown.append(directory)
+            directory = _parent(directory)
+        for name in reversed(unknown):  # no recursion: a path may have 2,000 components
+            parent = _parent(name)
+            self._excluded[name] = self._excluded[parent] or self._decides_against(name, parent)
+        return self._excluded[unknown[0] if unknown else directory]
 
     def _decides_against(self, directory: str, parent: str) -> bool:
         for place in self._chain(parent):
@@ -244,8 +270,14 @@ class IgnoreTree:
             absolute = f"{self._root}/{directory}".rstrip("/")
             ends = [len(absolute), *(i for i in range(len(absolute) - 1, -1, -1) if absolute[i] == "/")]
             self._chains[directory] = [
-                _Place(file, self._root[end + 1 :] + "/" if end < len(self._root) else "", max(end - len(self._root), 0))
+                _Place(
+                    file, self._root[end + 1 :] + "/" if end < len(self._root) else "", max(end - len(self._root), 0)
+                )
                 for end in ends
                 if (file := self._by_directory.get(absolute[:end])) is not None
             ]
         return self._chains[directory]
+
+
+def _parent(path: str) -> str:
+    return path[: max(path.rfind("/"), 0)]

@@ -38,6 +38,7 @@ STOPPED = 143
 UNREADABLE = 2
 """What grep and rg end with when they could not read something."""
 NOT_EXECUTABLE, MISSING = 126, 127
+_PROGRAMS = "find, grep, xargs, stat, tr, cut, head"
 
 RG_FILES = (
     "--no-config", "--no-messages", "--no-require-git", "--no-ignore-dot", "--no-ignore-exclude", "--no-ignore-global",
@@ -141,12 +142,10 @@ def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) 
     texts = tuple(record.partition("\0")[0] for record in records)
     out = result.stdout.decode("utf-8", "surrogateescape")
     reply = Reply(result.exit_code, out, token, texts, result.truncated)
-    absent = [name for name, code in reply.statuses.items() if code in (NOT_EXECUTABLE, MISSING)]
-    if result.exit_code == MISSING:
-        absent.append("xargs` or `stat")
-    if absent:
+    codes = {result.exit_code, *reply.statuses.values()}
+    if NOT_EXECUTABLE in codes or MISSING in codes:
         use_engine(runtime, None)
-        raise ToolError(f"The sandbox has no `{absent[0]}`. Search with execute_bash, or install it.")
+        raise ToolError(f"The sandbox lacks a program that a search needs: one of {_PROGRAMS}. Install it.")
     if complaint.strip() and not reply.stopped:
         said = complaint.strip().splitlines()[-1].encode("utf-8", "replace").decode()
         raise ToolError(f"The search did not run: {said[:300]!r}. Change the pattern.")

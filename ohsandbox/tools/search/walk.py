@@ -159,24 +159,26 @@ def _split(record: str, start: str) -> Found:
 
 
 def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
-    """The arguments of `find .`: what to enter, what to report and what to print.
+    """The arguments of `find .`: what to print, what not to enter, and which ignore files to report.
 
-    No `-exec ... +` stands in parentheses: there busybox 1.37 never runs what it has collected.
+    No `-exec ... +` stands in parentheses: there busybox 1.37 never runs what it has collected. Each test costs 0.2 us a
+    file, so those that decide most stand first.
     """
-    never = [] if query.hidden_walked else [("-name", ".?*")]
-    never += [("-path", f"./{name}") for name in query.pseudo]
-    words = ["-maxdepth", str(query.glob.depth)] if query.glob.depth else []
-    words += ["(", "-name", ".git"]
-    not_entered = [word for test in (*never, *skipped) for word in ("-o", *test)][1:]
-    words += ["-o", "-type", "d", "!", "-name", ".", "(", *not_entered, ")"] if not_entered else []
-    words += [")", "-prune", "-o"]
-    words += [] if query.ignored else ["-type", "f", "-name", NAME, *_REPORT, "!", "-name", NAME, "-o"]
-    wanted = ["-type", "f", *([] if query.hidden_walked else ["!", "-name", ".*"])]
+    hidden = query.hidden_walked
     names = [word for name in query.glob.names for word in ("-o", "-name", name)][1:]
-    wanted += ["(", *names, ")"] if names else []
-    if query.patterns is not None:
-        words += [*wanted, "-path", "*\n*", "-exec", "sh", "-c", _MATCH_ODD, "sh", "{}", "+", "-o"]
-    return [*words, *wanted, "-print0"]
+    wanted = ["-type", "f", *(["(", *names, ")"] if names else []), "!", "-name", ".git" if hidden else ".*"]
+    odd = [*wanted, "-path", "*\n*", "-exec", "sh", "-c", _MATCH_ODD, "sh", "{}", "+", "-o"]
+    not_entered = [("-name", ".git" if hidden else ".?*"), *(("-path", f"./{name}") for name in query.pseudo), *skipped]
+    either = [word for test in not_entered for word in ("-o", *test)][1:]
+    report = [] if query.ignored else ["-type", "f", "-name", NAME, *_REPORT, "!", "-name", NAME, "-o"]
+    return [
+        *(["-maxdepth", str(query.glob.depth)] if query.glob.depth else []),
+        *(report if hidden else []),
+        *([] if query.patterns is None else odd),
+        *[*wanted, "-print0", "-o"],
+        *([] if hidden else report),
+        *["-type", "d", "!", "-name", ".", "(", *either, ")", "-prune"],
+    ]
 
 
 def _read(runtime: Runtime, paths: list[str]) -> dict[str, bytes]:

@@ -1,0 +1,128 @@
+"""Going on with a conversation: which one, where it worked, and what stays of its sandbox when we leave."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.cli.sandbox import SandboxOptions
+from ohsandbox.conversation.resume import find_conversation
+from ohsandbox.conversation.store import FileConversationStore, default_root
+from ohsandbox.errors import UsageError
+from ohsandbox.events import ConversationStatus
+from ohsandbox.persistence import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.cli.session import Session
+    from ohsandbox.cli.view import View
+    from ohsandbox.runtime.base import Runtime
+
+SANDBOX_NAME = "sandbox.json"
+"""Beside the log: the options that the sandbox was made with."""
+
+_PATHS = ("workspace", "ca_bundle", "host_workdir")
+_UNFINISHED = {
+    ConversationStatus.RUNNING,
+    ConversationStatus.ERROR,
+    ConversationStatus.CANCELED,
+    ConversationStatus.WAITING_FOR_CONFIRMATION,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoingOn:
+    """A conversation that is resumed."""
+
+    id: str
+    title: str | None
+    model: str | None
+    """The last that it asked."""
+    where: SandboxOptions
+    """Where it works: as asked now, else as before."""
+
+
+def going_on(wanted: str | None, asked: SandboxOptions) -> GoingOn:
+    """The conversation by its id or the beginning of it; None is the one with the newest event.
+
+    Raises:
+        UsageError: there is none, several begin so, or what is asked would put it where its files are not.
+    """
+    root = default_root()
+    conversation_id = find_conversation(root, wanted)
+    known = FileConversationStore(root).load(conversation_id)
+    where = _merged(asked, recall(root / conversation_id), conversation_id)
+    return GoingOn(
+        id=conversation_id, title=known.title if known else None, model=known.model if known else None, where=where
+    )
+
+
+def remember(directory: Path, full: SandboxOptions) -> None:
+    """Keep the options for who resumes. A disk that is full is told by the log; this then stays as it was."""
+    fields: dict[str, Any] = asdict(full) | {"runtime": full.runtime or "docker"}
+    if full.runtime == "cli":
+        fields |= {"image": None, "network": None}  # of the settings, and only for containers
+    for name in _PATHS:
+        fields[name] = str(Path(fields[name]).resolve()) if fields[name] else None
+    with contextlib.suppress(OSError):
+        write_atomically(directory / SANDBOX_NAME, json.dumps(fields, indent=2).encode() + b"\n")
+
+
+def recall(directory: Path) -> SandboxOptions | None:
+    """The options that were kept; None where there are none that can be read."""
+    try:
+        fields = json.loads((directory / SANDBOX_NAME).read_bytes())
+        for name in _PATHS:
+            fields[name] = Path(fields[name]) if fields[name] else None
+        return SandboxOptions(**fields)
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+
+
+def departure(session: Session, runtime: Runtime, view: View, *, stays: bool) -> Callable[..., bool]:
+    """For an ExitStack, before the runtime is closed: a conversation that was cut off leaves its sandbox behind.
+
+    stays: it does in any case, kept or joined.
+    """
+
+    def leave(_kind: object, error: BaseException | None, _traceback: object) -> bool:
+        unfinished = error is not None or session.conversation.status() in _UNFINISHED
+        if stays or not unfinished or not session.has_worked:
+            return False
+        runtime.leave(at_once=session.hurried)
+        if getattr(runtime, "name", "") and not session.hurried:
+            with contextlib.suppress(OSError):  # nobody reads any more
+                view.say("Its container stays for three days to be resumed; `ohsandbox gc --kept` removes it before.")
+        return False
+
+    return leave
+
+
+def _merged(asked: SandboxOptions, before: SandboxOptions | None, conversation_id: str) -> SandboxOptions:
+    if before is None:
+        return asked
+    _check_place(asked, before, conversation_id)
+    given = {name: value for name, value in asdict(asked).items() if value}
+    if asked.attach:
+        before = replace(before, image=None)
+    return replace(before, **given)
+
+
+def _check_place(asked: SandboxOptions, before: SandboxOptions, conversation_id: str) -> None:
+    if asked.runtime not in {None, before.runtime}:
+        raise UsageError(
+            f"Conversation {conversation_id!r} works with --runtime {before.runtime}; its files are there. "
+            "Leave --runtime out, or start a new conversation."
+        )
+    if before.runtime != "cli" or asked.workspace is None:
+        return
+    was = before.workspace or before.host_workdir
+    if was is not None and asked.workspace.resolve() != was:
+        raise UsageError(
+            f"Conversation {conversation_id!r} works in {str(was)!r}; its files are there. "
+            "Leave --workspace out, or start a new conversation."
+        )

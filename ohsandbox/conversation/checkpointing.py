@@ -1,0 +1,84 @@
+"""`Checkpointing`: the files are kept before the first call of a turn that may write, and after the last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from ohsandbox import events
+from ohsandbox.conversation.files_then import READ_ONLY
+from ohsandbox.conversation.snapshots import Snapshots
+from ohsandbox.errors import LogWriteError, OhsandboxError, UsageError
+
+if TYPE_CHECKING:
+    from ohsandbox.conversation.trail import Trail
+    from ohsandbox.events import EventBody
+    from ohsandbox.runtime.base import Runtime
+
+SNAPSHOTS_NAME = "workspace"
+"""In a conversation's directory: snapshots of the directory of this machine that it works in."""
+
+
+class Checkpointing:
+    """Keeps the files of a conversation's sandbox during one run; a failure is a notice, and the work goes on."""
+
+    def __init__(self, trail: Trail, runtime: Runtime | None, *, enabled: bool) -> None:
+        """Nothing is kept yet. A runtime that keeps no checkpoints is left alone."""
+        self._trail = trail
+        self._runtime = runtime
+        self._enabled = enabled and runtime is not None and runtime.keeps_checkpoints
+        self._snapshots = Snapshots(trail.directory / SNAPSHOTS_NAME)
+        self._looked = runtime is None or runtime.host_workspace is None
+        """Since the last run a person may have changed a bound workspace, and nothing else."""
+        self._given_up = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.after_run()
+
+    def before(self, body: EventBody) -> None:
+        """Hear of an event before it is stored: a call that may write does so after this."""
+        if body.type == "tool_call" and body.data["name"] not in READ_ONLY and "held" not in body.data:
+            self.before_write()
+
+    def before_write(self) -> None:
+        """Keep the files, unless they were kept since something was last written."""
+        if self._enabled and not (self._looked and self._trail.files.is_known):
+            self._try("before the first change of a turn")
+
+    def after_run(self) -> None:
+        """Keep what the run came to: the sandbox may be gone before it is asked for."""
+        if self._enabled and self._trail.files.written and self._trail.is_open:
+            self._try("after a turn")
+
+    def take(self, label: str) -> None:
+        """Keep the files now.
+
+        Raises:
+            OhsandboxError: they cannot be kept.
+        """
+        if self._runtime is None:
+            raise UsageError(
+                "The conversation has no sandbox yet, so there are no files to keep. Send a message first."
+            )
+        workspace = self._runtime.host_workspace
+        kept = None if workspace is None else {"path": str(workspace), "snapshot": self._snapshots.take(workspace)}
+        made = self._runtime.checkpoint(label, owner=self._trail.directory)
+        image = self._runtime.describe().get("image")
+        self._trail.emit(
+            events.checkpoint(id=made.id, label=label, workspace=kept, size_bytes=made.size_bytes, image=image)
+        )
+        self._looked = True
+
+    def _try(self, label: str) -> None:
+        if self._given_up:
+            return
+        try:
+            self.take(label)
+        except LogWriteError:
+            raise
+        except OhsandboxError as error:
+            self._given_up = True  # until the next turn: what fails may take long to
+            message = f"The files could not be kept, so this cannot be undone: {error}"
+            self._trail.emit(events.notice(code="CheckpointFailed", message=message))

@@ -1,0 +1,182 @@
+"""Going on with a conversation after the process that ran it has ended, however it ended."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ohsandbox import events
+from ohsandbox.conversation.store import default_root
+from ohsandbox.errors import UsageError
+from ohsandbox.events import ConversationStatus
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.agent import History
+    from ohsandbox.conversation.trail import Trail
+    from ohsandbox.events import EventBody, SDKEvent
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.resumed import Resumed
+
+RESUMED = "Resumed"
+"""The code of notices about what became of the sandbox meanwhile."""
+INTERRUPTED = "Interrupted"
+"""The code of the notice about a call that a process took with it."""
+
+FINISH = "finish"
+"""The tool that ends a task; nobody answers its result."""
+
+MAX_CHECKPOINTS = 20
+"""Of the newest so many are tried where the sandbox is gone."""
+
+
+class Past:
+    """What a log says of the sandbox that its conversation worked in."""
+
+    def __init__(self) -> None:
+        self.workdirs: dict[str, str] = {}
+        """Where each shell session last stood."""
+        self.checkpoints: list[str] = []
+        """Ids, newest first."""
+        self.has_worked = False
+        """Something was called: there is something to lose."""
+        self.is_finished = False
+        """The last thing that happened is a `finish`, whether or not the status after it came to be stored."""
+
+    def add(self, event: SDKEvent) -> None:
+        """Take in the next event."""
+        if event.type in {"user_message", "tool_call"}:
+            self.is_finished = False
+        if event.type == "tool_result":
+            self.is_finished = event.data["name"] == FINISH and event.data["result"]["status"] == "ok"
+            details = event.data.get("details") or {}
+            session, cwd = details.get("session"), details.get("cwd")
+            if isinstance(session, str) and isinstance(cwd, str) and cwd.startswith("/"):
+                self.workdirs[session] = cwd
+        elif event.type == "tool_call":
+            self.has_worked = True
+        elif event.type == "checkpoint" and isinstance(event.data.get("id"), str):
+            self.checkpoints = [event.data["id"], *self.checkpoints[: MAX_CHECKPOINTS - 1]]
+
+
+def start_again(runtime: Runtime, past: Past) -> None:
+    """Start the runtime, in what the conversation left where it has worked before.
+
+    Raises:
+        SandboxUnavailable: it cannot be started.
+    """
+    if past.has_worked:
+        runtime.resume(past.checkpoints)
+    else:
+        runtime.start()
+
+
+def tell_what_is_lost(runtime: Runtime, past: Past, history: History) -> Iterator[EventBody]:
+    """What the person and the model are to know before the conversation goes on, and put its shells in their places."""
+    if not past.has_worked:
+        return
+    held = {call.tool_call_id for call in history.held.all}
+    for tool_call_id, name in history.unanswered.items():
+        if tool_call_id not in held:
+            message = f"A call of {name} was cut off. Its outcome is unknown; it is not run again by itself."
+            yield events.notice(code=INTERRUPTED, message=message, tool_call_id=tool_call_id)
+    if runtime.resumed is None or runtime.resumed.how != "new":
+        for session, workdir in past.workdirs.items():
+            runtime.reopen_session(session, workdir=workdir)
+    if runtime.resumed is not None:
+        yield from _told(runtime.resumed)
+
+
+def _told(resumed: Resumed) -> Iterator[EventBody]:
+    for note in resumed.notes:
+        yield events.notice(code=RESUMED, message=note)
+    if resumed.how == "same":
+        return
+    if resumed.how == "new":
+        lost = "its files are lost, but for those in a mounted workspace"
+    else:
+        lost = "its files are those of the last checkpoint, and what changed after it is lost"
+    place = f" {resumed.place!r}" if resumed.place else ""
+    yield events.notice(code=RESUMED, message=f"The sandbox of before is gone. In the new one{place} {lost}.")
+    yield events.user_message(
+        f"[From ohsandbox, not the user: the sandbox of before is gone. This is a new one: {lost}; installed packages, "
+        "shells and running programs as well. Look at what is there before you go on.]"
+    )
+
+
+class Resuming(ABC):
+    """The part of a conversation's public face by which it goes on."""
+
+    _trail: Trail
+    _thread: threading.Thread | None
+
+    @classmethod
+    def autoresume(
+        cls, conversation_id: str | None = None, *, persist_dir: Path | str | None = None, **options: Any
+    ) -> Self:
+        """The conversation with this id, or the only one that begins so; None is the one with the newest event.
+
+        Args:
+            conversation_id: see above.
+            persist_dir: as for a new one.
+            options: what else a new one takes: agent, runtime, settings, ...
+
+        Raises:
+            UsageError: there is none, or several begin so.
+        """
+        root = default_root() if persist_dir is None else Path(persist_dir)
+        make: Callable[..., Self] = cls
+        return make(persist_dir=root, conversation_id=find_conversation(root, conversation_id), **options)
+
+    def resume(self) -> bool:
+        """Run on where the log ends before the model has had its word, without a new message; False where it has.
+
+        So after a kill, a failure or `stop` in the middle of a task. What waits for a person still waits.
+
+        Raises:
+            Everything that `start` raises.
+        """
+        self.start()
+        with self._trail.guard:
+            begins = self._thread is None and self._has_work
+            if begins:
+                self._begin_run()
+        self._trail.flush()
+        return begins
+
+    @property
+    def _has_work(self) -> bool:
+        settled = {ConversationStatus.WAITING_FOR_CONFIRMATION, ConversationStatus.FINISHED}
+        return self.status() not in settled and self._trail.history.needs_answer
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Open the log."""
+
+    @abstractmethod
+    def status(self) -> ConversationStatus:
+        """Where it stands."""
+
+    @abstractmethod
+    def _begin_run(self) -> None: ...
+
+
+def find_conversation(root: Path, wanted: str | None) -> str:
+    """The id of a conversation: this one, the only one that begins so, or, for None, the one with the newest event.
+
+    Raises:
+        UsageError: there is none, or several begin so.
+    """
+    from ohsandbox.conversation.stored import find_stored, list_stored  # noqa: PLC0415 - it knows sub-agents' places
+
+    if wanted is not None:
+        if "/" in wanted:
+            raise UsageError(f"{wanted[:200]!r} is no conversation's id. A sub-agent's cannot be resumed by itself.")
+        return find_stored(root, wanted).name
+    found = list_stored(root)
+    if not found:
+        raise UsageError(f"There is no conversation in {str(root)!r} to resume. Start one: ohsandbox run TASK.")
+    return found[0].id

@@ -1,0 +1,163 @@
+"""Writing into a directory that others may write as well: by descriptor, following no symlink, each file whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from ohsandbox.conversation.snapshots.changes import Change
+    from ohsandbox.conversation.snapshots.tree import Entry
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Refused(NamedTuple):
+    """One name that could not be put."""
+
+    path: str
+    why: str
+
+
+def put_back(root: Path, changes: Sequence[Change], content: Callable[[str], bytes]) -> list[Refused]:
+    """Make each change in root: `new` is what shall be there. Returns what could not be done; the rest is done.
+
+    Args:
+        root: the directory.
+        changes: paths below it; `.git` is refused at any depth.
+        content: gives a file's content by its SHA-256.
+
+    Raises:
+        UsageError: root is not there.
+    """
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"Directory {str(root)!r} cannot be written: {error.strerror}. Make it first.") from error
+    try:
+        putting = _Putting(descriptor, content)
+        gone = [change for change in changes if _must_go(change)]
+        for change in sorted(gone, key=lambda change: change.path, reverse=True):  # what lies in a directory before it
+            putting.do(change, putting.remove)
+        for change in changes:
+            if change.new is not None:
+                putting.do(change, putting.write)
+    finally:
+        os.close(descriptor)
+    return putting.refused
+
+
+def _must_go(change: Change) -> bool:
+    """A directory that stays one, and a file that takes another's place, need not go first."""
+    if change.old is None:
+        return False
+    return change.new is None or ("dir" in {change.old.kind, change.new.kind} and change.old.kind != change.new.kind)
+
+
+class _Putting:
+    def __init__(self, root: int, content: Callable[[str], bytes]) -> None:
+        self.refused: list[Refused] = []
+        self._root = root
+        self._content = content
+
+    def do(self, change: Change, act: Callable[[int, str, Change], None]) -> None:
+        """Do it in the directory that holds the path, or note why not."""
+        *parents, name = change.path.split("/")
+        if {"", ".", "..", ".git"} & {*parents, name}:
+            self.refused.append(Refused(change.path, "no such name is written"))
+            return
+        try:
+            with _opened(self._root, parents, make=change.new is not None) as directory:
+                act(directory, name, change)
+        except FileNotFoundError:
+            if change.new is not None:
+                self.refused.append(Refused(change.path, "its directory is not there"))
+        except UsageError as error:
+            self.refused.append(Refused(change.path, str(error)))
+        except OSError as error:
+            why = "a symlink or a file stands in its way" if error.errno in _IN_THE_WAY else str(error.strerror)
+            self.refused.append(Refused(change.path, why))
+
+    def remove(self, directory: int, name: str, change: Change) -> None:
+        """Take a name away; a directory that still holds something (`.git`, a file too large to keep) stays."""
+        assert change.old is not None  # noqa: S101 - see _must_go
+        if change.old.kind != "dir":
+            os.unlink(name, dir_fd=directory)
+            return
+        try:
+            os.rmdir(name, dir_fd=directory)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or change.new is not None:
+                raise
+
+    def write(self, directory: int, name: str, change: Change) -> None:
+        """Put what shall be there."""
+        wanted = change.new
+        assert wanted is not None  # noqa: S101 - only called for those
+        if wanted.kind == "dir":
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=directory)
+            descriptor = os.open(name, _DIRECTORY, dir_fd=directory)
+            try:
+                _dress(descriptor, wanted)
+            finally:
+                os.close(descriptor)
+            return
+        temporary = f".ohsandbox-{secrets.token_hex(8)}"
+        try:
+            self._make(directory, temporary, wanted)
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
+
+    def _make(self, directory: int, name: str, wanted: Entry) -> None:
+        if wanted.kind == "link":
+            os.symlink(wanted.what, name, dir_fd=directory)
+            if os.geteuid() == 0:
+                os.chown(name, wanted.uid, wanted.gid, dir_fd=directory, follow_symlinks=False)
+            return
+        data = self._content(wanted.what)
+        with os.fdopen(os.open(name, _NEW_FILE, 0o600, dir_fd=directory), "wb") as file:
+            file.write(data)
+            file.flush()
+            _dress(file.fileno(), wanted)
+
+
+_IN_THE_WAY = {errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY}
+
+
+def _dress(descriptor: int, wanted: Entry) -> None:
+    if os.geteuid() == 0:
+        os.fchown(descriptor, wanted.uid, wanted.gid)
+    os.fchmod(descriptor, stat.S_IMODE(wanted.mode) & 0o777)
+    if wanted.kind == "file" and wanted.mtime_ns:
+        os.utime(descriptor, ns=(wanted.mtime_ns, wanted.mtime_ns))
+
+
+@contextlib.contextmanager
+def _opened(root: int, parents: Sequence[str], *, make: bool) -> Iterator[int]:
+    """The directory below root, by one step after the other, none of them over a symlink."""
+    here = os.dup(root)
+    try:
+        for name in parents:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o777, dir_fd=here)
+            below = os.open(name, _DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = below
+        yield here
+    finally:
+        os.close(here)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.agent import Agent
+from ohsandbox.conversation import Conversation, Limits
+from ohsandbox.conversation.deadline import Deadline
+from ohsandbox.conversation.limits import Spending
+from ohsandbox.conversation.opening import limits_of
+from ohsandbox.errors import LimitReachedError
+from ohsandbox.events import ConversationStatus as Status
+from ohsandbox.settings import Settings
+from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BASH = "execute_bash"
+SHORT_S = 0.2
+
+
+def talk(tmp_path: Path, model: FakeModel, runtime: RecordingRuntime | None = None, **limits: Any) -> Conversation:
+    return Conversation(Agent(model), runtime or RecordingRuntime(), tmp_path, limits=Limits(**limits))
+
+
+def error_of(conversation: Conversation) -> dict[str, Any]:
+    return data_of(conversation.events(), "error")[-1]
+
+
+def test_time_ends_a_request_that_runs(tmp_path: Path) -> None:
+    model = FakeModel()
+    model.turns.append(model.hang)
+    conversation = talk(tmp_path, model, max_time_s=SHORT_S)
+    assert conversation.run("go", 20) is Status.ERROR
+    assert error_of(conversation)["code"] == "MaxTime"
+    assert "Raise max_time_s" in error_of(conversation)["message"]
+    conversation.close()
+
+
+def test_time_ends_a_tool_that_runs_and_its_result_is_kept(tmp_path: Path) -> None:
+    def wait(_: str) -> str:
+        assert runtime.interrupted.wait(20)
+        return "so far"
+
+    runtime = RecordingRuntime(wait)
+    model = FakeModel(answer("", call(BASH, {"command": "a"}), call(BASH, {"command": "b"})))
+    conversation = talk(tmp_path, model, runtime, max_time_s=SHORT_S)
+    assert conversation.run("go", 20) is Status.ERROR
+    [result] = results_of(conversation)
+    assert (runtime.commands, result["status"]) == (["a"], "ok")
+    assert error_of(conversation)["code"] == "MaxTime"
+    conversation.close()
+
+
+def test_next_message_has_the_whole_time_again(tmp_path: Path) -> None:
+    model = FakeModel()
+    model.turns.append(model.hang)
+    conversation = talk(tmp_path, model, max_time_s=SHORT_S)
+    conversation.run("go", 20)
+    assert conversation.run("again", 20) is Status.IDLE
+    conversation.close()
+
+
+def test_stop_by_the_person_is_no_limit(tmp_path: Path) -> None:
+    model = FakeModel()
+    model.turns.append(model.hang)
+    conversation = talk(tmp_path, model, max_time_s=60)
+    conversation.send_message("go")
+    assert model.asked.wait(20)
+    assert conversation.stop() is Status.CANCELED
+    assert data_of(conversation.events(), "error") == []
+    conversation.close()
+
+
+def test_circles_end_the_run_and_the_user_sets_it_free(tmp_path: Path) -> None:
+    turns = [answer("", call(BASH, {"command": "a"})) for _ in range(10)]
+    conversation = talk(tmp_path, FakeModel(*turns[:4], answer("ok")))
+    assert conversation.run("go", 20) is Status.ERROR
+    assert error_of(conversation)["code"] == "Stuck"
+    assert len(results_of(conversation)) == 4
+    assert conversation.run("otherwise, please", 20) is Status.IDLE
+    conversation.close()
+
+
+def test_circles_are_seen_across_processes(tmp_path: Path) -> None:
+    turns = [answer("", call(BASH, {"command": "a"})) for _ in range(3)]
+    first = Conversation(Agent(FakeModel(*turns)), RecordingRuntime(), tmp_path, conversation_id="c")
+    first.run("go", 20)
+    first.close()
+    with Conversation(Agent(FakeModel()), RecordingRuntime(), tmp_path, conversation_id="c") as second:
+        detector = second._trail.stuck
+        assert len(detector._turns) == 3
+
+
+def test_detection_is_switched_off(tmp_path: Path) -> None:
+    turns = [answer("", call(BASH, {"command": "a"})) for _ in range(6)]
+    conversation = talk(tmp_path, FakeModel(*turns), stuck_detection=False)
+    assert conversation.run("go", 20) is Status.IDLE
+    assert len(results_of(conversation)) == 6
+    conversation.close()
+
+
+def test_every_limit_is_a_setting_of_the_same_name() -> None:
+    given = {"max_iterations": 3, "max_time_s": 4.0, "max_tokens": 5, "max_cost_usd": 6.0, "stuck_detection": False}
+    assert set(given) == set(Limits.model_fields)
+    assert limits_of(Settings(**given)) == Limits(**given)
+
+
+def test_time_stands_still_while_a_person_is_asked() -> None:
+    spending, limits = Spending(), Limits(max_time_s=SHORT_S)
+    spending.begin_run()
+    spending.end_run()
+    time.sleep(2 * SHORT_S)
+    spending.begin_run()
+    spending.check(limits)
+    time.sleep(2 * SHORT_S)
+    with pytest.raises(LimitReachedError):
+        spending.check(limits)
+
+
+def test_a_deadline_cuts_until_it_is_left_and_not_after() -> None:
+    cuts = threading.Semaphore(0)
+    with Deadline(0.0, cuts.release) as deadline:
+        assert cuts.acquire(timeout=20)
+        assert cuts.acquire(timeout=20)
+    assert deadline.passed
+    while cuts.acquire(blocking=False):
+        pass
+    assert not cuts.acquire(timeout=0.6)
+
+
+def test_no_deadline_starts_no_thread() -> None:
+    before = threading.active_count()
+    with Deadline(None, lambda: None) as deadline:
+        assert threading.active_count() == before
+    assert not deadline.passed

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import random
+import re
+from urllib.parse import quote
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ohsandbox.secrets import Masker
+from ohsandbox.secrets.forms import forms_of
+
+TOKEN = "ghp_Zx81kQ0aVn72LmWq55TtPo39RsYb"
+AWKWARD = 'p@ss "w\'rd"/$x\\y+z&äö'
+PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nshort\n  AQEFAASCBKcwggSjAgEAAoIB\n-----END KEY-----\n"
+
+
+def forms(value: str) -> dict[str, str]:
+    raw = value.encode()
+    return {
+        "raw": value,
+        "url": quote(value, safe=""),
+        "json": json.dumps(value),
+        "json, not ascii": json.dumps(value, ensure_ascii=False),
+        "json in json": json.dumps(json.dumps(value)),
+        "repr": repr(value),
+        "hex": raw.hex(),
+        "HEX": raw.hex().upper(),
+        **{f"base64 at {n}": base64.b64encode(b"xyz"[:n] + raw + b"tail").decode() for n in range(3)},
+        **{f"urlsafe at {n}": base64.urlsafe_b64encode(b"xyz"[:n] + raw).decode() for n in range(3)},
+    }
+
+
+@pytest.mark.parametrize("form", forms(TOKEN))
+@pytest.mark.parametrize("value", [TOKEN, AWKWARD])
+def test_every_form_is_masked_in_text_bytes_and_streams(value: str, form: str) -> None:
+    masker = Masker({"T": value})
+    text = f"before {forms(value)[form]} after"
+    masked = masker.mask(text)
+    assert "<secret:T>" in masked
+    assert masked.startswith("before ")
+    assert masked.endswith(" after")
+    assert not any(one in masked for one in forms_of(value))
+    assert masker.mask(text.encode()) == masked.encode()
+
+
+def in_pieces(masker: Masker, data: bytes, cuts: list[int]) -> bytes:
+    stream = masker.stream()
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return b"".join(stream.feed(data[a:b]) for a, b in itertools.pairwise(edges)) + stream.flush()
+
+
+SECRETS = {
+    "A": "abcdefgh",
+    "B": "abcdefghijkl",  # A is its beginning
+    "C": "ghabcdefab",  # overlaps both, at either end
+    "D": "aaaaaaaa",  # overlaps itself
+    "E": "ababababab",
+}
+PARTS = st.sampled_from([*SECRETS.values(), "a", "b", "ab", "abcdefg", "gh", "ijkl", "aaaa", "x", " ", "\n"])
+
+
+@settings(max_examples=2000, deadline=None)
+@given(parts=st.lists(PARTS, max_size=14), cuts=st.lists(st.integers(0, 200), max_size=12))
+@example(parts=["a"] * 30, cuts=[*range(30)])
+def test_a_stream_gives_what_the_whole_gives_however_it_is_cut(parts: list[str], cuts: list[int]) -> None:
+    masker, data = Masker(SECRETS), "".join(parts).encode()
+    whole = masker.mask(data)
+    assert in_pieces(masker, data, cuts) == whole
+    assert not any(value.encode() in whole for value in SECRETS.values())
+
+
+def test_random_streams_leak_nothing() -> None:
+    rng = random.Random(7)
+    values = {"T": TOKEN, "W": AWKWARD, "P": PEM}
+    masker = Masker(values)
+    forms = [form.encode() for value in values.values() for form in forms_of(value)]
+    for _ in range(500):
+        data = b"".join(rng.choice(forms)[: rng.choice([99999, 5, 20])] + rng.choice([b"", b" "]) for _ in range(12))
+        cuts = [rng.randrange(len(data) + 1) for _ in range(rng.randrange(30))]
+        given_out = in_pieces(masker, data, cuts)
+        assert given_out == masker.mask(data)
+        assert not any(form in given_out for form in forms)
+
+
+def test_ordinary_output_is_not_held_back() -> None:
+    stream = Masker({"T": TOKEN}).stream()
+    assert stream.feed(b"Continue? [y/N] ") == b"Continue? [y/N] "
+    assert stream.feed(b"is ghp_") == b"is "
+    assert stream.feed(b"x") == b"ghp_x"
+
+
+def test_what_is_held_back_of_an_endless_value_is_bounded() -> None:
+    stream = Masker({"D": "a" * 20}).stream()
+    out = b"".join(stream.feed(b"a" * 1000) for _ in range(1000))
+    assert out == b"<secret:D>"
+    assert stream.flush() == b""
+
+
+@pytest.mark.parametrize("value", ["", "1234567", "äöü"])
+def test_a_short_value_is_not_looked_for(value: str) -> None:
+    assert not Masker({"S": value})
+    assert Masker({"S": value}).mask(f"pin {value}") == f"pin {value}"
+
+
+def test_of_several_lines_each_long_one_is_masked_and_no_boundary() -> None:
+    masked = Masker({"KEY": PEM}).mask("x MIIEvQIBADANBgkqhkiG9w0B y\n-----BEGIN KEY-----\nshort")
+    assert masked == "x <secret:KEY> y\n-----BEGIN KEY-----\nshort"
+
+
+def test_values_side_by_side_are_two_and_overlapping_ones_one() -> None:
+    masker = Masker(SECRETS)
+    assert masker.mask("abcdefghabcdefgh".replace("ha", "h a")) == "<secret:A> <secret:A>"
+    assert masker.mask(TOKEN + "abcdefghijklabcdefgh") == f"{TOKEN}<secret:B><secret:A>"
+    assert masker.mask("abcdefghabcdefab") == "<secret:A>"
+
+
+def test_halves_at_a_cut_are_masked() -> None:
+    masker = Masker({"T": TOKEN})
+    half = len(TOKEN) // 2
+    assert masker.mask_cut(f"{TOKEN[:half]}\n[... cut ...]\n{TOKEN[half - 1 :]} end") == (
+        "<secret:T>\n[... cut ...]\n<secret:T> end"
+    )
+    assert masker.mask_cut(f"{TOKEN[:5]} {TOKEN}") == f"{TOKEN[:5]} <secret:T>"
+
+
+@pytest.mark.parametrize("cut", range(len(TOKEN) + 8))
+def test_around_a_gap_nothing_of_a_value_is_left(cut: int) -> None:
+    masker = Masker({"T": TOKEN})
+    text = f"1234{TOKEN}5678"
+    kept = masker.before_gap(masker.mask(text[:cut])) + "|" + masker.after_gap(masker.mask(text[cut:]))
+    assert not re.search("|".join(re.escape(TOKEN[i : i + 3]) for i in range(len(TOKEN) - 2)), kept)
+    assert kept.startswith("1234"[:cut])
+    assert kept.endswith("5678"[max(0, cut - len(TOKEN) - 4) :])
+
+
+def test_json_is_masked_throughout_but_for_images() -> None:
+    value = {TOKEN: [1, None, True, {"a": f"x{TOKEN}"}], "images": [f"data:image/png;base64,{TOKEN}"]}
+    masked = Masker({"T": TOKEN}).mask_json(value)
+    assert masked == {
+        "<secret:T>": [1, None, True, {"a": "x<secret:T>"}],
+        "images": [f"data:image/png;base64,{TOKEN}"],
+    }
+
+
+def test_without_secrets_nothing_is_copied() -> None:
+    value = {"a": ["b"]}
+    assert Masker().mask_json(value) is value
+
+
+def test_no_value_stands_in_a_repr() -> None:
+    assert repr(Masker({"T": TOKEN})) == "Masker(T)"
