@@ -182,7 +182,7 @@ def set_security_risk(event: ActionEvent, arguments: Mapping[str, Any]) -> Actio
     """
     assert event.tool is not None  # noqa: S101 - the risk is that of a tool
     given = None
-    if SECURITY_RISK not in event.tool.action_type.model_fields:
+    if SECURITY_RISK not in event.tool.arguments_type.model_fields:
         _, given = take_security_risk(event.tool.name, arguments)
     if given is not None:
         return event._replace(security_risk=ActionSecurityRisk(given))
@@ -190,11 +190,7 @@ def set_security_risk(event: ActionEvent, arguments: Mapping[str, Any]) -> Actio
 
 
 def action_of(tool: AnyTool, arguments: dict[str, Any]) -> Action:
-    """The action for the arguments that an event holds.
-
-    Raises:
-        ToolArgumentsError: they are not the tool's.
-    """
+    """The action for the arguments that an event holds; ToolArgumentsError where they are not the tool's."""
     action: Action = tool.action_from_arguments(_without_idle_nulls(tool, arguments))
     return action
 
@@ -288,7 +284,7 @@ def _requires_arguments(tools_map: Mapping[str, AnyTool], event: ActionEvent) ->
 
 def _without_idle_nulls(tool: AnyTool, arguments: dict[str, Any]) -> dict[str, Any]:
     """Without the nulls by which models leave an optional argument out, where null is no value of its own."""
-    fields = tool.action_type.model_fields
+    fields = tool.arguments_type.model_fields
     return {
         name: value
         for name, value in arguments.items()

@@ -13,8 +13,10 @@ from typing import Annotated, Literal
 import typer
 
 from ohsandbox import __version__
+from ohsandbox.cli.back import back
 from ohsandbox.cli.conversations import conversations
 from ohsandbox.cli.errors import exit_code_of, set_debug
+from ohsandbox.cli.mcp import mcp
 
 app = typer.Typer(
     name="ohsandbox",
@@ -25,6 +27,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(conversations)
+app.add_typer(back)
+app.add_typer(mcp)
 
 
 def main() -> None:
@@ -124,6 +128,9 @@ def run(
             help="Give commands this variable, and hide its value from the model and the log; may be repeated.",
         ),
     ] = None,
+    mcp_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help='MCP servers for the sandbox: {"mcpServers": {...}}.')
+    ] = None,
     enable: Annotated[
         list[str] | None,
         typer.Option(metavar="TOOLS", help="Give the agent these, too (browsing, delegation, web_read, ...)."),
@@ -162,6 +169,7 @@ def run(
         max_cost_usd=max_cost_usd,
         confirm=confirm,
         secrets=tuple(secret or ()),
+        mcp_config=mcp_config,
         enable=tuple(enable or ()),
         disable=tuple(disable or ()),
     )

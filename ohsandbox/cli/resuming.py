@@ -61,9 +61,11 @@ def going_on(wanted: str | None, asked: SandboxOptions) -> GoingOn:
     )
 
 
-def remember(directory: Path, full: SandboxOptions) -> None:
+def remember(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
     """Keep the options for who resumes. A disk that is full is told by the log; this then stays as it was."""
     fields: dict[str, Any] = asdict(full) | {"runtime": full.runtime or "docker"}
+    if full.runtime == "cli":
+        fields["host_workdir"] = runtime.workdir
     if full.runtime == "cli":
         fields |= {"image": None, "network": None}  # of the settings, and only for containers
     for name in _PATHS:

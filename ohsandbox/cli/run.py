@@ -18,6 +18,7 @@ from ohsandbox.cli.model import complete, with_model_of
 from ohsandbox.cli.prompt import confirm, open_prompt, person_present, read_task
 from ohsandbox.cli.resuming import GoingOn, departure, going_on, remember
 from ohsandbox.cli.sandbox import SandboxOptions, make_runtime, progress_text, started
+from ohsandbox.cli.servers import with_mcp_file
 from ohsandbox.cli.session import Session
 from ohsandbox.cli.view import safe_line
 from ohsandbox.conversation import Conversation
@@ -60,6 +61,7 @@ class RunOptions:
     max_cost_usd: float | None = None
     confirm: str | None = None
     secrets: tuple[str, ...] = ()
+    mcp_config: Path | None = None
     enable: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
     talks: bool = True
@@ -124,7 +126,7 @@ def work(
     person = person_present(no_tui=no_tui)
     tools = None if settings.tools == ToolFlags() else settings.tools.names()
     conversation = Conversation(
-        Agent(model, tools),
+        Agent(model, tools, mcp_config=settings.mcp_config),
         conversation_id=new_id() if going is None else going.id,
         settings=settings,
         tool_choice=tool_choice,
@@ -150,7 +152,7 @@ def work(
         conversation.start()
         keep_policy(conversation.directory, policy)
         if runtime.resumed is None or runtime.resumed.how != "same":
-            remember(conversation.directory, full)
+            remember(conversation.directory, full, runtime)
         if task is not None:
             return _code_after(session.run(task), session)
         code = 0 if going is None else _go_on(session, person=person and talks)
@@ -184,7 +186,7 @@ def _settings(what: RunOptions) -> Settings:
     )
     for warning in settings.warnings:
         _warn(warning)
-    return settings.with_flags(
+    return with_mcp_file(settings, what.mcp_config).with_flags(
         tools=settings.tools.switched(on=what.enable, off=what.disable),
         secrets=settings.secrets | parse_flags(what.secrets) or None,
     )

@@ -6,7 +6,7 @@ import queue
 import shlex
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.view import MODEL_WORKS, Figures
+from ohsandbox.cli.view import MODEL_WORKS, Figures, safe_line
 from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence import LOG_NAME
 
@@ -51,6 +51,8 @@ class Session:
         self._figures = Figures()
         self._events: queue.SimpleQueue[SDKEvent] = queue.SimpleQueue()
         conversation.register_callback(self._events.put)
+        self._statuses: queue.SimpleQueue[str] = queue.SimpleQueue()
+        conversation.register_status(self._statuses.put)
 
     def run(self, text: str) -> ConversationStatus:
         """Say text and show what comes of it until the run has ended. Ctrl-C stops the run, and is no error.
@@ -95,8 +97,13 @@ class Session:
 
     def _is_answered(self) -> bool:
         self._view.status("")
-        waits = self.conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION
-        return waits and self._answer is not None and self._answer(self.conversation)
+        if self._answer is None or self.conversation.status() is not ConversationStatus.WAITING_FOR_CONFIRMATION:
+            return False
+        self.conversation.wait()  # the event that ends this run must not be taken for the end of the next
+        while not self._events.empty():
+            self._show(self._events.get())
+        self._view.status("")
+        return self._answer(self.conversation)
 
     def _stop(self) -> None:
         self.hurried = True
@@ -114,9 +121,18 @@ class Session:
                 while not self._show(self._events.get(timeout=TICK_S)):
                     pass
             except queue.Empty:
+                self._show_status()
                 self._view.tick()
             else:
                 return
+
+    def _show_status(self) -> None:
+        """What goes on now, where somebody said it: a server that is downloaded, a call that tells its progress."""
+        text = None
+        while not self._statuses.empty():
+            text = self._statuses.get()
+        if text is not None:
+            self._view.status(safe_line(text) or MODEL_WORKS)
 
     def _show(self, event: SDKEvent) -> bool:
         """Show it; True for the last one of a run."""

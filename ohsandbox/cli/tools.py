@@ -139,6 +139,6 @@ def _effects(tool: ToolDefinition[Any, Any]) -> str:
 
 def _arguments(tool: ToolDefinition[Any, Any]) -> str:
     """The names in order, the optional ones in brackets."""
-    schema = tool.action_type.to_mcp_schema()
+    schema = tool.to_mcp_tool()["inputSchema"]
     required = schema.get("required", [])
     return " ".join(name if name in required else f"[{name}]" for name in schema["properties"])

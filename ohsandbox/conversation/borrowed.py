@@ -77,6 +77,10 @@ class BorrowedRuntime(Runtime):
         """Since this was last asked, by the lender or here: the sandbox has one count of it."""
         return self._lender.ran_out_of_memory()
 
+    def hold(self) -> None:
+        """The lender's sandbox is worked in."""
+        self._lender.hold()
+
     def _loss(self) -> SandboxUnavailable | None:
         return self._lender._loss()  # noqa: SLF001 - a runtime asks its like
 

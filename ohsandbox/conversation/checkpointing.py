@@ -27,8 +27,8 @@ class Checkpointing:
         self._runtime = runtime
         self._enabled = enabled and runtime is not None and runtime.keeps_checkpoints
         self._snapshots = Snapshots(trail.directory / SNAPSHOTS_NAME)
-        self._looked = runtime is None or runtime.host_workspace is None
-        """Since the last run a person may have changed a bound workspace, and nothing else."""
+        self._looked = runtime is None or not (runtime.host_workspace or _is_new(runtime))
+        """What the log says of the files still holds; a bound workspace may have been changed since the last run."""
         self._given_up = False
 
     def __enter__(self) -> Self:
@@ -82,3 +82,8 @@ class Checkpointing:
             self._given_up = True  # until the next turn: what fails may take long to
             message = f"The files could not be kept, so this cannot be undone: {error}"
             self._trail.emit(events.notice(code="CheckpointFailed", message=message))
+
+
+def _is_new(runtime: Runtime) -> bool:
+    """The sandbox of before is gone with its files."""
+    return runtime.resumed is not None and runtime.resumed.how == "new"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox import events
 from ohsandbox.agent import Agent
+from ohsandbox.conversation.branching import Branching
 from ohsandbox.conversation.checkpointing import Checkpointing
 from ohsandbox.conversation.condensing import Condensing
 from ohsandbox.conversation.confirmation import Answering
@@ -55,7 +56,7 @@ _INTERRUPT_EVERY_S = 0.5
 """An interrupt can come before the command it is meant for; it is repeated until the run has ended."""
 
 
-class Conversation(Answering, Resuming, Secretive):
+class Conversation(Answering, Branching, Resuming, Secretive):
     """An agent at work for a user, in a sandbox, with everything on disk.
 
     The loop runs in a thread of its own from `send_message` until the model answers in words (IDLE), calls `finish`
@@ -158,8 +159,8 @@ class Conversation(Answering, Resuming, Secretive):
             if not self._trail.is_open:
                 self._open_model()
                 self._open_log()
-                if self.runtime is not None and self.runtime.is_alive():
-                    self._mcp.begin(self.runtime)
+            if self._mcp.to_begin and self.runtime is not None and self.runtime.is_alive():
+                self._mcp.begin(self.runtime)
         self._trail.flush()
         return self
 

@@ -44,6 +44,7 @@ class FilesThen:
         """Something may have been written since the last checkpoint."""
         self._is_known = False
         self._quiet_since = 0
+        self._said_after: int | None = None
         self._writing: set[str] = set()
         self._held: set[str] = set()
         self._released: set[str] = set()
@@ -79,8 +80,17 @@ class FilesThen:
         elif event.type == "status_update" and data["status"] == _RUNNING:
             if self._writing:  # of a run that was cut off: nothing of it is at work any more
                 self._writing.clear()
-                self._quiet_since = event.seq
+                self._quiet_since = event.seq if self._said_after is None else self._said_after
             self._released, self._held = self._held, set()
+
+        self._listen(event)
+
+    def _listen(self, event: SDKEvent) -> None:
+        """Note where the person began to speak: to undo a turn is to go back to there."""
+        if event.type == "user_message" and self._said_after is None:
+            self._said_after = max(event.seq - 1, 0)
+        elif event.type in {"tool_call", "tool_result", "assistant_message"}:
+            self._said_after = None
 
     def _begin(self, calls: set[str], seq: int) -> None:
         self._writing |= calls

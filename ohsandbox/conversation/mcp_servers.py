@@ -78,13 +78,18 @@ class ConversationServers:
         self._version = -1
         self._runtime: Runtime | None = None
 
+    @property
+    def to_begin(self) -> bool:
+        """Whether there are some, not begun yet."""
+        return self.servers is None and self._config is not None
+
     def begin(self, runtime: Runtime) -> None:
         """Begin to start them in the sandbox, which runs, and return at once. Twice is fine.
 
         Raises:
             MCPConfigError: a variable is not set.
         """
-        if self.servers is None and self._config is not None:
+        if self._config is not None and self.servers is None:
             self.servers = MCPServers(
                 self._config, runtime, variables=os.environ, pins=Pins(pins_path()), on_event=self._hear
             ).start()

@@ -65,6 +65,7 @@ class Trail:
             self.history.add(event)
             self.spending.recall(event)
             self.stuck.add(event)
+            self._tally.add(event)
             self.files.add(event)
             take(event)
 

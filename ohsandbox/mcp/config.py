@@ -152,6 +152,11 @@ class MCPConfig(BaseModel):
         servers = {name: _server(name, entry) for name, entry in entries.items()}
         return cls(servers=servers, warnings=_warnings(servers))
 
+    def to_dict(self) -> dict[str, Any]:
+        """What `parse` reads back."""
+        entries = {name: one.model_dump(mode="json", exclude_unset=True) for name, one in self.servers.items()}
+        return {"mcpServers": entries}
+
     @classmethod
     def load(cls, path: Path | str) -> MCPConfig:
         """From a JSON file.

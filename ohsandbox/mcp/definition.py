@@ -115,6 +115,11 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
             )
         ]
 
+    @property
+    def arguments_type(self) -> type[Action]:
+        """Of the server's schema."""
+        return self.listed.action_type
+
     def action_from_arguments(self, arguments: Mapping[str, Any]) -> MCPToolAction:
         """The action for a model's arguments, checked against the server's schema.
 

@@ -16,9 +16,9 @@ from ohsandbox.secrets import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
     from pathlib import Path
 
+    from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.checkpoint import Checkpoint
     from ohsandbox.runtime.resumed import Resumed
@@ -161,6 +161,19 @@ class Backend(ABC):
             SandboxUnavailable: the sandbox cannot serve, or there is no space.
         """
         raise UsageError(f"{type(self).__name__} keeps no checkpoints ({label!r}). Use a DockerRuntime.")
+
+    def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> Runtime:  # noqa: ARG002
+        """A runtime like this one, not started, that begins with the checkpoint's files.
+
+        Args:
+            checkpoint: its id.
+            conversation: whose it is.
+            workspace: in the place of this one's `host_workspace`.
+
+        Raises:
+            UsageError: this kind of runtime cannot, or workspace does not fit.
+        """
+        raise UsageError(f"{type(self).__name__} keeps no checkpoints ({checkpoint!r}). Use a DockerRuntime.")
 
     def _restore(self, checkpoint: str) -> None:
         """Put the files back; whatever ran is over.

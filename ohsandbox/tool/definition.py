@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from ohsandbox.errors import ToolError, UsageError
-from ohsandbox.schema import Observation
+from ohsandbox.schema import Action, Observation
 from ohsandbox.tool.arguments import SECURITY_RISK, parse_action, take_security_risk
 from ohsandbox.tool.executor import ActionT, ObservationT, ToolExecutor
 from ohsandbox.tool.schema import with_security_risk
@@ -70,6 +70,11 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
     def is_read_only(self) -> bool:
         """Whether the tool says that it changes nothing."""
         return self.annotations is not None and self.annotations.readOnlyHint
+
+    @property
+    def arguments_type(self) -> type[Action]:
+        """What the arguments are checked against; the action, but where that only wraps them."""
+        return self.action_type
 
     def action_from_arguments(self, arguments: Mapping[str, Any]) -> ActionT:
         """The action for a model's arguments; a `security_risk` among them is checked and dropped.

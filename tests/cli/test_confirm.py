@@ -103,9 +103,7 @@ def test_without_a_terminal_and_an_answer_it_waits_on(invoke: Invoke, options: t
     assert "echo one" in ended.out
 
 
-@pytest.mark.parametrize(
-    "wrong", [["--yes", "--no"], ["--yes", "--reason", "x"], ["--json", "--yes"]], ids=" ".join
-)
+@pytest.mark.parametrize("wrong", [["--yes", "--no"], ["--yes", "--reason", "x"], ["--json", "--yes"]], ids=" ".join)
 def test_contradictions_are_refused(invoke: Invoke, wrong: list[str]) -> None:
     assert invoke("confirm", "last", *wrong).code == 2
 

@@ -60,6 +60,10 @@ def tools() -> list[dict[str, Any]]:
         tool("unknown_ids"), tool("deep"), tool("grow"), tool("change"), tool("spawn"), tool("cancelled"),
         tool("refuse"), tool("half_line"), tool("no_result"), tool("pid"), tool("where"), tool("stderr"), tool("hang"),
     ]  # fmt: skip
+    if "risky" in MODE:
+        listed.append(tool("risk", {"security_risk": {"type": "string"}}))
+    if "malformed" in MODE:
+        listed[1:1] = [{"name": "no_schema"}, {"name": "odd_schema", "inputSchema": {"properties": {}}}, 7]  # type: ignore[list-item]
     if "grown" in MODE:
         listed.append(tool("extra"))
     if "changed" in MODE:
@@ -233,6 +237,7 @@ CALLS: dict[str, Any] = {
     "nothing": lambda arguments, request_id: text(""),
     "pid": lambda arguments, request_id: text(str(os.getpid())),
     "where": lambda arguments, request_id: text(str(Path.cwd())),
+    "risk": lambda arguments, request_id: text(arguments["security_risk"]),
     "extra": lambda arguments, request_id: text("extra"),
     **{name.removeprefix("call_"): fn for name, fn in list(globals().items()) if name.startswith("call_")},
 }

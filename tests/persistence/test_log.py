@@ -96,6 +96,13 @@ def test_page_of_zeros_inside_the_last_record_is_cut(tmp_path: Path) -> None:
     assert contents(tmp_path) == ["a"]
 
 
+def test_zeros_before_the_last_record_are_damage(tmp_path: Path) -> None:
+    first, second = write(tmp_path, "x" * 9000, "b").splitlines(keepends=True)
+    (tmp_path / LOG_NAME).write_bytes(first[:4096] + bytes(4096) + first[8192:] + second)
+    with pytest.raises(LogCorruptError, match="byte 0, record 0"):
+        read_events(tmp_path)
+
+
 def test_no_flipped_bit_goes_unseen(tmp_path: Path) -> None:
     whole = write(tmp_path, "a", "b", "c")
     last_newline = len(whole) - 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 MAX_FILE_BYTES = 64 * 1024**2
@@ -60,13 +60,28 @@ class Tree(NamedTuple):
     """What could not be taken, and why."""
 
 
-def look(root: Path, keep: Callable[[bytes], str], *, taken_ns: int, before: Tree | None = None) -> Tree:
-    """The directory now. Files that have not changed since `before` was taken are not read again.
+def look(
+    root: Path,
+    keep: Callable[[bytes], str],
+    *,
+    taken_ns: int = 0,
+    before: Tree | None = None,
+    only: Iterable[str] | None = None,
+) -> Tree:
+    """The directory now.
+
+    Args:
+        root: the directory.
+        keep: takes a file's content and gives its SHA-256.
+        taken_ns: the time, where the tree is to be a later call's `before`.
+        before: files that have not changed since are not read again.
+        only: take these paths alone, and the directories that they lie in.
 
     Raises:
         UsageError: it is not there, or too large.
     """
-    look_now = _Look(keep, Tree(taken_ns, {}, {}), before or Tree(0, {}, {}))
+    wanted = None if only is None else {part for path in only for part in _with_parents(path)}
+    look_now = _Look(keep, Tree(taken_ns, {}, {}), before or Tree(0, {}, {}), wanted)
     try:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -78,9 +93,16 @@ def look(root: Path, keep: Callable[[bytes], str], *, taken_ns: int, before: Tre
     return look_now.tree
 
 
+def _with_parents(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+
+
 class _Look:
-    def __init__(self, keep: Callable[[bytes], str], tree: Tree, before: Tree) -> None:
+    def __init__(self, keep: Callable[[bytes], str], tree: Tree, before: Tree, wanted: set[str] | None) -> None:
         self.tree = tree
+        self._wanted = wanted
         self._keep = keep
         self._before = before
         self._bytes = 0
@@ -89,7 +111,7 @@ class _Look:
         """Take in all names of an open directory."""
         for name in sorted(os.listdir(directory)):
             path = prefix + name
-            if name == ".git":
+            if name == ".git" or (self._wanted is not None and path not in self._wanted):
                 continue
             if depth >= MAX_DEPTH:
                 self.tree.left_out[path] = f"over {MAX_DEPTH} directories deep"

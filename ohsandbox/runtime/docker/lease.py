@@ -73,6 +73,12 @@ class Lease:
             self._rewrite(resumable=True)
         os.utime(self._descriptor)
 
+    def abandon(self) -> None:
+        """The container is of no use to anybody, and still there: `gc` may take it at once."""
+        if self._descriptor is not None:
+            self._rewrite(resumable=False)
+        self.leave()
+
     def _rewrite(self, **facts: object) -> None:
         """In one write, no shorter than before: a kill in between leaves the old record or the new one."""
         assert self._descriptor is not None  # noqa: S101 - only of a held lease

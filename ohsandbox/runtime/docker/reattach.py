@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.lease import Lease
     from ohsandbox.runtime.docker.setup import Opener
 
-_EVERY_NETWORK_BUT = {"none"}
-_END_ALL = "kill -KILL -1 2>/dev/null || :"
-"""All but PID 1 and the shell that says it: kill(2)."""
+END_S = 10.0
+"""A shell that sends one signal takes 30 ms."""
+_NO_NETWORK = {"none"}
+_END_ALL = f"chmod 1777 {PRIVATE_DIR} 2>/dev/null; kill -KILL -1 2>/dev/null || :"
+"""All but PID 1 and the shell that says it: kill(2). A container made from a checkpoint has our tmpfs with mode 0755
+each time it is started (setup.py)."""
 
 
 class Joined(NamedTuple):
@@ -103,14 +106,17 @@ def last_checkpoint(engine: Engine, candidates: Sequence[str]) -> str | None:
     return None
 
 
-def end_processes(open_as_root: Opener) -> None:
+def end_processes(*openers: Opener) -> None:
     """Kill all that runs in the container but PID 1: what a dead process of ours began must not go on unseen.
+
+    openers: as root, and as the user: the root of a mapped sandbox has no CAP_KILL.
 
     Raises:
         SandboxUnavailable: no process can be started in it.
     """
-    with open_as_root(["/bin/sh", "-c", _END_ALL]) as channel:
-        channel.wait(10.0)
+    for open_as in openers:
+        with open_as(["/bin/sh", "-c", _END_ALL]) as channel:
+            channel.wait(END_S)
 
 
 def _find(engine: Engine, conversation: str) -> dict[str, Any] | None:
@@ -151,7 +157,7 @@ def _awaken(container: Container, state: dict[str, Any]) -> list[str]:
 def _as_made(options: plan.Options, found: dict[str, Any], labels: dict[str, str]) -> plan.Options:
     """The options as the container has them."""
     host = found["HostConfig"]
-    networks = {*((found.get("NetworkSettings") or {}).get("Networks") or {})} - _EVERY_NETWORK_BUT
+    networks = {*((found.get("NetworkSettings") or {}).get("Networks") or {})} - _NO_NETWORK
     sources = [str(one["Source"]) for one in found.get("Mounts") or [] if one.get("Type") == "bind"]
     limits = {"memory_bytes": host.get("Memory"), "pids": host.get("PidsLimit")}
     limits["cpus"] = (host.get("NanoCpus") or 0) / 1_000_000_000

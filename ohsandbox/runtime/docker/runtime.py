@@ -224,7 +224,13 @@ class DockerRuntime(Runtime):
         self._options, self._lease = adopted.options, adopted.lease
         self._plan, self._facts = adopted.plan, adopted.facts
         self._user, self._workdir = self._plan.user, self._plan.spec.workdir
-        reattach.end_processes(self._opener(adopted.container))
+        try:
+            reattach.end_processes(
+                self._opener(adopted.container), lambda argv: self._open(adopted.container, argv, workdir="/")
+            )
+        except BaseException:
+            self._lease.leave()
+            raise
         self._unchecked = True
         self.resumed = Resumed("same", tuple(adopted.notes), adopted.container.name)
         return adopted.container
@@ -269,7 +275,7 @@ class DockerRuntime(Runtime):
         except SandboxUnavailable as error:
             log.warning("sandbox %s is left behind; `ohsandbox gc` removes it: %s", gone.name, error)
             if held is not None:
-                held.leave()
+                held.abandon()
             return
         if held is not None:
             held.leave() if keep else held.release()

@@ -9,6 +9,7 @@ import pty
 import select
 import signal
 import subprocess
+import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
@@ -24,12 +25,14 @@ READ_BYTES = 1 << 18
 _TAKE_TERMINAL = 'exec <"$0" >"$0" 2>&1; exec "$@"'
 """The leader of a new session that opens a terminal gets it as its controlling one (POSIX.1-2017 11.1.3)."""
 
+_leaving = threading.Lock()
 _left_running: list[subprocess.Popen[bytes]] = []
 """Processes whose channel was closed before they ended; each is reaped when a later channel closes."""
 
 
 def _outlive(process: subprocess.Popen[bytes]) -> None:
-    _left_running[:] = [one for one in (*_left_running, process) if one.poll() is None]
+    with _leaving:  # of two that close at once, each would write a list without the other's
+        _left_running[:] = [one for one in (*_left_running, process) if one.poll() is None]
 
 
 @atexit.register

@@ -79,8 +79,9 @@ class Capture:
         return (b"".join(self._head)[-size:] + b"".join(self._tail))[-size:]
 
     def take(self, *, final: bool, masker: Masker | None = None) -> Captured:
-        """What came since the last take, masked; unless final, an unfinished character, escape or secret waits for the
-        next one.
+        """What came since the last take, masked.
+
+        Unless final, an unfinished character, escape or secret waits for the next one.
         """
         size, dropped = self.size, self._dropped
         head, tail = b"".join(self._head), b"".join(self._tail)

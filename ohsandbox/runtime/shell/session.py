@@ -331,7 +331,7 @@ class ShellSession:
         for record in records:
             report = Report.parse(record)
             if report and report.nonce == self._greeting:
-                self.pid, self._bash = report.background_pid, report.bash
+                self.pid, self._bash, self.cwd = report.background_pid, report.bash, report.cwd
                 self.changed.notify_all()
             elif report and self.call and report.nonce == self.call.nonce and self.call.report is None:
                 self.call.report = report

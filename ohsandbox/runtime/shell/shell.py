@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.runtime.calls.quoting import quote
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.files import read_body
 from ohsandbox.runtime.results import CommandObservation
@@ -279,6 +280,9 @@ class Shell:
         """What the keeper of an earlier process's shell left (keeper.sh), with our mark in place of its own."""
         with contextlib.suppress(OhsandboxError, OSError):
             path = f"{self._host.state_dir}/{self._name_part()}.env"
+            mine = self._snippet(b"[ -f %s ] && [ -O %s ]" % (quote(path), quote(path)))
+            if mine.status != "0":  # another user of the sandbox may put a file there
+                return ""
             outcome = self._snippet(read_body(path, ENV_SNAPSHOT_BYTES), ENV_SNAPSHOT_BYTES)
             if outcome.status == "0" and outcome.stdout:
                 text = outcome.stdout.decode("utf-8", "surrogateescape")

@@ -161,8 +161,8 @@ def _split(record: str, start: str) -> Found:
 def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
     """The arguments of `find .`: what to print, what not to enter, and which ignore files to report.
 
-    No `-exec ... +` stands in parentheses: there busybox 1.37 never runs what it has collected. Each test costs 0.2 us a
-    file, so those that decide most stand first.
+    No `-exec ... +` stands in parentheses: there busybox 1.37 never runs what it has collected. Each test costs 0.2 us
+    a file, so those that decide most stand first.
     """
     hidden = query.hidden_walked
     names = [word for name in query.glob.names for word in ("-o", "-name", name)][1:]

@@ -1,0 +1,63 @@
+"""`ohsandbox mcp` on one page; what a command does stands in a module of its own."""
+
+# ruff: noqa: PLC0415 - a command's module is loaded when the command runs
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ohsandbox.cli.errors import set_debug
+
+mcp = typer.Typer(
+    name="mcp",
+    help="MCP servers: what the configured ones offer, and trust in a tool that has changed.",
+    add_completion=False,
+    no_args_is_help=True,
+)
+
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show a traceback with an error.", callback=set_debug, is_eager=True)
+]
+
+
+@mcp.command("list")
+def list_(
+    *,
+    mcp_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help='{"mcpServers": {...}}; with those of the settings.')
+    ] = None,
+    image: Annotated[str | None, typer.Option(metavar="NAME", help="Image of the sandbox to start them in.")] = None,
+    runtime: Annotated[
+        Literal["docker", "cli"] | None, typer.Option(help="docker: a container. cli: THIS HOST.")
+    ] = None,
+    network: Annotated[
+        Literal["none", "open"] | None, typer.Option(help="none: no network. open: the internet.")
+    ] = None,
+    ca_bundle: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM certificates that the sandbox trusts as well (proxies).")
+    ] = None,
+    settings: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings; else those at home.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Debug = False,  # noqa: ARG001 - eager
+) -> int:
+    """Start the servers in a sandbox, and say how each is and which tools it has. Exit code 1: one is not there."""
+    from ohsandbox.cli.sandbox import SandboxOptions
+    from ohsandbox.cli.servers import list_servers
+
+    where = SandboxOptions(runtime=runtime, image=image, network=network, ca_bundle=ca_bundle)
+    return list_servers(where, settings=settings, mcp_config=mcp_config, as_json=as_json)
+
+
+@mcp.command()
+def approve(
+    server: Annotated[str, typer.Argument(help="As in the configuration.")],
+    tool: Annotated[str, typer.Argument(help="By the server's own name.")],
+    *,
+    debug: Debug = False,  # noqa: ARG001 - eager
+) -> int:
+    """Trust a tool as it is now, after its server changed what it says of it. Prints what that is."""
+    from ohsandbox.cli.servers import approve_tool
+
+    return approve_tool(server, tool)

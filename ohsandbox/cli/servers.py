@@ -1,0 +1,104 @@
+"""`ohsandbox mcp list` and `approve`, and which MCP servers a run has."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ohsandbox.cli.console import open_console
+from ohsandbox.cli.sandbox import make_runtime, started
+from ohsandbox.cli.view import safe, safe_line
+from ohsandbox.conversation.mcp_servers import pins_path
+from ohsandbox.mcp import MCPConfig, MCPServers, Pins, ServerState, read_mcp_config
+from ohsandbox.mcp.config import merged
+from ohsandbox.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.cli.sandbox import SandboxOptions
+    from ohsandbox.mcp import MCPEvent, ServerStatus
+
+SERVING = frozenset({ServerState.READY, ServerState.DISABLED})
+
+
+def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
+    """The settings with the servers of file as well; one of the same name takes the place of the settings' own.
+
+    Raises:
+        MCPConfigError: the file, or what the settings say, is wrong.
+    """
+    config = MCPConfig.parse(settings.mcp_config or {})
+    if file is None:
+        return settings
+    return settings.with_flags(mcp={}, mcpServers=merged(config, read_mcp_config(file)).to_dict()["mcpServers"])
+
+
+def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Path | None, as_json: bool) -> int:
+    """Start them, print a table or JSON, end them. 1 where one that is not disabled is not ready.
+
+    Raises:
+        OhsandboxError: the configuration is wrong, or there is no sandbox.
+    """
+    loaded = with_mcp_file(Settings.load(settings), mcp_config)
+    config = MCPConfig.parse(loaded.mcp_config or {})
+    if not config.servers:
+        print("[]" if as_json else "No MCP servers are configured. Use --mcp-config FILE, or the settings' mcpServers.")
+        return 0
+    for warning in config.warnings:
+        print(f"ohsandbox: warning: {safe_line(warning)}", file=sys.stderr)
+    with (
+        started(make_runtime(where.checked().with_settings(loaded))) as runtime,
+        MCPServers(config, runtime, variables=os.environ, pins=Pins(pins_path()), on_event=_show_progress) as servers,
+    ):
+        servers.wait()
+        found = servers.status()
+    if as_json:
+        print(json.dumps([_fields(one) for one in found], indent=2))
+    else:
+        open_console().print(_table(found))
+    return 0 if all(one.state in SERVING for one in found) else 1
+
+
+def approve_tool(server: str, tool: str) -> int:
+    """Pin the tool as it was last seen.
+
+    Raises:
+        UsageError: it does not wait for that.
+    """
+    changed = Pins(pins_path()).approve(server, tool)
+    print(safe_line(f"Tool {tool!r} of MCP server {server!r} is trusted as it is now. Its server says of it:"))
+    print(safe(changed.description))
+    return 0
+
+
+def _show_progress(event: MCPEvent) -> None:
+    if event.kind == "status" and sys.stderr.isatty():
+        print(safe_line(f"{event.server}: {event.message}"), file=sys.stderr)
+
+
+def _fields(one: ServerStatus) -> dict[str, Any]:
+    return {**one._asdict(), "state": one.state.value}
+
+
+def _table(found: list[ServerStatus]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for heading in ("NAME", "STATE", "WHERE", "TOOLS"):
+        table.add_column(heading, overflow="fold")
+    for one in found:
+        row = (one.name, one.state.value, one.where, _tools(one))
+        table.add_row(*(Text(safe_line(cell, limit_chars=2000)) for cell in row))
+    return table
+
+
+def _tools(one: ServerStatus) -> str:
+    offered = [tool for tool in one.tools if tool not in one.withheld]
+    notes = [f"{tool} (changed: {how})" for tool, how in one.withheld.items()]
+    notes += [f"{tool} (not offered: {why})" for tool, why in one.refused.items()]
+    return ", ".join([*offered, *notes]) or one.reason

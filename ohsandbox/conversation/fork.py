@@ -1,0 +1,223 @@
+"""Going back: a new conversation that begins with the first events of another, and its files as they were then.
+
+The log that is there only ever grows, so nothing is undone in place: the old conversation stays as it is, and the
+fork is told apart by its own id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox import events
+from ohsandbox.conversation.checkpointing import SNAPSHOTS_NAME
+from ohsandbox.conversation.files_then import FilesThen, Kept
+from ohsandbox.conversation.snapshots import Refused, Snapshots, changes_between, put_back
+from ohsandbox.conversation.store import new_id
+from ohsandbox.errors import UsageError
+from ohsandbox.persistence import LOG_NAME, EventLog, encode_record, make_private_dir, read_events, stream_events
+from ohsandbox.persistence.blobs import Blobs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ohsandbox.events import SDKEvent
+
+_FROM_US = "[From ohsandbox, not the user:"
+"""A message that nobody typed is no turn of its own."""
+
+FORKED = "Forked"
+"""The code of the notice in a fork that says where it comes from."""
+
+
+class Forked(NamedTuple):
+    """A fork on disk, not open."""
+
+    id: str
+    directory: Path
+    at: int
+    """The last event that it shares."""
+    kept: Kept
+    """Its files."""
+
+
+def find_files(directory: Path, at: int) -> Kept:
+    """The files as they were after event `at` of a conversation.
+
+    Raises:
+        UsageError: there is no such event, or the files of then were not kept; the message says of which they were.
+    """
+    files, last = _files_of(directory)
+    if not 0 <= at <= last:
+        raise UsageError(f"There is no event {at} in conversation {directory.name!r}: its last is {last}.")
+    kept = files.at(at)
+    if kept is None:
+        raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. {_places(files)}")
+    return kept
+
+
+def turns_back(directory: Path, turns: int) -> int:
+    """The event before the last so many messages of the person's.
+
+    Raises:
+        UsageError: there were fewer.
+    """
+    said: list[int] = []
+
+    def note(event: SDKEvent) -> None:
+        if event.type == "user_message" and not event.data["content"].startswith(_FROM_US):
+            said.append(event.seq)
+
+    stream_events(directory, note)
+    if not 1 <= turns <= len(said):
+        raise UsageError(f"{turns} turns cannot be undone in {directory.name!r}: it has {len(said)}.")
+    return said[-turns] - 1
+
+
+def fork(directory: Path, at: int, *, workspace: Path | None = None) -> Forked:
+    """Make a conversation beside this one, of its events up to `at`, with the files of then.
+
+    Args:
+        directory: the conversation's; a process may have it open.
+        at: the last event to be taken along; -1 is none.
+        workspace: where the files of a bound workspace are to be, which is not written here: see `put_workspace`.
+
+    Raises:
+        UsageError: the files of then were not kept, or the fork cannot be written.
+        SandboxUnavailable: the engine that has the files does not serve.
+    """
+    kept = find_files(directory, max(at, 0))
+    conversation_id = new_id()
+    target = directory.parent / conversation_id
+    make_private_dir(target)
+    try:
+        _copy_log(directory, target, at)
+        found = _shared_checkpoints(target, kept)
+        _copy_snapshots(directory, target, found)
+        _keep_images(target, found)
+        _add_own_events(target, directory.name, at, kept, workspace)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    return Forked(conversation_id, target, at, kept)
+
+
+def put_workspace(forked: Forked, workspace: Path) -> list[Refused]:
+    """Make a directory what it was then; it is kept as it is now first, in the fork. Returns what could not be put.
+
+    Raises:
+        UsageError: it cannot be read, or the snapshot is lost.
+    """
+    bound = forked.kept.data.get("workspace")
+    if bound is None:
+        return []
+    store = Snapshots(forked.directory / SNAPSHOTS_NAME)
+    wanted = store.load(bound["snapshot"])
+    now = store.load(store.take(workspace))
+    return put_back(workspace, changes_between(now, wanted), store.content)
+
+
+def empty_directory(directory: Path) -> Path:
+    """The directory, made where it is missing.
+
+    Raises:
+        UsageError: it cannot be made, or holds something.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        filled = next(directory.iterdir(), None) is not None
+    except OSError as error:
+        raise UsageError(f"Directory {str(directory)!r} cannot be used: {error.strerror}. Name another.") from error
+    if filled:
+        raise UsageError(f"Directory {str(directory)!r} is not empty. Name an empty one, or one that is not there yet.")
+    return directory.resolve()
+
+
+def _files_of(directory: Path) -> tuple[FilesThen, int]:
+    files, last = FilesThen(), -1
+
+    def take(event: SDKEvent) -> None:
+        nonlocal last
+        files.add(event)
+        last = event.seq
+
+    stream_events(directory, take)
+    return files, last
+
+
+def _places(files: FilesThen) -> str:
+    ranges = [f"{kept.first}-{'' if kept.last is None else kept.last}" for kept in files.kept]
+    if not ranges:
+        return "None were: checkpoints are off, or this kind of sandbox keeps none."
+    return f"They were for events {', '.join(ranges[-10:])}."
+
+
+def _copy_log(directory: Path, target: Path, at: int) -> None:
+    """The first events, sealed again for their new conversation."""
+    blobs = Blobs(target)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(target / LOG_NAME, flags, 0o600), "wb") as file:
+
+        def copy(event: SDKEvent) -> None:
+            if event.seq <= at:
+                file.write(encode_record(event.model_copy(update={"conversation_id": target.name}), blobs))
+
+        try:
+            stream_events(directory, copy)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError as error:
+            raise UsageError(f"The fork cannot be written to {str(target)!r}: {error.strerror}. Free space.") from error
+
+
+def _shared_checkpoints(target: Path, kept: Kept) -> list[dict[str, object]]:
+    """What the fork may want to go back to: all that its events name, and where it begins."""
+    named = [event.data for event in read_events(target) if event.type == "checkpoint"]
+    return [*named, kept.data]
+
+
+def _copy_snapshots(directory: Path, target: Path, found: Sequence[dict[str, object]]) -> None:
+    store = Snapshots(directory / SNAPSHOTS_NAME)
+    bound = [data["workspace"] for data in found if data.get("workspace")]
+    wanted = {str(one["snapshot"]) for one in bound if isinstance(one, dict)}
+    if wanted:
+        store.copy_to(target / SNAPSHOTS_NAME, sorted(wanted & {*store.names()}))
+
+
+def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
+    """Keep the containers' checkpoints for the fork, too.
+
+    Raises:
+        ImageUnavailable: the one that the fork begins with is gone.
+    """
+    images = list(dict.fromkeys(str(data["id"]) for data in found if data.get("id")))
+    if not images:
+        return
+    from ohsandbox.runtime.docker import checkpoints, kept  # noqa: PLC0415 - the docker package is for those who use it
+    from ohsandbox.runtime.docker.engine import connect  # noqa: PLC0415 - as above
+
+    with contextlib.closing(connect()) as engine:
+        checkpoints.require(engine, images[-1])
+        for image in images:
+            kept.also_for(engine, image, owner=target)
+
+
+def _add_own_events(target: Path, source: str, at: int, kept: Kept, workspace: Path | None) -> None:
+    bound = kept.data.get("workspace")
+    if bound is not None and workspace is not None:
+        bound = {**bound, "path": str(workspace)}
+    with EventLog(target, conversation_id=target.name) as log:
+        message = f"This conversation goes on from event {at} of {source!r}."
+        log.append(events.notice(code=FORKED, message=message, conversation_id=source, at=at))
+        log.append(
+            events.checkpoint(
+                id=kept.data.get("id"),
+                label=f"as in {source} after event {at}",
+                workspace=bound,
+                size_bytes=int(kept.data.get("size_bytes") or 0),
+                image=kept.data.get("image"),
+            )
+        )

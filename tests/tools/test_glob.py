@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ohsandbox import CLIRuntime
+from ohsandbox.errors import SandboxFileNotFoundError, SandboxNotADirectoryError, ToolArgumentsError, ToolError
+from ohsandbox.tools.glob import GlobObservation
+from ohsandbox.tools.glob.impl import GlobAction, GlobExecutor
+from ohsandbox.tools.search.globs import compile_glob
+from ohsandbox.tools.search.ignore import IgnoreTree, parse
+from ohsandbox.tools.search.prune import prunes
+from tests.tools.searching import ENGINES, choose, plant, send, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.runtime.base import Runtime
+
+TREE = {
+    "src/new.py": "", "src/app.ts": "", "src/view.tsx": "", "src/deep/er/old.py": "", "top.py": "",
+    "node_modules/left/index.py": "", "src/node_modules/x.py": "", "build/out.py": "", "src/build/kept.py": "",
+    "debug.log": "", "keep.log": "", "web/dist/made.py": "", "web/local/fine.py": "", "src/.hidden.py": "",
+    ".github/workflows/ci.yml": "", ".git/hooks/hook.py": "", "sub/.git/config.py": "",
+    ".gitignore": "node_modules/\n/build\n*.log\n!keep.log\n", "web/.gitignore": "dist\n!local\n",
+    "a b/it's $(x) \"q\".py": "", "-rf": "", "line\nbreak.txt": "", "[id]/page.tsx": "", "caf\u00e9.txt": "",
+    "odd\udcff.bin": "",
+}  # fmt: skip
+CASES: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("**/*.py", {}, ["src/new.py", "src/deep/er/old.py", "top.py", "src/build/kept.py", "web/local/fine.py",
+                     "a b/it's $(x) \"q\".py"]),
+    ("*.py", {}, ["top.py"]),
+    ("src/*.{ts,tsx}", {}, ["src/app.ts", "src/view.tsx"]),
+    ("{src,web}/**/*.py", {}, ["src/new.py", "src/deep/er/old.py", "src/build/kept.py", "web/local/fine.py"]),
+    ("./src/**/er/*", {}, ["src/deep/er/old.py"]),
+    ("src/**", {"path": "web"}, []),
+    ("**/*.py", {"path": "src/deep"}, ["src/deep/er/old.py"]),
+    ("*.log", {}, ["keep.log"]),
+    ("*.log", {"ignored": True}, ["debug.log", "keep.log"]),
+    ("**/x.py", {"ignored": True}, ["src/node_modules/x.py"]),
+    ("node_modules/**/*.py", {}, ["node_modules/left/index.py"]),
+    ("**/*.yml", {}, []),
+    ("**/*.yml", {"hidden": True}, [".github/workflows/ci.yml"]),
+    (".github/**/*.yml", {}, [".github/workflows/ci.yml"]),
+    ("**/.hid*", {}, ["src/.hidden.py"]),
+    ("**/{.hidden,new}.py", {}, ["src/new.py", "src/.hidden.py"]),
+    ("**/.gitignore", {}, [".gitignore", "web/.gitignore"]),
+    (".git/**", {"hidden": True, "ignored": True}, []),
+    ("**/h*.py", {"hidden": True, "ignored": True}, []),
+    ("-*", {}, ["-rf"]),
+    ("[[]id]/*.tsx", {}, ["[id]/page.tsx"]),
+    ("\\[id\\]/*", {}, ["[id]/page.tsx"]),
+    ("caf?.txt", {}, ["caf\u00e9.txt"]),
+    ("[!a-z]*", {}, ["-rf"]),
+    ("none", {}, []),
+]  # fmt: skip
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, started: Callable[[str], Runtime]) -> Runtime:
+    place, name = request.param
+    runtime = started(place)
+    choose(runtime, name)
+    return runtime
+
+
+@pytest.fixture
+def tree(engine: Runtime, tmp_path: Path) -> Iterator[str]:
+    folder = f"{engine.workdir.rstrip('/')}/{tmp_path.name}"
+    send(engine, tmp_path / "tree", TREE, folder)
+    yield folder
+    engine.run(["rm", "-rf", folder])
+
+
+def test_every_engine_finds_the_same_files_newest_first(engine: Runtime, tree: str) -> None:
+    glob = tool("glob", engine)
+    for pattern, arguments, expected in CASES:
+        path = f"{tree}/{arguments.get('path', '')}"
+        found = glob(**{**arguments, "pattern": pattern, "path": path})
+        assert (pattern, found.files) == (pattern, tuple(f"{tree}/{name}" for name in expected))
+        assert found.total == len(expected)
+
+
+def test_names_that_would_break_a_line_are_shown_as_bash_reads_them(engine: Runtime, tree: str) -> None:
+    glob = tool("glob", engine)
+    assert glob(pattern="line*", path=tree).files == (f"$'{tree}/line\\nbreak.txt'",)
+    assert glob(pattern="odd*", path=tree).files == (f"$'{tree}/odd\\xff.bin'",)
+
+
+def test_an_absolute_pattern_needs_no_path_and_a_relative_path_stands_in_the_working_directory(
+    engine: Runtime, tree: str
+) -> None:
+    glob = tool("glob", engine)
+    expected = (f"{tree}/src/new.py", f"{tree}/src/build/kept.py")
+    assert glob(pattern=f"{tree}/src/**/*[wt].py", path="/nowhere").files == expected
+    assert glob(pattern="src/**/*[wt].py", path=os.path.basename(tree)).files == expected  # noqa: PTH119 - not the host's
+
+
+def test_links_are_neither_listed_nor_followed_but_the_path_may_be_one(engine: Runtime, tree: str) -> None:
+    engine.run(["sh", "-c", "ln -s . loop; ln -s src/new.py link.py; ln -s src alias"], workdir=tree)
+    glob = tool("glob", engine)
+    assert glob(pattern="**/new.py", path=tree).files == (f"{tree}/src/new.py",)
+    assert glob(pattern="link.py", path=tree).files == ()
+    assert glob(pattern="new.py", path=f"{tree}/alias").files == (f"{tree}/src/new.py",)
+
+
+def test_an_ignore_file_above_the_path_counts(engine: Runtime, tree: str) -> None:
+    engine.run(["sh", "-c", "echo /src/deep >>.gitignore; echo x >src/a.log"], workdir=tree)
+    assert tool("glob", engine)(pattern="**/{*.log,old.py}", path=f"{tree}/src").files == ()
+
+
+def test_a_late_ignore_file_takes_back_what_an_early_one_would_prune(engine: Runtime, tree: str) -> None:
+    deep = f"{tree}/a/b/c/d"
+    engine.run(["sh", "-c", 'mkdir -p "$1/node_modules"; echo >"$1/node_modules/z.js"', "sh", deep])
+    glob = tool("glob", engine)
+    assert glob(pattern="**/z.js", path=tree).files == ()
+    engine.run(["sh", "-c", 'echo "!node_modules" >"$1/.gitignore"', "sh", deep])
+    assert glob(pattern="**/z.js", path=tree).files == (f"{deep}/node_modules/z.js",)
+
+
+def test_a_path_that_cannot_be_searched_is_an_error_and_no_match_is_an_answer(engine: Runtime, tree: str) -> None:
+    glob = tool("glob", engine)
+    with pytest.raises(SandboxFileNotFoundError, match="No such file or directory"):
+        glob(pattern="*", path=f"{tree}/missing")
+    with pytest.raises(SandboxNotADirectoryError, match="It is a file"):
+        glob(pattern="*", path=f"{tree}/top.py")
+    answer = glob(pattern="old.py", path=tree)
+    assert not answer.is_error
+    assert answer.text == (
+        f"No file matches 'old.py' in {tree}. Below it look with '**/old.py'. Not looked at: hidden files (`hidden`: "
+        "true), files that .gitignore excludes (`ignored`: true)."
+    )
+
+
+def test_what_is_left_out_is_counted(engine: Runtime, tmp_path: Path, folder_of: Callable[[int, int], str]) -> None:
+    glob = tool("glob", engine)
+    many = glob(pattern="*", path=folder_of(1234, 5))
+    assert len(many.files) == 100
+    assert many.text.startswith("1,234 files match '*' in ")
+    assert many.text.endswith(
+        "[The newest 100 of 1,234 files are listed. Narrow `pattern` or `path`, or raise `max_files`.]"
+    )
+    long = glob(pattern="*", path=folder_of(300, 240), max_files=300)
+    assert 80 < len(long.files) < 125
+    assert sum(len(name) + 1 for name in long.files) <= 30_000
+    assert long.text.endswith(f"[The newest {len(long.files)} of 300 files are listed. Narrow `pattern` or `path`.]")
+
+
+@pytest.fixture
+def folder_of(engine: Runtime, tmp_path: Path) -> Iterator[Callable[[int, int], str]]:
+    made: list[str] = []
+
+    def make(count: int, length: int) -> str:
+        made.append(f"{engine.workdir.rstrip('/')}/{tmp_path.name}-{count}")
+        send(engine, tmp_path / str(count), {f"{n:0{length}d}": "" for n in range(count)}, made[-1])
+        return made[-1]
+
+    yield make
+    engine.run(["rm", "-rf", *made])
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(("place", "name"), [("debian", "posix"), ("busybox", "posix"), ("debian", "rg")])
+def test_a_search_that_takes_too_long_tells_what_it_found(
+    place: str, name: str, started: Callable[[str], Runtime], tmp_path: Path
+) -> None:
+    runtime = started(place)
+    program = "rg" if name == "rg" else "find"
+    send(runtime, tmp_path, {"seen.py": ""}, folder := f"{runtime.workdir.rstrip('/')}/{tmp_path.name}")
+    slow = b"#!/bin/sh\ncase \"$*\" in *printf*) exit 1;; esac\nprintf '%s\\0' ./seen.py\nexec sleep 100\n"
+    runtime.write_bytes(f"/usr/local/bin/{program}", slow.replace(b"./", folder.encode() + b"/" * (name == "rg") or b"./")
+                        if name == "rg" else slow, mode=0o755)  # fmt: skip
+    try:
+        choose_in(runtime, name)
+        told = GlobExecutor(runtime, limit_s=0.5)(GlobAction(pattern="**/*.py", path=folder))
+    finally:
+        runtime.run(["rm", f"/usr/local/bin/{program}"])
+    assert told.files == (f"{folder}/seen.py",)
+    assert not told.complete
+    assert told.text.endswith("[Stopped after 0.5 s: this is what was found until then. Search a smaller `path`.]")
