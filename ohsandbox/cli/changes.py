@@ -88,7 +88,7 @@ def _put(target: Path, changes: Sequence[Change], work: Work) -> int:
 
     aftermath = Aftermath(target)
     refused = put_back(target, changes, work.store.content)
-    print(f"{len(changes) - len(refused)} files were changed in {safe_line(target)}.")
+    print(f"{len(changes) - len(refused)} changes were made in {safe_line(target)}.")
     aftermath.tell(PlainView())
     if refused:
         return _tell_refused(refused, "These could not be written:")

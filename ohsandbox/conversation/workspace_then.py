@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +18,9 @@ from ohsandbox.persistence import stream_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+
+_LEFT_OUT = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"): (.*)""", re.DOTALL)
 
 
 class Work(NamedTuple):
@@ -100,8 +105,16 @@ class _Trees:
         ):
             left_out = sandbox.download(sandbox.workdir, place, user="0")
             tree = look(Path(place), self.store.keep)
-        tree.left_out.update(dict.fromkeys(left_out, "not taken out of the sandbox"))
+        tree.left_out.update(map(_named, left_out))
         return tree
+
+
+def _named(line: str) -> tuple[str, str]:
+    """Path and reason of a line of `Runtime.download`: a Python literal, a colon, and why."""
+    found = _LEFT_OUT.fullmatch(line)
+    if found is None:
+        return line, "not taken out of the sandbox"
+    return str(ast.literal_eval(found[1])).removeprefix("./"), found[2]
 
 
 def _path(data: dict[str, Any]) -> Path | None:

@@ -18,6 +18,7 @@ from rich.table import Table
 from ohsandbox import DockerRuntime
 from tests.bench.editor import editor_rows
 from tests.bench.engine import PlainContainer, docker_run_detached, remove_started
+from tests.bench.log import log_rows
 from tests.bench.mcp import mcp_rows
 from tests.bench.peers import peer_rows
 from tests.bench.rows import BIG, Row, faster, median_s, ms, share
@@ -157,7 +158,7 @@ def main() -> int:
         rows += round_trips(runtime, plain)
         rows += streams(runtime, plain)
         rows += [start_up(chosen.image), flood(runtime), *five_hundred(runtime), *imports()]
-        rows += [*editor_rows(runtime), *search_rows(runtime), *mcp_rows(runtime), *toolcall_rows()]
+        rows += [*editor_rows(runtime), *search_rows(runtime), *mcp_rows(runtime), *toolcall_rows(), *log_rows()]
     table = Table(title=f"ohsandbox on {chosen.image}, medians")
     for column in ("work", "ohsandbox", "compared with", "ratio", "target", "met"):
         table.add_column(column)

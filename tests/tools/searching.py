@@ -37,14 +37,14 @@ def choose(runtime: Runtime, engine: str) -> None:
     use_engine(runtime, Engine(has_rg=engine == "rg"))
 
 
-def plant(directory: Path, tree: Mapping[str, str | bytes]) -> None:
-    """Files with these contents, each a second older than the one before."""
-    for age, (name, content) in enumerate(tree.items()):
+def plant(directory: Path, tree: Mapping[str, str | bytes], *, age: int = 0) -> None:
+    """Files with these contents, the first age seconds old and each a second older than the one before."""
+    for number, (name, content) in enumerate(tree.items(), age):
         path = os.path.join(os.fsencode(directory), name.encode("utf-8", "surrogateescape"))  # noqa: PTH118 - bytes
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
         with open(path, "wb") as file:  # noqa: PTH123
             file.write(content if isinstance(content, bytes) else content.encode())
-        os.utime(path, (1_700_000_000 - age,) * 2)
+        os.utime(path, (1_700_000_000 - number,) * 2)
 
 
 def send(runtime: Runtime, directory: Path, tree: Mapping[str, str | bytes], folder: str) -> None:

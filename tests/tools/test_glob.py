@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from ohsandbox import CLIRuntime
 from ohsandbox.errors import SandboxFileNotFoundError, SandboxNotADirectoryError, ToolArgumentsError, ToolError
-from ohsandbox.tools.glob import GlobObservation
-from ohsandbox.tools.glob.impl import GlobAction, GlobExecutor
+from ohsandbox.state import ConversationState
+from ohsandbox.tools.glob import GlobAction, GlobTool
+from ohsandbox.tools.glob.impl import GlobExecutor
 from ohsandbox.tools.search.globs import compile_glob
 from ohsandbox.tools.search.ignore import IgnoreTree, parse
 from ohsandbox.tools.search.prune import prunes
+from ohsandbox.tools.search.script import Engine, use_engine
 from tests.tools.searching import ENGINES, choose, plant, send, tool
 
 if TYPE_CHECKING:
@@ -139,7 +141,7 @@ def test_a_path_that_cannot_be_searched_is_an_error_and_no_match_is_an_answer(en
     )
 
 
-def test_what_is_left_out_is_counted(engine: Runtime, tmp_path: Path, folder_of: Callable[[int, int], str]) -> None:
+def test_what_is_left_out_is_counted(engine: Runtime, folder_of: Callable[[int, int], str]) -> None:
     glob = tool("glob", engine)
     many = glob(pattern="*", path=folder_of(1234, 5))
     assert len(many.files) == 100
@@ -167,21 +169,153 @@ def folder_of(engine: Runtime, tmp_path: Path) -> Iterator[Callable[[int, int], 
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize(("place", "name"), [("debian", "posix"), ("busybox", "posix"), ("debian", "rg")])
+@pytest.mark.parametrize(("place", "program"), [("debian", "find"), ("busybox", "find"), ("debian", "rg")])
 def test_a_search_that_takes_too_long_tells_what_it_found(
-    place: str, name: str, started: Callable[[str], Runtime], tmp_path: Path
+    place: str, program: str, started: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
     runtime = started(place)
-    program = "rg" if name == "rg" else "find"
-    send(runtime, tmp_path, {"seen.py": ""}, folder := f"{runtime.workdir.rstrip('/')}/{tmp_path.name}")
-    slow = b"#!/bin/sh\ncase \"$*\" in *printf*) exit 1;; esac\nprintf '%s\\0' ./seen.py\nexec sleep 100\n"
-    runtime.write_bytes(f"/usr/local/bin/{program}", slow.replace(b"./", folder.encode() + b"/" * (name == "rg") or b"./")
-                        if name == "rg" else slow, mode=0o755)  # fmt: skip
+    folder = f"{runtime.workdir.rstrip('/')}/{tmp_path.name}"
+    send(runtime, tmp_path / "tree", {"seen.py": ""}, folder)
+    where = folder if program == "rg" else "."
+    slow = f"#!/bin/sh\nprintf '%s\\0' '{where}/seen.py'\nsleep 100\n"
+    runtime.write_bytes(f"/usr/local/bin/{program}", slow.encode(), mode=0o755)
+    use_engine(runtime, Engine(has_rg=program == "rg"))
     try:
-        choose_in(runtime, name)
         told = GlobExecutor(runtime, limit_s=0.5)(GlobAction(pattern="**/*.py", path=folder))
     finally:
         runtime.run(["rm", f"/usr/local/bin/{program}"])
     assert told.files == (f"{folder}/seen.py",)
     assert not told.complete
     assert told.text.endswith("[Stopped after 0.5 s: this is what was found until then. Search a smaller `path`.]")
+    assert b"sleep 100" not in runtime.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
+
+
+@pytest.mark.docker
+def test_a_sandbox_without_the_programs_says_so(started: Callable[[str], Runtime]) -> None:
+    runtime = started("debian")
+    use_engine(runtime, Engine(has_rg=True))  # it has none
+    with pytest.raises(ToolError, match="lacks a program that a search needs"):
+        tool("glob", runtime)(pattern="*", path="/etc")
+    assert tool("glob", runtime)(pattern="hostname", path="/etc").total == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"pattern": ""}, ToolArgumentsError),
+        ({"pattern": "a\0b"}, ToolArgumentsError),
+        ({"pattern": "*", "path": "\0"}, ToolArgumentsError),
+        ({"pattern": "*", "max_files": 0}, ToolArgumentsError),
+        ({"pattern": "*/../x"}, ToolError),
+        ({"pattern": "/"}, ToolError),
+        ({"pattern": "{a,b}" * 20}, ToolError),
+    ],
+)
+def test_a_wrong_argument_is_one_clear_line(arguments: dict[str, Any], error: type[ToolError], cli: Runtime) -> None:
+    with pytest.raises(error) as told:
+        tool("glob", cli)(**arguments)
+    assert "\n" not in str(told.value)
+
+
+def test_glob_says_that_it_only_reads(cli: Runtime) -> None:
+    [made] = GlobTool.create(conv_state=ConversationState(conversation_id="c", runtime=cli))
+    notes = made.annotations
+    assert notes is not None
+    assert (notes.readOnlyHint, notes.destructiveHint, notes.idempotentHint, notes.openWorldHint) == (
+        True, False, True, False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def cli(started: Callable[[str], Runtime]) -> Runtime:
+    return started("cli")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("**", "a/b", True), ("**/*", ".a/b", False), ("**/a/**/b", "a/b", True), ("**/a/**/b", "x/a/y/z/b", True),
+        ("**/a/**/b", "b/a", False), ("*a*b*c", "xaxbxc", True), ("*a*b*c", "xbxaxc", False), ("a**b", "axxb", True),
+        ("a**b", "a/b", False), ("[^a]", "b", True), ("[^a]", "a", False), ("[]]", "]", True), ("[a", "[a", True),
+        ("{a", "{a", True), ("{a}", "{a}", True), ("{a,b{c,d}}", "bd", True), ("\\*", "*", True), ("\\*", "x", False),
+        ("*", "", False), (".*", ".a", True), ("?a", ".a", False), ("[.]a", ".a", False), ("[z-a]", "b", False),
+    ],
+)  # fmt: skip
+def test_patterns_mean_what_a_shell_means(pattern: str, path: str, *, matches: bool) -> None:
+    assert bool(compile_glob(pattern, hidden=False).regex.fullmatch(path)) is matches
+
+
+def test_patterns_and_names_cannot_keep_the_host_busy() -> None:
+    deep, long = "/".join(["a"] * 1500), "a" * 255
+    glob = compile_glob("**/a/**/a/**/a/**/*a*a*a*a*a*a*a*b", hidden=False)
+    assert glob.regex.fullmatch(f"{deep}/{long}") is None
+    ignored = IgnoreTree("/r", {"/r/.gitignore": b"*a*a*a*a*a*a*a*a*b\n**/a/**/a/**/a/**/a/**/b\n"})
+    assert len(ignored.kept([("", deep), ("", long)])) == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "tests"),
+    [
+        (b"node_modules/\n*.egg-info\n", [("-name", "node_modules"), ("-name", "*.egg-info")]),
+        (b"/build\nsrc/gen/\n", [("-path", "./build"), ("-path", "./src/gen")]),
+        (b"a[bc]\nx/*/y\n", []),
+        (b"*\n!keep\n", []),
+        (b"out\n!out\n", []),
+        (b"out\n!*.txt\n", [("-name", "out")]),
+    ],
+)
+def test_only_what_is_certainly_ignored_is_not_entered(lines: bytes, tests: list[tuple[str, ...]]) -> None:
+    assert prunes({"/w": parse(lines)}, "/w") == tests
+
+
+NAMES = [
+    "a",
+    "b",
+    "ab",
+    "a.py",
+    "b.ts",
+    "c.log",
+    "x y",
+    ".h",
+    "node_modules",
+    "build",
+    "\u00e9",
+    "[x]",
+    "{y}",
+    "-v",
+    "!n",
+]
+GLOBS = [
+    "a", "ab", "*.py", "*.log", "*", "?", "[ab]", "[!a]", "a*", "*b", "**", "node_modules", "build", "{a,b}", "\u00e9",
+    "\\[x\\]", "[[]x]", "\\!n", "a*b", "**a", "[a-", "{a", "x y", "*.{py,ts}", ".*", "[A-C]", "{a,**}",
+]  # fmt: skip
+PATHS = st.lists(st.sampled_from(GLOBS), min_size=1, max_size=3).map("/".join)
+RULES = st.lists(
+    st.builds(lambda *parts: "".join(parts), st.sampled_from(["", "", "!"]), st.sampled_from(["", "", "/"]), PATHS,
+              st.sampled_from(["", "", "/", " ", "\r"])), max_size=5,
+).map("\n".join)  # fmt: skip
+FOLDERS = st.lists(st.sampled_from(NAMES), max_size=3).map("/".join)
+
+
+@given(
+    files=st.lists(st.tuples(FOLDERS, st.sampled_from(NAMES)), min_size=1, max_size=25),
+    rules=st.dictionaries(FOLDERS, RULES, max_size=4),
+    patterns=st.lists(st.one_of(PATHS, st.just("**/*")), min_size=1, max_size=3),
+    hidden=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_rg_and_posix_tools_agree_on_any_tree(
+    files: list[tuple[str, str]], rules: dict[str, str], patterns: list[str], *, hidden: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name, CLIRuntime(name, bubblewrap=False, quiet=True) as runtime:
+        for number, (folder, file) in enumerate([*files, *((folder, ".gitignore") for folder in rules)]):
+            with contextlib.suppress(OSError):  # a file of that name stands where a directory should, or the reverse
+                plant(Path(name), {f"{folder}/{file}".lstrip("/"): rules.get(folder, "") if file == ".gitignore" else ""},
+                      age=number % 7)  # fmt: skip
+        glob = tool("glob", runtime)
+        for pattern in patterns:
+            found = []
+            for engine in ("rg", "posix"):
+                choose(runtime, engine)
+                found.append(glob(pattern=pattern, hidden=hidden).files)
+            assert found[0] == found[1]
