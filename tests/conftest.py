@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -13,6 +14,7 @@ from ohsandbox.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 PROVIDER_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY", "OHSANDBOX_API_KEY")
 
@@ -48,7 +50,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing of a test lands in the home of who runs it, and no test can spend anybody's money."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OHSANDBOX_HOME", str(tmp_path_factory.mktemp("ohsandbox-home")))
+        state = tmp_path_factory.mktemp("ohsandbox-home")
+        patch.setenv("OHSANDBOX_HOME", str(state))
         for name in PROVIDER_KEYS:
             patch.delenv(name, raising=False)
         yield
+        drop_checkpoints(state)
+
+
+def drop_checkpoints(state: Path) -> None:
+    """Remove the images of the checkpoints that a state directory has records of."""
+    tags = [path.name for path in (state / "checkpoints").glob("[0-9]*")]
+    if not tags or missing_engine() is not None:
+        return
+    from ohsandbox.errors import SandboxUnavailable  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.docker.engine import connect  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.docker.failures import engine_errors  # noqa: PLC0415 - as above
+
+    with contextlib.closing(connect()) as engine:
+        for tag in tags:
+            with contextlib.suppress(SandboxUnavailable), engine_errors("cleaning up"):
+                engine.api.remove_image(f"ohsandbox-checkpoint:{tag}", force=True)

@@ -20,7 +20,7 @@ LAYERS = (
     ("state",),
     ("tool",),
     ("tools", "mcp"),
-    ("agent",),
+    ("agent", "serving"),
     ("conversation", "settings"),
     ("eval", "testing"),
     ("cli", "__main__"),
@@ -38,8 +38,11 @@ FORBIDDEN = {
     ("tools", "llm"),
     ("tools", "events"),
     ("tools", "conversation"),
+    ("serving", "llm"),
+    ("serving", "events"),
 }
-"""Down, and forbidden all the same: llm takes dicts, runtime knows no event, a tool no model, event or conversation."""
+"""Down, and forbidden all the same: llm takes dicts, runtime knows no event, a tool no model, event or conversation; nor does
+serving, whose clients have a model of their own."""
 SLOW = ("litellm", "fastmcp", "docker")
 
 

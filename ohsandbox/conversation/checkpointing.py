@@ -29,7 +29,7 @@ class Checkpointing:
         self._snapshots = Snapshots(trail.directory / SNAPSHOTS_NAME)
         self._looked = runtime is None or not (runtime.host_workspace or _is_new(runtime))
         """What the log says of the files still holds; a bound workspace may have been changed since the last run."""
-        self._given_up = False
+        self._begun = self._given_up = False
 
     def __enter__(self) -> Self:
         return self
@@ -43,8 +43,9 @@ class Checkpointing:
             self.before_write()
 
     def before_write(self) -> None:
-        """Keep the files, unless they were kept since something was last written."""
-        if self._enabled and not (self._looked and self._trail.files.is_known):
+        """Keep the files, once in a run, unless they were kept since something was last written."""
+        begun, self._begun = self._begun, True
+        if self._enabled and not begun and not (self._looked and self._trail.files.is_known):
             self._try("before the first change of a turn")
 
     def after_run(self) -> None:

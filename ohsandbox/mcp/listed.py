@@ -55,6 +55,8 @@ def listed_tool(server: str, tool: Tool) -> ListedTool:
     Raises:
         UnusableToolError: its schema is too large, or an argument has a name that providers refuse.
     """
+    if _only_as_task(tool):
+        raise UnusableToolError("it runs only as a task (its taskSupport is `required`), and calls here are plain ones")
     action_type = _create_mcp_action_type(tool.name, tool.input_schema)
     schema = _clean(action_type.to_mcp_schema())
     if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
@@ -64,6 +66,12 @@ def listed_tool(server: str, tool: Tool) -> ListedTool:
     return ListedTool(
         tool.name, _description(server, tool), action_type, schema, _annotations(tool), fingerprint_of(tool)
     )
+
+
+def _only_as_task(tool: Tool) -> bool:
+    """MCP 2025-11-25, "Tasks": a server refuses a plain call of such a tool."""
+    execution = tool.execution
+    return execution is not None and execution.task_support == "required"
 
 
 def fingerprint_of(tool: Tool) -> str:

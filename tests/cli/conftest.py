@@ -19,6 +19,7 @@ import pytest
 
 from ohsandbox.cli.app import app
 from ohsandbox.cli.errors import DEBUG_VARIABLE, exit_code_of
+from tests.conftest import drop_checkpoints
 
 COMMAND = (sys.executable, "-m", "ohsandbox")
 NO_ENGINE = "unix:///nonexistent/docker.sock"
@@ -46,7 +47,7 @@ WriteScript = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A home of the test's own; no key, model or debug flag of whoever runs it."""
     directory = tmp_path / "home"
     directory.mkdir()
@@ -57,7 +58,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(DEBUG_VARIABLE, "")
     monkeypatch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")  # nobody answers a cursor position request here
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    return directory
+    yield directory
+    drop_checkpoints(directory / ".ohsandbox")
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,9 @@ class Offers(FakeModel):
         return super().send(messages, tools, tool_choice, **options)
 
 
-def converse(tmp_path: Path, runtime: Runtime, model: FakeModel, mcp_config: Any, tools: Any = ("finish",)) -> Conversation:
+def converse(
+    tmp_path: Path, runtime: Runtime, model: FakeModel, mcp_config: Any, tools: Any = ("finish",)
+) -> Conversation:
     return Conversation(Agent(model, tools, mcp_config=mcp_config), runtime, tmp_path / "c")
 
 
@@ -137,7 +139,9 @@ def test_a_slow_server_blocks_nobody_and_its_tools_come_later(
 
 
 def test_tools_that_change_are_offered_at_the_next_step(tmp_path: Path, runtime: Runtime) -> None:
-    model = Offers(answer("", call("grow")), later(0.5, answer("", call("echo", {"text": "1"}))), answer("", call("extra")))
+    model = Offers(
+        answer("", call("grow")), later(0.5, answer("", call("echo", {"text": "1"}))), answer("", call("extra"))
+    )
     with converse(tmp_path, runtime, model, config(odd=odd(include=["grow", "echo", "extra"]))) as conversation:
         conversation.run("go")
         assert model.offered[0] == ["finish", "echo", "grow"]
@@ -217,9 +221,13 @@ def test_servers_of_the_settings_go_to_an_agent_that_is_not_given(tmp_path: Path
     with Conversation(runtime=runtime, persist_dir=tmp_path / "c", settings=settings) as conversation:
         assert conversation._mcp.servers is not None  # they begin with `start`: the sandbox runs
         conversation._mcp.servers.wait()
-        assert [(one.name, one.tools) for one in conversation._mcp.servers.status()] == [("b", ("pid",)), ("a", ("echo",))] or [
-            (one.name, one.tools) for one in conversation._mcp.servers.status()
-        ] == [("a", ("echo",)), ("b", ("pid",))]
+        assert [(one.name, one.tools) for one in conversation._mcp.servers.status()] == [
+            ("b", ("pid",)),
+            ("a", ("echo",)),
+        ] or [(one.name, one.tools) for one in conversation._mcp.servers.status()] == [
+            ("a", ("echo",)),
+            ("b", ("pid",)),
+        ]
 
 
 def test_a_runtime_calls_tools_by_name(tmp_path: Path, runtime: Runtime) -> None:

@@ -2,79 +2,83 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import http.client
 import http.server
-import shutil
+import os
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.mcp import MCPConfig, MCPServers, ServerState
-from tests.mcp.conftest import CACHE, call, observe
+from ohsandbox.content import ImageContent
+from ohsandbox.mcp import MCPConfig, MCPError, MCPServerGoneError, MCPServers, ServerState
+from ohsandbox.schema import text_of
+from tests.mcp.conftest import Servers, call, observe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
-    from tests.mcp.conftest import Servers
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)  # the image is built once, in a minute; more on a slow line
 PAGE = "<html><body><h1>Hello</h1><p>The quick brown fox.</p></body></html>"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+Step = tuple[str, dict[str, Any], str]
+"""A tool, its arguments, and what the answer holds."""
 
 
-@pytest.fixture
-def python(request: pytest.FixtureRequest, sandbox: Runtime) -> dict[str, Any]:
-    """How `python -m mcp_server_...` is started in the sandbox."""
-    if not sandbox.private_processes:
-        return {"command": request.getfixturevalue("real_python")}
-    site: Path = request.getfixturevalue("real_servers")
-    if sandbox.run(["test", "-d", "/tmp/site/mcp_server_fetch"]).exit_code:
-        sandbox.run(["mkdir", "-p", "/tmp/site"])
-        sandbox.upload(site, "/tmp/site")
-    return {"command": "python3", "env": {"PYTHONPATH": "/tmp/site"}}
+def offered(servers: MCPServers) -> set[str]:
+    return {tool.name for tool in servers.tools()}
 
 
-def module(python: dict[str, Any], name: str, *args: str, **more: Any) -> dict[str, Any]:
-    return {**python, "args": ["-m", name, *args], "timeout": 60, **more}
+def call_all(servers: MCPServers, steps: list[Step]) -> None:
+    """Each step, and no tool that is offered left out."""
+    for tool, arguments, expected in steps:
+        observation = observe(servers, tool, **arguments)
+        assert not observation.is_error, (tool, observation)
+        assert expected in text_of(observation), (tool, observation)
+    assert offered(servers) - {tool for tool, _, _ in steps} == set()
 
 
-def test_time(servers: Servers, python: dict[str, Any]) -> None:
-    started = servers({"time": module(python, "mcp_server_time", "--local-timezone=UTC")})
-    assert "UTC" in call(started, "get_current_time", timezone="UTC")
-    converted = call(started, "convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo")
-    assert "21:00" in converted
-    wrong = observe(started, "get_current_time", timezone="Nowhere/Else")
-    assert wrong.is_error
+@pytest.mark.docker
+def test_time(real_servers: Servers) -> None:
+    started = real_servers({"time": {"command": "mcp-server-time", "args": ["--local-timezone=UTC"]}})
+    tokyo = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+    call_all(started, [("get_current_time", {"timezone": "UTC"}, "UTC"), ("convert_time", tokyo, "21:00")])
+    assert observe(started, "get_current_time", timezone="Nowhere/Else").is_error
 
 
-def test_fetch_reads_a_page_inside_the_sandbox(servers: Servers, python: dict[str, Any], sandbox: Runtime) -> None:
-    sandbox.write_bytes("www/index.html", PAGE.encode())
-    port = "18923"
-    web = sandbox.channel(["python3", "-u", "-m", "http.server", port, "--directory", f"{sandbox.workdir}/www"])
+@pytest.mark.docker
+def test_fetch_reads_a_page_inside_the_sandbox(real_servers: Servers, real: Runtime) -> None:
+    real.write_bytes("www/index.html", PAGE.encode())
+    web = real.channel(["python3", "-u", "-m", "http.server", "18923", "--directory", f"{real.workdir}/www"])
     try:
         web.read(5)
-        started = servers({"fetch": module(python, "mcp_server_fetch", "--ignore-robots-txt", "--allow-private-ips")})
-        assert "quick brown fox" in call(started, "fetch", url=f"http://127.0.0.1:{port}/", raw=True)
+        args = ["--ignore-robots-txt", "--allow-private-ips"]
+        started = real_servers({"fetch": {"command": "mcp-server-fetch", "args": args}})
+        call_all(started, [("fetch", {"url": "http://127.0.0.1:18923/", "raw": True}, "quick brown fox")])
     finally:
         web.kill()
         web.close()
 
 
-def test_git(servers: Servers, python: dict[str, Any], sandbox: Runtime) -> None:
-    if sandbox.run(["git", "--version"]).exit_code:
-        pytest.skip("the image has no git")
-    repo = f"{sandbox.workdir}/repo"
-    sandbox.run(["git", "init", "-q", "-b", "main", repo])
+@pytest.mark.docker
+def test_git(real_servers: Servers, real: Runtime) -> None:
+    repo = f"{real.workdir}/repo"
+    real.run(["git", "init", "-q", "-b", "main", repo])
     for key, value in (("user.name", "T"), ("user.email", "t@x.test")):
-        sandbox.run(["git", "-C", repo, "config", key, value])
-    sandbox.write_bytes(f"{repo}/a.txt", b"one\n")
-    started = servers({"git": module(python, "mcp_server_git", "--repository", repo)})
-    offered = {tool.name for tool in started.tools()}
-    steps: list[tuple[str, dict[str, Any], str]] = [
+        real.run(["git", "-C", repo, "config", key, value])
+    real.write_bytes(f"{repo}/a.txt", b"one\n")
+    started = real_servers({"git": {"command": "mcp-server-git", "args": ["--repository", repo]}})
+    steps: list[Step] = [
         ("git_status", {}, "a.txt"),
         ("git_add", {"files": ["a.txt"]}, "staged"),
         ("git_diff_staged", {}, "+one"),
@@ -88,53 +92,169 @@ def test_git(servers: Servers, python: dict[str, Any], sandbox: Runtime) -> None
         ("git_diff_unstaged", {}, "changes"),
         ("git_reset", {}, "reset"),
     ]
-    called = set()
-    for tool, arguments, expected in steps:
-        assert expected in call(started, tool, repo_path=repo, **arguments).lower(), tool
-        called.add(tool)
-    assert offered - called == set()
+    call_all(started, [(tool, {"repo_path": repo, **arguments}, said) for tool, arguments, said in steps])
 
 
-# --- Node, on this machine ----------------------------------------------------------------------
-
-NODE_PACKAGES = ("server-filesystem", "server-everything", "server-memory")
-
-
-@pytest.fixture(scope="module")
-def node_modules() -> Path:
-    if shutil.which("npm") is None:
-        pytest.skip("no npm")
-    target = CACHE / "node"
-    target.mkdir(parents=True, exist_ok=True)
-    if not (target / "node_modules" / "@modelcontextprotocol" / "server-memory").exists():
-        packages = [f"@modelcontextprotocol/{name}" for name in NODE_PACKAGES]
-        argv = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(target), *packages]
-        if (done := subprocess.run(argv, check=False, capture_output=True, text=True)).returncode:
-            pytest.skip(f"npm cannot install: {done.stderr[-300:]}")
-    return target / "node_modules" / ".bin"
-
-
-@pytest.mark.parametrize("sandbox", ["cli"], indirect=True)
-def test_three_node_servers_at_once(servers: Servers, node_modules: Path, sandbox: Runtime) -> None:
-    sandbox.write_bytes("files/a.txt", b"alpha\nbeta\n")
-    folder = f"{sandbox.workdir}/files"
-    started = servers(
-        {
-            "files": {"command": str(node_modules / "mcp-server-filesystem"), "args": [folder]},
-            "everything": {"command": str(node_modules / "mcp-server-everything")},
-            "memory": {
-                "command": str(node_modules / "mcp-server-memory"),
-                "env": {"MEMORY_FILE_PATH": f"{sandbox.workdir}/memory.json"},
-            },
-        }
-    )
-    assert "beta" in call(started, "read_text_file", path=f"{folder}/a.txt")
+@pytest.mark.docker
+def test_filesystem(real_servers: Servers, real: Runtime) -> None:
+    real.write_bytes("files/a.txt", b"alpha\nbeta\n")
+    real.write_bytes("files/pixel.png", base64.b64decode(PIXEL))
+    folder = f"{real.workdir}/files"
+    started = real_servers({"files": {"command": "mcp-server-filesystem", "args": [folder]}})
+    a, b, sub = f"{folder}/a.txt", f"{folder}/b.txt", f"{folder}/sub"
+    steps: list[Step] = [
+        ("list_allowed_directories", {}, folder),
+        ("read_file", {"path": a}, "beta"),
+        ("read_text_file", {"path": a, "head": 1}, "alpha"),
+        ("read_media_file", {"path": f"{folder}/pixel.png"}, ""),
+        ("write_file", {"path": b, "content": "gamma\n"}, "b.txt"),
+        ("read_multiple_files", {"paths": [a, b]}, "gamma"),
+        ("edit_file", {"path": b, "edits": [{"oldText": "gamma", "newText": "delta"}]}, "+delta"),
+        ("create_directory", {"path": sub}, "sub"),
+        ("move_file", {"source": b, "destination": f"{sub}/b.txt"}, "moved"),
+        ("list_directory", {"path": folder}, "[DIR] sub"),
+        ("list_directory_with_sizes", {"path": folder}, "a.txt"),
+        ("directory_tree", {"path": folder}, "b.txt"),
+        ("search_files", {"path": folder, "pattern": "**/b.txt"}, "sub/b.txt"),
+        ("get_file_info", {"path": a}, "size: 11"),
+    ]
+    call_all(started, steps)
+    assert real.read_bytes("files/sub/b.txt") == b"delta\n"
+    image = observe(started, "read_media_file", path=f"{folder}/pixel.png")
+    assert any(isinstance(part, ImageContent) for part in image.to_llm_content)
     assert observe(started, "read_text_file", path="/etc/passwd").is_error
-    assert "Echo: hi" in call(started, "echo", message="hi")
-    assert [one.state for one in started.status()] == [ServerState.READY] * 3
-    entity = {"name": "e", "entityType": "t", "observations": ["o"]}
-    assert "e" in call(started, "create_entities", entities=[entity])
-    assert "o" in call(started, "read_graph")
+
+
+@pytest.mark.docker
+def test_memory(real_servers: Servers) -> None:
+    entry = {"command": "mcp-server-memory", "env": {"MEMORY_FILE_PATH": "/tmp/memory.json"}}
+    relation = {"from": "ann", "to": "bob", "relationType": "knows"}
+    people = [{"name": name, "entityType": "person", "observations": ["tall"]} for name in ("ann", "bob")]
+    steps: list[Step] = [
+        ("create_entities", {"entities": people}, "ann"),
+        ("create_relations", {"relations": [relation]}, "knows"),
+        ("add_observations", {"observations": [{"entityName": "ann", "contents": ["kind"]}]}, "kind"),
+        ("search_nodes", {"query": "kind"}, "ann"),
+        ("open_nodes", {"names": ["bob"]}, "tall"),
+        ("delete_observations", {"deletions": [{"entityName": "ann", "observations": ["tall"]}]}, "deleted"),
+        ("delete_relations", {"relations": [relation]}, "deleted"),
+        ("delete_entities", {"entityNames": ["bob"]}, "deleted"),
+        ("read_graph", {}, "ann"),
+    ]
+    call_all(real_servers({"memory": entry}), steps)
+
+
+@pytest.mark.docker
+def test_everything(real_servers: Servers) -> None:
+    started = real_servers({"everything": {"command": "mcp-server-everything"}})
+    steps: list[Step] = [
+        ("echo", {"message": "hi"}, "Echo: hi"),
+        ("get-annotated-message", {"messageType": "success", "includeImage": True}, "success"),
+        ("get-env", {}, "HOSTNAME"),
+        ("get-resource-links", {"count": 2}, "not read: demo://resource"),
+        ("get-resource-reference", {"resourceType": "Text", "resourceId": 1}, "Resource 1"),
+        ("get-structured-content", {"location": "Chicago"}, "temperature"),
+        ("get-sum", {"a": "2", "b": 3}, "5"),
+        ("get-tiny-image", {}, "image"),
+        ("gzip-file-as-resource", {"name": "x.gz", "data": "data:text/plain,hello"}, "x.gz"),
+        ("toggle-simulated-logging", {}, "Started"),
+        ("toggle-subscriber-updates", {}, "Started"),
+        ("trigger-long-running-operation", {"duration": 0.2, "steps": 2}, "Steps: 2"),
+    ]
+    call_all(started, steps)
+    assert "progress" in real_servers.kinds()
+    assert "only as a task" in started.status()[0].refused["simulate-research-query"]
+
+
+@pytest.mark.docker
+def test_two_hundred_calls_at_once_over_four_real_servers(real_servers: Servers) -> None:
+    node = {"command": "mcp-server-everything", "include": ["echo"]}
+    clock = {"command": "mcp-server-time", "args": ["--local-timezone=UTC"], "include": ["get_current_time"]}
+    started = real_servers({"n1": node, "n2": node, "t1": clock, "t2": clock})
+    tools = started.tools()
+    assert len(tools) == 4
+
+    def one(number: int) -> bool:
+        tool = tools[number % 4]
+        echoes = tool.listed.name == "echo"
+        arguments = {"message": f"<{number}>"} if echoes else {"timezone": "UTC"}
+        said = text_of(tool(tool.action_from_arguments(arguments)))
+        return (f"<{number}>" if echoes else "UTC") in said
+
+    with ThreadPoolExecutor(200) as pool:
+        assert all(pool.map(one, range(200)))
+
+
+def signal_to(runtime: Runtime, name: str, program: str) -> None:
+    """To each process with program in its command line, but for the shell that looks for it."""
+    pattern = f"{program[:-1]}[{program[-1]}]"
+    found = f"$(grep -ls {pattern} /proc/[0-9]*/cmdline | cut -d/ -f3)"
+    assert runtime.run(["sh", "-c", f"kill -{name} {found}"]).exit_code == 0
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("command", ["mcp-server-everything", "mcp-server-time"])
+def test_a_real_server_killed_in_mid_call_is_told_at_once_and_comes_back(
+    real_servers: Servers, real: Runtime, command: str
+) -> None:
+    started = real_servers({"one": {"command": command}, "odd": {"command": "mcp-server-memory"}})
+    node = command == "mcp-server-everything"
+    tool = "trigger-long-running-operation" if node else "get_current_time"
+    arguments: dict[str, Any] = {"duration": 60, "steps": 2} if node else {"timezone": "UTC"}
+    observe(started, "read_graph")
+    with ThreadPoolExecutor(1) as pool:
+        if not node:  # its calls are over in a millisecond: it is stopped first
+            signal_to(real, "STOP", command)
+        waiting = pool.submit(observe, started, tool, **arguments)
+        deadline = time.monotonic() + 5
+        while not started._in_flight and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        began = time.monotonic()
+        signal_to(real, "KILL", command)
+        with pytest.raises(MCPServerGoneError, match="exit code 137"):
+            waiting.result(10)
+        assert time.monotonic() - began < 3
+    observe(started, "read_graph")
+    if not node:
+        assert "UTC" in call(started, tool, **arguments)
+
+
+# --- installed first ----------------------------------------------------------------------------
+
+
+@pytest.mark.docker
+def test_a_server_is_downloaded_under_an_open_network_with_the_hosts_certificates(real_image: str) -> None:
+    """What `npx` and `pip` print while they download is told, and no time runs out meanwhile."""
+    from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it
+
+    ca = os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt"
+    fresh = "rm -rf /tmp/n; npm_config_cache=/tmp/n exec npx -y @modelcontextprotocol/server-sequential-thinking"
+    pip = "python3 -m venv --without-pip /tmp/v; pip --python /tmp/v install mcp-server-time; exec /tmp/v/bin/mcp-server-time"
+    with DockerRuntime(real_image, network="open", ca_bundle=ca) as runtime:
+        made = Servers(runtime)
+        started = made(
+            {
+                "node": {"command": "sh", "args": ["-c", fresh]},
+                "npx": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]},
+                "pip": {"command": "sh", "args": ["-c", pip]},
+            }
+        )
+        try:
+            assert {"sequentialthinking", "read_graph", "get_current_time"} <= offered(started), started.missing()
+            words = [event.message for event in made.events if event.kind == "status" and event.server == "pip"]
+            assert any("Collecting" in line or "Downloading" in line or "Installing" in line for line in words)
+        finally:
+            made.close()
+
+
+@pytest.mark.docker
+def test_without_a_network_a_download_fails_with_its_own_words(real_servers: Servers) -> None:
+    pip = "python3 -m venv --without-pip /tmp/v; pip --python /tmp/v install --retries 0 no-such-server && exec no-such-server"
+    started = real_servers({"pip": {"command": "sh", "args": ["-c", pip]}})
+    started.wait()
+    assert "'pip' ended while it started" in started.missing()
+    assert "No matching distribution" in started.missing()
 
 
 # --- behind a URL -------------------------------------------------------------------------------
@@ -196,6 +316,47 @@ def test_a_server_behind_a_url(far: str) -> None:
     with MCPServers(config, None, variables={"KEY": "top-secret-key"}) as started:
         assert call(started, "add", a="2", b=3) == "5"
         assert call(started, "key") == "[value of KEY]"
+
+
+@pytest.mark.docker
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")  # testcontainers keeps a session
+@pytest.mark.parametrize(("kind", "path"), [("streamableHttp", "/mcp"), ("sse", "/sse")])
+def test_a_server_in_a_container_of_its_own(
+    real_image: str, monkeypatch: pytest.MonkeyPatch, kind: str, path: str
+) -> None:
+    from testcontainers.core.config import testcontainers_config  # noqa: PLC0415 - slow to import
+    from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - as above
+
+    monkeypatch.setattr(testcontainers_config, "ryuk_disabled", True)  # `with` removes it; the reaper is one more image
+    container = DockerContainer(real_image).with_exposed_ports(3001).with_command(f"mcp-server-everything {kind}")
+    with container as started:
+        port = int(started.get_exposed_port(3001))
+        _until_answering(port)
+        entry = {"url": f"http://{started.get_container_host_ip()}:{port}{path}", "timeout": 20}
+        with MCPServers(MCPConfig.parse({"mcpServers": {"far": entry}}), None) as servers:
+            assert "Echo: hi" in call(servers, "echo", message="hi"), servers.missing()
+            assert "5" in call(servers, "get-sum", a=2, b=3)
+            started.get_wrapped_container().kill()
+            began = time.monotonic()
+            with pytest.raises(MCPError):
+                servers.call("far", "echo", {"message": "gone"})
+            assert time.monotonic() - began < 15
+
+
+def _until_answering(port: int) -> None:
+    """The engine's proxy takes connections before the server in the container does."""
+    for _ in range(200):
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+            connection.request("GET", "/")
+            connection.getresponse()
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.1)
+        else:
+            return
+        finally:
+            connection.close()
+    pytest.fail("the server does not answer")
 
 
 class _Evil(http.server.BaseHTTPRequestHandler):

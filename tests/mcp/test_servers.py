@@ -105,6 +105,61 @@ def test_a_call_that_takes_too_long_is_cancelled(servers: Servers) -> None:
     assert len(json.loads(call(started, "cancelled"))) == 1
 
 
+def test_interrupting_a_call_tells_the_server(servers: Servers) -> None:
+    started = servers.odd()
+    sleep = next(tool for tool in started.tools() if tool.name == "sleep")
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            sleep(sleep.action_from_arguments({"seconds": 60}))
+        except MCPError as error:
+            failed.append(error)
+
+    sleeper = threading.Thread(target=wait)
+    sleeper.start()
+    time.sleep(0.2)
+    sleep.interrupt()
+    sleeper.join(5)
+    assert "interrupted" in str(failed[0])
+    assert len(json.loads(call(started, "cancelled"))) == 1
+
+
+def test_one_malformed_tool_is_left_out_and_no_other(servers: Servers) -> None:
+    started = servers({"odd": odd("malformed", include=["echo", "no_schema", "nothing"])})
+    assert {tool.name for tool in started.tools()} == {"echo", "nothing"}
+    refused = started.status()[0].refused
+    assert "Field required" in refused["no_schema"]
+    assert "not of type object" in refused["odd_schema"]
+    assert "(no name)" in refused
+
+
+def test_a_name_stays_with_its_tool_whichever_servers_come_and_go(servers: Servers) -> None:
+    started = servers({"first": odd(include=["pid"]), "second": odd(include=["extra", "grow"])})
+    (tool,) = (one for one in started.tools() if one.name == "pid")
+    assert tool.server == "first"
+    started._servers["second"].config = started._servers["second"].config.model_copy(update={"include": ("*",)})
+    call(started, "grow")
+    _until(servers, "tools_changed")
+    names = {one.name: one.server for one in started.tools()}
+    assert names["pid"] == "first"
+    assert names["second__pid"] == "second"
+
+
+def test_what_a_server_prints_while_it_starts_is_told_and_gives_it_time(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ohsandbox.mcp.config.INITIALIZE_S", 0.8)
+    slow = "for n in 1 2 3 4 5; do echo fetching $n >&2; sleep 0.4; done; exec python3 -u odd.py"
+    silent = "sleep 20; exec python3 -u odd.py"
+    started = servers(
+        {"slow": {"command": "sh", "args": ["-c", slow]}, "silent": {"command": "sh", "args": ["-c", silent]}}
+    )
+    assert {tool.server for tool in started.tools()} == {"slow"}
+    told = [event.message for event in servers.events if event.kind == "status"]
+    assert [f"fetching {number}" for number in range(1, 6)] == told
+
+
 def test_two_hundred_calls_at_once_over_four_servers(servers: Servers) -> None:
     started = servers({f"s{number}": odd() for number in range(4)})
     tools = [tool for tool in started.tools() if tool.listed.name == "echo"]

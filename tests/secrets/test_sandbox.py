@@ -78,8 +78,26 @@ def test_a_secret_that_is_printed_over_two_polls_is_masked(sandbox: Runtime) -> 
 
 
 def test_a_shell_that_was_restarted_has_them_again(sandbox: Runtime) -> None:
-    sandbox.execute("exit 3")
-    assert sandbox.execute("echo ${#PLAIN}").output == f"{len(PLAIN)}\n"
+    sandbox.execute("export KEPT='a  b'; IFS=X; exit 3")
+    assert sandbox.execute('echo ${#PLAIN} "$KEPT"').output == f"{len(PLAIN)} a  b\n"
+
+
+def test_what_a_shell_leaves_for_its_successor_has_no_secret(sandbox: Runtime) -> None:
+    """Else a conversation that is resumed without the secrets would have them, and not mask them."""
+    sandbox.execute("export KEPT=kept; unset TOKEN")
+    left = sandbox.run(["sh", "-c", 'cat "$1"/main-*/env', "sh", sandbox.state_dir]).stdout
+    assert b"kept" in left
+    assert leaks(left) == []
+
+
+def test_other_processes_than_shells_and_calls_do_not_have_them(sandbox: Runtime) -> None:
+    """An MCP server is one: it gets what its own configuration names."""
+    with sandbox.channel(["env"]) as channel:
+        said = b""
+        while chunks := channel.read(10):
+            said += b"".join(chunk.data for chunk in chunks)
+    assert b"PATH=" in said
+    assert leaks(said) == []
 
 
 def test_files_are_read_and_written_as_they_are(sandbox: Runtime) -> None:

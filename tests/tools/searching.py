@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.tool import ToolDefinition
 
 ENGINES = (
     pytest.param(("debian", "posix"), marks=pytest.mark.docker, id="debian"),
@@ -56,5 +57,6 @@ def send(runtime: Runtime, directory: Path, tree: Mapping[str, str | bytes], fol
 def tool(name: str, runtime: Runtime) -> Any:
     """`tool("glob", runtime)(pattern="*")` is an observation."""
     state = ConversationState(conversation_id="c", runtime=runtime)
-    [made] = {"glob": GlobTool, "grep": GrepTool}[name].create(conv_state=state)
+    kinds: dict[str, type[ToolDefinition[Any, Any]]] = {"glob": GlobTool, "grep": GrepTool}
+    [made] = kinds[name].create(conv_state=state)
     return lambda **arguments: made(made.action_from_arguments(arguments))

@@ -169,11 +169,11 @@ def folder_of(engine: Runtime, tmp_path: Path) -> Iterator[Callable[[int, int], 
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize(("place", "program"), [("debian", "find"), ("busybox", "find"), ("debian", "rg")])
+@pytest.mark.parametrize("program", ["find", "rg"])
 def test_a_search_that_takes_too_long_tells_what_it_found(
-    place: str, program: str, started: Callable[[str], Runtime], tmp_path: Path
+    program: str, started: Callable[[str], Runtime], tmp_path: Path
 ) -> None:
-    runtime = started(place)
+    runtime = started("debian")
     folder = f"{runtime.workdir.rstrip('/')}/{tmp_path.name}"
     send(runtime, tmp_path / "tree", {"seen.py": ""}, folder)
     where = folder if program == "rg" else "."
@@ -308,10 +308,7 @@ def test_rg_and_posix_tools_agree_on_any_tree(
     files: list[tuple[str, str]], rules: dict[str, str], patterns: list[str], *, hidden: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as name, CLIRuntime(name, bubblewrap=False, quiet=True) as runtime:
-        for number, (folder, file) in enumerate([*files, *((folder, ".gitignore") for folder in rules)]):
-            with contextlib.suppress(OSError):  # a file of that name stands where a directory should, or the reverse
-                plant(Path(name), {f"{folder}/{file}".lstrip("/"): rules.get(folder, "") if file == ".gitignore" else ""},
-                      age=number % 7)  # fmt: skip
+        _plant_some(Path(name), files, rules)
         glob = tool("glob", runtime)
         for pattern in patterns:
             found = []
@@ -319,3 +316,11 @@ def test_rg_and_posix_tools_agree_on_any_tree(
                 choose(runtime, engine)
                 found.append(glob(pattern=pattern, hidden=hidden).files)
             assert found[0] == found[1]
+
+
+def _plant_some(directory: Path, files: list[tuple[str, str]], rules: dict[str, str]) -> None:
+    tree = {f"{folder}/{file}": "" for folder, file in files}
+    tree |= {f"{folder}/.gitignore": text for folder, text in rules.items()}
+    for number, (name, text) in enumerate(tree.items()):
+        with contextlib.suppress(OSError):  # a file stands where a directory should, or the reverse
+            plant(directory, {name.lstrip("/"): text}, age=number % 7)

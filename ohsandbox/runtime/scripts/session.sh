@@ -10,12 +10,14 @@ set +H 2>/dev/null
 set +o history 2>/dev/null
 ohs_tty=$OHSANDBOX_TTY ohs_s=0 ohs_w=kept ohs_done=
 unset OHSANDBOX_TTY
+# what a shell that goes on with this one is told; the host leaves out the names of secrets
+ohs_save="command export -p"
 ohs_last() { return "$1"; }
 ohs_tell='command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
   ohs_w=kept ohs_done=$ohs_n PS1= PS2=
-  command export -p >|"$ohs_dir/env"'
+  command eval "$ohs_save" >|"$ohs_dir/env"'
 ohs_greet='{ command printf "%s 0 kept %s %s %s\000" "$ohs_n" "$$" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
-  command export -p >|"$ohs_dir/env"; } 2>/dev/null'
+  command eval "$ohs_save" >|"$ohs_dir/env"; } 2>/dev/null'
 ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
   command printf "\033]7117;%s;begin\007" "$ohs_n" >"$ohs_tty"; ohs_last "$ohs_s"; } 2>/dev/null
 { command eval "$ohs_c" <"$ohs_tty" >"$ohs_tty" 2>&1; ohs_s=$?; } 2>/dev/null

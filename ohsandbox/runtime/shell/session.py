@@ -24,7 +24,7 @@ from ohsandbox.runtime.shell.capture import Capture
 from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.secrets import Masker
@@ -111,9 +111,12 @@ class ShellSession:
         workdir: str,
         env: Mapping[str, str],
         restored: str = "",
+        unsaved: Sequence[str] = (),
         on_overflow: Callable[[str], Callable[[bytes], None]] | None = None,
     ) -> None:
         """Start the shell in workdir; `restored` is shell text that sets its environment first.
+
+        Of what it exports a copy is kept beside it for a successor, but for the variables `unsaved`.
 
         open_channel(argv, tty=, env=) opens a channel as the session's user. directory is private to the session and
         does not exist yet. mark is in the environment of all that the shell starts. home is where a shell goes whose
@@ -140,6 +143,8 @@ class ShellSession:
         self._splitter = MarkSplitter()
         self._keeper, self._terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
         setup = f"{NEWLINE}\n{SESSION}\n".encode() + b"ohs_dir=%s ohs_home=%s\n" % (quote(directory), quote(home))
+        if unsaved:
+            setup += b"ohs_save='(command unset -v %s;command export -p)'\n" % " ".join(unsaved).encode()
         if restored:
             setup += b"command eval %s 2>/dev/null\n" % quote(restored)
         self._greeting = secrets.token_hex(16)

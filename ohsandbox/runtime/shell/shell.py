@@ -268,7 +268,7 @@ class Shell:
             lambda argv, *, tty, env: self._host.channel(argv, tty=tty, env=env, user=options.user),
             directory,
             mark=self._mark, home=self._host.workdir, workdir=self._cwd, env=options.env,
-            restored=self._restored, on_overflow=self._spool_for,
+            restored=self._restored, unsaved=self._host.secrets.names, on_overflow=self._spool_for,
         )  # fmt: skip
         if self._descendants is None:
             self._descendants = Foreground(self._snippet, session, mark=self._mark, private=False)

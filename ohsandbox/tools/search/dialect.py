@@ -154,7 +154,10 @@ class _Parser:
         while self._peek() not in ("", "|", ")"):
             start = self.at
             node = self._atom(depth)
-            parts.append(self._repeated(node, start))
+            node = self._repeated(node, start)
+            # rg 13 misses lines for `\b^`, and the order of places is free
+            before = len(parts) - (node == Anchor("^") and parts[-1:] in ([Anchor("b")], [Anchor("B")]))
+            parts.insert(before, node)
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
     def _atom(self, depth: int) -> Node:

@@ -1,0 +1,192 @@
+"""`ohsandbox mcp serve`: the sandbox's tools for any MCP client. Nothing but the protocol reaches stdout."""
+
+# ruff: noqa: T201 - what a person should know goes to stderr
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ohsandbox.cli.errors import Terminated
+from ohsandbox.cli.sandbox import make_runtime, progress_text, started
+from ohsandbox.cli.view import safe_line
+from ohsandbox.errors import UsageError
+from ohsandbox.secrets.references import check_reference, look_up
+from ohsandbox.serving import Place, make_server
+from ohsandbox.settings import DEFAULT_IMAGE, Settings
+from ohsandbox.tools.flags import ToolFlags
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from mcp.server.lowlevel import Server
+
+    from ohsandbox.cli.sandbox import SandboxOptions
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.serving import Hands
+
+OFFERED = (
+    "execute_bash",
+    "file_editor",
+    "file_read",
+    "file_write",
+    "glob",
+    "grep",
+    "execute_ipython_cell",
+    "web_read",
+    "browser",
+)
+"""Tools that need a sandbox and nothing else. The client has a model, plans and sub-agents of its own."""
+
+MIN_TOKEN_CHARS = 16
+"""A shorter one could be guessed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """How the tools are offered."""
+
+    http: str | None = None
+    """PORT or HOST:PORT; None is stdio."""
+    token: str | None = None
+    """`env:NAME` or `file:PATH`."""
+    max_sessions: int = 8
+    idle_timeout_s: float = 1800.0
+    enable: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
+    settings: Path | None = None
+
+
+def serve(what: ServeOptions, where: SandboxOptions) -> int:
+    """Serve until the client goes, or a signal comes.
+
+    Raises:
+        UsageError: an option is wrong; nothing was served.
+        KeyboardInterrupt, Terminated: a signal came; everything has been cleaned up.
+    """
+    settings = Settings.load(what.settings)
+    full = where.checked().with_settings(settings)
+    names = _names(settings.tools.switched(on=what.enable, off=what.disable))
+    server = make_server(_place(full), names, instructions=_instructions(full))
+    if what.http is None:
+        if what.token:
+            raise UsageError("--token is for --http. Leave it out: over stdio there is only the client that started us.")
+        return _serve_stdio(server)
+    return _serve_http(server, what, full)
+
+
+def _names(flags: ToolFlags) -> list[str]:
+    names = [name for name in OFFERED if name in flags.names()]
+    if not names:
+        raise UsageError("No tool is left to offer. Leave some of --disable out.")
+    return names
+
+
+def _place(full: SandboxOptions) -> Place:
+    def make(tell: Callable[[str], None]) -> Runtime:
+        return make_runtime(full, progress=lambda progress: tell(progress_text(progress)))
+
+    @contextlib.contextmanager
+    def start(runtime: Runtime) -> Iterator[Runtime]:
+        with started(runtime):
+            name = str(getattr(runtime, "name", "") or runtime.id)
+            yield runtime
+        if full.keep:
+            _say(f"Container {name} is kept. Go on in it: --attach {name}")
+
+    return Place(make, start)
+
+
+def _instructions(full: SandboxOptions) -> str:
+    """What a client may tell its model of all tools together."""
+    if full.runtime == "cli":
+        place = f"Tools that work on this machine itself, in {full.workspace or os.getcwd()}."  # noqa: PTH109 - text
+    elif full.attach:
+        place = f"Tools that work in the container {full.attach}."
+    else:
+        network = "with the internet" if full.network == "open" else "without any network"
+        place = f"Tools that work in a Linux container of image {full.image or DEFAULT_IMAGE}, {network}."
+    if full.workspace is not None and full.runtime != "cli":
+        place += " /workspace is a directory of the user; other files are lost when the session ends."
+    elif not (full.keep or full.attach or full.runtime == "cli"):
+        place += " Its files are lost when the session ends."
+    return f"{place} All tools share its files and processes, and see nothing else of the user's machine."
+
+
+def _serve_stdio(server: Server[Hands]) -> int:
+    from ohsandbox.serving.stdio import serve_stdio  # noqa: PLC0415 - one of the two
+
+    if sys.stdin.isatty():
+        _say("An MCP client is expected on stdin: put this command into its configuration. Ctrl-C ends it.")
+    _run(lambda: serve_stdio(server))
+    return 0
+
+
+def _serve_http(server: Server[Hands], what: ServeOptions, full: SandboxOptions) -> int:
+    from ohsandbox.serving.guard import Guard, is_loopback  # noqa: PLC0415 - one of the two
+    from ohsandbox.serving.http import Address, Sessions, listening, serve_http  # noqa: PLC0415
+
+    wanted = Address.parse(str(what.http))
+    token = _token(what.token)
+    if not token and (not is_loopback(wanted.host) or full.workspace or full.attach or full.runtime == "cli"):
+        token = secrets.token_urlsafe(32)
+        _say(f"Clients need the header `Authorization: Bearer {token}`; choose your own with --token.")
+    sessions = Sessions(
+        server, guard=Guard(token), max_sessions=what.max_sessions, idle_timeout_s=what.idle_timeout_s
+    )
+    with listening(wanted) as (listener, address):
+        if not is_loopback(address.host):
+            _say(f"warning: {address.host} can be reached by others, and nothing is encrypted. Put TLS in front of it.")
+        _run(lambda: serve_http(sessions, listener, ready=lambda: _say(f"Serving {address.url}; Ctrl-C ends it.")))
+    return 0
+
+
+def _token(reference: str | None) -> str:
+    if reference is None:
+        return ""
+    found = look_up("--token", check_reference("--token", reference), os.environ)
+    for warning in found.warnings:
+        _say(f"warning: {warning}")
+    if len(found.value) < MIN_TOKEN_CHARS or not found.value.isascii() or not found.value.isprintable():
+        raise UsageError(f"The token must have at least {MIN_TOKEN_CHARS} printable ASCII characters. Make it longer.")
+    return found.value
+
+
+def _run(work: Callable[[], Awaitable[None]]) -> None:
+    """Run it until it ends, or until a signal has come and it has cleaned up."""
+    number = anyio.run(_until_signal, work)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if number is not None:
+        raise Terminated(number)
+
+
+async def _until_signal(work: Callable[[], Awaitable[None]]) -> int | None:
+    came: list[int] = []
+    ignored = {number for number in (signal.SIGHUP,) if signal.getsignal(number) is signal.SIG_IGN}  # nohup
+    wanted = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} - ignored
+
+    async def watch(scope: anyio.CancelScope) -> None:
+        async for number in numbers:  # what comes during the clean-up must not cut it short
+            came.append(number)
+            scope.cancel()
+
+    with anyio.open_signal_receiver(*wanted) as numbers:
+        async with anyio.create_task_group() as group:
+            with anyio.CancelScope() as scope:
+                group.start_soon(watch, scope)
+                await work()
+            group.cancel_scope.cancel()
+    return came[0] if came else None
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"ohsandbox: {safe_line(text, limit_chars=1000)}", file=sys.stderr, flush=True)

@@ -1,0 +1,224 @@
+"""`Hands`: the sandbox of one session, made at its first call, and the tools that work in it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+import ohsandbox.tools  # noqa: F401 - registers those that ship
+from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxGone, UnknownToolError
+from ohsandbox.schema import ErrorObservation, Observation
+from ohsandbox.serving.jobs import Job
+from ohsandbox.serving.keeping import Keeper
+from ohsandbox.serving.turns import Turns
+from ohsandbox.state import ConversationState
+from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from ohsandbox.runtime.base import Runtime
+
+    AnyTool = ToolDefinition[Any, Any]
+    Tell = Callable[[str], None]
+    Report = Callable[[float, str], Awaitable[None]]
+
+INTERRUPT_EVERY_S = 0.5
+"""An interrupt can come before the command it is meant for; it is repeated until the call has ended."""
+
+OBEY_S = 2.0
+"""How long a command that was cancelled has to obey; then its shell ends, and all it started."""
+
+CLOSE_S = 20.0
+"""An engine takes up to ten seconds to remove a container; one that takes longer is left to `gc`."""
+
+REPORT_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where sandboxes come from."""
+
+    make: Callable[[Tell], Runtime]
+    """A runtime, not started; it tells how its start goes."""
+    start: Callable[[Runtime], contextlib.AbstractContextManager[Runtime]]
+    """Starts it, and closes it in the end."""
+
+
+class Hands:
+    """One session's sandbox. All coroutines run on one loop."""
+
+    def __init__(self, place: Place, names: Sequence[str]) -> None:
+        """No sandbox yet: many clients start every server that they know, and never call most."""
+        self._place = place
+        self._names = names
+        self._turns = Turns()
+        self._guard = threading.Lock()
+        self._stack = contextlib.ExitStack()
+        self._tools: dict[str, AnyTool] = {}
+        self._runtime: Runtime | None = None
+        self._notice = ""
+        self._closed = False
+
+    async def call(
+        self, tool: AnyTool, arguments: Mapping[str, Any], *, report: Report | None = None
+    ) -> Observation:
+        """Run the tool of that name in its turn. What goes wrong is an observation, too.
+
+        Cancelling ends the command that runs, and returns when it has ended.
+        """
+        async with self._turns.turn(reads=tool.is_read_only):
+            call = _Call(self, tool.name, arguments)
+            async with anyio.create_task_group() as group:
+                if report is not None:
+                    group.start_soon(call.report, report)
+                try:
+                    observation = await call.job.result()
+                except BaseException:
+                    with anyio.CancelScope(shield=True):
+                        await call.end()
+                    raise
+                group.cancel_scope.cancel()
+            return observation
+
+    async def close(self) -> None:
+        """End all that runs, and let go of the sandbox. What it waits for is bounded."""
+        with anyio.CancelScope(shield=True):
+            await Job(self._close).wait(CLOSE_S)
+
+    def ready(self, name: str, tell: Tell) -> AnyTool:
+        """The tool, in a sandbox that has started; blocks.
+
+        Raises:
+            SandboxUnavailable: it cannot be started.
+        """
+        with self._guard:
+            if self._closed:
+                raise SandboxGone("The session has ended.")
+            if self._runtime is None:
+                runtime = self._place.make(tell)
+                keeper = Keeper(runtime)
+                self._stack.callback(keeper.close)  # after the sandbox has gone
+                try:
+                    self._stack.enter_context(self._place.start(runtime))
+                except BaseException:
+                    self._stack.close()
+                    raise
+                self._runtime = runtime
+                self._tools = tools_in(runtime, self._names, keeper)
+            return self._tools[name]
+
+    def run(self, tool: AnyTool, arguments: Mapping[str, Any]) -> Observation:
+        """Run it; blocks.
+
+        A sandbox that is gone is let go of, and the next call makes another; that is told here and there.
+        """
+        try:
+            observation: Observation = tool(tool.action_from_arguments(arguments))
+        except SandboxGone as error:
+            self._lose(tool)
+            return ErrorObservation(message=f"{error} The next call starts a new sandbox; files in this one are lost.")
+        return observation
+
+    def end_shells(self) -> None:
+        """End every shell with all it started."""
+        runtime = self._runtime
+        for session in [] if runtime is None else runtime.list_sessions():
+            with contextlib.suppress(OhsandboxError):
+                runtime.close_session(session)  # type: ignore[union-attr]
+
+    def _lose(self, tool: AnyTool) -> None:
+        with self._guard:
+            if self._tools.get(tool.name) is tool:  # and not a neighbour's new one
+                self._let_go()
+
+    def _close(self) -> None:
+        self._closed = True  # a start that goes on finds it as soon as it is done
+        with self._guard:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        tools, self._tools, self._runtime = self._tools, {}, None
+        for tool in tools.values():
+            with contextlib.suppress(OhsandboxError):
+                tool.close()
+        self._stack.close()
+
+
+class _Call:
+    """One call, in a thread."""
+
+    def __init__(self, hands: Hands, name: str, arguments: Mapping[str, Any]) -> None:
+        self._hands, self._name, self._arguments = hands, name, arguments
+        self._cancelled = False
+        self._tool: AnyTool | None = None
+        self._status = ""
+        self.job = Job(self._work)
+
+    def _work(self) -> Observation:
+        try:
+            tool = self._hands.ready(self._name, self._tell)
+            self._tell("")
+            self._tool = tool
+            if self._cancelled:
+                return ErrorObservation(message="Cancelled before it began.")
+            return self._hands.run(tool, self._arguments)
+        except SandboxFileError as error:
+            return ErrorObservation(message=f"{error.filename}: {error.strerror}")
+        except OhsandboxError as error:
+            return ErrorObservation(message=str(error))
+        except Exception as error:  # noqa: BLE001 - a fault in a tool is the client's to hear, whatever it is
+            return ErrorObservation(message=f"Tool {self._name!r} failed: {type(error).__name__}: {error}")
+
+    def _tell(self, text: str) -> None:
+        self._status = text
+
+    async def report(self, report: Report) -> None:
+        """Say that it still runs, until cancelled."""
+        began = anyio.current_time()
+        while True:
+            await anyio.sleep(REPORT_EVERY_S)
+            elapsed_s = anyio.current_time() - began
+            await report(elapsed_s, self._status or f"{self._name} has run for {elapsed_s:.0f} s")
+
+    async def end(self) -> None:
+        """Interrupt what runs, until it has ended; a start of the sandbox goes on, for the next call."""
+        self._cancelled = True
+        began = anyio.current_time()
+        while not self.job.ended and self._tool is not None and anyio.current_time() - began < OBEY_S:
+            await Job(self._interrupt).wait(INTERRUPT_EVERY_S)
+            await self.job.wait(INTERRUPT_EVERY_S)
+        if not self.job.ended and self._tool is not None:
+            await Job(self._hands.end_shells).wait(CLOSE_S)
+            await self.job.wait(OBEY_S)
+
+    def _interrupt(self) -> None:
+        if self._tool is not None:
+            with contextlib.suppress(OhsandboxError):  # a sandbox that is gone needs no interrupt
+                self._tool.interrupt()
+
+
+def tools_in(runtime: Runtime, names: Sequence[str], keeper: Keeper) -> dict[str, AnyTool]:
+    """The tools by name, made for the runtime; it need not have started.
+
+    Raises:
+        UsageError: one of names is no tool's.
+    """
+    state = ConversationState(conversation_id="mcp", runtime=runtime)
+    made = [tool for name in names for tool in resolve_tool(Tool(name=name), state)]
+    return {tool.name: tool for tool in [*made, *keeper.tools()]}
+
+
+def find(tools: Mapping[str, AnyTool], name: str) -> AnyTool:
+    """The tool of that name.
+
+    Raises:
+        UnknownToolError: there is none.
+    """
+    if name not in tools:
+        raise UnknownToolError(f"Unknown tool: {name[:100]}. There are: {', '.join(tools)}.")
+    return tools[name]

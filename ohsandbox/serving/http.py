@@ -1,0 +1,220 @@
+"""Sessions over HTTP (the protocol's "Streamable HTTP"), several at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import anyio
+import uvicorn
+from mcp.server.runner import serve_loop
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER, StreamableHTTPServerTransport
+from mcp.server.transport_security import RequestBodyLimitMiddleware
+from mcp_types import INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+from ohsandbox.errors import UsageError
+from ohsandbox.serving.guard import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from anyio.abc import TaskGroup, TaskStatus
+    from mcp.server.lowlevel import Server
+    from starlette.types import Message, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+PATH = "/mcp"
+VERSION_HEADER = "mcp-protocol-version"
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""As a line over stdio."""
+
+END_S = 2
+"""How long connections have to end when the server does."""
+
+GONE = 404
+FULL = 503
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+    """0 takes a free one."""
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Of `PORT` or `HOST:PORT`; an IPv6 host may stand in brackets.
+
+        Raises:
+            UsageError: it is neither.
+        """
+        host, _, port = text.rpartition(":")
+        if not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - what 16 bits hold
+            raise UsageError(f"--http {text!r} is no address. Write PORT, or HOST:PORT; 0 takes a free port.")
+        return cls(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
+
+    @property
+    def url(self) -> str:
+        """For a client's configuration."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}{PATH}"
+
+
+@contextlib.contextmanager
+def listening(address: Address) -> Iterator[tuple[socket.socket, Address]]:
+    """A socket that listens there, and where that is.
+
+    Raises:
+        UsageError: it cannot be.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        listener = socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        raise UsageError(f"Nothing can listen on {address.host}:{address.port}: {error.strerror or error}.") from None
+    with listener:
+        yield listener, Address(address.host, listener.getsockname()[1])
+
+
+class Sessions:
+    """The ASGI application: a session is opened by `initialize`, and ends by DELETE, by idleness, or with us."""
+
+    def __init__(
+        self, server: Server[Any], *, guard: Guard, max_sessions: int, idle_timeout_s: float
+    ) -> None:
+        """Serves within `running`."""
+        self._server = server
+        self._guard = guard
+        self._max_sessions = max_sessions
+        self._idle_timeout_s = idle_timeout_s
+        self._transports: dict[str, StreamableHTTPServerTransport] = {}
+        self._open = 0
+        """Sessions that have, or may still have, a sandbox."""
+        self._group: TaskGroup | None = None
+        self._limited = RequestBodyLimitMiddleware(self._serve, MAX_BODY_BYTES)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> Any:
+        """Sessions live within; all have ended, and their sandboxes are gone, when it is left."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            try:
+                yield
+            finally:
+                group.cancel_scope.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        refusal = self._guard.refusal(headers)
+        if refusal is None and scope["path"].rstrip("/") != PATH:
+            refusal = Response(f"There is only {PATH} here.\n", status_code=GONE)
+        if refusal is None and (version := headers.get(VERSION_HEADER)) not in {None, *HANDSHAKE_PROTOCOL_VERSIONS}:
+            refusal = _sessions_only(str(version))
+        await (refusal or self._limited)(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wanted = Headers(scope=scope).get(MCP_SESSION_ID_HEADER)
+        if wanted is None:
+            await self._serve_new(scope, receive, send)
+        elif (transport := self._transports.get(wanted)) is None:
+            await _error(GONE, "There is no such session; it may have ended. Initialize a new one.")(
+                scope, receive, send
+            )
+        else:
+            await transport.handle_request(scope, receive, send)
+            if transport.is_terminated:
+                self._transports.pop(wanted, None)
+
+    async def _serve_new(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Open a session for the request; unless it is a good `initialize`, end it again."""
+        if self._open >= self._max_sessions or self._group is None:
+            message = f"{self._open} sessions are open, and no more are allowed (--max-sessions). End one."
+            await _error(FULL, message)(scope, receive, send)
+            return
+        transport = StreamableHTTPServerTransport(uuid4().hex, idle_timeout=self._idle_timeout_s)
+        statuses: list[int] = []
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+            await send(message)
+
+        self._open += 1
+        await self._group.start(self._live, transport)
+        try:
+            await transport.handle_request(scope, receive, watched)
+        finally:
+            if not statuses or statuses[0] >= 400:  # noqa: PLR2004 - an HTTP error
+                await self._end(transport)
+
+    async def _live(
+        self, transport: StreamableHTTPServerTransport, *, task_status: TaskStatus[None]
+    ) -> None:
+        """The session: a lifespan of the server, within which its sandbox may come to be."""
+        session_id = str(transport.mcp_session_id)
+        try:
+            async with transport.connect() as (incoming, outgoing):
+                self._transports[session_id] = transport
+                task_status.started()
+                async with self._server.lifespan(self._server) as hands:
+                    with transport.idle_scope or anyio.CancelScope():
+                        await serve_loop(
+                            self._server, incoming, outgoing, lifespan_state=hands, session_id=session_id
+                        )
+                    await self._end(transport)
+        except Exception:
+            log.exception("session %s ended by a fault", session_id)
+        finally:
+            self._open -= 1
+            await self._end(transport)
+
+    async def _end(self, transport: StreamableHTTPServerTransport) -> None:
+        self._transports.pop(str(transport.mcp_session_id), None)
+        if not transport.is_terminated:
+            with anyio.CancelScope(shield=True):
+                await transport.terminate()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+async def serve_http(sessions: Sessions, listener: socket.socket, *, ready: Callable[[], None]) -> None:
+    """Serve until cancelled; ready is called when clients may come."""
+    config = uvicorn.Config(
+        sessions, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=END_S,
+        server_header=False,
+    )  # fmt: skip
+    async with sessions.running(), anyio.create_task_group() as group:
+        group.start_soon(_Uvicorn(config).serve, [listener])
+        ready()
+
+
+def _sessions_only(version: str) -> Response:
+    """Newer versions have no sessions, and so no sandbox that lasts: clients go on with a version that has."""
+    supported = [*HANDSHAKE_PROTOCOL_VERSIONS]
+    data = {"supported": supported, "requested": version}
+    return _error(400, "Unsupported protocol version: sessions are needed", code=UNSUPPORTED_PROTOCOL_VERSION, data=data)
+
+
+def _error(status: int, message: str, *, code: int = INVALID_REQUEST, data: Any = None) -> Response:
+    error = {"code": code, "message": message} | ({} if data is None else {"data": data})
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
+    return Response(body, status_code=status, media_type="application/json")

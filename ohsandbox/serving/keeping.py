@@ -1,0 +1,121 @@
+"""`checkpoint` and `undo`: a session's files, kept and put back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from ohsandbox.errors import OhsandboxError, ToolError
+from ohsandbox.runtime.docker import checkpoints
+from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.schema import Action, TextObservation
+from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.checkpoint import Checkpoint
+
+CHECKPOINT = """\
+Keep all files of the sandbox as they are now, and return the checkpoint's number for `undo`.
+
+`label` is one line that says what the state is. Processes, variables of shells and what lies in memory (/tmp, /dev/shm)
+are not kept. It takes about a second; some ten checkpoints are kept, the first and the newest ones."""
+
+UNDO = """\
+Put all files of the sandbox back as they were at a checkpoint, and return which one that was.
+
+`checkpoint` is a number that `checkpoint` returned; left out, it is the newest. All processes end, shells and Python
+kernels included: they begin anew with the next call. What was written since the checkpoint is lost."""
+
+
+class CheckpointAction(Action):
+    """The files are to be kept."""
+
+    label: str = Field(default="", max_length=200, description="One line that says what the state is.")
+
+
+class UndoAction(Action):
+    """The files are to be put back."""
+
+    checkpoint: int | None = Field(default=None, ge=1, description="The checkpoint's number; left out, the newest.")
+
+
+class Keeper:
+    """The checkpoints of one sandbox."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Nothing is kept yet."""
+        self._runtime = runtime
+        self._kept: list[Checkpoint] = []
+        self._owner: Path | None = None
+
+    def tools(self) -> list[ToolDefinition[Any, Any]]:
+        """Both tools; none where nothing can be kept, or not all: files in a directory of the host are its user's."""
+        if not self._runtime.keeps_checkpoints or self._runtime.host_workspace is not None:
+            return []
+        keep = ToolAnnotations(title="Keep files", destructiveHint=False, openWorldHint=False)
+        undo = ToolAnnotations(title="Put files back", openWorldHint=False)
+        return [
+            ToolDefinition(
+                name="checkpoint", description=CHECKPOINT, action_type=CheckpointAction,
+                observation_type=TextObservation, annotations=keep, executor=_Executor(self._keep),
+            ),
+            ToolDefinition(
+                name="undo", description=UNDO, action_type=UndoAction,
+                observation_type=TextObservation, annotations=undo, executor=_Executor(self._undo),
+            ),
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        """Drop what was kept; what cannot be dropped now is `gc`'s."""
+        kept, self._kept = self._kept, []
+        if self._owner is None:
+            return
+        shutil.rmtree(self._owner, ignore_errors=True)
+        with contextlib.suppress(OhsandboxError), contextlib.closing(connect()) as engine:
+            for checkpoint in kept:
+                checkpoints.drop(engine, checkpoint.id)
+
+    def _keep(self, action: CheckpointAction) -> TextObservation:
+        if self._owner is None:
+            self._owner = Path(tempfile.mkdtemp(prefix="ohsandbox-mcp-"))
+        self._kept.append(self._runtime.checkpoint(action.label, owner=_while_we_live(self._owner)))
+        return TextObservation(text=f"Checkpoint {len(self._kept)}{_label(action.label)} is kept.")
+
+    def _undo(self, action: UndoAction) -> TextObservation:
+        number = action.checkpoint or len(self._kept)
+        if not self._kept:
+            raise ToolError("There is no checkpoint to go back to. Make one with `checkpoint` before a risky change.")
+        if number > len(self._kept):
+            raise ToolError(f"There is no checkpoint {number}. The newest is {len(self._kept)}.")
+        wanted = self._kept[number - 1]
+        self._runtime.restore(wanted)
+        return TextObservation(
+            text=f"The files are as at checkpoint {number}{_label(wanted.label)}. Shells and kernels begin anew."
+        )
+
+
+class _Executor(ToolExecutor[Any, TextObservation]):
+    def __init__(self, work: Callable[[Any], TextObservation]) -> None:
+        self._work = work
+
+    def __call__(self, action: Any) -> TextObservation:
+        return self._work(action)
+
+
+def _label(label: str) -> str:
+    return f" ({label})" if label else ""
+
+
+def _while_we_live(directory: Path) -> Path:
+    """A name of the directory that is gone when this process is, were it killed: `gc` then drops the checkpoints."""
+    through_us = Path(f"/proc/{os.getpid()}/root{directory}")
+    return through_us if through_us.is_dir() else directory

@@ -1,0 +1,85 @@
+"""Tools and observations as the protocol has them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, get_args
+
+import mcp_types as types
+
+from ohsandbox.schema import ImageContent, text_of
+from ohsandbox.tool import cut_middle
+
+if TYPE_CHECKING:
+    from ohsandbox.schema import Observation
+    from ohsandbox.tool import ToolDefinition
+
+MAX_RESULT_CHARS = 100_000
+"""The last bound on any tool's result; the tools that ship cut at 30,000 themselves."""
+
+MAX_IMAGES = 8
+MAX_IMAGE_CHARS = 5 * 1024 * 1024
+"""Of one result so many images, each so long in base64: what models take (Anthropic's API, docs, "Vision", 2025)."""
+
+IMAGES = "images"
+"""The field of observations that has them: they go as image blocks, never as base64 in the structured content."""
+
+_DATA_URL = re.compile(r"data:(image/[\w.+-]+);base64,(.*)", re.DOTALL)
+
+
+def listed(tool: ToolDefinition[Any, Any]) -> types.Tool:
+    """The entry of `tools/list`: the tool's own schemas, images left out of that of its output."""
+    entry = tool.to_mcp_tool()
+    if tool.observation_type is not None:
+        entry["outputSchema"] = _output_schema(tool.observation_type)
+    return types.Tool.model_validate(entry, by_name=False)
+
+
+def result_of(tool: ToolDefinition[Any, Any], observation: Observation) -> types.CallToolResult:
+    """The answer to `tools/call`. A failed one has no structured content: it need not be of the tool's type."""
+    images, left_out = _images(observation)
+    text = _clean(cut_middle("\n".join([text_of(observation), *left_out]), limit_chars=MAX_RESULT_CHARS))
+    blocks: list[types.ContentBlock] = [types.TextContent(text=text), *images]
+    structured = None
+    if tool.observation_type is not None and isinstance(observation, tool.observation_type):
+        structured = _clean(observation.model_dump(by_alias=True, exclude={IMAGES}, exclude_none=True))
+    return types.CallToolResult(
+        content=blocks,
+        structured_content=None if observation.is_error else structured,
+        is_error=observation.is_error,
+    )
+
+
+def _output_schema(kind: type[Observation]) -> dict[str, Any]:
+    """Of what `result_of` sends: without images, and what is None is left out, for the schema knows no null."""
+    schema = kind.to_mcp_schema()
+    properties = {name: value for name, value in schema.get("properties", {}).items() if name != IMAGES}
+    always = [name for name in schema.get("required", []) if name in properties and not _may_be_none(kind, name)]
+    rest = {key: value for key, value in schema.items() if key not in {"properties", "required"}}
+    return {**rest, "properties": properties, **({"required": always} if always else {})}
+
+
+def _may_be_none(kind: type[Observation], name: str) -> bool:
+    return type(None) in get_args(kind.model_fields[name].annotation)
+
+
+def _images(observation: Observation) -> tuple[list[types.ContentBlock], list[str]]:
+    """The images that a client gets, and a line for those that it does not."""
+    contents = [part for part in observation.to_llm_content if isinstance(part, ImageContent)]
+    urls = [url for part in contents for url in part.image_urls]
+    found = [_DATA_URL.fullmatch(url) for url in urls if len(url) <= MAX_IMAGE_CHARS]
+    fitting: list[types.ContentBlock] = [
+        types.ImageContent(data=match[2], mime_type=match[1]) for match in found[:MAX_IMAGES] if match
+    ]
+    missing = len(urls) - len(fitting)
+    line = f"[{missing} image(s) left out: at most {MAX_IMAGES}, each of at most {MAX_IMAGE_CHARS // 1024 // 1024} MiB]"
+    return fitting, [line] if missing else []
+
+
+def _clean(value: Any) -> Any:
+    """Without lone surrogates, which stand for bytes that are no UTF-8: JSON cannot hold them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {name: _clean(item) for name, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list | tuple) else value

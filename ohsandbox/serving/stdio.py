@@ -1,0 +1,106 @@
+"""A session over our own stdin and stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio import from_thread
+from anyio.lowlevel import current_token
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from ohsandbox.serving.jobs import Job
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.server.lowlevel import Server
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+READ_BYTES = 65536
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""A file that `file_write` is given comes on one line; past this it is no message, and the session ends."""
+
+
+async def serve_stdio(server: Server[Any]) -> None:
+    """Serve one session, until stdin ends or nobody reads stdout."""
+    with _own_pipes() as (source, sink):
+        async with _streams(source, sink) as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+@contextlib.contextmanager
+def _own_pipes() -> Iterator[tuple[int, int]]:
+    """Copies of stdin and stdout that only we know: what else prints goes to stderr, and what else reads finds an end.
+
+    Nothing is put back: the process ends with its session.
+    """
+    source, sink = os.dup(STDIN), os.dup(STDOUT)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, STDIN)
+    os.close(nothing)
+    os.dup2(STDERR, STDOUT)
+    yield source, sink
+
+
+@contextlib.asynccontextmanager
+async def _streams(
+    source: int, sink: int
+) -> AsyncIterator[
+    tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+]:
+    to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](16)
+    outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](16)
+    _read_in_background(source, to_server)
+    async with anyio.create_task_group() as group:
+        group.start_soon(_write, sink, from_server, to_server)
+        yield incoming, outgoing
+        await outgoing.aclose()
+
+
+def _read_in_background(source: int, stream: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    """In a daemon thread: a read of stdin cannot be cancelled, and must hold up nobody who ends us by a signal."""
+    token = current_token()
+
+    def read() -> None:
+        with contextlib.suppress(OSError, RuntimeError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            with open(source, "rb", buffering=READ_BYTES, closefd=False) as lines:  # noqa: PTH123 - a descriptor
+                while (line := lines.readline(MAX_LINE_BYTES)) and line.endswith(b"\n"):
+                    if line.strip():
+                        from_thread.run(stream.send, _message(line), token=token)
+            from_thread.run_sync(stream.close, token=token)
+
+    threading.Thread(target=read, name="ohsandbox-stdin", daemon=True).start()
+
+
+def _message(line: bytes) -> SessionMessage | Exception:
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False))
+    except ValueError as error:
+        return error
+
+
+async def _write(
+    sink: int,
+    messages: MemoryObjectReceiveStream[SessionMessage],
+    to_server: MemoryObjectSendStream[SessionMessage | Exception],
+) -> None:
+    async for message in messages:
+        text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+        try:
+            await Job(lambda line=text.encode() + b"\n": _write_all(sink, line)).result()  # type: ignore[misc]
+        except OSError:  # nobody reads: the session is over
+            to_server.close()
+            return
+
+
+def _write_all(sink: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(sink, view) :]

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox import DockerRuntime
+from ohsandbox.agent import Agent
+from ohsandbox.conversation import Conversation
+from ohsandbox.persistence import DirectoryLock, read_events
+from tests.fakes import FakeModel, answer, call, data_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.conftest import Invoke, Recorded
+
+pytestmark = pytest.mark.docker
+FIRST = "printf '1\\n2\\n3\\n' > lines; printf '\\0\\1' > bin; touch 'a b'; printf '* -diff\\n' > .gitattributes"
+SECOND = "printf '1\\n2\\nthree\\n' > lines; rm bin; printf '\\033]0;title\\007\\n' > 'a b'"
+
+
+def _work(root: Path, *, workspace: Path | None = None) -> int:
+    """A conversation "c" of two turns; the event before the second."""
+    turns = [answer("", call("execute_bash", {"command": command})) for command in (FIRST, SECOND)]
+    model = FakeModel(turns[0], answer("ok"), turns[1], answer("ok"))
+    runtime = DockerRuntime("ohsandbox-base:debian", workspace=workspace)
+    agent = Agent(model, ["execute_bash"])
+    with Conversation(agent, runtime, root, conversation_id="c", checkpoints=True) as conversation:
+        conversation.run("first")
+        conversation.run("second")
+        return next(event.seq for event in conversation.events() if event.data.get("content") == "second") - 1
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    (tmp_path / "target").mkdir()
+    return tmp_path / "target"
+
+
+def test_what_changed_in_a_container_is_shown_and_brought_along(invoke: Invoke, tmp_path: Path, target: Path) -> None:
+    middle = _work(tmp_path / "c")
+    where = ("--dir", str(tmp_path / "c"))
+    patch = invoke("diff", "c", *where)
+    assert patch.code == 0
+    assert "+three" in patch.out
+    subprocess.run(["git", "apply", "-"], input=patch.out.encode(), cwd=target, check=True, capture_output=True)
+    assert sorted(path.name for path in target.iterdir()) == [".gitattributes", "a b", "lines"]
+    names = invoke("diff", "c", str(middle), "--stat", *where)
+    assert names.out == "changed a b\ngone    bin\nchanged lines\n"
+    assert "-three" not in invoke("diff", "c", "0", str(middle), *where).out
+
+    (target / "lines").write_text("mine\n")
+    refused = invoke("apply", "c", "--to", str(target), "--yes", *where)
+    assert refused.code == 1
+    assert "lines: the agent made it, and another file is there" in refused.err
+    assert (target / "lines").read_text() == "mine\n"
+    (target / "lines").unlink()
+    asked = invoke("apply", "c", "--to", str(target), *where)
+    assert asked.code == 2
+    assert "nobody can be asked. Say --yes." in asked.err
+    assert not (target / "lines").exists()
+    done = invoke("apply", "c", "--to", str(target), "--yes", *where)
+    assert done.code == 0
+    assert (target / "lines").read_text() == "1\n2\nthree\n"
+    assert "has it all" in invoke("apply", "c", "--to", str(target), "--yes", *where).out
+
+
+def test_undo_puts_a_bound_workspace_back_in_a_new_conversation(
+    invoke: Invoke, tmp_path: Path, workspace: Path
+) -> None:
+    (workspace / ".git").mkdir()
+    (workspace / "own").write_text("mine")
+    _work(tmp_path / "c", workspace=workspace)
+    where = ("--dir", str(tmp_path / "c"))
+    refused = invoke("undo", "c", *where)
+    assert refused.code == 2
+    assert "nobody can be asked" in refused.err
+    assert (workspace / "lines").read_text() == "1\n2\nthree\n"
+    done = invoke("undo", "c", "--yes", *where)
+    assert done.code == 0, done.err
+    assert "lines is put back" in done.out
+    assert (workspace / "lines").read_text() == "1\n2\n3\n"
+    assert (workspace / "bin").read_bytes() == b"\0\1"
+    (new,) = [path for path in (tmp_path / "c").iterdir() if path.name != "c"]
+    assert [data["content"] for data in data_of(read_events(new), "user_message")] == ["first"]
+    assert len(data_of(read_events(tmp_path / "c" / "c"), "user_message")) == 2
+    assert invoke("undo", "1", "--yes", *where).code == 0
+    assert sorted(path.name for path in workspace.iterdir()) == [".git", "own"]
+    back = invoke("apply", "c", "--to", str(workspace), "--yes", *where)
+    assert back.code == 2
+    assert "The agent worked in" in back.err
+
+
+def test_at_a_terminal_a_diff_has_colours_and_nothing_of_the_agents_acts_on_it(
+    at_terminal: Callable[..., Recorded], tmp_path: Path
+) -> None:
+    _work(tmp_path / "c")
+    shown = at_terminal("diff", "c", "--dir", str(tmp_path / "c"))
+    assert shown.code == 0
+    assert b"\x1b[32m+three" in shown.raw
+    assert b"\x1b]0;" not in shown.raw
+
+
+def test_apply_asks_at_a_terminal_after_showing(
+    at_terminal: Callable[..., Recorded], tmp_path: Path, target: Path
+) -> None:
+    _work(tmp_path / "c")
+    where = ("apply", "c", "--to", str(target), "--dir", str(tmp_path / "c"))
+    said_no = at_terminal(*where, answers=[(b"Change these 3 files", b"n\n")])
+    assert said_no.code == 1
+    assert b"+three" in said_no.raw
+    assert list(target.iterdir()) == []
+    assert at_terminal(*where, answers=[(b"Change these 3 files", b"y\n")]).code == 0
+    assert (target / "lines").exists()
+
+
+def test_a_conversation_that_is_open_is_not_undone(invoke: Invoke, tmp_path: Path) -> None:
+    _work(tmp_path / "c")
+    with DirectoryLock(tmp_path / "c" / "c", name="c"):
+        ended = invoke("undo", "c", "--dir", str(tmp_path / "c"))
+    assert ended.code == 3
+    assert f"open in process {os.getpid()}" in ended.err
+
+
+def test_fork_says_what_it_needs(invoke: Invoke, tmp_path: Path, workspace: Path) -> None:
+    middle = _work(tmp_path / "c", workspace=workspace)
+    where = ("--dir", str(tmp_path / "c"))
+    assert "Say --workspace DIR" in invoke("fork", "c", "--at", str(middle), *where).err
+    assert "is not empty" in invoke("fork", "c", "--workspace", str(workspace), *where).err
+    done = invoke("fork", "c", "--at", str(middle), "--workspace", str(tmp_path / "new dir"), *where)
+    assert done.code == 0, done.err
+    assert (tmp_path / "new dir" / "lines").read_text() == "1\n2\n3\n"
+    assert (workspace / "lines").read_text() == "1\n2\nthree\n"
+
+
+@pytest.mark.parametrize("command", ["undo", "fork", "diff", "apply"])
+def test_a_conversation_that_is_not_there_is_one_line(invoke: Invoke, tmp_path: Path, command: str) -> None:
+    ended = invoke(command, "nope", "--dir", str(tmp_path))
+    assert ended.code == 2
+    assert ended.err.startswith("ohsandbox: There is no conversation 'nope'")

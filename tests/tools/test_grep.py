@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ohsandbox.errors import SandboxFileError, SandboxFileNotFoundError, ToolArgumentsError, ToolError
+from ohsandbox.state import ConversationState
+from ohsandbox.tools.grep import GrepTool
+from ohsandbox.tools.search import printer
+from ohsandbox.tools.search.dialect import parse
+from ohsandbox.tools.search.lines import read_matches
+from tests.tools.searching import ENGINES, choose, send, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ohsandbox.runtime.base import Runtime
+
+TREE: dict[str, str | bytes] = {
+    "a.py": "import os\n\ndef main():\n    return os.name\n\n\nif True:\n    main()\n",
+    "web/b.ts": "function main() {\n  return 1\n}\n",
+    "web/c.tsx": "const Main = 1",
+    "crlf.txt": b"\xef\xbb\xbfmain one\r\ntwo main\r\n",
+    "latin.txt": b"caf\xe9 main \xff\n",
+    "colour.log": "\x1b[31mmain\x1b[0m\n",
+    "data.bin": b"main\0\1\2\nmain\nmain\0",
+    "node_modules/x.js": "main\n", ".env": "main\n", ".git/HEAD": "main\n", ".gitignore": "node_modules\n",
+    "odd:1:name": "main 1\n", "line\nbreak": "main 2\n", "line": "main 3\n", "-e": "main 4\n", "$(id) 'q'": "main 5\n",
+    "wide.js": "x" * 5000 + "main" + "\u00e9" * 5000 + "\n",
+}  # fmt: skip
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, started: Callable[[str], Runtime]) -> Runtime:
+    place, name = request.param
+    runtime = started(place)
+    choose(runtime, name)
+    return runtime
+
+
+@pytest.fixture
+def tree(engine: Runtime, tmp_path: Path) -> Iterator[str]:
+    folder = f"{engine.workdir.rstrip('/')}/{tmp_path.name}"
+    send(engine, tmp_path / "tree", TREE, folder)
+    yield folder
+    engine.run(["rm", "-rf", folder])
+
+
+@pytest.fixture
+def cli(started: Callable[[str], Runtime]) -> Runtime:
+    return started("cli")
+
+
+def test_every_engine_shows_the_same_lines_newest_file_first(engine: Runtime, tree: str) -> None:
+    shown = tool("grep", engine)(pattern="main", path=tree)
+    assert shown.text == "\n".join(
+        [
+            "16 matching lines in 12 files, newest file first:",
+            f"{tree}/a.py",
+            "3: def main():",
+            "8:     main()",
+            f"{tree}/web/b.ts",
+            "1: function main() {",
+            f"{tree}/crlf.txt",
+            "1: main one",
+            "2: two main",
+            f"{tree}/latin.txt",
+            "1: caf\ufffd main \ufffd",
+            f"{tree}/colour.log",
+            "1: \\x1b[31mmain\\x1b[0m",
+            f"{tree}/data.bin: binary file, 3 matching lines not shown",
+            f"{tree}/odd:1:name",
+            "1: main 1",
+            f"$'{tree}/line\\nbreak'",
+            "1: main 2",
+            f"{tree}/line",
+            "1: main 3",
+            f"{tree}/-e",
+            "1: main 4",
+            f"{tree}/$(id) 'q'",
+            "1: main 5",
+            f"{tree}/wide.js",
+            f"1: {'x' * 500} [... line cut]",
+        ]
+    )
+
+
+CASES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"pattern": "main", "include": "*.{ts,tsx}"}, ["web/b.ts", "1: function main() {"]),
+    (
+        {"pattern": "main", "include": "*.{ts,tsx}", "ignore_case": True},
+        ["web/b.ts", "1: function main() {", "web/c.tsx", "1: const Main = 1"],
+    ),
+    ({"pattern": "main", "include": "web/*.ts"}, ["web/b.ts", "1: function main() {"]),
+    ({"pattern": "main", "include": "/*.ts"}, []),
+    ({"pattern": "main", "include": "x.js", "ignored": True}, ["node_modules/x.js", "1: main"]),
+    ({"pattern": "^main$", "include": ".env"}, [".env", "1: main"]),
+    ({"pattern": "^main$", "include": "[.e]*", "hidden": True}, [".env", "1: main"]),
+    ({"pattern": "^main$", "include": "HEAD", "hidden": True, "ignored": True}, []),
+    (
+        {"pattern": "os", "include": "*.py", "context": 1},
+        ["a.py", "1: import os", "2- ", "3- def main():", "4:     return os.name", "5- "],
+    ),
+    (
+        {"pattern": "import|True", "include": "*.py", "context": 1},
+        ["a.py", "1: import os", "2- ", "--", "6- ", "7: if True:", "8-     main()"],
+    ),
+    ({"pattern": r"main\(\) {$"}, ["web/b.ts", "1: function main() {"]),
+    ({"pattern": "^main one$"}, ["crlf.txt", "1: main one"]),
+    ({"pattern": "-e", "path": "a.py"}, []),
+    ({"pattern": "return", "path": "a.py"}, ["a.py", "4:     return os.name"]),
+    ({"pattern": "main", "path": "node_modules/x.js"}, ["node_modules/x.js", "1: main"]),
+    ({"pattern": "main", "path": "line\nbreak"}, ["line\nbreak", "1: main 2"]),
+    ({"pattern": "main", "mode": "counts", "include": "*.py"}, ["a.py: 2"]),
+    ({"pattern": "main", "mode": "counts", "path": "data.bin"}, ["data.bin: 3"]),
+    ({"pattern": "main", "mode": "files", "include": "*.[tp]*"}, ["a.py", "web/b.ts", "crlf.txt", "latin.txt"]),
+    ({"pattern": "main", "mode": "files", "path": "a.py"}, ["a.py"]),
+]
+
+
+def test_every_engine_gives_the_same_answers(engine: Runtime, tree: str) -> None:
+    grep = tool("grep", engine)
+    for arguments, expected in CASES:
+        shown = grep(**{**arguments, "path": f"{tree}/{arguments.get('path', '')}"}).text.split("\n")[1:]
+        names = [line.replace(f"{tree}/", "").replace("$'line\\nbreak'", "line\nbreak") for line in shown]
+        assert (arguments, names) == (arguments, expected)
+
+
+def test_a_path_that_cannot_be_searched_is_an_error_and_no_match_is_an_answer(engine: Runtime, tree: str) -> None:
+    grep = tool("grep", engine)
+    with pytest.raises(SandboxFileNotFoundError, match="No such file or directory"):
+        grep(pattern="x", path=f"{tree}/missing")
+    with pytest.raises(SandboxFileError, match="neither a directory nor a regular file"):
+        grep(pattern="x", path="/dev/null")
+    answer = grep(pattern="no such line", path=f"{tree}/a.py")
+    assert (answer.text, answer.total_files) == (f"No line matches 'no such line' in {tree}/a.py.", 0)
+    assert grep(pattern="zz", path=tree, include="*.py", hidden=True).text == (
+        f"No line matches 'zz' in {tree}, files '*.py'. "
+        "Not looked at: files that .gitignore excludes (`ignored`: true)."
+    )
+
+
+def test_what_is_left_out_is_counted(engine: Runtime, tmp_path: Path) -> None:
+    grep, folder = tool("grep", engine), f"{engine.workdir.rstrip('/')}/{tmp_path.name}"
+    send(engine, tmp_path / "many", {f"f{n:03}": "hit one\nmiss\nhit two\n" for n in range(250)}, folder)
+    send(engine, tmp_path / "long", {"long": "".join(f"hit {n:04}\n" for n in range(9000))}, f"{folder}/sub")
+    many = grep(pattern="hit", path=folder, include="f*")
+    assert many.text.startswith("250 files match; the newest 100 hold 200 matching lines:\n")
+    assert many.text.endswith("[Narrow `pattern`, `path` or `include`, or use `mode`: files.]")
+    assert (many.total_files, many.total_lines) == (250, 200)
+    long = grep(pattern="hit", path=f"{folder}/sub/long")
+    shown = long.text.count(": hit ")
+    assert 1500 < shown < 2500
+    assert long.text.endswith(
+        f"[{shown:,} of 9,000 matching lines and 1 of 1 files shown. "
+        "Narrow `pattern`, `path` or `include`, or use `mode`: files.]"
+    )
+    assert len(long.text) < 30_300
+    both = grep(pattern="hit", path=folder, max_files=120)
+    assert both.total_files == 251
+    engine.run(["rm", "-rf", folder])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(", r"the '(' at character 1 is never closed; a literal one is '\('"),
+        ("a)", "there is a ')' without '('"),
+        ("[a", "the '[' at character 1 is never closed"),
+        ("*a", "there is nothing before '*' to repeat"),
+        ("a**", "repeats a repetition"),
+        ("a++", "repeats a repetition"),
+        ("a{3,2}", "has its larger number first"),
+        ("a{1000}", "repeats over 255 times"),
+        ("((a{200}){200})", "come to over 2000 characters"),
+        ("^*", "repeats a place"),
+        ("a\\", "ends in a single backslash"),
+        (r"(a)\1", "backreferences are not supported"),
+        ("a(?=b)", "lookahead is not supported"),
+        ("(?<!a)b", "lookbehind is not supported"),
+        ("a(?i)b", "is not supported"),
+        (r"\p{L}", "Unicode classes"),
+        (r"a\nb", "lines are searched one by one"),
+        ("a\nb", "lines are searched one by one"),
+        (r"\<a", "means a word's edge to some"),
+        (r"\y", r"'\y' is not supported"),
+        (r"\uD800", "is no character"),
+        ("[z-a]", "ends before it begins"),
+        ("[[:alfa:]]", "there is no class [:alfa:]"),
+        (r"[\n]", "lines hold no newline"),
+        ("(" * 2000, "nested over 50 deep"),
+    ],
+)
+def test_what_no_engine_can_do_is_refused_in_one_line(pattern: str, why: str, cli: Runtime) -> None:
+    with pytest.raises(ToolError) as told:
+        tool("grep", cli)(pattern=pattern)
+    assert str(told.value).startswith(f"Invalid regex {pattern!r}: ")
+    assert why in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"pattern": ""}, {"pattern": "a\0"}, {"pattern": "a", "mode": "all"}, {"pattern": "a", "context": -1}],
+)
+def test_a_wrong_argument_is_refused(arguments: dict[str, Any], cli: Runtime) -> None:
+    with pytest.raises(ToolArgumentsError):
+        tool("grep", cli)(**arguments)
+
+
+def test_grep_says_that_it_only_reads(cli: Runtime) -> None:
+    [made] = GrepTool.create(conv_state=ConversationState(conversation_id="c", runtime=cli))
+    notes = made.annotations
+    assert notes is not None
+    assert (notes.readOnlyHint, notes.destructiveHint, notes.idempotentHint, notes.openWorldHint) == (
+        True, False, True, False,
+    )  # fmt: skip
+
+
+ALPHABET = [*"aAbZ09_ -.{}[](),/\"'$^|\\*+?<>=!#&~\t", *"\u00e9\u3042\U0001f600\u07ff\u0800\uffff"]
+LINES = [
+    *ALPHABET, "", "ab", "a b", "aab", "A-b", "{a}", "a.b", "\u00e9a", "\u3042\u00e9", "a\u00e9", "(b)", "[9]", "a$", "^b",
+    "b|a", "0_9", "a\\b", "\u00e9\u00e9\u00e9", "==", "aaaa", "  a", "\ta\t", "/*a*/",
+    "\U0001f600a", "x\uffffx",
+]  # fmt: skip
+CHARACTER = st.sampled_from(ALPHABET)
+CLASS = st.builds(
+    lambda sign, items: f"[{sign}{''.join(items)}]",
+    st.sampled_from(["", "^"]),
+    st.lists(
+        st.one_of(
+            CHARACTER.map(lambda c: f"\\{c}" if c in "[]\\^-&|~" else c),
+            st.sampled_from([r"\d", r"\w", r"\s", r"\W", "a-z", "0-9", "!-~", "\u00e0-\u00ff", "\u3041-\u3093"]),
+        ),
+        min_size=1, max_size=4,
+    ),
+)  # fmt: skip
+ATOM = st.one_of(
+    CHARACTER.map(re.escape), st.just("."), CLASS, st.sampled_from([r"\d", r"\w", r"\s", r"\D", r"\W", r"\S"])
+)
+QUANTIFIER = st.sampled_from(["", "", "", "*", "+", "?", "{2}", "{1,2}", "{2,}", "*?", "+?"])
+PATTERN = st.recursive(
+    st.builds(lambda atom, count: atom + count, ATOM, QUANTIFIER),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=3).map("".join),
+        st.builds(lambda a, b, count: f"({a}|{b}){count}", inner, inner, QUANTIFIER),
+        st.builds(lambda a, count: f"(?:{a}){count}", inner, QUANTIFIER),
+        inner.map(lambda a: f"{a}\\b"),
+    ),
+    max_leaves=6,
+)
+WHOLE = st.builds("{}{}{}".format, st.sampled_from(["", "", "^", r"\b", r"\b^"]), PATTERN, st.sampled_from(["", "$"]))
+
+
+def matched(runtime: Runtime, path: str, patterns: tuple[str, str]) -> list[int]:
+    found = read_matches(runtime, [path], patterns).files
+    return [line.number for line in found[0].lines] if found else []
+
+
+@given(pattern=WHOLE, ignore_case=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_rg_and_grep_agree_with_python_on_any_pattern(pattern: str, *, ignore_case: bool, place: Runtime) -> None:
+    try:
+        node = parse(pattern, ignore_case=ignore_case)
+    except ToolError as refused:
+        assert "can match nothing" in str(refused), pattern  # noqa: PT017 - a class such as [^\s\S]
+        return
+    wanted = re.compile(pattern, re.ASCII | (re.IGNORECASE if ignore_case else 0))
+    expected = [number for number, line in enumerate(LINES, 1) if wanted.search(line)]
+    for engine in ("rg", "posix"):
+        choose(place, engine)
+        assert matched(place, f"{place.workdir}/lines", (printer.ere(node), printer.rust(node))) == expected
+
+
+@pytest.fixture(scope="module")
+def place(started: Callable[[str], Runtime]) -> Runtime:
+    runtime = started("cli")
+    runtime.write_bytes("lines", "\n".join([*LINES, ""]).encode())
+    return runtime
