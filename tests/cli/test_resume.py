@@ -130,9 +130,7 @@ def test_an_id_that_names_none_or_several_is_a_usage_error(
     assert words in ended.err
 
 
-def test_what_would_leave_its_files_is_refused(
-    invoke: Invoke, write_script: WriteScript, tmp_path: Path
-) -> None:
+def test_what_would_leave_its_files_is_refused(invoke: Invoke, write_script: WriteScript, tmp_path: Path) -> None:
     model = write_script(("hello", None))
     invoke("run", "hi", "--model", model, *ON_HOST)
     assert invoke("run", "--autoresume", "--model", model, "--runtime", "docker").code == 2

@@ -172,7 +172,9 @@ def main(directory: Path, seed: int, count: int, *, docker: bool = False) -> int
         kills += len(delays)
         faults = [f"{fault}; seed {seed}, kills after {delays}" for fault in
                   trial(directory / str(kills), delays, docker=docker)]  # fmt: skip
-        looks += sum(LOOK in event.data.get("arguments", "") for event in read_events(directory / str(kills) / "talks" / ID))
+        looks += sum(
+            LOOK in event.data.get("arguments", "") for event in read_events(directory / str(kills) / "talks" / ID)
+        )
     report = {"kills": kills, "cut_off": looks, "faults": faults, "undisturbed_s": round(length_s, 2)}
     print(json.dumps(report))
     return 0

@@ -80,7 +80,8 @@ def test_a_cut_off_run_goes_on_without_a_message_and_its_call_is_answered_unknow
         assert conversation.wait(20) is Status.IDLE
         assert not conversation.resume()
     assert runtime.commands == []
-    assert [message["role"] for message in model.seen[0]] == ["system", "user", "assistant", "tool", "assistant", "tool"]
+    roles = [message["role"] for message in model.seen[0]]
+    assert roles == ["system", "user", *["assistant", "tool"] * 2]
     assert OUTCOME_UNKNOWN in model.seen[0][-1]["content"]
     assert data_of(conversation.events(), "notice")[0]["tool_call_id"] == "2"
 
@@ -94,7 +95,7 @@ def test_a_sandbox_that_is_gone_is_told_to_person_and_model(tmp_path: Path) -> N
         conversation.wait(20)
     assert runtime.asked == ["sha256:1"]
     assert "sandbox of before is gone" in model.seen[0][-1]["content"]
-    assert [data["message"] for data in data_of(conversation.events(), "notice")][0] == "A note."
+    assert data_of(conversation.events(), "notice")[0]["message"] == "A note."
 
 
 def test_a_sandbox_that_held_nothing_is_started_and_nothing_is_told(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ _ESCAPES = re.compile(
 _UNFINISHED = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c]*|[ -/]*)\Z"
     rb"|\xc2\x9b[0-?]*[ -/]*\Z"
+    rb"|\xc2[\x90\x98\x9d-\x9f](?:[^\x07\x1b\xc2]|\xc2(?!\x9c))*\Z"
 )
 _C1 = re.compile("\x9b[0-?]*[ -/]*[@-~]|[\x90\x98\x9d-\x9f][^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c|\\Z)|[\x80-\x9f]")
 _CR_BEFORE_NEWLINE = re.compile(r"\r+\n")

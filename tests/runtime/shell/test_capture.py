@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ohsandbox.runtime.shell.capture import CAPTURE_BYTES, Capture
@@ -43,6 +43,8 @@ def test_the_beginning_and_the_end_are_kept(chunks: list[bytes], limit_bytes: in
 
 
 @given(st.text(), st.lists(st.integers(0, 200)))
+@example("\x9d0", [2])
+@example("a\x9d0;title\x9cb", [3, 6, 11])
 def test_takes_between_characters_never_split_one(text: str, cuts: list[int]) -> None:
     raw = text.replace("\r", "").replace("\x1b", "").encode()
     capture, taken, done = Capture(), "", 0
