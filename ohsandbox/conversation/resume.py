@@ -60,7 +60,6 @@ class Past:
             self.has_worked = True
         elif event.type == "checkpoint" and isinstance(event.data.get("id"), str):
             self.checkpoints = [event.data["id"], *self.checkpoints[: MAX_CHECKPOINTS - 1]]
-            self.has_worked = True  # a fork begins with the files of one, and perhaps without a call
 
 
 def start_again(runtime: Runtime, past: Past) -> None:

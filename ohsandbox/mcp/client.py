@@ -274,7 +274,8 @@ class MCPClient(Client[ClientTransport]):
         try:
             calling = self.session.call_tool(tool, arguments, seconds, on_progress)
             if isinstance(self.transport, SandboxTransport):  # its end ends every call, so none needs a watch task
-                return await calling
+                with self.transport.looked_after():
+                    return await calling
             return await self._await_with_session_monitoring(calling)
         except Exception as error:
             raise await self._explained(error, doing=f"answer the call of {tool!r}", seconds=seconds) from error

@@ -47,6 +47,9 @@ skips the writing thread, which costs 60 microseconds a call."""
 GRACE_S = 2.0
 """From the end of a server's input to SIGKILL: the MCP SDKs wait as long."""
 
+LAST_READ_S = 0.2
+"""For what a process that has exited left in its pipes."""
+
 EXIT_CODE_S = 1.0
 """For the engine to say how a process ended whose streams are over."""
 
@@ -234,6 +237,21 @@ class ServerProcess:
         self._finish()
         self._watch()
         self._channel.close()
+
+    async def notice_exit(self) -> None:
+        """Let go of it where it has exited, whoever holds its streams open; what it wrote last is still read."""
+        if self._silent.is_set() or not await asyncio.get_running_loop().run_in_executor(None, self._has_exited):
+            return
+        await asyncio.sleep(LAST_READ_S)
+        self._finish()
+        self._watch()
+
+    def _has_exited(self) -> bool:
+        try:
+            self.exit_code = self._channel.wait(0)
+        except (OhsandboxError, TimeoutError):
+            return False
+        return True
 
     def _family(self) -> bytes:
         """Its descendants now: once it has ended, one without our mark is a stranger."""

@@ -16,7 +16,7 @@ from ohsandbox.mcp.process import Command, ServerProcess
 from ohsandbox.mcp.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from fastmcp.client.transports.base import SessionKwargs, TransportOptions
     from mcp.client.session import ClientRequestContext
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ohsandbox.runtime.base import Runtime
+
+
+LOOK_EVERY_S = 2.0
+"""Most calls are over before the first look, which asks the engine and takes a millisecond."""
 
 
 class GuardedSession(ClientSession):
@@ -104,6 +108,26 @@ class SandboxTransport(ClientTransport):
                 yield session
         finally:
             await asyncio.shield(detach(process.aclose()))
+
+    @contextlib.contextmanager
+    def looked_after(self) -> Iterator[None]:
+        """While something is asked of the server, look now and then whether it still runs: a child of one that died
+        may hold its streams open."""
+        process, loop = self.process, asyncio.get_running_loop()
+        if process is None:
+            yield
+            return
+
+        def look() -> None:
+            nonlocal timer
+            detach(process.notice_exit())
+            timer = loop.call_later(LOOK_EVERY_S, look)
+
+        timer = loop.call_later(LOOK_EVERY_S, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _hear(self, words: str) -> None:
         if self.on_words is not None:

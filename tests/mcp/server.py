@@ -59,6 +59,7 @@ def tools() -> list[dict[str, Any]]:
         tool("flood"), tool("rich"), tool("wrong"), tool("bad_utf8"), tool("surrogate"), tool("noise"),
         tool("unknown_ids"), tool("deep"), tool("grow"), tool("change"), tool("spawn"), tool("cancelled"),
         tool("refuse"), tool("half_line"), tool("no_result"), tool("pid"), tool("where"), tool("stderr"), tool("hang"),
+        tool("orphan"),
     ]  # fmt: skip
     if "risky" in MODE:
         listed.append(tool("risk", {"security_risk": {"type": "string"}}))
@@ -114,6 +115,11 @@ def call_ask(arguments: Arguments, request_id: Any) -> Result:
         send({"id": asked, "method": method, "params": params})
         codes[f"{number} {method}"] = "none" if not answers[asked].wait(5) else answers[asked].told
     return text(json.dumps(codes))
+
+
+def call_orphan(arguments: Arguments, request_id: Any) -> Result:
+    subprocess.Popen(["sleep", "7007"], start_new_session=True)
+    os._exit(5)
 
 
 def call_flood(arguments: Arguments, request_id: Any) -> Result:

@@ -237,6 +237,13 @@ def test_a_call_in_flight_fails_when_its_server_dies(servers: Servers) -> None:
     assert "exit code 137" in str(failed[0])
 
 
+def test_a_server_that_dies_is_noticed_though_its_child_holds_its_streams(servers: Servers) -> None:
+    started = servers.odd()
+    with pytest.raises(MCPServerGoneError, match="exit code 5"):
+        call(started, "orphan")
+    assert call(started, "echo", text="back") == "back"
+
+
 def test_a_server_that_keeps_dying_is_switched_off(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ohsandbox.mcp.server.BACK_OFF_S", (0, 0, 0))
     started = servers({"odd": odd(), "other": odd()})
