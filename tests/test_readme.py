@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ohsandbox import CLIRuntime, Conversation
+from ohsandbox.mcp import MCPConfig
 from ohsandbox.settings import Settings
 from ohsandbox.tool import unregister_tool
 from tests.fakes import FakeModel, answer, call, results_of
@@ -93,7 +94,8 @@ def test_a_line_of_shell_runs(line: str) -> None:
 
 def test_the_settings_are_settings() -> None:
     for text in _texts("json"):
-        assert Settings.model_validate(json.loads(text)).model
+        settings = Settings.model_validate(json.loads(text))
+        assert settings.model or MCPConfig.parse(settings.mcp_config or {}).servers
 
 
 def test_the_first_screen_holds_install_code_and_output() -> None:

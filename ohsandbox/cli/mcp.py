@@ -21,13 +21,15 @@ Debug = Annotated[
     bool, typer.Option("--debug", help="Show a traceback with an error.", callback=set_debug, is_eager=True)
 ]
 
+McpConfig = Annotated[
+    Path | None, typer.Option(metavar="FILE", help='{"mcpServers": {...}}; with those of the settings.')
+]
+
 
 @mcp.command("list")
 def list_(
     *,
-    mcp_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help='{"mcpServers": {...}}; with those of the settings.')
-    ] = None,
+    mcp_config: McpConfig = None,
     image: Annotated[str | None, typer.Option(metavar="NAME", help="Image of the sandbox to start them in.")] = None,
     runtime: Annotated[
         Literal["docker", "cli"] | None, typer.Option(help="docker: a container. cli: THIS HOST.")
@@ -72,9 +74,7 @@ def serve(
         Literal["none", "open"] | None, typer.Option(help="none: no network. open: the internet.")
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the container when done.")] = False,
-    attach: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Work in a running container; it is kept.")
-    ] = None,
+    attach: Annotated[str | None, typer.Option(metavar="NAME", help="Work in a running container; it is kept.")] = None,
     runtime: Annotated[
         Literal["docker", "cli"] | None, typer.Option(help="docker: a container. cli: THIS HOST.")
     ] = None,

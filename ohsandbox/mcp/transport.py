@@ -111,8 +111,10 @@ class SandboxTransport(ClientTransport):
 
     @contextlib.contextmanager
     def looked_after(self) -> Iterator[None]:
-        """While something is asked of the server, look now and then whether it still runs: a child of one that died
-        may hold its streams open."""
+        """While something is asked of the server: look now and then whether it runs.
+
+        A child of one that died may hold its streams open.
+        """
         process, loop = self.process, asyncio.get_running_loop()
         if process is None:
             yield

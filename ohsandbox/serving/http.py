@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -23,7 +24,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.serving.guard import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from anyio.abc import TaskGroup, TaskStatus
     from mcp.server.lowlevel import Server
@@ -103,13 +104,16 @@ class Sessions:
         self._limited = RequestBodyLimitMiddleware(self._serve, MAX_BODY_BYTES)
 
     @contextlib.asynccontextmanager
-    async def running(self) -> Any:
+    async def running(self) -> AsyncIterator[None]:
         """Sessions live within; all have ended, and their sandboxes are gone, when it is left."""
         async with anyio.create_task_group() as group:
             self._group = group
             try:
                 yield
             finally:
+                self._group = None
+                for transport in [*self._transports.values()]:
+                    await self._end(transport)
                 group.cancel_scope.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -202,9 +206,16 @@ async def serve_http(sessions: Sessions, listener: socket.socket, *, ready: Call
         sessions, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=END_S,
         server_header=False,
     )  # fmt: skip
-    async with sessions.running(), anyio.create_task_group() as group:
-        group.start_soon(_Uvicorn(config).serve, [listener])
-        ready()
+    web = _Uvicorn(config)
+    serving = asyncio.ensure_future(web.serve([listener]))
+    try:
+        async with sessions.running():
+            ready()
+            await asyncio.shield(serving)  # it outlives our cancellation, to end its connections in good order
+    finally:
+        web.should_exit = True
+        with anyio.CancelScope(shield=True):
+            await serving
 
 
 def _sessions_only(version: str) -> Response:

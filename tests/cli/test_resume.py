@@ -8,16 +8,19 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox.runtime.docker import kept
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.gc import gc, list_sandboxes
-from tests.cli.conftest import Ended, Invoke, Start, WriteScript
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.conftest import Ended, Invoke, Start, WriteScript
 
 ON_HOST = ("--runtime", "cli", "--no-tui")
 
@@ -88,7 +91,7 @@ def test_a_killed_run_goes_on_by_itself_and_its_call_is_not_repeated(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_stopped_run_is_resumed_by_the_beginning_of_its_id(
+def test_a_stopped_run_is_resumed_by_the_beginning_of_its_id(  # noqa: PLR0917 - fixtures
     start: Start, invoke: Invoke, model: str, home: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     arguments = ["run", "hi", "--model", model, "--workspace", str(tmp_path), *ON_HOST]
@@ -202,7 +205,7 @@ def test_a_terminated_runs_container_stays_and_is_started_again(
 @pytest.mark.docker
 @pytest.mark.usefixtures("no_leftovers")
 @pytest.mark.parametrize(("checkpoints", "kept_files"), [(True, "last checkpoint"), (False, "files are lost")])
-def test_where_the_container_is_gone_person_and_model_are_told(
+def test_where_the_container_is_gone_person_and_model_are_told(  # noqa: PLR0917 - fixtures
     start: Start, invoke: Invoke, model: str, home: Path, image: str, *, checkpoints: bool, kept_files: str
 ) -> None:
     (home / ".ohsandbox").mkdir()
@@ -229,4 +232,3 @@ def test_a_second_ctrl_c_leaves_at_once(start: Start, write_script: WriteScript,
     assert process.wait(3) == 130
     (left,) = [one for one in list_sandboxes() if one.ours]
     assert (left.resumable, left.owner_alive) == (True, False)
-    assert os.path.exists(home / ".ohsandbox" / "leases")

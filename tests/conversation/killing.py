@@ -5,6 +5,7 @@ is sent once, under a number of its own that the command itself notes; after "ou
 what is missing under a new number. Prints one JSON line: {"kills": N, "cut_off": calls so met, "faults": [...]}.
 """
 
+# ruff: noqa: T201 - it is a program
 from __future__ import annotations
 
 import json
@@ -112,12 +113,11 @@ def run_in_child(directory: Path, runtime: Runtime, acknowledged: int) -> int:
         conversation.register_callback(lambda event: tell(acknowledged, event))
         with conversation:
             if conversation.status() is not ConversationStatus.FINISHED and not conversation.resume():
-                if not conversation.past.is_finished:
-                    conversation.send_message("go")
+                conversation.send_message("go")
             code = 0 if conversation.wait(60) is ConversationStatus.FINISHED else 3
             if code:
                 print(repr(conversation.error), file=sys.stderr)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the child's last frame
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -155,7 +155,7 @@ def faults_of(directory: Path, work: Path, code: int | None, acknowledged: Seque
     wanted = "".join(f"{name}-{step}\n" for step in range(STEPS) for name in NAMES)
     if (found := (work / "result").read_text()) != wanted:
         faults.append(f"result is {found!r}")
-    if (made := sorted(os.listdir(work / "done"))) != sorted(map(str, range(STEPS))):
+    if (made := sorted(path.name for path in (work / "done").iterdir())) != sorted(map(str, range(STEPS))):
         faults.append(f"done holds {made}")
     twice = [number for number, count in Counter((work / "trace").read_text().split()).items() if count > 1]
     return faults + [f"run twice: {number}" for number in twice]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +23,7 @@ from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, stam
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 RUNNING = events.status_update(Status.RUNNING)
 

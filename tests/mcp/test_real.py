@@ -6,12 +6,15 @@ import base64
 import functools
 import http.client
 import http.server
+import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,11 +26,11 @@ from tests.mcp.conftest import Servers, call, observe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
 
 pytestmark = pytest.mark.timeout(600)  # the image is built once, in a minute; more on a slow line
+README = Path(__file__).parents[2] / "README.md"
 PAGE = "<html><body><h1>Hello</h1><p>The quick brown fox.</p></body></html>"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -229,29 +232,33 @@ def test_a_server_is_downloaded_under_an_open_network_with_the_hosts_certificate
     from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it
 
     ca = os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt"
-    fresh = "rm -rf /tmp/n; npm_config_cache=/tmp/n exec npx -y @modelcontextprotocol/server-sequential-thinking"
-    pip = "python3 -m venv --without-pip /tmp/v; pip --python /tmp/v install mcp-server-time; exec /tmp/v/bin/mcp-server-time"
+    venv = "python3 -m venv --without-pip /tmp/v; pip --python /tmp/v install mcp-server-time"
+    thinking = "@modelcontextprotocol/server-sequential-thinking"
+    blocks = re.findall(r"^```json\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    readme = next(json.loads(block) for block in blocks if "server-filesystem" in block)
     with DockerRuntime(real_image, network="open", ca_bundle=ca) as runtime:
         made = Servers(runtime)
         started = made(
             {
-                "node": {"command": "sh", "args": ["-c", fresh]},
-                "npx": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]},
-                "pip": {"command": "sh", "args": ["-c", pip]},
+                "npx": {"command": "npx", "args": ["-y", thinking]},
+                "files": readme["mcpServers"]["files"],
+                "pip": {"command": "sh", "args": ["-c", f"{venv}; exec /tmp/v/bin/mcp-server-time"]},
             }
         )
         try:
-            assert {"sequentialthinking", "read_graph", "get_current_time"} <= offered(started), started.missing()
-            words = [event.message for event in made.events if event.kind == "status" and event.server == "pip"]
-            assert any("Collecting" in line or "Downloading" in line or "Installing" in line for line in words)
+            assert {"sequentialthinking", "convert_time", "list_directory"} <= offered(started), started.missing()
+            assert "write_file" not in offered(started)
+            words = {(event.server, event.message.split()[0]) for event in made.events if event.kind == "status"}
+            assert ("npx", "npm") in words
+            assert words & {("pip", "Collecting"), ("pip", "Downloading"), ("pip", "Installing")}
         finally:
             made.close()
 
 
 @pytest.mark.docker
 def test_without_a_network_a_download_fails_with_its_own_words(real_servers: Servers) -> None:
-    pip = "python3 -m venv --without-pip /tmp/v; pip --python /tmp/v install --retries 0 no-such-server && exec no-such-server"
-    started = real_servers({"pip": {"command": "sh", "args": ["-c", pip]}})
+    install = "pip install --target /tmp/t --retries 0 no-such-server && exec no-such-server"
+    started = real_servers({"pip": {"command": "sh", "args": ["-c", install]}})
     started.wait()
     assert "'pip' ended while it started" in started.missing()
     assert "No matching distribution" in started.missing()

@@ -28,9 +28,7 @@ CONVERSATION_LABEL = "ohsandbox.conversation"
 MAX_LABEL_CHARS = 200
 
 
-def take(
-    container: Container, *, label: str, conversation: str | None, owner: Path | None = None
-) -> Checkpoint:
+def take(container: Container, *, label: str, conversation: str | None, owner: Path | None = None) -> Checkpoint:
     """Commit the container; its processes stand still meanwhile (0.1 s for a few files, 0.8 s for 5,000).
 
     What goes over the bounds of `kept` is released.
@@ -46,9 +44,7 @@ def take(
     record = kept.begin(engine, owner=owner)
     try:
         with engine_errors(f"keeping the files of sandbox {container.name!r}"):
-            made = engine.api.commit(
-                container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks
-            )
+            made = engine.api.commit(container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks)
             done = _checkpoint(engine.api.inspect_image(made["Id"]), engine.api.history(made["Id"]))
     except SandboxUnavailable:
         kept.forget(record)

@@ -91,7 +91,8 @@ def test_one_that_was_never_worked_in_is_removed_as_before(engine: Engine) -> No
 
 
 @pytest.mark.docker
-def test_each_difference_to_what_is_asked_is_told_and_the_container_stays_as_it_is(engine: Engine) -> None:
+@pytest.mark.usefixtures("engine")
+def test_each_difference_to_what_is_asked_is_told_and_the_container_stays_as_it_is() -> None:
     run_killed_owner(user="1000")
     asked = Limits(memory_bytes=512 * 1024**2, pids=100)
     runtime = DockerRuntime("ohsandbox-base:debian", conversation="talk", network="open", limits=asked, user="1001")
