@@ -31,6 +31,11 @@ _LOOK_EVERY_S = 0.1
 MAX_REASON_CHARS = 500
 """Of a server's own words about its end, in the prompt and in a notice."""
 
+MOST_TOOLS = 128
+"""In one request (OpenAI's API, 2025); some take more."""
+
+FEWER = "Leave some out by `include` and `exclude` of a server, or by `disabled`."
+
 CODE = "MCP"
 """Of the notice events."""
 
@@ -110,6 +115,9 @@ class ConversationServers:
         self._say("")
         self._refill(tools_map)
         self._tell_news(to_model=False)  # the prompt says it
+        if self._offered and len(tools_map) > MOST_TOOLS:
+            message = f"{len(tools_map)} tools are offered, and most providers take {MOST_TOOLS} at most. {FEWER}"
+            self._trail.record(events.notice(code=CODE, message=message))
         self._trail.flush()
 
     def refresh(self, tools_map: ToolsMap) -> None:
@@ -135,7 +143,7 @@ class ConversationServers:
 
     def close(self) -> None:
         """End the servers, and keep what they told last. Twice is fine; the sandbox must still be there."""
-        if self._runtime is not None:
+        if self._runtime is not None and self._runtime.mcp is self.servers:
             self._runtime.mcp = None
         if self.servers is not None and not self._lent:
             self.servers.close()

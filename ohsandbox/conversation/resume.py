@@ -68,7 +68,7 @@ def start_again(runtime: Runtime, past: Past) -> None:
     Raises:
         SandboxUnavailable: it cannot be started.
     """
-    if past.has_worked:
+    if past.has_worked or past.checkpoints:
         runtime.resume(past.checkpoints)
     else:
         runtime.start()

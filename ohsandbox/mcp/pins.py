@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+MAX_PINNED = 1024
+"""Tools of one server, over time; eight times as many as it may offer at once."""
+
+
 class Changed(NamedTuple):
     """A tool that is not what it was, until a person approves it."""
 
@@ -65,7 +69,7 @@ class Pins:
         """Pin tools of a server, and keep that.
 
         Raises:
-            OSError: the file cannot be written.
+            MCPConfigError: the file is damaged, or cannot be written.
         """
         if all(self.get(server, tool) == fingerprint for tool, fingerprint in fingerprints.items()):
             return
@@ -77,11 +81,19 @@ class Pins:
         """Remember what a pinned tool has become, so that a person can look at it and approve it.
 
         Raises:
-            OSError: the file cannot be written.
+            MCPConfigError: the file is damaged, or cannot be written.
         """
+        now = {"fingerprint": fingerprint, "description": description}
+        with self._guard:
+            if self._pins.get(server, {}).get(tool, {}).get("now") == now:
+                return
         with self._edited() as pins:
-            known = pins.setdefault(server, {}).setdefault(tool, {})
-            known["now"] = {"fingerprint": fingerprint, "description": description}
+            pins.setdefault(server, {}).setdefault(tool, {})["now"] = now
+
+    def has_room(self, server: str) -> bool:
+        """Whether more tools of it can be pinned: one that lists others every second would fill the disk."""
+        with self._guard:
+            return len(self._pins.get(server, {})) < MAX_PINNED
 
     def changed(self) -> list[Changed]:
         """The tools that wait for a person."""
@@ -115,12 +127,18 @@ class Pins:
             if self._path is None:
                 yield self._pins
                 return
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with self._path.with_suffix(".lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                self._pins = _read(self._path)
-                yield self._pins
-                _write(self._path, self._pins)
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with self._path.with_suffix(".lock").open("a") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    self._pins = _read(self._path)
+                    yield self._pins
+                    _write(self._path, self._pins)
+            except OSError as error:
+                raise MCPConfigError(
+                    f"The fingerprints of MCP tools cannot be kept in {str(self._path)!r}: {error.strerror}. "
+                    "No tool is trusted without. Make the directory writable."
+                ) from None
 
 
 def _name(server: str) -> str:

@@ -220,8 +220,8 @@ class ServerProcess:
 
     def end(self, grace_s: float = GRACE_S) -> None:
         """Close its input, wait, and kill what is left of it and its children. Blocks for grace_s and a little."""
+        family = self._family()  # first: children of one that has gone are nobody's any more
         self._to_write.put(None)
-        family = self._family()
         self._silent.wait(0 if self.fault else grace_s)
         with contextlib.suppress(OhsandboxError, TimeoutError):
             self.exit_code = self._channel.wait(0.05)

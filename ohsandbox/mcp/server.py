@@ -12,6 +12,7 @@ from ohsandbox.mcp.errors import MCPConnectionError, MCPServerGoneError, MCPTool
 from ohsandbox.mcp.listed import MAX_TOOLS, ListedTool, UnusableToolError, fingerprint_of, listed_tool
 from ohsandbox.mcp.loop import detach
 from ohsandbox.mcp.observation import MCPToolObservation, observe
+from ohsandbox.mcp.pins import MAX_PINNED
 from ohsandbox.mcp.text import one_line
 
 if TYPE_CHECKING:
@@ -303,6 +304,9 @@ class MCPServer:
                 refused[shown] = str(error)
                 continue
             pinned = self._pins.get(self._pinned_as, tool.name)
+            if pinned is None and not self._pins.has_room(self._pinned_as):
+                refused[shown] = f"its server has listed {MAX_PINNED} others before"
+                continue
             if pinned not in (None, fingerprint_of(tool)):
                 withheld[tool.name] = made
                 self._pins.note_change(

@@ -120,16 +120,17 @@ class SandboxTransport(ClientTransport):
             yield
             return
 
-        def look() -> None:
-            nonlocal timer
-            detach(process.notice_exit())
-            timer = loop.call_later(LOOK_EVERY_S, look)
+        timers: list[asyncio.TimerHandle] = []
 
-        timer = loop.call_later(LOOK_EVERY_S, look)
+        def look() -> None:
+            detach(process.notice_exit())
+            timers[:] = [loop.call_later(LOOK_EVERY_S, look)]
+
+        timers.append(loop.call_later(LOOK_EVERY_S, look))
         try:
             yield
         finally:
-            timer.cancel()
+            timers[0].cancel()
 
     def _hear(self, words: str) -> None:
         if self.on_words is not None:

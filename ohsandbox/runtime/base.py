@@ -41,11 +41,12 @@ class Runtime(Backend):
     operations may be called from any thread. A dead sandbox is `SandboxUnavailable`, never the result of a command.
     """
 
+    mcp: CallsMCP | None = None
+    """The MCP servers in it, while a conversation has some."""
+
     def __init__(self) -> None:
         super().__init__()
         self._shells: dict[str, Shell] = {}
-        self.mcp: CallsMCP | None = None
-        """The MCP servers in it, while a conversation has some."""
 
     # --- lifecycle ----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ import anyio
 from anyio import from_thread
 from anyio.lowlevel import current_token
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
 
+from ohsandbox.mcp.streams import parse_message
 from ohsandbox.serving.jobs import Job
 
 if TYPE_CHECKING:
@@ -21,11 +23,17 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.server.lowlevel import Server
 
+log = logging.getLogger(__name__)
+
 STDIN, STDOUT, STDERR = 0, 1, 2
 READ_BYTES = 65536
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """A file that `file_write` is given comes on one line; past this it is no message, and the session ends."""
+
+NO_MESSAGE = JSONRPCError(
+    jsonrpc="2.0", id=None, error=ErrorData(code=PARSE_ERROR, message="This line is no JSON-RPC message.")
+)
 
 
 async def serve_stdio(server: Server[Any]) -> None:
@@ -57,33 +65,44 @@ async def _streams(
 ]:
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](16)
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](16)
-    _read_in_background(source, to_server)
+    _read_in_background(source, to_server, outgoing.clone())
     async with anyio.create_task_group() as group:
         group.start_soon(_write, sink, from_server, to_server)
         yield incoming, outgoing
         await outgoing.aclose()
 
 
-def _read_in_background(source: int, stream: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+def _read_in_background(
+    source: int,
+    to_server: MemoryObjectSendStream[SessionMessage | Exception],
+    to_client: MemoryObjectSendStream[SessionMessage],
+) -> None:
     """In a daemon thread: a read of stdin cannot be cancelled, and must hold up nobody who ends us by a signal."""
     token = current_token()
+
+    async def take(line: bytes) -> None:
+        message = parse_message(line)
+        if message is None:
+            await to_client.send(SessionMessage(NO_MESSAGE))
+        else:
+            await to_server.send(SessionMessage(message))
+
+    def close() -> None:
+        to_server.close()
+        to_client.close()
 
     def read() -> None:
         with contextlib.suppress(OSError, RuntimeError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             with open(source, "rb", buffering=READ_BYTES, closefd=False) as lines:  # noqa: PTH123 - a descriptor
                 while (line := lines.readline(MAX_LINE_BYTES)) and line.endswith(b"\n"):
                     if line.strip():
-                        from_thread.run(stream.send, _message(line), token=token)
-            from_thread.run_sync(stream.close, token=token)
+                        from_thread.run(take, line, token=token)
+                if len(line) >= MAX_LINE_BYTES:
+                    log.error("the client sent a line of more than %d bytes: the session ends", MAX_LINE_BYTES)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            from_thread.run_sync(close, token=token)
 
     threading.Thread(target=read, name="ohsandbox-stdin", daemon=True).start()
-
-
-def _message(line: bytes) -> SessionMessage | Exception:
-    try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False))
-    except ValueError as error:
-        return error
 
 
 async def _write(

@@ -42,13 +42,23 @@ MAX_FAULTS = 5
 MAX_NAMED = 50
 """So many allowed arguments are named in a message."""
 
-_JSON_TYPES = frozenset({"list_type", "tuple_type", "dict_type", "model_type", "set_type"})
+_NEEDED = {
+    "missing": "An item is missing",
+    "list_type": "A list is needed",
+    "tuple_type": "A list is needed",
+    "set_type": "A list is needed",
+    "dict_type": "An object is needed",
+    "model_type": "An object is needed",
+}
+"""pydantic speaks of Python's types, and a model writes JSON."""
 
 ActionT = TypeVar("ActionT", bound="Action")
 
 
-def parse_action(tool: str, action_type: type[ActionT], arguments: Mapping[str, Any]) -> ActionT:
-    """The action for a tool's arguments.
+def parse_action(
+    tool: str, action_type: type[ActionT], arguments: Mapping[str, Any], *, also_allowed: tuple[str, ...] = ()
+) -> ActionT:
+    """The action for a tool's arguments; also_allowed are named beside its fields where something is refused.
 
     Numbers and booleans may come as strings ("5", "true"), lists and objects as JSON text: models send both.
 
@@ -61,12 +71,12 @@ def parse_action(tool: str, action_type: type[ActionT], arguments: Mapping[str, 
     except ValidationError as error:
         decoded = _decoded_json(arguments, error)
         if decoded is None:
-            raise ToolArgumentsError(_explain(tool, action_type, error)) from None
+            raise ToolArgumentsError(_explain(tool, [*_names(action_type), *also_allowed], error)) from None
     _refuse_what_cannot_be_kept(tool, decoded)
     try:
         return action_type.model_validate(decoded)
     except ValidationError as error:
-        raise ToolArgumentsError(_explain(tool, action_type, error)) from None
+        raise ToolArgumentsError(_explain(tool, [*_names(action_type), *also_allowed], error)) from None
 
 
 def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], SecurityRisk | None]:
@@ -125,7 +135,7 @@ def _decoded_json(arguments: Mapping[str, Any], error: ValidationError) -> dict[
     decoded = dict(arguments)
     for fault in error.errors(include_url=False):
         name = fault["loc"][0] if fault["loc"] else None
-        if fault["type"] in _JSON_TYPES and isinstance(decoded.get(str(name)), str):
+        if fault["type"] in _NEEDED and isinstance(decoded.get(str(name)), str):
             try:
                 decoded[str(name)] = json.loads(decoded[str(name)])
             except (ValueError, RecursionError):
@@ -133,26 +143,34 @@ def _decoded_json(arguments: Mapping[str, Any], error: ValidationError) -> dict[
     return decoded if decoded != dict(arguments) else None
 
 
-def _explain(tool: str, action_type: type[Action], error: ValidationError) -> str:
+def _explain(tool: str, allowed: list[str], error: ValidationError) -> str:
     faults = " ".join(_explain_one(tool, fault) for fault in error.errors(include_url=False)[:MAX_FAULTS])
-    return f"{faults} Allowed arguments are: {_names(action_type)}."
+    more = f", and {len(allowed) - MAX_NAMED} more" if len(allowed) > MAX_NAMED else ""
+    return f"{faults} Allowed arguments are: {', '.join(allowed[:MAX_NAMED]) or 'none'}{more}."
 
 
-def _names(action_type: type[Action]) -> str:
-    names = [field.alias or name for name, field in action_type.model_fields.items()]
-    more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more or "none"
+def _names(action_type: type[Action]) -> list[str]:
+    return [field.alias or name for name, field in action_type.model_fields.items()]
 
 
 def _explain_one(tool: str, fault: ErrorDetails) -> str:
     name = ".".join(str(part) for part in fault["loc"])[:MAX_QUOTED_CHARS]
-    if fault["type"] == "missing":
+    if fault["type"] == "missing" and isinstance(fault["loc"][-1], str):
         return f'Missing required argument "{name}" in tool call {tool}.'
     if fault["type"] == "extra_forbidden":
         return f"Unexpected argument {name!r} in tool call {tool}."
     where = f"argument {name!r}" if name else "the arguments"
     given = f": {_quoted(fault['input'])}" if name else ""
-    return f"Invalid value for {where} in tool call {tool}{given}. {fault['msg']}."
+    return f"Invalid value for {where} in tool call {tool}{given}. {_needed(fault)}."
+
+
+def _needed(fault: ErrorDetails) -> str:
+    if fault["type"] in {"too_short", "too_long"}:
+        bounds = fault["ctx"]
+        least, most = bounds.get("min_length"), bounds.get("max_length")
+        bound = f"At least {least}" if fault["type"] == "too_short" else f"At most {most}"
+        return f"{bound} items are needed, not {bounds['actual_length']}"
+    return _NEEDED.get(fault["type"], fault["msg"].removeprefix("Value error, ").removesuffix("."))
 
 
 def _quoted(value: Any) -> str:

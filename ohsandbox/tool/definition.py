@@ -82,9 +82,11 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
         Raises:
             ToolArgumentsError: an argument is missing, unknown or wrong.
         """
-        if SECURITY_RISK not in self.action_type.model_fields:
+        has_its_own = SECURITY_RISK in self.action_type.model_fields
+        if not has_its_own:
             arguments, _ = take_security_risk(self.name, arguments)
-        return parse_action(self.name, self.action_type, arguments)
+        also_allowed = () if has_its_own or self.is_read_only else (SECURITY_RISK,)
+        return parse_action(self.name, self.action_type, arguments, also_allowed=also_allowed)
 
     def __call__(self, action: ActionT) -> ObservationT:
         """Run it.

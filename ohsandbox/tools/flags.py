@@ -1,4 +1,4 @@
-"""`ToolFlags`: which of the tools that ship an agent has."""
+"""`ToolFlags`: which tools an agent has that is not given any."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import BaseModel, ConfigDict
 
 from ohsandbox.errors import UsageError
+from ohsandbox.tool.registry import origin_of_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,9 +31,17 @@ _TOOLS_OF = {
 }
 """In the order in which a model is offered them: the same from run to run, so that a provider's cache holds."""
 
+_SHIPPED_ALSO_AS = {
+    "terminal": "execute_bash",
+    "BashTool": "execute_bash",
+    "str_replace_editor": "file_editor",
+    "BrowserTool": "browser",
+}
+"""Other names under which ours are registered: to leave one out by any of them must leave it out."""
+
 
 class ToolFlags(BaseModel):
-    """A switch a family of tools. What costs money, time or safety that nobody asked for is off."""
+    """A switch a family of tools, and single ones. What costs money, time or safety that nobody asked for is off."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,23 +70,48 @@ class ToolFlags(BaseModel):
     enable_think: bool = True
     enable_finish: bool = True
 
+    also: tuple[str, ...] = ()
+    """More tools, by registered name: those of installed packages, or one of a family that is off."""
+    without: tuple[str, ...] = ()
+    """Tools that are left out, whatever their family says."""
+
     def names(self) -> tuple[str, ...]:
         """The tools' registered names, in a fixed order."""
-        return tuple(name for flag, names in _TOOLS_OF.items() if getattr(self, flag) for name in names)
+        families = [name for flag, names in _TOOLS_OF.items() if getattr(self, flag) for name in names]
+        left_out = {_own_name(name) for name in self.without}
+        return tuple(name for name in dict.fromkeys([*families, *map(_own_name, self.also)]) if name not in left_out)
 
     def switched(self, *, on: Iterable[str] = (), off: Iterable[str] = ()) -> Self:
-        """A copy with the named flags switched; `browsing` stands for `enable_browsing`. Off wins.
+        """A copy with families or single tools switched; `browsing` stands for `enable_browsing`. Off wins.
 
         Raises:
-            UsageError: there is no such flag.
+            UsageError: a name, also one of `also` or `without`, is no family and no tool, or the tool cannot be loaded.
         """
-        wanted = {_flag(name): True for name in on} | {_flag(name): False for name in off}
-        return self.model_copy(update=wanted)
+        flags: dict[str, bool] = {}
+        tools = dict.fromkeys(map(_own_name, self.also), True) | dict.fromkeys(map(_own_name, self.without), False)
+        for name, is_on in [*((name, True) for name in on), *((name, False) for name in off)]:
+            flag = _flag(name)
+            (flags if flag else tools)[flag or _own_name(name)] = is_on
+        for name in tools:
+            _check_registered(name)
+        also, without = (tuple(name for name, is_on in tools.items() if is_on is wanted) for wanted in (True, False))
+        return self.model_copy(update={**flags, "also": also, "without": without})
 
 
-def _flag(name: str) -> str:
+def _own_name(name: str) -> str:
+    return _SHIPPED_ALSO_AS.get(name.strip(), name.strip())
+
+
+def _flag(name: str) -> str | None:
     flag = _PREFIX + name.strip().lower().replace("-", "_").removeprefix(_PREFIX)
-    if flag not in _TOOLS_OF:
+    return flag if flag in _TOOLS_OF else None
+
+
+def _check_registered(name: str) -> None:
+    try:
+        origin_of_tool(name)
+    except UsageError as error:
         known = ", ".join(known.removeprefix(_PREFIX) for known in _TOOLS_OF)
-        raise UsageError(f"There are no tools {name!r} to switch. There are: {known}.")
-    return flag
+        raise UsageError(
+            f"There are no tools {name!r} to switch. There are: {known}. As a single tool: {error}"
+        ) from None

@@ -190,7 +190,7 @@ def test_a_killed_runs_container_is_found_again_with_directory_and_environment(
 @pytest.mark.docker
 @pytest.mark.usefixtures("no_leftovers")
 @pytest.mark.parametrize("meanwhile", ["stop", "pause"])
-def test_a_terminated_runs_container_stays_and_is_started_again(
+def test_a_terminated_runs_container_stays_and_is_started_again(  # noqa: PLR0917 - fixtures
     start: Start, invoke: Invoke, model: str, home: Path, image: str, meanwhile: str
 ) -> None:
     assert _cut_off(start, home, _in_container(image, model), at_call=3, by=signal.SIGTERM) == 143
@@ -205,7 +205,7 @@ def test_a_terminated_runs_container_stays_and_is_started_again(
 @pytest.mark.docker
 @pytest.mark.usefixtures("no_leftovers")
 @pytest.mark.parametrize(("checkpoints", "kept_files"), [(True, "last checkpoint"), (False, "files are lost")])
-def test_where_the_container_is_gone_person_and_model_are_told(  # noqa: PLR0917 - fixtures
+def test_where_the_container_is_gone_person_and_model_are_told(
     start: Start, invoke: Invoke, model: str, home: Path, image: str, *, checkpoints: bool, kept_files: str
 ) -> None:
     (home / ".ohsandbox").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,13 @@ def observe(servers: MCPServers, tool: str, **arguments: Any) -> MCPToolObservat
     servers.wait()
     definition = next(one for one in servers.tools() if tool in (one.name, *one.aliases))
     return definition(definition.action_from_arguments(arguments))
+
+
+def until(servers: Servers, kind: str) -> None:
+    deadline = time.monotonic() + 5
+    while kind not in servers.kinds() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert kind in servers.kinds()
 
 
 @pytest.fixture(scope="session")

@@ -23,8 +23,11 @@ PYTHON = {
     "git": {"command": "mcp-server-git"},
     "fetch": {"command": "mcp-server-fetch", "args": ["--ignore-robots-txt", "--allow-private-ips"]},
 }
+BEGIN = """git init -q /tmp/r
+(cd /tmp && exec python3 -u -m http.server 18924 >/tmp/web.log 2>&1 &)
+until grep -q Serving /tmp/web.log; do sleep 0.05; done"""
 PYTHON_CALLS = [
-    ("execute_bash", {"command": "git init -q /tmp/r && (cd /tmp && python3 -m http.server 18924 >/dev/null 2>&1 &)"}),
+    ("execute_bash", {"command": BEGIN}),
     ("get_current_time", {"timezone": "Asia/Tokyo"}),
     ("git_status", {"repo_path": "/tmp/r"}),
     ("fetch", {"url": "http://127.0.0.1:18924/", "raw": True}),

@@ -10,25 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.content import ImageContent
-from ohsandbox.errors import ToolArgumentsError, UsageError
+from ohsandbox.errors import ToolArgumentsError
 from ohsandbox.mcp import (
     MCPAction,
-    MCPConfigError,
     MCPError,
     MCPServerGoneError,
     MCPTimeoutError,
-    MCPToolWithheldError,
-    Pins,
     ServerState,
-    create_mcp_tools,
 )
-from tests.mcp.conftest import Servers, call, observe, odd
+from tests.mcp.conftest import Servers, call, observe, odd, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from ohsandbox.mcp import MCPServers
     from ohsandbox.runtime.base import Runtime
 
 
@@ -140,7 +134,7 @@ def test_a_name_stays_with_its_tool_whichever_servers_come_and_go(servers: Serve
     assert tool.server == "first"
     started._servers["second"].config = started._servers["second"].config.model_copy(update={"include": ("*",)})
     call(started, "grow")
-    _until(servers, "tools_changed")
+    until(servers, "tools_changed")
     names = {one.name: one.server for one in started.tools()}
     assert names["pid"] == "first"
     assert names["second__pid"] == "second"
@@ -380,89 +374,3 @@ def test_four_slow_servers_start_at_the_same_time(servers: Servers) -> None:
     began = time.monotonic()
     assert len(servers({f"s{number}": odd("slow", include=["echo"]) for number in range(4)}).tools()) == 4
     assert time.monotonic() - began < 4.0  # each alone takes a second to answer, and more to start
-
-
-# --- tools that change --------------------------------------------------------------------------
-
-
-def _until(servers: Servers, kind: str) -> None:
-    deadline = time.monotonic() + 5
-    while kind not in servers.kinds() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert kind in servers.kinds()
-
-
-def test_a_new_tool_is_told_and_offered_from_then_on(servers: Servers) -> None:
-    started = servers.odd()
-    call(started, "grow")
-    _until(servers, "tools_changed")
-    assert started.take_notices() == ["MCP server 'odd', tools changed: new: extra; gone: none"]
-    assert call(started, "extra") == "extra"
-
-
-def test_a_tool_that_changes_is_not_called_until_it_is_approved(servers: Servers) -> None:
-    started = servers.odd()
-    echo = next(tool for tool in started.tools() if tool.name == "echo")
-    call(started, "change")
-    _until(servers, "withheld")
-    with pytest.raises(MCPToolWithheldError, match="ohsandbox mcp approve odd echo"):
-        echo(echo.action_from_arguments({"text": "x"}))
-    assert "echo" not in [tool.name for tool in started.tools()]
-    started.approve("odd", "echo")
-    assert "passwords" in next(tool.description for tool in started.tools() if tool.name == "echo")
-    assert call(started, "echo", text="x") == "x"
-    with pytest.raises(UsageError, match="withheld"):
-        started.approve("odd", "echo")
-
-
-def test_a_tool_that_changed_between_two_runs_is_withheld(servers: Servers, tmp_path: Path) -> None:
-    assert call(servers.odd(pins=Pins(tmp_path / "pins.json")), "echo", text="1") == "1"
-    started = servers({"odd": odd(env={"ODD_MODE": "changed"})}, pins=Pins(tmp_path / "pins.json"))
-    assert "echo" not in [tool.name for tool in started.tools()]
-    assert list(started.status()[0].withheld) == ["echo"]
-
-
-def test_damaged_pins_are_a_persons_to_look_at(tmp_path: Path) -> None:
-    (tmp_path / "pins.json").write_text('{"odd": ')
-    with pytest.raises(MCPConfigError, match="Delete the file"):
-        Pins(tmp_path / "pins.json")
-
-
-# --- ways in ------------------------------------------------------------------------------------
-
-
-def test_tools_in_one_call(sandbox: Runtime) -> None:
-    tools = create_mcp_tools({"mcpServers": {"odd": odd(include=["echo"])}}, sandbox)
-    try:
-        assert [tool.name for tool in tools] == ["echo"]
-        assert tools[0](tools[0].action_from_arguments({"text": "z"})).content[0].text == "z"  # type: ignore[union-attr]
-    finally:
-        tools[0].close()
-    with pytest.raises(MCPServerGoneError):
-        tools[0](tools[0].action_from_arguments({}))
-
-
-def test_a_client_by_itself(sandbox: Runtime) -> None:
-    from ohsandbox.mcp import Command, MCPClient, SandboxTransport  # noqa: PLC0415 - loads fastmcp
-
-    transport = SandboxTransport(sandbox, Command(["python3", "odd.py"]))
-    with MCPClient(transport, server="odd") as client:
-        assert "echo" in [tool.name for tool in client.call_async_from_sync(client.fetch_tools)]
-        assert len(client) == len(list(client))
-        result = client.call_async_from_sync(client.call, "echo", {"text": "hi"}, timeout=10)
-        assert result.content[0].text == "hi"  # type: ignore[union-attr]
-    client.sync_close()
-    assert client.is_over
-
-
-def started_of(servers: MCPServers) -> list[str]:
-    return [one.name for one in servers.status() if one.state is ServerState.READY]
-
-
-def test_a_server_on_this_machine_is_asked_for_and_warned_of(servers: Servers, tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_bytes(servers.runtime.read_bytes("odd.py"))
-    started = servers({"here": {"command": "python3", "args": [str(tmp_path / "odd.py")], "where": "host"}})
-    started.wait()
-    assert started_of(started) == ["here"]
-    assert "outside the sandbox" in started.config.warnings[0]
-    assert int(call(started, "pid")) > 0

@@ -4,12 +4,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ohsandbox.errors import ToolArgumentsError, ToolError, UsageError
 from ohsandbox.schema import Action, Observation, TextObservation
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle, take_security_risk
+from ohsandbox.tool.arguments import parse_action
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +28,18 @@ class PourAction(Action):
     hot: bool = False
     strength: float | None = None
     extras: list[str] = Field(default_factory=list)
+
+
+class TripAction(Action):
+    range: tuple[int, int] | None = None
+    stops: list[str] = Field(default=["home"], min_length=1)
+    seats: dict[str, int] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _not_turned_round(self) -> TripAction:
+        if self.range and self.range[0] > self.range[1]:
+            raise ValueError("The range is turned round.")
+        return self
 
 
 class Pour(ToolExecutor[PourAction, TextObservation]):
@@ -75,13 +88,30 @@ def test_numbers_booleans_and_lists_may_come_as_text() -> None:
         ({"cups": 1, "extras": "[1"}, "argument 'extras' in tool call pour: '[1'"),
         ({"cups": 1, "extras": ["ok", 5]}, "argument 'extras.1' in tool call pour: 5"),
         ({"cups": "x" * 5000}, "(5002 characters)"),
+        ({"cups": 1, "extras": 5}, "argument 'extras' in tool call pour: 5. A list is needed."),
     ],
 )
 def test_wrong_argument_is_named_with_what_was_given_and_what_is_allowed(arguments: Any, message: str) -> None:
     with pytest.raises(ToolArgumentsError, match=re.escape(message)) as caught:
         pour().action_from_arguments(arguments)
-    assert "Allowed arguments are: cups, hot, strength, extras." in str(caught.value)
+    assert "Allowed arguments are: cups, hot, strength, extras, security_risk." in str(caught.value)
     assert len(str(caught.value)) < 800
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"range": [1]}, "argument 'range.1' in tool call trip: [1]. An item is missing."),
+        ({"range": [1, 2, 3]}, "argument 'range' in tool call trip: [1, 2, 3]. At most 2 items are needed, not 3."),
+        ({"range": [2, 1]}, "Invalid value for the arguments in tool call trip. The range is turned round."),
+        ({"stops": "a"}, "argument 'stops' in tool call trip: 'a'. A list is needed."),
+        ({"stops": []}, "argument 'stops' in tool call trip: []. At least 1 items are needed, not 0."),
+        ({"seats": [1]}, "argument 'seats' in tool call trip: [1]. An object is needed."),
+    ],
+)
+def test_wrong_shape_is_told_in_the_words_of_json(arguments: Any, message: str) -> None:
+    with pytest.raises(ToolArgumentsError, match=re.escape(message)):
+        parse_action("trip", TripAction, arguments)
 
 
 @pytest.mark.parametrize(("given", "risk"), [("LOW", "LOW"), ("high", "HIGH"), ("UNKNOWN", "UNKNOWN"), (None, None)])

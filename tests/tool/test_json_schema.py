@@ -313,7 +313,7 @@ def tool_of(schema: Json) -> ToolDefinition[Action, Observation]:
 def test_wrong_argument_is_named_by_its_own_name() -> None:
     schema = {"type": "object", "properties": {"model_config": {"type": "integer"}}, "required": ["model_config"]}
     with pytest.raises(
-        ToolArgumentsError, match=r"'model_config' in tool call t.*Allowed arguments are: model_config\."
+        ToolArgumentsError, match=r"'model_config' in tool call t.*Allowed arguments are: model_config, security_risk\."
     ):
         tool_of(schema).action_from_arguments({"model_config": "x"})
 

@@ -64,6 +64,13 @@ def test_nothing_new_starts_while_a_command_runs(bash: Bash, folder: str) -> Non
     assert after.output == f"1\n{folder}\n"
 
 
+@pytest.mark.usefixtures("impatient")
+def test_interrupt_without_is_input_interrupts(bash: Bash) -> None:
+    bash("sleep 60")
+    assert bash("C-c").exit_code == 130
+    assert "nothing was typed" in text_of(bash("C-c"))
+
+
 def test_hard_timeout_ends_the_command_and_keeps_the_shell(bash: Bash) -> None:
     cut = bash("cd /; Z=1; echo before; sleep 60; touch /never", timeout="0.5")
     assert cut.timed_out

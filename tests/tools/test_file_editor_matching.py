@@ -22,9 +22,9 @@ def refusal(text: str, old: str) -> str:
     [
         ("a\nb\r\na\nxa\n", "a", "3 times, on lines 1, 3, 4;"),
         ("a\n" * 50, "a", "50 times, on lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...;"),
-        ("aaa\n", "aa", "2 times, on lines 1, 1;"),
+        ("aaa\n", "aa", "2 times, on line 1;"),
         ("a\r\nb\r\nx\na\nb\n", "a\nb", "2 times, on lines 1, 4;"),
-        ("ab" * 1_000_000, "ab", "1000000 times"),
+        ("ab" * 1_000_000, "ab", "1000000 times, on lines 1, ...;"),
     ],
 )
 def test_text_that_is_there_more_than_once_is_counted_with_its_lines(text: str, old: str, said: str) -> None:
@@ -36,6 +36,8 @@ def test_text_that_is_there_more_than_once_is_counted_with_its_lines(text: str, 
     [
         ("if x:\n\tgo()\n", "if x:\n    go()", "the file has tabs"),
         ("if x:\n    go()\n", "if x:\n  go()", "indentation"),
+        ("go()\n", "  go()", "indentation"),
+        ("if x:\n\tgo()\n", "    go()", "the file has tabs"),
         ("a  \nb\n", "a\nb", "blanks at the end of a line"),
         ("a = 1\n", "a  = 1", "blanks or line breaks"),
         ("a\n\n\nb\n", "a\n\nb", "line breaks"),

@@ -224,8 +224,8 @@ def test_grep_says_that_it_only_reads(cli: Runtime) -> None:
 
 ALPHABET = [*"aAbZ09_ -.{}[](),/\"'$^|\\*+?<>=!#&~\t", *"\u00e9\u3042\U0001f600\u07ff\u0800\uffff"]
 LINES = [
-    *ALPHABET, "", "ab", "a b", "aab", "A-b", "{a}", "a.b", "\u00e9a", "\u3042\u00e9", "a\u00e9", "(b)", "[9]", "a$", "^b",
-    "b|a", "0_9", "a\\b", "\u00e9\u00e9\u00e9", "==", "aaaa", "  a", "\ta\t", "/*a*/",
+    *ALPHABET, "", "ab", "a b", "aab", "A-b", "{a}", "a.b", "\u00e9a", "\u3042\u00e9", "a\u00e9", "(b)", "[9]", "a$",
+    "^b", "b|a", "0_9", "a\\b", "\u00e9\u00e9\u00e9", "==", "aaaa", "  a", "\ta\t", "/*a*/",
     "\U0001f600a", "x\uffffx",
 ]  # fmt: skip
 CHARACTER = st.sampled_from(ALPHABET)

@@ -18,6 +18,9 @@ from ohsandbox.tools.execute_bash.definition import (
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
+KEYS = frozenset({"C-c", "C-d", "C-z"})
+"""No program is called so: where they come as a command, a model forgot is_input."""
+
 
 class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
     """Runs commands in one shell session of a runtime."""
@@ -45,7 +48,7 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
             timeout_s=action.timeout or DEFAULT_TIMEOUT_S,
             idle_timeout_s=None if action.timeout else IDLE_TIMEOUT_S,
             session=self._session,
-            is_input=action.is_input,
+            is_input=action.is_input or (not action.reset and action.command.strip() in KEYS),
         )
         return bounded(observation)
 

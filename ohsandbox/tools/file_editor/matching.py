@@ -107,10 +107,10 @@ def _say_all(document: Document, old: str, places: list[tuple[int, int]]) -> str
     text = document.shown
     plain, wanted = (part.replace("\r\n", "\n") for part in (text, old))
     count = max(plain.count(wanted), len(places))
-    lines = ", ".join(str(line_of(text, start)) for start, _ in places[:MAX_LINES_NAMED])
-    more = ", ..." if count > MAX_LINES_NAMED else ""
+    lines = [*dict.fromkeys(str(line_of(text, start)) for start, _ in places[:MAX_LINES_NAMED])]
+    named = ", ".join([*lines, "..."] if count > MAX_LINES_NAMED else lines)
     return (
-        f"old_str is in the file {count} times, on lines {lines}{more}; nothing was changed. "
+        f"old_str is in the file {count} times, on line{'s' * (named != lines[0])} {named}; nothing was changed. "
         "Add the lines before or after the one you mean, so that it is unique."
     )
 
@@ -154,10 +154,12 @@ def _by_blanks(text: str, old: str) -> str | None:
     if found is None:
         return None
     was, wanted = text[found[0] : found[1]].split("\n"), old.strip().split("\n")
-    if [part.rstrip() for part in was] == [part.rstrip() for part in wanted]:
+    indent = old[: len(old) - len(old.lstrip())].rpartition("\n")[2]
+    is_indented_alike = text.endswith(indent, 0, found[0])
+    if is_indented_alike and [part.rstrip() for part in was] == [part.rstrip() for part in wanted]:
         what = "in blanks at the end of a line, or in line breaks around it"
     elif [part.strip() for part in was] == [part.strip() for part in wanted]:
-        what = f"in indentation (tabs or blanks){_tabs(''.join(was), old)}"
+        what = f"in indentation (tabs or blanks){_tabs(text[text.rfind(chr(10), 0, found[0]) + 1 : found[1]], old)}"
     else:
         what = "in blanks or line breaks"
     return f"On line {line_of(text, found[0])} the file differs {what}. It has exactly: {_quoted(text, *found)}"

@@ -1,0 +1,53 @@
+"""Other ways to servers than `MCPServers` in a sandbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox.mcp import MCPServerGoneError, ServerState, create_mcp_tools
+from tests.mcp.conftest import Servers, call, odd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.mcp import MCPServers
+    from ohsandbox.runtime.base import Runtime
+
+
+def test_tools_in_one_call(sandbox: Runtime) -> None:
+    tools = create_mcp_tools({"mcpServers": {"odd": odd(include=["echo"])}}, sandbox)
+    try:
+        assert [tool.name for tool in tools] == ["echo"]
+        assert tools[0](tools[0].action_from_arguments({"text": "z"})).content[0].text == "z"  # type: ignore[union-attr]
+    finally:
+        tools[0].close()
+    with pytest.raises(MCPServerGoneError):
+        tools[0](tools[0].action_from_arguments({}))
+
+
+def test_a_client_by_itself(sandbox: Runtime) -> None:
+    from ohsandbox.mcp import Command, MCPClient, SandboxTransport  # noqa: PLC0415 - loads fastmcp
+
+    transport = SandboxTransport(sandbox, Command(["python3", "odd.py"]))
+    with MCPClient(transport, server="odd") as client:
+        assert "echo" in [tool.name for tool in client.call_async_from_sync(client.fetch_tools)]
+        assert len(client) == len(list(client))
+        result = client.call_async_from_sync(client.call, "echo", {"text": "hi"}, timeout=10)
+        assert result.content[0].text == "hi"  # type: ignore[union-attr]
+    client.sync_close()
+    assert client.is_over
+
+
+def started_of(servers: MCPServers) -> list[str]:
+    return [one.name for one in servers.status() if one.state is ServerState.READY]
+
+
+def test_a_server_on_this_machine_is_asked_for_and_warned_of(servers: Servers, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_bytes(servers.runtime.read_bytes("odd.py"))
+    started = servers({"here": {"command": "python3", "args": [str(tmp_path / "odd.py")], "where": "host"}})
+    started.wait()
+    assert started_of(started) == ["here"]
+    assert "outside the sandbox" in started.config.warnings[0]
+    assert int(call(started, "pid")) > 0
