@@ -20,7 +20,6 @@ from ohsandbox.errors import UsageError
 from ohsandbox.secrets.references import check_reference, look_up
 from ohsandbox.serving import Place, make_server
 from ohsandbox.settings import DEFAULT_IMAGE, Settings
-from ohsandbox.tools.flags import ToolFlags
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.sandbox import SandboxOptions
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.serving import Hands
+    from ohsandbox.tools.flags import ToolFlags
 
 OFFERED = (
     "execute_bash",
@@ -77,7 +77,9 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
     server = make_server(_place(full), names, instructions=_instructions(full))
     if what.http is None:
         if what.token:
-            raise UsageError("--token is for --http. Leave it out: over stdio there is only the client that started us.")
+            raise UsageError(
+                "--token is for --http. Leave it out: over stdio only the client that starts us is served."
+            )
         return _serve_stdio(server)
     return _serve_http(server, what, full)
 
@@ -138,9 +140,7 @@ def _serve_http(server: Server[Hands], what: ServeOptions, full: SandboxOptions)
     if not token and (not is_loopback(wanted.host) or full.workspace or full.attach or full.runtime == "cli"):
         token = secrets.token_urlsafe(32)
         _say(f"Clients need the header `Authorization: Bearer {token}`; choose your own with --token.")
-    sessions = Sessions(
-        server, guard=Guard(token), max_sessions=what.max_sessions, idle_timeout_s=what.idle_timeout_s
-    )
+    sessions = Sessions(server, guard=Guard(token), max_sessions=what.max_sessions, idle_timeout_s=what.idle_timeout_s)
     with listening(wanted) as (listener, address):
         if not is_loopback(address.host):
             _say(f"warning: {address.host} can be reached by others, and nothing is encrypted. Put TLS in front of it.")

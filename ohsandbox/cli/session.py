@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import shlex
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.view import MODEL_WORKS, Figures, safe_line
@@ -83,12 +82,10 @@ class Session:
         return status
 
     def tell_where(self) -> None:
-        """Say where the conversation lies, and how to look at it."""
-        log = self.conversation.directory / LOG_NAME
-        if log.exists():
-            self._view.say(f"Conversation {self.conversation.id}; to look at it:")
-            self._view.say(f"  python3 -m json.tool --json-lines {shlex.quote(str(log))} | less")
-            self._view.say(f"To go on: ohsandbox run --resume {self.conversation.id}")
+        """Say how to look at the conversation, and how to go on with it."""
+        if (self.conversation.directory / LOG_NAME).exists():
+            self._view.say(f"To look at it: ohsandbox conversations show {self.conversation.id}")
+            self._view.say(f"To go on:      ohsandbox run --resume {self.conversation.id}")
 
     def close(self) -> None:
         """Close the conversation; after a second Ctrl-C its thread is left to end with the process."""

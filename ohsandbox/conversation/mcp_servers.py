@@ -113,6 +113,9 @@ class ConversationServers:
         while not self.servers.wait(_LOOK_EVERY_S) and time.monotonic() < deadline and not canceled.is_set():
             pass
         self._say("")
+        for one in self.servers.status():
+            if one.state in {ServerState.WAITING, ServerState.STARTING} and not canceled.is_set():
+                self._news.append(MCPEvent(one.name, "late", "it still starts; the agent begins without it"))
         self._refill(tools_map)
         self._tell_news(to_model=False)  # the prompt says it
         if self._offered and len(tools_map) > MOST_TOOLS:

@@ -36,6 +36,10 @@ OBEY_S = 2.0
 CLOSE_S = 20.0
 """An engine takes up to ten seconds to remove a container; one that takes longer is left to `gc`."""
 
+STARTING_S = 3.0
+"""As long is waited for a start that goes on when the session ends: it makes a container in one, and pulls in minutes.
+What it leaves then is `gc`'s."""
+
 REPORT_EVERY_S = 1.0
 
 
@@ -64,9 +68,7 @@ class Hands:
         self._notice = ""
         self._closed = False
 
-    async def call(
-        self, tool: AnyTool, arguments: Mapping[str, Any], *, report: Report | None = None
-    ) -> Observation:
+    async def call(self, tool: AnyTool, arguments: Mapping[str, Any], *, report: Report | None = None) -> Observation:
         """Run the tool of that name in its turn. What goes wrong is an observation, too.
 
         Cancelling ends the command that runs, and returns when it has ended.
@@ -88,7 +90,7 @@ class Hands:
     async def close(self) -> None:
         """End all that runs, and let go of the sandbox. What it waits for is bounded."""
         with anyio.CancelScope(shield=True):
-            await Job(self._close).wait(CLOSE_S)
+            await Job(self._close).wait(STARTING_S if self._runtime is None else CLOSE_S)
 
     def ready(self, name: str, tell: Tell) -> AnyTool:
         """The tool, in a sandbox that has started; blocks.

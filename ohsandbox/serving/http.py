@@ -21,7 +21,6 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from ohsandbox.errors import UsageError
-from ohsandbox.serving.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
     from mcp.server.lowlevel import Server
     from starlette.types import Message, Receive, Scope, Send
+
+    from ohsandbox.serving.guard import Guard
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 END_S = 2
 """How long connections have to end when the server does."""
+
+ENDING_S = 5.0
+"""As long a new session waits for the sandbox of one that has ended: removing a container takes 0.2 s, seldom more."""
 
 GONE = 404
 FULL = 503
@@ -89,9 +93,7 @@ def listening(address: Address) -> Iterator[tuple[socket.socket, Address]]:
 class Sessions:
     """The ASGI application: a session is opened by `initialize`, and ends by DELETE, by idleness, or with us."""
 
-    def __init__(
-        self, server: Server[Any], *, guard: Guard, max_sessions: int, idle_timeout_s: float
-    ) -> None:
+    def __init__(self, server: Server[Any], *, guard: Guard, max_sessions: int, idle_timeout_s: float) -> None:
         """Serves within `running`."""
         self._server = server
         self._guard = guard
@@ -100,6 +102,8 @@ class Sessions:
         self._transports: dict[str, StreamableHTTPServerTransport] = {}
         self._open = 0
         """Sessions that have, or may still have, a sandbox."""
+        self._freed = anyio.Event()
+        """Set, and replaced, when there is one less of them."""
         self._group: TaskGroup | None = None
         self._limited = RequestBodyLimitMiddleware(self._serve, MAX_BODY_BYTES)
 
@@ -143,6 +147,9 @@ class Sessions:
 
     async def _serve_new(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open a session for the request; unless it is a good `initialize`, end it again."""
+        with anyio.move_on_after(ENDING_S):
+            while self._open >= self._max_sessions and self._open > len(self._transports):
+                await self._freed.wait()
         if self._open >= self._max_sessions or self._group is None:
             message = f"{self._open} sessions are open, and no more are allowed (--max-sessions). End one."
             await _error(FULL, message)(scope, receive, send)
@@ -163,9 +170,7 @@ class Sessions:
             if not statuses or statuses[0] >= 400:  # noqa: PLR2004 - an HTTP error
                 await self._end(transport)
 
-    async def _live(
-        self, transport: StreamableHTTPServerTransport, *, task_status: TaskStatus[None]
-    ) -> None:
+    async def _live(self, transport: StreamableHTTPServerTransport, *, task_status: TaskStatus[None]) -> None:
         """The session: a lifespan of the server, within which its sandbox may come to be."""
         session_id = str(transport.mcp_session_id)
         try:
@@ -174,14 +179,14 @@ class Sessions:
                 task_status.started()
                 async with self._server.lifespan(self._server) as hands:
                     with transport.idle_scope or anyio.CancelScope():
-                        await serve_loop(
-                            self._server, incoming, outgoing, lifespan_state=hands, session_id=session_id
-                        )
+                        await serve_loop(self._server, incoming, outgoing, lifespan_state=hands, session_id=session_id)
                     await self._end(transport)
         except Exception:
             log.exception("session %s ended by a fault", session_id)
         finally:
             self._open -= 1
+            self._freed.set()
+            self._freed = anyio.Event()
             await self._end(transport)
 
     async def _end(self, transport: StreamableHTTPServerTransport) -> None:
@@ -222,7 +227,8 @@ def _sessions_only(version: str) -> Response:
     """Newer versions have no sessions, and so no sandbox that lasts: clients go on with a version that has."""
     supported = [*HANDSHAKE_PROTOCOL_VERSIONS]
     data = {"supported": supported, "requested": version}
-    return _error(400, "Unsupported protocol version: sessions are needed", code=UNSUPPORTED_PROTOCOL_VERSION, data=data)
+    message = "Unsupported protocol version: one with sessions is needed"
+    return _error(400, message, code=UNSUPPORTED_PROTOCOL_VERSION, data=data)
 
 
 def _error(status: int, message: str, *, code: int = INVALID_REQUEST, data: Any = None) -> Response:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -92,13 +93,15 @@ def _read_in_background(
         to_client.close()
 
     def read() -> None:
-        with contextlib.suppress(OSError, RuntimeError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            with open(source, "rb", buffering=READ_BYTES, closefd=False) as lines:  # noqa: PTH123 - a descriptor
-                while (line := lines.readline(MAX_LINE_BYTES)) and line.endswith(b"\n"):
-                    if line.strip():
-                        from_thread.run(take, line, token=token)
-                if len(line) >= MAX_LINE_BYTES:
-                    log.error("the client sent a line of more than %d bytes: the session ends", MAX_LINE_BYTES)
+        with (
+            contextlib.suppress(OSError, RuntimeError, anyio.BrokenResourceError, anyio.ClosedResourceError),
+            open(source, "rb", buffering=READ_BYTES, closefd=False) as lines,
+        ):
+            while (line := lines.readline(MAX_LINE_BYTES)) and line.endswith(b"\n"):
+                if line.strip():
+                    from_thread.run(take, line, token=token)
+            if len(line) >= MAX_LINE_BYTES:
+                log.error("the client sent a line of more than %d bytes: the session ends", MAX_LINE_BYTES)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             from_thread.run_sync(close, token=token)
 
@@ -111,9 +114,9 @@ async def _write(
     to_server: MemoryObjectSendStream[SessionMessage | Exception],
 ) -> None:
     async for message in messages:
-        text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+        line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         try:
-            await Job(lambda line=text.encode() + b"\n": _write_all(sink, line)).result()  # type: ignore[misc]
+            await Job(partial(_write_all, sink, line)).result()
         except OSError:  # nobody reads: the session is over
             to_server.close()
             return

@@ -2,8 +2,8 @@
 # blocks, since each write costs the host a frame to unpack.
 stats() {
   if [ "$times" = find ]; then
-    find -files0-from - -maxdepth 0 -printf "$token%T+ %p\n"
+    find -files0-from - -maxdepth 0 -printf "$token%T+ %p\n" || said "times $?"
   else
-    xargs -0 -r stat -c "$token%y %n"
+    xargs -0 -r stat -c "$token%y %n" || said "times $?"
   fi | dd bs=65536 iflag=fullblock
 }

@@ -1,0 +1,213 @@
+"""`ohsandbox mcp serve` over stdio, by a client that speaks line by line, and by FastMCP's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
+
+from ohsandbox.runtime.local import CLIRuntime
+from ohsandbox.state import ConversationState
+from ohsandbox.tool import Tool, resolve_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.serving.conftest import Named, Served
+
+    Serve = Callable[..., Served]
+
+TOOLS = ["execute_bash", "file_editor", "file_read", "file_write", "glob", "grep", "execute_ipython_cell"]
+RUNS_ON = "sh -c 'trap \"\" INT TERM; echo $$ > pid; while :; do sleep 0.1; done'"
+STOPS = "echo $$ > pid; exec sleep 1000"
+
+CALLS: list[tuple[str, dict[str, Any], str]] = [
+    ("execute_bash", {"command": "echo $((6 * 7)) | tee answer.txt"}, "42"),
+    ("file_read", {"path": "answer.txt"}, "42"),
+    ("file_write", {"path": "a b.txt", "content": "one\ntwo\n"}, "Wrote 8 bytes"),
+    ("file_editor", {"command": "view", "path": "/workspace/a b.txt"}, "two"),
+    ("glob", {"pattern": "*.txt"}, "a b.txt"),
+    ("grep", {"pattern": "tw."}, "two"),
+    ("execute_ipython_cell", {"code": "6 * 7"}, "42"),
+    ("checkpoint", {"label": "two files"}, "Checkpoint 1 (two files)"),
+    ("execute_bash", {"command": "rm *.txt; ls | wc -l"}, "0"),
+    ("undo", {}, "checkpoint 1 (two files)"),
+    ("file_read", {"path": "answer.txt"}, "42"),
+    ("execute_ipython_cell", {"code": "6 * 7"}, "42"),
+]
+
+
+@pytest.mark.docker
+def test_every_tool_for_the_client_of_fastmcp(image: Named, home: dict[str, str]) -> None:
+    async def main() -> None:
+        transport = StdioTransport(sys.executable, ["-m", "ohsandbox", "mcp", "serve", "--image", image.name], env=home)
+        async with Client(transport) as client:
+            offered = {tool.name: tool for tool in await client.list_tools()}
+            assert [*offered] == [*TOOLS, "checkpoint", "undo"]
+            state = ConversationState(conversation_id="test", runtime=CLIRuntime("/", quiet=True))
+            for name in TOOLS:
+                [tool] = resolve_tool(Tool(name=name), state)
+                assert offered[name].input_schema == tool.to_mcp_tool()["inputSchema"]
+                assert offered[name].description == tool.description
+            assert image.containers() == []
+            for name, arguments, expected in CALLS:
+                result = await client.call_tool(name, arguments)  # which holds the result against the output schema
+                assert expected in str(result.content), name
+                assert result.structured_content
+            assert len(image.containers()) == 1
+
+    anyio.run(main)
+    assert image.containers() == []
+    listing = ["docker", "images", "-q", "--filter", "label=ohsandbox.checkpoint=1"]
+    kept = subprocess.run(listing, capture_output=True, check=True).stdout.decode().split()
+    assert "two files" not in [_comment(name) for name in kept]
+
+
+def _comment(name: str) -> str:
+    shown = subprocess.run(["docker", "inspect", "-f", "{{.Comment}}", name], capture_output=True, check=False)
+    return shown.stdout.decode().strip()
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("number", "code"), [(None, 0), (signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
+def test_the_sandbox_goes_with_its_client_while_a_command_runs(
+    serve: Serve, image: Named, number: int | None, code: int
+) -> None:
+    served = serve("--image", image.name)
+    served.begin()
+    served.ask(100, "execute_bash", command=STOPS, timeout=60)
+    served.receive()  # progress
+    assert len(image.containers()) == 1
+    if number is None:
+        assert served.process.stdin is not None
+        served.process.stdin.close()
+    else:
+        served.process.send_signal(number)
+    assert served.process.wait(30) == code
+    assert image.containers() == []
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("command", [STOPS, RUNS_ON])
+def test_a_cancelled_command_is_ended_and_not_answered(serve: Serve, image: Named, command: str) -> None:
+    served = serve("--image", image.name)
+    served.begin()
+    served.ask(100, "execute_bash", command=command, timeout=60)
+    assert served.receive()["params"]["progressToken"] == 100
+    served.cancel(100)
+    served.ask(1, "execute_bash", command="kill -0 $(cat pid) 2>/dev/null || echo gone")
+    while (message := served.receive()).get("method") == "notifications/progress":
+        pass
+    assert (message["id"], message["result"]["structuredContent"]["output"]) == (1, "gone\n")
+
+
+@pytest.mark.docker
+def test_a_call_that_is_cancelled_before_its_turn_never_runs(serve: Serve, image: Named) -> None:
+    served = serve("--image", image.name)
+    served.begin()
+    served.ask(1, "execute_bash", command="sleep 0.5")
+    served.ask(2, "execute_bash", command="touch ran")
+    served.cancel(2)
+    assert served.bash(3, "ls ran 2>/dev/null || echo none") == "none\n"
+
+
+@pytest.mark.docker
+def test_a_sandbox_that_is_lost_is_told_and_replaced(serve: Serve, image: Named) -> None:
+    served = serve("--image", image.name)
+    served.begin()
+    served.bash(1, "touch file")
+    subprocess.run(["docker", "rm", "-f", *image.containers()], check=True, capture_output=True)
+    served.ask(2, "execute_bash", command="ls file")
+    lost = served.answer(2)
+    assert lost["isError"]
+    assert "files in this one are lost" in lost["content"][0]["text"]
+    assert served.bash(3, "ls file 2>/dev/null || echo new") == "new\n"
+
+
+@pytest.mark.docker
+def test_a_workspace_is_worked_in_and_has_no_undo(serve: Serve, image: Named, tmp_path: Path) -> None:
+    workspace = tmp_path / "my files"
+    workspace.mkdir()
+    served = serve("--image", image.name, "--workspace", str(workspace))
+    assert "/workspace is a directory of the user" in served.begin()["instructions"]
+    served.bash(1, "echo hello > file")
+    assert (workspace / "file").read_text() == "hello\n"
+    served.send(id=2, method="tools/list")
+    assert [tool["name"] for tool in served.answer(2)["tools"]] == TOOLS
+
+
+def test_rubbish_is_answered_and_the_session_goes_on(serve: Serve, tmp_path: Path) -> None:
+    served = serve("--runtime", "cli", "--workspace", str(tmp_path))
+    served.begin()
+    served.write(b'garbage\n\n\xff\xfe\n[]\n{"jsonrpc":1}\n')
+    assert [served.receive()["error"]["code"] for _ in range(4)] == [-32700] * 4
+    served.ask(1, "nope")
+    assert "Unknown tool: nope" in served.receive()["error"]["message"]
+    served.ask(2, "execute_bash", comand="echo")
+    assert served.answer(2)["isError"]
+    assert served.bash(3, "printf '%s' '\ud800\udcff'") != ""
+    served.ask(4, "file_write", path="big", content="x" * 20_000_000)
+    assert not served.answer(4)["isError"]
+
+
+def test_nobody_reads_any_more(serve: Serve, tmp_path: Path) -> None:
+    served = serve("--runtime", "cli", "--workspace", str(tmp_path))
+    served.begin()
+    assert served.process.stdout is not None
+    served.process.stdout.close()
+    served.ask(1, "execute_bash", command="echo")
+    assert served.process.wait(20) == 0
+
+
+def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str]) -> None:
+    home["DOCKER_HOST"] = "unix:///nonexistent/docker.sock"
+    served = serve("--image", "any")
+    served.begin()
+    served.ask(1, "execute_bash", command="echo")
+    result = served.answer(1)
+    assert result["isError"]
+    assert "start the engine" in result["content"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--token", "env:HOME"), "--token is for --http"),
+        (("--runtime", "cli", "--network", "open"), "--network needs a container"),
+        (("--http", "nowhere"), "is no address"),
+        (("--http", "0", "--token", "env:SHORT"), "at least 16"),
+        (("--http", "0", "--token", "abc"), "env:VARIABLE"),
+        (("--enable", "nonsense"), "no tools 'nonsense'"),
+    ],
+)
+def test_wrong_options(serve: Serve, home: dict[str, str], options: tuple[str, ...], words: str) -> None:
+    home["SHORT"] = "short"
+    _, err = serve(*options).process.communicate(timeout=30)
+    assert words in err.decode()
+    assert err.count(b"\n") == 1
+
+
+def test_nothing_but_the_protocol_is_on_stdout(home: dict[str, str], tmp_path: Path) -> None:
+    """Not even what a library prints there: descriptor 1 is stderr while we serve."""
+    program = (
+        "import anyio, os; from ohsandbox.serving.stdio import serve_stdio\n"
+        "class Fake:\n"
+        "    def create_initialization_options(self): pass\n"
+        "    async def run(self, *_): print('noise', flush=True); os.write(1, b'more'); assert os.read(0, 1) == b''\n"
+        "anyio.run(serve_stdio, Fake())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, input=b"", cwd=tmp_path,
+        env={**os.environ, **home},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"noise\nmore")
