@@ -133,10 +133,13 @@ def run(
     ] = None,
     enable: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOOLS", help="Give the agent these, too (browsing, delegation, web_read, ...)."),
+        typer.Option(
+            metavar="TOOLS", help="Give the agent these, too: families (browsing, web_read, ...) or tools by name."
+        ),
     ] = None,
     disable: Annotated[
-        list[str] | None, typer.Option(metavar="TOOLS", help="Leave these out (cmd, editor, jupyter, search, ...).")
+        list[str] | None,
+        typer.Option(metavar="TOOLS", help="Leave these out: families (cmd, jupyter, ...) or tools by name."),
     ] = None,
     debug: Debug = False,  # noqa: ARG001 - eager
 ) -> int:

@@ -78,7 +78,7 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
     if what.http is None:
         if what.token:
             raise UsageError(
-                "--token is for --http. Leave it out: over stdio only the client that starts us is served."
+                "--token is for --http. Leave it out: over stdio nobody else can call."
             )
         return _serve_stdio(server)
     return _serve_http(server, what, full)

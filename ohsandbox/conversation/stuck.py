@@ -31,8 +31,9 @@ _THINKING = "think"
 class _Turn:
     """A call and its result; digests are made when they are first looked at, since most turns never are."""
 
-    def __init__(self, name: str, arguments: str, result: dict[str, Any]) -> None:
+    def __init__(self, name: str, arguments: str, result: dict[str, Any], *, response_id: str) -> None:
         self.name = name
+        self.response_id = response_id
         self._arguments = arguments
         self._result = result
 
@@ -46,12 +47,18 @@ class _Turn:
         """Of name and error, where it failed."""
         return _digest(self.name, self._result) if self._result["status"] == "error" else None
 
+    def repeats(self, other: _Turn) -> bool:
+        """Whether other is of the same response and says the same: the model has not seen the one when it wrote both."""
+        if not self.response_id or self.response_id != other.response_id:
+            return False
+        return self.call == other.call or (self.error is not None and self.error == other.error)
+
 
 class StuckDetector:
     """Fed with every event; a message of the user's begins anew. A poll of a command that still runs does not count."""
 
     def __init__(self) -> None:
-        self._arguments: dict[str, str] = {}
+        self._arguments: dict[str, tuple[str, str]] = {}
         self._turns: deque[_Turn] = deque(maxlen=max(SAME_CALL, SAME_ERROR, ALTERNATING, THOUGHTS))
 
     def add(self, event: SDKEvent) -> None:
@@ -61,10 +68,12 @@ class StuckDetector:
             self._turns.clear()
             self._arguments.clear()
         elif event.type == "tool_call":
-            self._arguments[data["tool_call_id"]] = data["arguments"]
+            self._arguments[data["tool_call_id"]] = (data["arguments"], data["response_id"])
         elif event.type == "tool_result" and not data["details"].get("running"):
-            arguments = self._arguments.pop(data["tool_call_id"], "{}")
-            self._turns.append(_Turn(data["name"], arguments, data["result"]))
+            arguments, response_id = self._arguments.pop(data["tool_call_id"], ("{}", ""))
+            turn = _Turn(data["name"], arguments, data["result"], response_id=response_id)
+            if not any(turn.repeats(other) for other in self._turns):
+                self._turns.append(turn)
 
     def check(self) -> None:
         """Pass unless the last calls repeat each other.
