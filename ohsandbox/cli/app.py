@@ -134,7 +134,7 @@ def run(
     enable: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TOOLS", help="Give the agent these, too: families (browsing, web_read, ...) or tools by name."
+            metavar="TOOLS", help="Give it these, too: families (browsing, web_read, ...) or tools by name."
         ),
     ] = None,
     disable: Annotated[

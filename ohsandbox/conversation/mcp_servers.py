@@ -96,7 +96,11 @@ class ConversationServers:
         """
         if self._config is not None and self.servers is None:
             self.servers = MCPServers(
-                self._config, runtime, variables=os.environ, pins=Pins(pins_path()), on_event=self._hear
+                self._config,
+                runtime,
+                variables=runtime.secrets.variables(os.environ),
+                pins=Pins(pins_path()),
+                on_event=self._hear,
             ).start()
             self._news.extend(MCPEvent("", "warning", text) for text in self._config.warnings)
         if self.servers is not None:

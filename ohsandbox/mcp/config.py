@@ -24,7 +24,7 @@ MIN_MASKED_CHARS = 8
 
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{((?:secret:)?[A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _ACCEPTED = {"progressEnabled", "description", "icon", "autoApprove", "alwaysAllow", "keep_alive"}
 """Keys of other programs' files without a meaning here; they are taken and do nothing."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from ohsandbox.mcp import MCPConfig, MCPConfigError, MCPServers, Timeouts
 from ohsandbox.mcp.config import resolve
+from ohsandbox.secrets import Secrets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,6 +113,13 @@ def test_variables_are_filled_in_once() -> None:
     assert filled.config.env == {"E": "<${A} and ${B}>d"}
     assert filled.config.args == ("${A}",)  # arguments are the server's, and seen by everybody in `ps`
     assert filled.masked("x ${A} and ${B} y") == "x [value of A] y"
+
+
+def test_secrets_of_the_conversation_are_variables_too() -> None:
+    server = one({"command": "x", "env": {"T": "${secret:TOKEN}"}})
+    filled = resolve("s", server, Secrets({"TOKEN": "a-long-token"}).variables({}))
+    assert filled.config.env == {"T": "a-long-token"}
+    assert "a-long-token" not in filled.masked("echo a-long-token")
 
 
 def test_a_missing_variable_names_itself_and_no_value() -> None:
