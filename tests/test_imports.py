@@ -41,8 +41,8 @@ FORBIDDEN = {
     ("serving", "llm"),
     ("serving", "events"),
 }
-"""Down, and forbidden all the same: llm takes dicts, runtime knows no event, a tool no model, event or conversation, and
-serving no model and no event: its clients have their own."""
+"""Down, and forbidden all the same: llm takes dicts, runtime knows no event, a tool no model, event or conversation;
+serving knows no model and no event, for its clients have their own."""
 SLOW = ("litellm", "fastmcp", "docker")
 
 

@@ -9,6 +9,7 @@ import secrets
 import signal
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -23,7 +24,6 @@ from ohsandbox.settings import DEFAULT_IMAGE, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
 
     from mcp.server.lowlevel import Server
 
@@ -32,18 +32,16 @@ if TYPE_CHECKING:
     from ohsandbox.serving import Hands
     from ohsandbox.tools.flags import ToolFlags
 
-OFFERED = (
-    "execute_bash",
-    "file_editor",
-    "file_read",
-    "file_write",
-    "glob",
-    "grep",
-    "execute_ipython_cell",
-    "web_read",
-    "browser",
+NEEDS_AGENT = (
+    "edit_file",
+    "delegate",
+    "delegate_to_browsing_agent",
+    "task_tracker",
+    "request_condensation",
+    "think",
+    "finish",
 )
-"""Tools that need a sandbox and nothing else. The client has a model, plans and sub-agents of its own."""
+"""Tools that are of no use without our agent and its model; the client has its own."""
 
 MIN_TOKEN_CHARS = 16
 """A shorter one could be guessed."""
@@ -73,19 +71,21 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
     """
     settings = Settings.load(what.settings)
     full = where.checked().with_settings(settings)
-    names = _names(settings.tools.switched(on=what.enable, off=what.disable))
+    names = _names(settings.tools, what)
     server = make_server(_place(full), names, instructions=_instructions(full))
     if what.http is None:
         if what.token:
-            raise UsageError(
-                "--token is for --http. Leave it out: over stdio nobody else can call."
-            )
+            raise UsageError("--token is for --http. Leave it out: over stdio nobody else can call.")
         return _serve_stdio(server)
     return _serve_http(server, what, full)
 
 
-def _names(flags: ToolFlags) -> list[str]:
-    names = [name for name in OFFERED if name in flags.names()]
+def _names(usual: ToolFlags, what: ServeOptions) -> list[str]:
+    wanted = usual.switched(on=what.enable, off=what.disable).names()
+    for name in NEEDS_AGENT:
+        if name in wanted and name not in usual.names():
+            raise UsageError(f"Tool {name!r} needs an agent of ours, and its model. Leave it out of --enable.")
+    names = [name for name in wanted if name not in NEEDS_AGENT]
     if not names:
         raise UsageError("No tool is left to offer. Leave some of --disable out.")
     return names
@@ -109,15 +109,15 @@ def _place(full: SandboxOptions) -> Place:
 def _instructions(full: SandboxOptions) -> str:
     """What a client may tell its model of all tools together."""
     if full.runtime == "cli":
-        place = f"Tools that work on this machine itself, in {full.workspace or os.getcwd()}."  # noqa: PTH109 - text
-    elif full.attach:
+        return f"Tools that work on the user's machine itself, in {full.workspace or Path.cwd()}. All share its files."
+    if full.attach:
         place = f"Tools that work in the container {full.attach}."
     else:
         network = "with the internet" if full.network == "open" else "without any network"
         place = f"Tools that work in a Linux container of image {full.image or DEFAULT_IMAGE}, {network}."
-    if full.workspace is not None and full.runtime != "cli":
+    if full.workspace is not None:
         place += " /workspace is a directory of the user; other files are lost when the session ends."
-    elif not (full.keep or full.attach or full.runtime == "cli"):
+    elif not (full.keep or full.attach):
         place += " Its files are lost when the session ends."
     return f"{place} All tools share its files and processes, and see nothing else of the user's machine."
 

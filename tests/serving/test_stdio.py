@@ -187,7 +187,23 @@ def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str])
         (("--http", "nowhere"), "is no address"),
         (("--http", "0", "--token", "env:SHORT"), "at least 16"),
         (("--http", "0", "--token", "abc"), "env:VARIABLE"),
-        (("--enable", "nonsense"), "no tools 'nonsense'"),
+        (("--enable", "nonsense"), "'nonsense'"),
+        (("--enable", "delegation"), "Tool 'delegate' needs an agent"),
+        (
+            (
+                "--disable",
+                "cmd",
+                "--disable",
+                "editor",
+                "--disable",
+                "file_tools",
+                "--disable",
+                "search",
+                "--disable",
+                "jupyter",
+            ),
+            "No tool is left",
+        ),
     ],
 )
 def test_wrong_options(serve: Serve, home: dict[str, str], options: tuple[str, ...], words: str) -> None:

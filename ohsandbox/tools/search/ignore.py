@@ -229,6 +229,8 @@ class IgnoreTree:
         self._by_directory = {bytes_as_characters(name): _IgnoreFile(rules) for name, rules in self.rules.items()}
         self._chains: dict[str, list[_Place]] = {}
         self._excluded: dict[str, bool] = {"": False}
+        self._places_of_files: dict[str, list[_Place] | None] = {}
+        """By directory: the ignore files that count for a file in it, the nearest first; None where it is excluded."""
 
     def kept(self, found: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """Of pairs of anything and a file's path, relative to root, those that are not ignored."""
@@ -238,10 +240,14 @@ class IgnoreTree:
         """Whether the file is ignored, or lies in a directory that is."""
         if not path.isascii():
             path = bytes_as_characters(path)
-        parent = _parent(path)
-        if self._excludes(parent):
+        parent = path[: max(path.rfind("/"), 0)]
+        try:
+            places = self._places_of_files[parent]
+        except KeyError:
+            places = self._places_of_files[parent] = None if self._excludes(parent) else self._chain(parent)
+        if places is None:
             return True
-        for place in self._chains.get(parent) or self._chain(parent):
+        for place in places:
             number = place.file.files.last(path, place)
             if number >= 0:
                 return not place.file.rules[number].negated
