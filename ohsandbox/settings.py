@@ -64,6 +64,8 @@ class Settings(BaseModel):
 
     image: str = DEFAULT_IMAGE
     network: Literal["none", "open"] = "none"
+    instructions: str | None = None
+    """A file on the host whose text ends the system prompt."""
     ca_bundle: str | None = None
     """A PEM file on the host whose certificates the sandbox trusts as well."""
     mcpServers: dict[str, Any] = Field(default_factory=dict)  # noqa: N815 - what other programs call it as well

@@ -128,14 +128,15 @@ def run(
             help="Give commands this variable, and hide its value from the model and the log; may be repeated.",
         ),
     ] = None,
+    instructions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Text that ends the system prompt: your rules for the agent.")
+    ] = None,
     mcp_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help='MCP servers for the sandbox: {"mcpServers": {...}}.')
     ] = None,
     enable: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TOOLS", help="Give it these, too: families (browsing, web_read, ...) or tools by name."
-        ),
+        typer.Option(metavar="TOOLS", help="Give it these, too: families (browsing, web_read, ...) or tools by name."),
     ] = None,
     disable: Annotated[
         list[str] | None,
@@ -173,6 +174,7 @@ def run(
         confirm=confirm,
         secrets=tuple(secret or ()),
         mcp_config=mcp_config,
+        instructions=instructions,
         enable=tuple(enable or ()),
         disable=tuple(disable or ()),
     )

@@ -125,7 +125,7 @@ def _instructions(full: SandboxOptions) -> str:
 def _serve_stdio(server: Server[Hands]) -> int:
     from ohsandbox.serving.stdio import serve_stdio  # noqa: PLC0415 - one of the two
 
-    if sys.stdin.isatty():
+    if sys.stdin is not None and sys.stdin.isatty():
         _say("An MCP client is expected on stdin: put this command into its configuration. Ctrl-C ends it.")
     _run(lambda: serve_stdio(server))
     return 0

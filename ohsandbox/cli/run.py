@@ -14,6 +14,7 @@ from ohsandbox.cli.aftermath import Aftermath
 from ohsandbox.cli.confirm import answer_at_terminal, keep_policy, kept_policy, waiting_line
 from ohsandbox.cli.errors import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.hidden import open_secrets
+from ohsandbox.cli.instructions import instructions
 from ohsandbox.cli.model import complete, with_model_of
 from ohsandbox.cli.prompt import confirm, open_prompt, person_present, read_task
 from ohsandbox.cli.resuming import GoingOn, departure, going_on, remember
@@ -62,6 +63,7 @@ class RunOptions:
     confirm: str | None = None
     secrets: tuple[str, ...] = ()
     mcp_config: Path | None = None
+    instructions: Path | None = None
     enable: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
     talks: bool = True
@@ -126,7 +128,9 @@ def work(
     person = person_present(no_tui=no_tui)
     tools = None if settings.tools == ToolFlags() else settings.tools.names()
     conversation = Conversation(
-        Agent(model, tools, mcp_config=settings.mcp_config),
+        Agent(
+            model, tools, system_prompt_extensions=instructions(settings.instructions), mcp_config=settings.mcp_config
+        ),
         conversation_id=new_id() if going is None else going.id,
         settings=settings,
         tool_choice=tool_choice,
@@ -189,6 +193,7 @@ def _settings(what: RunOptions) -> Settings:
     return with_mcp_file(settings, what.mcp_config).with_flags(
         tools=settings.tools.switched(on=what.enable, off=what.disable),
         secrets=settings.secrets | parse_flags(what.secrets) or None,
+        instructions=None if what.instructions is None else str(what.instructions),
     )
 
 

@@ -15,6 +15,7 @@ from anyio.lowlevel import current_token
 from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
 
+from ohsandbox.errors import UsageError
 from ohsandbox.mcp.streams import parse_message
 from ohsandbox.serving.jobs import Job
 
@@ -31,6 +32,9 @@ READ_BYTES = 65536
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """A file that `file_write` is given comes on one line; past this it is no message, and the session ends."""
+
+FLUSH_S = 2.0
+"""As long a client that has ended the session may take to read what it was sent."""
 
 NO_MESSAGE = JSONRPCError(
     jsonrpc="2.0", id=None, error=ErrorData(code=PARSE_ERROR, message="This line is no JSON-RPC message.")
@@ -49,12 +53,21 @@ def _own_pipes() -> Iterator[tuple[int, int]]:
     """Copies of stdin and stdout that only we know: what else prints goes to stderr, and what else reads finds an end.
 
     Nothing is put back: the process ends with its session.
+
+    Raises:
+        UsageError: we have no stdin, or no stdout.
     """
-    source, sink = os.dup(STDIN), os.dup(STDOUT)
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        source, sink = os.dup(STDIN), os.dup(STDOUT)
+    except OSError:
+        raise UsageError("stdin or stdout is closed. Start this as an MCP client does, or with --http.") from None
+    nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, STDIN)
+    try:
+        os.dup2(STDERR, STDOUT)
+    except OSError:  # we have no stderr
+        os.dup2(nothing, STDOUT)
     os.close(nothing)
-    os.dup2(STDERR, STDOUT)
     yield source, sink
 
 
@@ -67,10 +80,14 @@ async def _streams(
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](16)
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](16)
     _read_in_background(source, to_server, outgoing.clone())
+    written = anyio.Event()
     async with anyio.create_task_group() as group:
-        group.start_soon(_write, sink, from_server, to_server)
+        group.start_soon(_write, sink, from_server, to_server, written)
         yield incoming, outgoing
         await outgoing.aclose()
+        with anyio.move_on_after(FLUSH_S):
+            await written.wait()
+        group.cancel_scope.cancel()
 
 
 def _read_in_background(
@@ -112,6 +129,7 @@ async def _write(
     sink: int,
     messages: MemoryObjectReceiveStream[SessionMessage],
     to_server: MemoryObjectSendStream[SessionMessage | Exception],
+    written: anyio.Event,
 ) -> None:
     async for message in messages:
         line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
@@ -119,7 +137,8 @@ async def _write(
             await Job(partial(_write_all, sink, line)).result()
         except OSError:  # nobody reads: the session is over
             to_server.close()
-            return
+            break
+    written.set()
 
 
 def _write_all(sink: int, data: bytes) -> None:

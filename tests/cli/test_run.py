@@ -102,6 +102,32 @@ def test_what_the_machine_would_run_by_itself_is_told_at_the_end(
     assert "new: .vscode/tasks.json" in ended.out
 
 
+def test_instructions_end_the_prompt(invoke: Invoke, write_script: WriteScript, tmp_path: Path, home: Path) -> None:
+    file = tmp_path / "rules.md"
+    file.write_text("Use tabs.\n")
+    named = ["--model", write_script(("hello", None)), "--runtime", "cli", "--no-tui", "--instructions", str(file)]
+    assert invoke("run", "hi", *named).code == 0
+    (log,) = (home / ".ohsandbox" / "conversations").glob("*/sdk_events.jsonl")
+    [prompt] = [
+        event["data"]["content"]
+        for event in map(json.loads, log.read_text().splitlines())
+        if event["type"] == "system_message"
+    ]
+    assert "# Instructions of the user\nUse tabs." in prompt
+
+
+@pytest.mark.parametrize("data", [None, b"\xff", b"x" * 70_000])
+def test_instructions_that_cannot_be_read_are_refused(
+    invoke: Invoke, write_script: WriteScript, tmp_path: Path, data: bytes | None
+) -> None:
+    file = tmp_path / "rules.md"
+    if data is not None:
+        file.write_bytes(data)
+    ended = invoke("run", "hi", "--model", write_script(("x", None)), "--runtime", "cli", "--instructions", str(file))
+    assert ended.code == 2
+    assert "Instructions" in ended.err
+
+
 def test_settings_name_the_model_and_a_flag_wins(invoke: Invoke, write_script: WriteScript, tmp_path: Path) -> None:
     settings = tmp_path / "settings.json"
     settings.write_text(json.dumps({"model": write_script(("from settings", None))}))
