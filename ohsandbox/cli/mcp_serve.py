@@ -125,7 +125,11 @@ def _instructions(full: SandboxOptions) -> str:
 def _serve_stdio(server: Server[Hands]) -> int:
     from ohsandbox.serving.stdio import serve_stdio  # noqa: PLC0415 - one of the two
 
-    if sys.stdin is not None and sys.stdin.isatty():
+    if sys.stdin is None or sys.stdout is None:
+        raise UsageError("stdin or stdout is closed. Start this as an MCP client does, or with --http.")
+    if sys.stderr is None:  # what is logged must not reach the next file that is opened
+        os.dup2(os.open(os.devnull, os.O_RDWR), 2)
+    if sys.stdin.isatty():
         _say("An MCP client is expected on stdin: put this command into its configuration. Ctrl-C ends it.")
     _run(lambda: serve_stdio(server))
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -10,13 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from anyio import from_thread
-from anyio.lowlevel import current_token
 from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
 
-from ohsandbox.errors import UsageError
-from ohsandbox.mcp.streams import parse_message
+from ohsandbox.mcp.streams import Inbox, parse_message
 from ohsandbox.serving.jobs import Job
 
 if TYPE_CHECKING:
@@ -24,11 +22,15 @@ if TYPE_CHECKING:
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.server.lowlevel import Server
+    from mcp_types import JSONRPCMessage
 
 log = logging.getLogger(__name__)
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 READ_BYTES = 65536
+
+MAX_WAITING = 64
+"""Messages that are read and not yet acted on, or not yet written."""
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """A file that `file_write` is given comes on one line; past this it is no message, and the session ends."""
@@ -53,36 +55,37 @@ def _own_pipes() -> Iterator[tuple[int, int]]:
     """Copies of stdin and stdout that only we know: what else prints goes to stderr, and what else reads finds an end.
 
     Nothing is put back: the process ends with its session.
-
-    Raises:
-        UsageError: we have no stdin, or no stdout.
     """
-    try:
-        source, sink = os.dup(STDIN), os.dup(STDOUT)
-    except OSError:
-        raise UsageError("stdin or stdout is closed. Start this as an MCP client does, or with --http.") from None
-    nothing = os.open(os.devnull, os.O_RDWR)
+    source, sink = os.dup(STDIN), os.dup(STDOUT)
+    nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, STDIN)
-    try:
-        os.dup2(STDERR, STDOUT)
-    except OSError:  # we have no stderr
-        os.dup2(nothing, STDOUT)
+    os.dup2(STDERR, STDOUT)
     os.close(nothing)
     yield source, sink
 
 
+class _Messages(Inbox):
+    """What the client sends; it waits when we have too much of it already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Semaphore(MAX_WAITING)
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message."""
+        message = await super().receive()
+        self.free.release()
+        return message
+
+
 @contextlib.asynccontextmanager
-async def _streams(
-    source: int, sink: int
-) -> AsyncIterator[
-    tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
-]:
-    to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](16)
-    outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](16)
-    _read_in_background(source, to_server, outgoing.clone())
+async def _streams(source: int, sink: int) -> AsyncIterator[tuple[_Messages, MemoryObjectSendStream[SessionMessage]]]:
+    incoming = _Messages()
+    outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](MAX_WAITING)
+    _read_in_background(source, incoming, outgoing)
     written = anyio.Event()
     async with anyio.create_task_group() as group:
-        group.start_soon(_write, sink, from_server, to_server, written)
+        group.start_soon(_write, sink, from_server, incoming, written)
         yield incoming, outgoing
         await outgoing.aclose()
         with anyio.move_on_after(FLUSH_S):
@@ -90,45 +93,39 @@ async def _streams(
         group.cancel_scope.cancel()
 
 
-def _read_in_background(
-    source: int,
-    to_server: MemoryObjectSendStream[SessionMessage | Exception],
-    to_client: MemoryObjectSendStream[SessionMessage],
-) -> None:
+def _read_in_background(source: int, incoming: _Messages, outgoing: MemoryObjectSendStream[SessionMessage]) -> None:
     """In a daemon thread: a read of stdin cannot be cancelled, and must hold up nobody who ends us by a signal."""
-    token = current_token()
+    loop = asyncio.get_running_loop()
 
-    async def take(line: bytes) -> None:
-        message = parse_message(line)
-        if message is None:
-            await to_client.send(SessionMessage(NO_MESSAGE))
-        else:
-            await to_server.send(SessionMessage(message))
-
-    def close() -> None:
-        to_server.close()
-        to_client.close()
+    def take(message: JSONRPCMessage | None) -> None:
+        if message is not None:
+            incoming.put(message)
+            return
+        incoming.free.release()
+        with contextlib.suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            outgoing.send_nowait(SessionMessage(NO_MESSAGE))  # unless nobody reads
 
     def read() -> None:
-        with (
-            contextlib.suppress(OSError, RuntimeError, anyio.BrokenResourceError, anyio.ClosedResourceError),
-            open(source, "rb", buffering=READ_BYTES, closefd=False) as lines,
-        ):
+        with contextlib.suppress(OSError), open(source, "rb", buffering=READ_BYTES, closefd=False) as lines:
             while (line := lines.readline(MAX_LINE_BYTES)) and line.endswith(b"\n"):
                 if line.strip():
-                    from_thread.run(take, line, token=token)
+                    incoming.free.acquire()
+                    loop.call_soon_threadsafe(take, parse_message(line))
             if len(line) >= MAX_LINE_BYTES:
                 log.error("the client sent a line of more than %d bytes: the session ends", MAX_LINE_BYTES)
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            from_thread.run_sync(close, token=token)
+        loop.call_soon_threadsafe(incoming.finish)
 
-    threading.Thread(target=read, name="ohsandbox-stdin", daemon=True).start()
+    def work() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            read()
+
+    threading.Thread(target=work, name="ohsandbox-stdin", daemon=True).start()
 
 
 async def _write(
     sink: int,
     messages: MemoryObjectReceiveStream[SessionMessage],
-    to_server: MemoryObjectSendStream[SessionMessage | Exception],
+    incoming: _Messages,
     written: anyio.Event,
 ) -> None:
     async for message in messages:
@@ -136,7 +133,7 @@ async def _write(
         try:
             await Job(partial(_write_all, sink, line)).result()
         except OSError:  # nobody reads: the session is over
-            to_server.close()
+            incoming.finish()
             break
     written.set()
 
