@@ -9,16 +9,17 @@ an agent asks for its name, or when all tools are listed; a distribution that is
 
 from __future__ import annotations
 
+import configparser
 import logging
 import threading
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, distributions
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from importlib.metadata import EntryPoint
+    from collections.abc import Callable, Iterator
+    from importlib.metadata import Distribution
 
 GROUP = "ohsandbox.tools"
 
@@ -41,6 +42,15 @@ class Plugin(NamedTuple):
     fault: str = ""
 
 
+class _Entry(NamedTuple):
+    """One entry point, not imported yet."""
+
+    name: str
+    value: str
+    """`module:attribute`, if whoever wrote it kept to that."""
+    origin: Origin
+
+
 class Plugins:
     """The entry points of a group, each imported once, when it is asked for. Thread-safe."""
 
@@ -50,7 +60,7 @@ class Plugins:
         self._check = check
         self._guard = threading.RLock()
         self._loaded: dict[str, Plugin] = {}
-        self._found: dict[str, EntryPoint] | None = None
+        self._found: dict[str, _Entry] | None = None
 
     def names(self) -> list[str]:
         """All names, nothing imported yet. A name that two distributions have is the first one's."""
@@ -66,31 +76,54 @@ class Plugins:
                     _log.warning("Tool %r of %s is left out: %s", name, plugin.origin.name, plugin.fault)
             return self._loaded.get(name)
 
-    def _entry_points(self) -> dict[str, EntryPoint]:
+    def _entry_points(self) -> dict[str, _Entry]:
         with self._guard:
             if self._found is None:
                 self._found = {}
-                for entry in entry_points(group=self._group):
-                    self._found.setdefault(entry.name, entry)
+                for distribution in distributions():
+                    for entry in _entries(distribution, self._group):
+                        self._found.setdefault(entry.name, entry)
             return self._found
 
-    def _load(self, entry: EntryPoint) -> Plugin:
-        origin = _origin_of(entry)
+    def _load(self, entry: _Entry) -> Plugin:
         try:
-            tool = entry.load()
+            tool = EntryPoint(entry.name, entry.value, self._group).load()
             self._check(entry.name, tool)
         except UsageError as error:
-            return Plugin(origin, fault=str(error))
+            return Plugin(entry.origin, fault=str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a foreign module does at import
             reason = " ".join(str(error).split())[:300]
-            return Plugin(origin, fault=f"{entry.value} cannot be imported ({type(error).__name__}: {reason}).")
-        return Plugin(origin, tool=tool)
+            return Plugin(entry.origin, fault=f"{entry.value} cannot be imported ({type(error).__name__}: {reason}).")
+        return Plugin(entry.origin, tool=tool)
 
 
-def _origin_of(entry: EntryPoint) -> Origin:
+class _Parser(configparser.ConfigParser):
+    """Names have upper and lower case."""
+
+    def optionxform(self, optionstr: str) -> str:
+        """The name itself."""
+        return optionstr
+
+
+def _entries(distribution: Distribution, group: str) -> Iterator[_Entry]:
+    """The entry points of one distribution, by its own file.
+
+    Not by `entry_points()`: where the backport importlib_metadata 8.9 is imported (litellm does), a single malformed
+    line in any distribution makes that raise, and no tool would be found.
+    """
+    parser = _Parser(delimiters=("=",), comment_prefixes=("#",), interpolation=None, strict=False)
     try:
-        if entry.dist is not None:
-            return Origin(entry.dist.name, entry.dist.version or "")
+        parser.read_string(distribution.read_text("entry_points.txt") or "")
+    except Exception:  # noqa: BLE001 - a file that cannot be read or is no such file offers nothing
+        _log.debug("The entry points of %r cannot be read", distribution, exc_info=True)
+        return
+    if parser.has_section(group):
+        for name, value in parser.items(group):
+            yield _Entry(name, value, _origin_of(distribution, value))
+
+
+def _origin_of(distribution: Distribution, value: str) -> Origin:
+    try:
+        return Origin(distribution.name, distribution.version or "")
     except Exception:  # noqa: BLE001 - metadata without a name or a version raises what its Python version likes
-        _log.debug("The metadata of entry point %r cannot be read", entry.name, exc_info=True)
-    return Origin(entry.value.partition(":")[0])
+        return Origin(value.partition(":")[0])

@@ -83,7 +83,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def serve(home: dict[str, str]) -> Iterator[Callable[..., Served]]:
-    """`serve(*options)` is a server over stdio; it is killed at the end of the test."""
+    """`serve(*options)` is a server over stdio; its client goes at the end of the test."""
     with contextlib.ExitStack() as stack:
 
         def begin(*options: str) -> Served:
@@ -95,12 +95,17 @@ def serve(home: dict[str, str]) -> Iterator[Callable[..., Served]]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout, process.stderr):
+    for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
+    try:
+        process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
 
 
 class Named:
@@ -118,7 +123,9 @@ class Named:
 def image() -> Iterator[Named]:
     name = f"ohsandbox-test-serving:{secrets.token_hex(6)}"
     _docker("tag", os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian"), name)
-    yield Named(name)
+    named = Named(name)
+    yield named
+    assert named.containers() == []
     _docker("rmi", "--no-prune", name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from fastmcp.client.transports import StdioTransport
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool, resolve_tool
+from tests.serving.conftest import COMMAND, INITIALIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,3 +229,22 @@ def test_nothing_but_the_protocol_is_on_stdout(home: dict[str, str], tmp_path: P
         env={**os.environ, **home},
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"noise\nmore")
+
+
+def test_a_client_that_never_reads_holds_up_nobody(home: dict[str, str], tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE}
+    asked.write_text(json.dumps(hello) + '\n{"jsonrpc":"2.0","id":1,"method":"tools/list"}' * 2000 + "\n")
+    with asked.open("rb") as stdin:
+        command = [*COMMAND, "--runtime", "cli", "--workspace", str(tmp_path)]
+        process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, env=home)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.wait(30) == 0
+
+
+def test_without_stdin_it_says_so(home: dict[str, str]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND], check=False, capture_output=True, env=home, timeout=30
+    )
+    assert (done.returncode, b"stdin or stdout is closed" in done.stderr) == (2, True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+importlib.import_module("importlib_metadata")  # litellm brings it; its finder refuses malformed lines of anybody
 STATE = ConversationState(conversation_id="c")
 
 MODULE = """
