@@ -13,9 +13,10 @@ unset OHSANDBOX_TTY
 # what a shell that goes on with this one is told; the host leaves out the names of secrets
 ohs_save="command export -p"
 ohs_last() { return "$1"; }
-ohs_tell='command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
-  ohs_w=kept ohs_done=$ohs_n PS1= PS2=
-  command eval "$ohs_save" >|"$ohs_dir/env"'
+# the environment is kept before the report, so that a shell killed right after it has lost nothing
+ohs_tell='command eval "$ohs_save" >|"$ohs_dir/env"
+  command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
+  ohs_w=kept ohs_done=$ohs_n PS1= PS2='
 ohs_greet='{ command printf "%s 0 kept %s %s %s\000" "$ohs_n" "$$" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
   command eval "$ohs_save" >|"$ohs_dir/env"; } 2>/dev/null'
 ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
