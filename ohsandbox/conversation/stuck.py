@@ -48,7 +48,7 @@ class _Turn:
         return _digest(self.name, self._result) if self._result["status"] == "error" else None
 
     def repeats(self, other: _Turn) -> bool:
-        """Whether other is of the same response and says the same: the model has not seen the one when it wrote both."""
+        """Whether other is of the same response and says the same: the model saw neither when it wrote the other."""
         if not self.response_id or self.response_id != other.response_id:
             return False
         return self.call == other.call or (self.error is not None and self.error == other.error)
