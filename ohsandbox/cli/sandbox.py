@@ -11,6 +11,7 @@ from ohsandbox.cli.view import size
 from ohsandbox.conversation.resume import Past, start_again
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
 from ohsandbox.runtime.docker import DockerRuntime
+from ohsandbox.runtime.docker.checkpoints import REPOSITORY
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.failures import engine_errors
 from ohsandbox.runtime.local import CLIRuntime
@@ -137,11 +138,12 @@ def _local_images() -> str:
 
 
 def local_images() -> list[str]:
-    """Tags of the engine's images; none where it cannot be asked."""
+    """Tags of the engine's images, without our checkpoints; none where it cannot be asked."""
     try:
         engine = connect()
         with contextlib.closing(engine), engine_errors("listing the images"):
             found = engine.api.images()
     except OhsandboxError:
         return []
-    return [str(tag) for image in found for tag in image.get("RepoTags") or [] if tag != "<none>:<none>"]
+    tags = [str(tag) for image in found for tag in image.get("RepoTags") or []]
+    return [tag for tag in tags if tag != "<none>:<none>" and not tag.startswith(f"{REPOSITORY}:")]

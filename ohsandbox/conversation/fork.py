@@ -210,12 +210,13 @@ def _add_own_events(target: Path, source: str, at: int, kept: Kept, workspace: P
     if bound is not None and workspace is not None:
         bound = {**bound, "path": str(workspace)}
     with EventLog(target, conversation_id=target.name) as log:
-        message = f"This conversation goes on from event {at} of {source!r}."
+        where = f"after event {at}" if at >= 0 else "before the first event"
+        message = f"This conversation goes on from {source!r} as it was {where}."
         log.append(events.notice(code=FORKED, message=message, conversation_id=source, at=at))
         log.append(
             events.checkpoint(
                 id=kept.data.get("id"),
-                label=f"as in {source} after event {at}",
+                label=f"as in {source} {where}",
                 workspace=bound,
                 size_bytes=int(kept.data.get("size_bytes") or 0),
                 image=kept.data.get("image"),
