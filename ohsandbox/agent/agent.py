@@ -85,9 +85,7 @@ class Agent:
             UsageError: a switch is none of them, or both tools and switches are given.
         """
         if tools is not None and switches:
-            raise UsageError(
-                f"Agent(tools=[...]) names its tools, so {', '.join(switches)} say nothing."
-            )
+            raise UsageError(f"Agent(tools=[...]) names its tools, so {', '.join(switches)} say nothing.")
         self.llm = llm
         self.tools = _chosen(switches) if tools is None else tuple(tools)
         self.mcp_config = mcp_config

@@ -134,9 +134,7 @@ def plan(asked: Options, facts: ImageFacts, engine: Engine, *, name: str, labels
     return Plan(resolved.model_copy(update={"labels": labels | marks}), user, identity)
 
 
-def describe(
-    asked: Options, made: Plan | None, facts: ImageFacts | None, *, user: str, workdir: str
-) -> dict[str, str]:
+def describe(asked: Options, made: Plan | None, facts: ImageFacts | None, *, user: str, workdir: str) -> dict[str, str]:
     """What a system prompt may say of a sandbox, name to value; made is None for one that was only joined."""
     told = {
         "runtime": "a Docker container",
