@@ -115,7 +115,7 @@ def answer_at_terminal(conversation: Conversation) -> bool:
         else:
             conversation.reject(decision.reason, decision.tool_call_ids, by=who())
 
-    return _settle(lambda: conversation.pending, decide)
+    return settle(lambda: conversation.pending, decide)
 
 
 def waiting_line(conversation: Conversation) -> str:
@@ -185,11 +185,17 @@ def who() -> str:
         return "user"
 
 
-def _settle(waiting: Callable[[], list[PendingCall]], decide: Decide) -> bool:
-    """Ask until nothing waits; False where the person leaves some open."""
-    print(shown(waiting()), flush=True)
+def settle(waiting: Callable[[], list[PendingCall]], decide: Decide) -> bool:
+    """Ask until nothing of what waits now does; False where the person leaves some open.
+
+    Once the last one is answered the run goes on in its own thread, and may come to wait for other calls at any moment:
+    those have not been shown, so they are not asked about here.
+    """
+    first = waiting()
+    print(shown(first), flush=True)
+    names_shown = {call.tool_call_id for call in first}
     one_by_one = False
-    while pending := waiting():
+    while pending := [call for call in waiting() if call.tool_call_id in names_shown]:
         if one_by_one:
             pending = pending[:1]
             print(shown(pending), flush=True)
@@ -216,7 +222,7 @@ def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
         print(shown(approvals.pending), flush=True)
         decide(Decision(approved=options.yes, reason=options.reason), always=False)
     elif person_present(no_tui=False):
-        _settle(lambda: approvals.pending, decide)
+        settle(lambda: approvals.pending, decide)
     else:
         print(shown(approvals.pending), flush=True)
 

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ohsandbox.agent.calls import ActionSecurityRisk
+from ohsandbox.cli.confirm import settle
+from ohsandbox.conversation.confirmation.approvals import Decision, PendingCall
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -129,7 +133,7 @@ def test_person_at_the_terminal_answers(
     at_terminal: AtTerminal, options: tuple[str, ...], workspace: Path, typed: list[bytes], outcome: tuple[str, int]
 ) -> None:
     ended = at_terminal("run", "go", "--confirm", "always", *options, answers=[(ASKED, keys) for keys in typed])
-    assert (done(workspace), ended.code) == outcome
+    assert (done(workspace), ended.code) == outcome, ended.raw[-2000:]
 
 
 def test_on_this_host_a_person_is_asked_about_what_is_risky(
@@ -160,3 +164,19 @@ def test_calls_of_one_reply_are_answered_one_by_one(
 def test_every_limit_is_a_flag(invoke: Invoke, options: tuple[str, ...], flag: str) -> None:
     ended = invoke("run", "go", "--no-tui", flag, "0", *options)
     assert ended.code == 2
+
+
+def test_a_call_that_came_to_wait_meanwhile_is_not_asked_about_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (
+        PendingCall(name, "execute_bash", {"command": name}, ActionSecurityRisk.LOW, ()) for name in ("one", "two")
+    )
+    waiting = [first]
+    answers = iter(["y"])
+    monkeypatch.setattr("builtins.input", lambda _: next(answers))
+
+    def decide(_: Decision, *, always: bool) -> None:
+        assert not always
+        waiting[:] = [second]  # the run went on in its thread, and was faster than we
+
+    assert settle(lambda: list(waiting), decide)
+    assert waiting == [second]
