@@ -174,7 +174,8 @@ def test_a_call_that_came_to_wait_meanwhile_is_not_asked_about_unseen(monkeypatc
     answers = iter(["y"])
     monkeypatch.setattr("builtins.input", lambda _: next(answers))
 
-    def decide(_: Decision, *, always: bool) -> None:
+    def decide(decision: Decision, *, always: bool) -> None:
+        assert decision.approved
         assert not always
         waiting[:] = [second]  # the run went on in its thread, and was faster than we
 
