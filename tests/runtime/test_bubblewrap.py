@@ -62,15 +62,20 @@ def test_a_directory_that_becomes_a_symlink_in_mid_write_leads_nowhere(
     (tmp_path / "link").symlink_to(outside)
     done = threading.Event()
 
+    def move(source: Path, target: Path) -> None:
+        while True:
+            try:
+                source.rename(target)
+            except OSError:  # a write has made a directory of that name meanwhile
+                shutil.rmtree(target, ignore_errors=True)
+            else:
+                return
+
     def swap() -> None:
         for _ in range(SWAPS):
             for name in ("real", "link"):
-                try:
-                    (tmp_path / name).rename(tmp_path / "d")
-                except OSError:  # a write has made a directory of that name meanwhile
-                    shutil.rmtree(tmp_path / "d")
-                else:
-                    (tmp_path / "d").rename(tmp_path / name)
+                move(tmp_path / name, tmp_path / "d")
+                move(tmp_path / "d", tmp_path / name)
         done.set()
 
     swapper = threading.Thread(target=swap)
