@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import asyncio
 import functools
 import os
 import signal
@@ -71,3 +72,12 @@ def drop_checkpoints(state: Path) -> None:
         for tag in tags:
             with contextlib.suppress(SandboxUnavailable), engine_errors("cleaning up"):
                 engine.api.remove_image(f"ohsandbox-checkpoint:{tag}", force=True)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_event_loop() -> Iterator[None]:
+    """litellm makes the main thread an event loop where it has none, and asyncio.run drops that one unclosed."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    loop.close()
