@@ -159,10 +159,11 @@ def response_to_actions(
     message = response.choices[0].message
     if not message.tool_calls:
         return [ActionEvent(response, action=MessageAction(content=message.content))]
-    used = set(taken_ids)
+    used: set[str] = set()
     planned = []
     for index, call in enumerate(message.tool_calls):
-        tool_call_id = call.id if call.id and call.id not in used else f"call_{uuid.uuid4().hex[:24]}"
+        is_fresh = call.id and call.id not in used and call.id not in taken_ids
+        tool_call_id = call.id if is_fresh else f"call_{uuid.uuid4().hex[:24]}"
         used.add(tool_call_id)
         metadata = ToolCallMetadata(tool_call_id, call.function.name, response.id, index, len(message.tool_calls))
         planned.append(_planned(call, tools_map, ActionEvent(response, metadata)))

@@ -48,6 +48,8 @@ class History:
         """Of those, the ones that wait for a person, or did."""
         self._shown: list[dict[str, Any]] = []
         """Images of those calls; a tool message may hold only text (OpenAI's API), so they follow as the user's."""
+        self._image_places: list[int] = []
+        """Where in the messages those of them stand: a search would make a step slower with every step."""
         self._said_meanwhile: list[dict[str, Any]] = []
         self.call_ids: set[str] = set()
         """Every tool call id so far; a new one must be none of them."""
@@ -99,9 +101,15 @@ class History:
         """
         with self._guard:
             self._close_response()
-            if self._system is None or not system:
-                return [*_with_newest_images(self._messages)]
-            return [{"role": "system", "content": self._system["content"]}, *_with_newest_images(self._messages)]
+            first = (
+                [] if self._system is None or not system else [{"role": "system", "content": self._system["content"]}]
+            )
+            shown = [*first, *self._messages]
+            for number in self._image_places[:-MAX_IMAGE_MESSAGES]:
+                label = self._messages[number]["content"][0]["text"]
+                told = f"{label} (no longer shown; look again if you need them)"
+                shown[len(first) + number] = {"role": "user", "content": told}
+            return shown
 
     def _add(self, event: SDKEvent) -> None:
         data = event.data
@@ -131,6 +139,7 @@ class History:
         elif event.type == "condensation":
             self._close_response()
             self._messages = condensed(self._messages, data)
+            self._image_places = [n for n, message in enumerate(self._messages) if _holds_images(message)]
             self.prompt_tokens = 0
             self.condensation_requested = False
         self.held.add(event)
@@ -168,7 +177,9 @@ class History:
             self._answer(tool_call_id, ToolResult.failed(fate).model_dump())
         self.held.clear()
         self._response = None
-        self._messages.extend(self._shown)
+        for images in self._shown:
+            self._image_places.append(len(self._messages))
+            self._messages.append(images)
         self._shown.clear()
         self._messages.extend(self._said_meanwhile)
         self._said_meanwhile.clear()
@@ -178,18 +189,6 @@ def _images_message(data: dict[str, Any]) -> dict[str, Any]:
     label = {"type": "text", "text": f"[Images from {data['name']}, call {data['tool_call_id']}]"}
     images = [{"type": "image_url", "image_url": {"url": url}} for url in data["images"]]
     return {"role": "user", "content": [label, *images]}
-
-
-def _with_newest_images(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages; of those with images only the newest MAX_IMAGE_MESSAGES keep them."""
-    with_images = [number for number, message in enumerate(messages) if _holds_images(message)]
-    if len(with_images) <= MAX_IMAGE_MESSAGES:
-        return messages
-    shown = list(messages)
-    for number in with_images[:-MAX_IMAGE_MESSAGES]:
-        label = messages[number]["content"][0]["text"]
-        shown[number] = {"role": "user", "content": f"{label} (no longer shown; look again if you need them)"}
-    return shown
 
 
 def _holds_images(message: dict[str, Any]) -> bool:

@@ -23,6 +23,7 @@ from tests.bench.mcp import mcp_rows
 from tests.bench.peers import peer_rows
 from tests.bench.rows import BIG, Row, faster, median_s, ms, share
 from tests.bench.search import search_rows
+from tests.bench.steps import step_rows
 from tests.bench.toolcall import toolcall_rows
 
 if TYPE_CHECKING:
@@ -158,7 +159,14 @@ def main() -> int:
         rows += round_trips(runtime, plain)
         rows += streams(runtime, plain)
         rows += [start_up(chosen.image), flood(runtime), *five_hundred(runtime), *imports()]
-        rows += [*editor_rows(runtime), *search_rows(runtime), *mcp_rows(runtime), *toolcall_rows(), *log_rows()]
+        rows += [
+            *editor_rows(runtime),
+            *search_rows(runtime),
+            *mcp_rows(runtime),
+            *toolcall_rows(),
+            *step_rows(),
+            *log_rows(),
+        ]
     table = Table(title=f"ohsandbox on {chosen.image}, medians")
     for column in ("work", "ohsandbox", "compared with", "ratio", "target", "met"):
         table.add_column(column)
