@@ -66,7 +66,8 @@ class ServerConfig(BaseModel):
     timeout: float | None = Field(default=None, gt=0, le=86_400)
     """Seconds for a call, and for the start when that is more than 30."""
     where: Literal["sandbox", "host"] | None = None
-    """None: a command in the sandbox, a url from the host. `host` starts a command on this machine, as you."""
+    """None: a command in the sandbox, a url from the host. `host` starts a command on this machine, as you; `sandbox`
+    reaches a url from inside the sandbox's network, where `localhost` is the sandbox's own."""
     include: tuple[str, ...] = ("*",)
     """Shell patterns of tool names; only these are offered."""
     exclude: tuple[str, ...] = ()
@@ -311,11 +312,6 @@ def _check_url(server: ServerConfig) -> None:
         raise ValueError("`url` does not begin with http:// or https:// and a host")
     if server.args or server.env or server.cwd or server.user:
         raise ValueError("`args`, `env`, `cwd` and `user` go with `command`, not with `url`")
-    if server.where == "sandbox":
-        raise ValueError(
-            "`where` is 'sandbox', and a `url` is connected to from this machine. To go through the sandbox's network, "
-            "start a bridge there: `command`: 'npx', `args`: ['-y', 'mcp-remote', URL]"
-        )
     if server.transport == "stdio":
         raise ValueError("`transport` is 'stdio', which goes with `command`, not with `url`")
 

@@ -25,7 +25,7 @@ TELLS_PROGRESS = {"npx": {"npm_config_loglevel": "http"}}
 def transport_for(server: ServerConfig, *, sandbox: Runtime | None, host: Callable[[], Runtime]) -> ClientTransport:
     """The transport; nothing is started."""
     if server.command is None:
-        return remote_transport(server)
+        return remote_transport(server, sandbox if server.runs_in == "sandbox" else None)
     place = host() if server.runs_in == "host" or sandbox is None else sandbox
     env = {**TELLS_PROGRESS.get(PurePosixPath(server.command).name, {}), **server.env}
     return SandboxTransport(place, Command([server.command, *server.args], env, server.cwd, server.user))

@@ -1,50 +1,91 @@
-"""Servers behind a URL, connected from the host by FastMCP's own transports, with bounds."""
+"""Servers behind a URL, reached by FastMCP's own transports, with bounds: from the host, or out of the sandbox."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.request import getproxies, proxy_bypass
 
+import httpcore2
 import httpx2
-from fastmcp.client.transports import SSETransport, StreamableHttpTransport
+from fastmcp.client.transports import ClientTransport, SSETransport, StreamableHttpTransport
 
+from ohsandbox.mcp.network import SandboxNetwork
 from ohsandbox.mcp.process import MAX_LINE_BYTES
+from ohsandbox.mcp.relay import Relay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from mcp import ClientSession
+
     from ohsandbox.mcp.config import ServerConfig
+    from ohsandbox.runtime.base import Runtime
 
 CONNECT_S = 30.0
 READ_S = 300.0
 """Between two bytes of an answer; a call's own timeout ends it earlier."""
 
 
-class _Remembers:
+DRAIN_S = 0.05
+DRAIN_BYTES = 64 * 1024
+"""After the message that was waited for a server has little to say."""
+
+
+class _Reached(ClientTransport):
+    """What both transports have beside FastMCP's: a way out of the sandbox, and a memory of what went wrong."""
+
+    url: str
+    relay: Relay | None = None
+    trouble: str = ""
     """What went wrong on the wire last: the SDK only says that the connection closed."""
 
-    trouble: str = ""
+    @contextlib.asynccontextmanager
+    async def connect_session(self, **options: Any) -> AsyncIterator[ClientSession]:
+        """See `ClientTransport`; the relay's processes end with the session."""
+        if self.relay is None:
+            async with super().connect_session(**options) as session:
+                yield session
+            return
+        try:
+            async with super().connect_session(**options) as session:
+                yield session
+        finally:
+            closing = asyncio.get_running_loop().run_in_executor(None, self.relay.close)
+            await asyncio.shield(closing)
+
+    def remember(self, error: Exception) -> None:
+        """Keep why; the relay knows better than who only saw its socket close."""
+        self.trouble = (self.relay.trouble if self.relay else "") or str(error) or type(error).__name__
 
 
-class _Http(StreamableHttpTransport, _Remembers):
+class _Http(_Reached, StreamableHttpTransport):
     """Streamable HTTP."""
 
 
-class _Sse(SSETransport, _Remembers):
+class _Sse(_Reached, SSETransport):
     """Server-sent events."""
 
 
-def remote_transport(server: ServerConfig) -> _Http | _Sse:
-    """The transport for a server's `url`: SSE where `transport` or the path says so, else streamable HTTP."""
+def remote_transport(server: ServerConfig, runtime: Runtime | None = None) -> _Http | _Sse:
+    """The transport for a server's `url`: SSE where `transport` or the path says so, else streamable HTTP.
+
+    With a runtime the connections are made inside its sandbox: `localhost` is the sandbox's own.
+    """
     assert server.url is not None  # noqa: S101 - only such servers come here
-    kind = server.transport or ("sse" if httpx2.URL(server.url).path.rstrip("/").endswith("/sse") else "http")
+    url = httpx2.URL(server.url)
+    kind = server.transport or ("sse" if url.path.rstrip("/").endswith("/sse") else "http")
     made = (_Sse if kind == "sse" else _Http)(server.url, headers=dict(server.headers))
+    if runtime is not None:
+        made.relay = Relay(runtime)
     made.httpx_client_factory = partial(_client, made)
     return made
 
 
 def _client(
-    memory: _Remembers,
+    memory: _Reached,
     headers: dict[str, str] | None = None,
     timeout: httpx2.Timeout | None = None,
     auth: httpx2.Auth | None = None,
@@ -61,8 +102,12 @@ def _client(
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
     """Ends an answer in which one message grows past what a line over stdio may have, and a redirect elsewhere."""
 
-    def __init__(self, memory: _Remembers) -> None:
-        super().__init__()
+    def __init__(self, memory: _Reached) -> None:
+        relay = memory.relay
+        super().__init__(proxy=None if relay else _proxy_for(httpx2.URL(memory.url)))
+        if relay is not None:  # httpx has no parameter for it
+            tls = httpx2.create_ssl_context()
+            self._pool = httpcore2.AsyncConnectionPool(ssl_context=tls, network_backend=SandboxNetwork(relay))
         self._memory = memory
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -71,11 +116,22 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
             response = await super().handle_async_request(request)
             _refuse_elsewhere(request, response)
         except httpx2.TransportError as error:
-            self._memory.trouble = str(error) or type(error).__name__
+            self._memory.remember(error)
             raise
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - of an asynchronous transport
-        response.stream = _BoundedStream(response.stream, self._memory)
+        response.stream = _BoundedStream(response.stream, self._memory, is_answer=request.method == "POST")
         return response
+
+
+_HERE = ("localhost", "127.0.0.1", "::1")
+
+
+def _proxy_for(url: httpx2.URL) -> str | None:
+    """As HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY say: httpx looks at none beside a transport of our own."""
+    if url.host in _HERE or proxy_bypass(url.host):
+        return None
+    proxies = getproxies()
+    return proxies.get(url.scheme) or proxies.get("all")
 
 
 def _refuse_elsewhere(request: httpx2.Request, response: httpx2.Response) -> None:
@@ -90,12 +146,14 @@ def _refuse_elsewhere(request: httpx2.Request, response: httpx2.Response) -> Non
 class _BoundedStream(httpx2.AsyncByteStream):
     """Counts bytes since the last blank line, which is where one event of SSE ends and the next begins."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, memory: _Remembers) -> None:
-        self._stream, self._memory = stream, memory
+    def __init__(self, stream: httpx2.AsyncByteStream, memory: _Reached, *, is_answer: bool) -> None:
+        self._stream, self._memory, self._is_answer = stream, memory, is_answer
+        self._chunks: AsyncIterator[bytes] | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length, last = 0, b""
-        async for chunk in self._stream:
+        self._chunks = aiter(self._stream)
+        async for chunk in self._chunks:
             joined = last + chunk
             end = max(joined.rfind(b"\n\n"), joined.rfind(b"\r\n\r\n"))
             length = len(joined) - end if end >= 0 else length + len(chunk)
@@ -107,4 +165,17 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         """See `httpx2.AsyncByteStream`."""
-        await self._stream.aclose()
+        try:
+            if self._is_answer and self._chunks is not None:
+                await self._drain(self._chunks)
+        finally:
+            await self._stream.aclose()
+
+    async def _drain(self, chunks: AsyncIterator[bytes]) -> None:
+        """The SDK lets go once it has its message; read to the end, the connection serves the next request too."""
+        left = DRAIN_BYTES
+        with contextlib.suppress(httpx2.TransportError, TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                async for chunk in chunks:
+                    if (left := left - len(chunk)) < 0:
+                        return

@@ -57,7 +57,6 @@ def test_the_lists_of_the_older_form() -> None:
         ({"command": "x", "transport": "sse"}, "'sse', which goes with `url`"),
         ({"url": "file:///etc/passwd"}, "http:// or https://"),
         ({"url": "http://x", "env": {"A": "b"}}, "go with `command`"),
-        ({"url": "http://x", "where": "sandbox"}, "start a bridge there"),
         (None, "'s' is no object"),
     ],
 )

@@ -180,3 +180,13 @@ def test_nobody_listens_there() -> None:
     with MCPServers(config, None) as started:
         assert started.tools() == []
         assert "'gone' did not initialize: All connection attempts failed" in started.missing()
+
+
+def test_a_proxy_of_the_environment_is_used(evil: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy, seen = evil
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "near.invalid")
+    entries = {name: {"url": f"http://{name}.invalid/mcp"} for name in ("far", "near")}
+    with MCPServers(MCPConfig.parse({"mcpServers": entries}), None) as started:
+        started.wait()
+    assert {line.split()[0] for line in seen} == {"http://far.invalid/mcp"}

@@ -1,0 +1,264 @@
+"""Connections out of a sandbox: each is a process there that passes bytes between its own streams and one far end."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import OhsandboxError
+from ohsandbox.mcp.text import one_line
+from ohsandbox.runtime.channel import Chunk, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.channel import Channel
+
+CONNECT_S = 30
+GRACE_S = 2.0
+"""For a connector to see that its input has ended."""
+
+CHUNK_BYTES = 64 * 1024
+STDERR_BYTES = 2000
+TROUBLE_CHARS = 300
+
+_CONNECTED = b"+"
+"""The first byte that a connector prints; then come the far end's."""
+
+_PYTHON = f"""
+import os, socket, sys, threading
+asked = b""
+while not asked.endswith(b"\\n"):
+    byte = os.read(0, 1)
+    if not byte:
+        sys.exit()
+    asked += byte
+host, port = asked.decode().split()
+try:
+    far = socket.create_connection((host, int(port)), {CONNECT_S})
+except OSError as error:
+    sys.exit(error.strerror or str(error) or "timed out")
+far.settimeout(None)
+os.write(1, b"+")
+def up():
+    for data in iter(lambda: os.read(0, 65536), b""):
+        far.sendall(data)
+def down():
+    for data in iter(lambda: far.recv(65536), b""):
+        while data:
+            data = data[os.write(1, data):]
+def pump(one):
+    try:
+        one()
+    finally:
+        os._exit(0)
+threading.Thread(target=pump, args=(up,)).start()
+pump(down)
+"""
+
+_BASH = (
+    'read -r host port||exit 0;exec 3<>"/dev/tcp/$host/$port" 4<&0||exit 1;printf +;'
+    "cat <&3 3>&- 4<&-&down=$!;cat <&4 >&3 4<&-&wait -n;kill $! $down"
+)
+
+_CONNECTOR = """
+exec 3>&1 >/dev/null
+if command -v python3;then exec python3 -ISc "$0" >&3;fi
+if command -v bash&&bash -c '((BASH_VERSINFO[0]*100+BASH_VERSINFO[1]>=403))';then exec bash -c "$1" >&3;fi
+read -r host port||exit 0
+if command -v nc;then exec >&3;printf +;exec nc "$host" "$port";fi
+echo "it has none of python3, bash and nc to connect with">&2;exit 1
+"""
+"""Reads `HOST PORT`, then connects, with what most images have (`wait -n` needs bash 4.3; nc cannot tell when it has
+connected). What `command -v` says goes to /dev/null, the far end's bytes to descriptor 3."""
+
+
+class Relay:
+    """Makes connections from inside a sandbox. Starts nothing until the first."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._guard = threading.Lock()
+        self._links: set[_Link] = set()
+        self._spare: Channel | None = None
+        self._closed = False
+        self.trouble = ""
+        """Why the last connection failed; empty where it did not."""
+
+    def connect(self, host: str, port: int) -> socket.socket:
+        """A connected socket whose other end is host:port as the sandbox reaches it; blocks.
+
+        Raises:
+            ConnectionError: it cannot be reached; says why and what to do.
+        """
+        self.trouble = ""
+        try:
+            channel, first = self._connected(f"{host} {port}\n".encode())
+        except (OhsandboxError, OSError) as error:
+            self.note(host, port, str(error))
+            raise ConnectionError(self.trouble) from None
+        near, far = socket.socketpair()
+        link = _Link(channel, far, first, lambda why: self.note(host, port, why))
+        with self._guard:
+            self._links = {one for one in self._links if not one.is_over} | {link}
+            if self._closed:
+                link.end()
+        threading.Thread(target=link.run, name="ohsandbox-relay", daemon=True).start()
+        threading.Thread(target=self._prepare, name="ohsandbox-relay-spare", daemon=True).start()
+        return near
+
+    def _connected(self, asked: bytes) -> tuple[Channel, list[Chunk]]:
+        """A channel that has connected, and what came with the word of it. A spare may have been killed meanwhile."""
+        with self._guard:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            with contextlib.suppress(OhsandboxError, BrokenPipeError, _DiedSilentlyError):
+                return spare, _ask(spare, asked)
+        channel = self._start()
+        try:
+            return channel, _ask(channel, asked)
+        except _DiedSilentlyError:
+            raise ConnectionError("the program that was to connect was killed") from None
+
+    def _start(self) -> Channel:
+        return self._runtime.channel(["/bin/sh", "-c", _CONNECTOR, _PYTHON, _BASH])
+
+    def _prepare(self) -> None:
+        """Have a connector ready: starting one takes a hundred times as long as connecting."""
+        with self._guard:
+            if self._closed or self._spare is not None:
+                return
+        with contextlib.suppress(OhsandboxError, OSError):
+            spare = self._start()
+            with self._guard:
+                if not self._closed and self._spare is None:
+                    self._spare = spare
+                    return
+            _dismiss(spare)
+
+    def close(self) -> None:
+        """End every connection, with its process in the sandbox. Twice is fine."""
+        with self._guard:
+            self._closed = True
+            links, spare, self._spare = list(self._links), self._spare, None
+        for link in links:
+            link.end()
+        if spare is not None:
+            _dismiss(spare)
+        for link in links:
+            link.ended.wait(2 * GRACE_S)
+
+    def note(self, host: str, port: int, why: str) -> None:
+        """Remember why a connection failed, with the remedy."""
+        self.trouble = (
+            f"From inside the sandbox, {host}:{port} cannot be reached: "
+            f"{one_line(why, limit_chars=TROUBLE_CHARS)}. Give the sandbox a network (`--network open`), "
+            'or take out `"where": "sandbox"` to connect from this machine'
+        )
+
+
+class _DiedSilentlyError(Exception):
+    """A connector ended without a word."""
+
+
+def _ask(channel: Channel, asked: bytes) -> list[Chunk]:
+    """Have a connector connect; what it passed on at once. Closes the channel where it could not.
+
+    Raises:
+        ConnectionError: it could not.
+        _DiedSilentlyError: it was killed.
+    """
+    try:
+        channel.write(asked)
+        return _answer(channel)
+    except BaseException:
+        channel.kill()
+        channel.close()
+        raise
+
+
+def _answer(channel: Channel) -> list[Chunk]:
+    until, said = time.monotonic() + CONNECT_S, b""
+    while chunks := channel.read(max(0, until - time.monotonic())):
+        for number, (stream, data) in enumerate(chunks):
+            if stream is Stream.STDOUT:
+                early = [Chunk(Stream.STDERR, said), Chunk(Stream.STDOUT, data.removeprefix(_CONNECTED))]
+                return [chunk for chunk in early if chunk.data] + chunks[number + 1 :]
+            said = (said + data)[-STDERR_BYTES:]
+    if chunks is None:
+        raise ConnectionError("it does not answer")
+    if not said.strip():
+        raise _DiedSilentlyError
+    raise ConnectionError(_last_line(said))
+
+
+def _dismiss(channel: Channel) -> None:
+    with contextlib.suppress(OhsandboxError, OSError), channel:
+        try:
+            channel.close_stdin()
+            channel.wait(GRACE_S)
+        except (TimeoutError, OSError):
+            channel.kill()
+
+
+def _last_line(said: bytes) -> str:
+    return said.decode("utf-8", "replace").strip().splitlines()[-1].rstrip(".")
+
+
+class _Link:
+    """One connection: bytes both ways until one end closes."""
+
+    def __init__(self, channel: Channel, far: socket.socket, first: list[Chunk], note: Callable[[str], None]) -> None:
+        self._channel, self._far, self._first, self._note = channel, far, first, note
+        self.ended = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Both ends are closed and the process is gone."""
+        return self.ended.is_set()
+
+    def end(self) -> None:
+        """Have `run` return."""
+        with contextlib.suppress(OSError):
+            self._far.shutdown(socket.SHUT_RDWR)
+
+    def run(self) -> None:
+        """Pass on; returns when the connection is over and its process gone."""
+        try:
+            with self._far, self._channel:
+                upward = threading.Thread(target=self._up, name="ohsandbox-relay-up", daemon=True)
+                upward.start()
+                with contextlib.suppress(OSError, OhsandboxError):  # the sandbox is gone, or nobody listens here
+                    self._down()
+                self.end()
+                upward.join()
+        finally:
+            self.ended.set()
+
+    def _up(self) -> None:
+        with contextlib.suppress(OSError, OhsandboxError):
+            while data := self._far.recv(CHUNK_BYTES):
+                self._channel.write(data)
+        with contextlib.suppress(OSError, OhsandboxError):
+            try:
+                self._channel.close_stdin()
+                self._channel.wait(GRACE_S)
+            except (TimeoutError, OSError):
+                self._channel.kill()
+
+    def _down(self) -> None:
+        said, answered, chunks = b"", False, self._first
+        while chunks or (chunks := self._channel.read() or []):
+            for stream, data in chunks:
+                if stream is Stream.STDOUT:
+                    answered = True
+                    self._far.sendall(data)
+                else:
+                    said = (said + data)[-STDERR_BYTES:]
+            chunks = []
+        if said.strip() and not answered:
+            self._note(_last_line(said))
