@@ -15,9 +15,11 @@ from ohsandbox.agent.calls import (
     response_to_actions,
     set_security_risk,
 )
+from ohsandbox.agent.condenser import CondensationAction
 from ohsandbox.agent.execution import StepOutcome
 from ohsandbox.agent.history import History, messages_from_events
 from ohsandbox.agent.prompt import render_system_prompt
+from ohsandbox.agent.results import AgentErrorEvent, ObservationEvent
 
 __all__ = [
     "RISK_LEVELS",
@@ -25,10 +27,13 @@ __all__ = [
     "ActionEvent",
     "ActionSecurityRisk",
     "Agent",
+    "AgentErrorEvent",
+    "CondensationAction",
     "FunctionCallNotExistsError",
     "FunctionCallValidationError",
     "History",
     "MessageAction",
+    "ObservationEvent",
     "PlannedCall",
     "StepOutcome",
     "ToolCallMetadata",

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import copy
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
-from ohsandbox.agent.calls import MessageAction, response_to_actions
+from ohsandbox.agent.calls import ActionSecurityRisk, MessageAction, response_to_actions
 from ohsandbox.agent.condenser import SummarizingCondenser
 from ohsandbox.agent.execution import Step, StepOutcome, run_calls
-from ohsandbox.agent.held import held_events, ready
+from ohsandbox.agent.held import Verdict, held_events, ready
 from ohsandbox.agent.history import EMPTY_ANSWER, History
 from ohsandbox.agent.prompt import read_workspace_instructions, render_system_prompt, secrets_note
 from ohsandbox.errors import UsageError
-from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
+from ohsandbox.tool import Tool, ToolDefinition, find_runtime_tool, is_registered, resolve_tool
 from ohsandbox.tools import ToolFlags
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
+    from ohsandbox.agent.calls import ActionEvent
     from ohsandbox.agent.condenser import Condenser
     from ohsandbox.agent.held import Screen
     from ohsandbox.events import EventBody
@@ -36,6 +38,11 @@ ToolsMap = dict[str, ToolDefinition[Any, Any]]
 
 MAX_EMPTY_RETRIES = 3
 """A model that says nothing four times in a row will not say something the fifth time."""
+
+EXIT = "/exit"
+"""What a user says to end the conversation's task, alone in a message."""
+
+ALWAYS_ASKS = "The tool is set to ask each time."
 
 NUDGE = (
     "Your last reply was empty. Go on with the task by calling a tool, or answer the user in words; "
@@ -72,7 +79,8 @@ class Agent:
 
         Args:
             llm: the model; None lets the conversation open the one that the settings name.
-            tools: registered names, specs, or definitions; None is those that the switches leave on.
+            tools: registered names, names of what the runtime lists in `get_tools`, specs, or definitions; None is
+                those that the switches leave on.
             microagents: knowledge put at the end of the prompt.
             system_prompt: takes the place of ours, as it is.
             system_prompt_extensions: paragraphs put after the prompt.
@@ -116,13 +124,11 @@ class Agent:
         """The tools, made for the conversation, by name.
 
         Raises:
-            UsageError: a name is not registered, a tool cannot be made, or two have the same name.
+            UsageError: a name is neither registered nor the runtime's, a tool cannot be made, or two share a name.
         """
         tools_map: ToolsMap = {}
         for entry in self.tools:
-            spec = Tool(name=entry) if isinstance(entry, str) else entry
-            made = [spec] if isinstance(spec, ToolDefinition) else resolve_tool(spec, state)
-            for tool in made:
+            for tool in _made(entry, state):
                 if tool.name in tools_map:
                     raise UsageError(f"Two tools are named {tool.name!r}. Leave one out, or rename it.")
                 tools_map[tool.name] = tool
@@ -152,8 +158,10 @@ class Agent:
         """Ask the model once and do what it says, yielding each event before the next thing happens.
 
         Whoever drives this stores an event, and adds it to history, before asking for the next: so a `tool_call` is
-        durable before its tool runs. Returns what follows (as the generator's value). Where `screen` has a person asked
-        about one of the calls, all are yielded, none is run, and WAITING follows.
+        durable before its tool runs. Returns what follows (as the generator's value). Where `screen`, or a tool that
+        requires confirmation, has a person asked about one of the calls, all are yielded, none is run, and WAITING
+        follows. Calls that a person has allowed meanwhile run first, without a request; after the user's `/exit` there
+        is none either, and FINISHED follows.
 
         Raises:
             ModelError: the model gave no answer.
@@ -161,6 +169,10 @@ class Agent:
         """
         if self.llm is None:
             raise UsageError("The agent has no model. Give it one: Agent(llm=open_model(LLMConfig(model=...))).")
+        if pending := history.pending_actions:
+            return (yield from run_calls(ready(pending, tools_map)))
+        if history.last_user_message.strip() == EXIT:
+            return StepOutcome.FINISHED
         messages = history.messages()
         if history.empty_answers:
             messages.append({"role": "user", "content": NUDGE})
@@ -174,7 +186,7 @@ class Agent:
         if isinstance(planned[0].action, MessageAction):
             yield planned[0].event
             return StepOutcome.IDLE
-        if screen is not None and (verdicts := screen(planned)):
+        if verdicts := _verdicts(screen, planned):
             yield from held_events(planned, verdicts)
             return StepOutcome.WAITING
         return (yield from run_calls(planned))
@@ -187,7 +199,34 @@ class Agent:
             history: holds the calls, with their answers.
             stopped: why calls that have not begun are not run, once the run is being stopped.
         """
-        return run_calls(ready(history.held.due, tools_map), stopped=stopped)
+        return run_calls(ready(history.pending_actions, tools_map), stopped=stopped)
+
+
+def _made(entry: Entry, state: ConversationState) -> Sequence[ToolDefinition[Any, Any]]:
+    """What an entry of an agent's tools stands for; of one name, what is registered comes before what a runtime has."""
+    if isinstance(entry, ToolDefinition):
+        return [entry]
+    spec = Tool(name=entry) if isinstance(entry, str) else entry
+    if state.runtime is not None and not is_registered(spec.name):
+        found = find_runtime_tool(state.runtime, spec.name)
+        if found is not None:
+            if spec.params:
+                raise UsageError(f"Tool {spec.name!r} is the runtime's own and takes no params. Leave them out.")
+            return [replace(found, require_confirmation=spec.require_confirmation)]
+    return resolve_tool(spec, state)
+
+
+def _verdicts(screen: Screen | None, planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
+    """What the screen says, and what the tools themselves ask for; None where nobody is to be asked."""
+    verdicts = None if screen is None else screen(planned)
+    asking = [call.refusal is None and call.tool is not None and call.tool.require_confirmation for call in planned]
+    if not any(asking):
+        return verdicts
+    verdicts = verdicts or [Verdict(call.security_risk or ActionSecurityRisk.UNKNOWN) for call in planned]
+    return [
+        verdict._replace(asks=True, why=(*verdict.why, ALWAYS_ASKS)) if asks else verdict
+        for verdict, asks in zip(verdicts, asking, strict=True)
+    ]
 
 
 def _ask_again(response: ChatResponse, *, attempt: int) -> Step:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
 import uuid
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ohsandbox import events
+from ohsandbox.agent.parsing import is_strict, parse_arguments
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError
 from ohsandbox.schema import Action
 from ohsandbox.tool.arguments import SECURITY_RISK, SECURITY_RISK_SCHEMA, take_security_risk
+from ohsandbox.tools.file_read import FileReadSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,25 +36,17 @@ RISK_LEVELS: list[str] = list(SECURITY_RISK_SCHEMA["enum"])
 SECURITY_RISK_DESC: str = SECURITY_RISK_SCHEMA["description"]
 """What the model is told of them."""
 
+MAX_SHOWN_ARGUMENTS_CHARS = 200
+"""Of the arguments for a tool that is not there so much is told back: enough to send the call again to another."""
+
 MAX_CALLS = 16
 """Of one response so many run; five hundred at once is a model gone wrong, and none of them saw another's result."""
-
-MAX_ARGUMENTS_CHARS = 2 * 1024 * 1024
-"""Room for a 1 MiB file with every character escaped; more would be sent again with every later request."""
-
-MAX_QUOTED_CHARS = 500
-"""Of malformed arguments the model is shown this much."""
 
 _REFUSED_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 """What providers refuse in a function's name when history is sent back."""
 
 _AROUND_A_NAME = re.compile(r"^(?:functions?|tools?|default_api)[.:/]|<\|.*$|:\d+$", re.DOTALL)
 """What models write around a name: the namespace of their training, a token of their template, a call's number."""
-
-_FENCE = "```"
-
-_DEBRIS = re.compile(r"(?:[\s}\]`;]|</?[\w|]+>)*")
-"""What may follow a whole object without saying anything: brackets too many, a fence, a token of the template."""
 
 
 class ActionSecurityRisk(Enum):
@@ -196,6 +189,11 @@ def action_of(tool: AnyTool, arguments: dict[str, Any]) -> Action:
     return action
 
 
+def only_reads(tool: AnyTool, action: Action | None) -> bool:
+    """Whether the call changes nothing: the tool never does, or this action of it is a look at a file."""
+    return tool.is_read_only or isinstance(getattr(action, "impl_source", None), FileReadSource)
+
+
 def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:
     """The tool of that name or alias; of a name that differs only in spelling, if it is that of one tool.
 
@@ -211,31 +209,6 @@ def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:
         if wanted and len(alike) == 1:
             return next(iter(alike.values()))
     raise UnknownToolError(_no_such_tool(tools_map, name))
-
-
-def parse_arguments(raw: str) -> dict[str, Any]:
-    """The arguments that a model wrote, where they have one reading.
-
-    What passes: raw control characters in strings; an object in a JSON string, in chunks or in a Markdown fence; the
-    same object twice; brackets and template tokens after it.
-
-    Raises:
-        ToolArgumentsError: no JSON object, or two, or not finite, or too long; says where, and quotes the beginning.
-    """
-    if len(raw) > MAX_ARGUMENTS_CHARS:
-        raise ToolArgumentsError(
-            f"Failed to parse tool call arguments: they are {len(raw)} characters long, at most {MAX_ARGUMENTS_CHARS} "
-            "are taken. Nothing ran. Send less at once: write a large file in parts."
-        )
-    try:
-        arguments = _unwrapped(_loads(raw))
-    except ValueError as error:
-        raise ToolArgumentsError(_malformed(str(error), raw)) from None
-    except RecursionError:
-        raise ToolArgumentsError(_malformed("it is nested too deep", raw)) from None
-    if not isinstance(arguments, dict):
-        raise ToolArgumentsError(_malformed(f"a JSON object is needed, not {type(arguments).__name__}", raw))
-    return arguments
 
 
 # --- one call ---------------------------------------------------------------------------------------
@@ -254,7 +227,9 @@ def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEven
         arguments = json.loads(event.arguments)
         event = set_security_risk(event, arguments)
         event = event._replace(action=action_of(tool, arguments))
-    except (ToolArgumentsError, UnknownToolError) as error:
+    except UnknownToolError as error:
+        return event._replace(refusal=blocked or f"{error} Nothing ran. You sent: {_shown(event.arguments)}")
+    except ToolArgumentsError as error:
         return event._replace(tool=None, security_risk=None, refusal=blocked or str(error))
     return event._replace(refusal=blocked)
 
@@ -270,7 +245,7 @@ def _with_arguments(event: ActionEvent, raw: str, tools_map: Mapping[str, AnyToo
     """The event with the arguments as they are stored: providers refuse history with malformed JSON in it."""
     empty = raw.strip() in {"", "null"} and not _requires_arguments(tools_map, event)
     arguments = {} if empty else parse_arguments(raw)
-    if _is_strict(raw):
+    if is_strict(raw):
         return event._replace(arguments=raw, raw_arguments=None)
     return event._replace(arguments=json.dumps(arguments))
 
@@ -310,6 +285,11 @@ def _blocked(event: ActionEvent) -> str | None:
     return None
 
 
+def _shown(arguments: str) -> str:
+    more = "..." if len(arguments) > MAX_SHOWN_ARGUMENTS_CHARS else ""
+    return arguments[:MAX_SHOWN_ARGUMENTS_CHARS] + more
+
+
 # --- names ------------------------------------------------------------------------------------------
 
 
@@ -325,75 +305,3 @@ def _no_such_tool(tools_map: Mapping[str, AnyTool], name: str) -> str:
     hint = f" Did you mean {spellings[near[0]]!r}?" if near else ""
     there = ", ".join(sorted(tools_map)) or "none"
     return f"Unknown tool: {name[:100].strip() or '(no name given)'}.{hint} Tools you can call: {there}."
-
-
-# --- JSON -------------------------------------------------------------------------------------------
-
-
-def _loads(text: str) -> Any:
-    """The JSON value in text, with what models write around it.
-
-    Raises:
-        ValueError: there is none, or more than one.
-    """
-    text = text.strip()
-    if text.startswith(_FENCE) and text.endswith(_FENCE):
-        text = text.partition("\n")[2].removesuffix(_FENCE).strip()
-    value, end = _DECODER.raw_decode(text)
-    rest = text[end:]
-    if not rest.strip() or (isinstance(value, dict) and _DEBRIS.fullmatch(rest)):
-        return value
-    try:
-        again = _DECODER.decode(rest.strip())
-    except ValueError:
-        again = None
-    if isinstance(value, dict) and isinstance(again, dict) and (not value or value == again):
-        return again  # some servers send "{}" first, or the whole twice
-    raise json.JSONDecodeError("more follows after the end of the object", text, end)
-
-
-def _unwrapped(value: Any) -> Any:
-    """The object that comes as a JSON string, or as a list of the string's chunks."""
-    if isinstance(value, list) and value and all(isinstance(chunk, str) for chunk in value):
-        value = "".join(value)
-    if isinstance(value, str) and value.lstrip().startswith(("{", '"{')):
-        return _unwrapped(_loads(value))
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found and found[key] != value:
-            raise ValueError(f"the key {key!r} stands in it twice, with different values")
-        found[key] = value
-    return found
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    return value if math.isfinite(value) else _refuse_constant(digits)
-
-
-_DECODER = json.JSONDecoder(
-    strict=False, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique
-)
-
-
-def _is_strict(raw: str) -> bool:
-    """Whether any parser takes it for an object."""
-    try:
-        return isinstance(json.loads(raw), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _malformed(reason: str, raw: str) -> str:
-    return (
-        f"Failed to parse tool call arguments: {reason}. Nothing ran. You sent: {raw[:MAX_QUOTED_CHARS]!r}"
-        f"{'...' if len(raw) > MAX_QUOTED_CHARS else ''}. Send the call again with one valid JSON object."
-    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
+from ohsandbox.schema import Action
 from ohsandbox.tool import cut_middle
 
 if TYPE_CHECKING:
@@ -43,6 +44,25 @@ class Condensation(NamedTuple):
     """So many after them go."""
     summary: str
     """What is said in their place; may be empty."""
+
+
+class CondensationAction(Action):
+    """What the log has of a condensation, as the action that is done to what the model is shown."""
+
+    keep_first: int
+    dropped: int
+    summary: str
+
+    @classmethod
+    def from_event(cls, data: Mapping[str, Any]) -> Self:
+        """The action for the data of a `condensation` event, which says more than this: its reason."""
+        return cls.model_validate({name: data[name] for name in cls.model_fields})
+
+    def apply(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages afterwards: the beginning, a note in the place of what went, the rest."""
+        note = f"[Of this conversation {self.dropped} older messages are no longer shown.]"
+        told = {"role": "user", "content": f"{note}\n{self.summary}" if self.summary else note}
+        return [*messages[: self.keep_first], told, *messages[self.keep_first + self.dropped :]]
 
 
 class Condenser(ABC):
@@ -94,14 +114,6 @@ class SummarizingCondenser(WindowCondenser):
     def _summary(self, dropped: Sequence[Message], ask: Ask) -> str:
         text = "\n\n".join(_as_text(message) for message in dropped)
         return ask(cut_middle(text, limit_chars=MAX_PROMPT_CHARS), system=SUMMARY_SYSTEM).strip()
-
-
-def condensed(messages: Sequence[Message], what: Mapping[str, Any]) -> list[Message]:
-    """The messages after a condensation, given the data of its event."""
-    first, end = what["keep_first"], what["keep_first"] + what["dropped"]
-    note = f"[Of this conversation {what['dropped']} older messages are no longer shown.]"
-    told = {"role": "user", "content": f"{note}\n{what['summary']}" if what["summary"] else note}
-    return [*messages[:first], told, *messages[end:]]
 
 
 def _end(messages: Sequence[Message], keep_first: int, *, keep_last: int) -> int:

@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ohsandbox import events
+from ohsandbox.agent.calls import only_reads
+from ohsandbox.agent.results import AgentErrorEvent, ObservationEvent, ResultEvent
 from ohsandbox.errors import OhsandboxError, SandboxFileError, ToolError, UsageError
-from ohsandbox.events import EventBody, ToolResult
-from ohsandbox.schema import ErrorObservation, ImageContent, Observation, text_of
-from ohsandbox.tool import cut_middle
+from ohsandbox.events import EventBody
+from ohsandbox.schema import ErrorObservation, Observation
 from ohsandbox.tools import AgentFinishAction
+from ohsandbox.tools.ask_human import AskHumanAction
 
 if TYPE_CHECKING:
     from ohsandbox.agent.calls import PlannedCall
@@ -23,14 +24,8 @@ if TYPE_CHECKING:
 MAX_SIDE_BY_SIDE = 4
 """Of the read-only calls of one response so many run at a time: more would only queue for the sandbox's cores."""
 
-MAX_RESULT_CHARS = 100_000
-"""The last bound on any tool's result; the tools that ship cut at 30,000 themselves."""
-
-MAX_IMAGES = 8
-MAX_IMAGE_CHARS = 5 * 1024 * 1024
-"""Of one result so many images, each so long as a data URL: what Anthropic's API takes (docs, "Vision", 2025)."""
-
 FINISHED_BEFORE = "Not executed: `finish` came before it in the same reply."
+ASKED_BEFORE = "Not executed: `ask_human` came before it in the same reply. Wait for the answer."
 
 
 class StepOutcome(Enum):
@@ -39,9 +34,9 @@ class StepOutcome(Enum):
     CONTINUE = "continue"
     """The model has the next word."""
     IDLE = "idle"
-    """The user has."""
+    """The user has: the model answered in words, or called `ask_human`."""
     FINISHED = "finished"
-    """The model called `finish`."""
+    """The model called `finish`, or the user said `/exit`."""
     WAITING = "waiting"
     """Somebody must allow the calls that were stored."""
 
@@ -54,20 +49,31 @@ def _never() -> None:
 
 
 def run_calls(planned: Sequence[PlannedCall | StoredCall], *, stopped: Callable[[], str | None] = _never) -> Step:
-    """Run the calls in their order; neighbours that only read run side by side. Nothing runs after `finish`.
+    """Run the calls in their order; neighbours that only read run side by side.
 
-    All `tool_call` events of a group are yielded before any of it runs; then its results, in the order of the calls,
-    each as soon as it and those before it are there. `stopped` says, where it does, why what has not begun is not run.
+    Nothing runs after `finish` and `ask_human`. All `tool_call` events of a group are yielded before any of it runs;
+    then its results, in the order of the calls, each as soon as it and those before it are there. `stopped` says, where
+    it does, why what has not begun is not run.
     """
-    finished = False
+    outcome = StepOutcome.CONTINUE
     for group in _groups(planned):
         for call in group:
             if call.event is not None:
                 yield call.event
-        for call, observation in _observations(group, refusal=FINISHED_BEFORE if finished else stopped()):
-            yield _result_event(call, observation)
-            finished = finished or (isinstance(call.action, AgentFinishAction) and not observation.is_error)
-    return StepOutcome.FINISHED if finished else StepOutcome.CONTINUE
+        for call, result in _results(group, refusal=_TOO_LATE.get(outcome) or stopped()):
+            yield result.event
+            if outcome is StepOutcome.CONTINUE and not result.is_error:
+                outcome = _outcome_of(call)
+    return outcome
+
+
+_TOO_LATE = {StepOutcome.FINISHED: FINISHED_BEFORE, StepOutcome.IDLE: ASKED_BEFORE}
+
+
+def _outcome_of(call: AnyCall) -> StepOutcome:
+    if isinstance(call.action, AgentFinishAction):
+        return StepOutcome.FINISHED
+    return StepOutcome.IDLE if isinstance(call.action, AskHumanAction) else StepOutcome.CONTINUE
 
 
 def _groups(planned: Sequence[AnyCall]) -> list[list[AnyCall]]:
@@ -82,24 +88,28 @@ def _groups(planned: Sequence[AnyCall]) -> list[list[AnyCall]]:
 
 
 def _only_reads(call: AnyCall) -> bool:
-    if call.refusal or call.tool is None or isinstance(call.action, AgentFinishAction):
+    if call.refusal or call.tool is None or isinstance(call.action, AgentFinishAction | AskHumanAction):
         return False
-    return call.tool.is_read_only
+    return only_reads(call.tool, call.action)
 
 
-def _observations(group: list[AnyCall], *, refusal: str | None) -> Iterator[tuple[AnyCall, Observation]]:
+def _results(group: list[AnyCall], *, refusal: str | None) -> Iterator[tuple[AnyCall, ResultEvent]]:
     if refusal or len(group) == 1:
         for call in group:
-            yield call, _observe(call, refusal=call.refusal or refusal)
+            yield call, _result(call, refusal=call.refusal or refusal)
         return
     with ThreadPoolExecutor(min(MAX_SIDE_BY_SIDE, len(group)), thread_name_prefix="ohsandbox-call") as pool:
-        yield from zip(group, pool.map(_observe, group), strict=True)
+        yield from zip(group, pool.map(_result, group), strict=True)
 
 
-def _observe(call: AnyCall, refusal: str | None = None) -> Observation:
-    """The observation; a tool's failure is one too, a sandbox's or an interrupt is not."""
+def _result(call: AnyCall, refusal: str | None = None) -> ResultEvent:
+    """The result; a tool's failure is one too, a sandbox's or an interrupt is not."""
     if refusal is not None:
-        return ErrorObservation(message=refusal)
+        return AgentErrorEvent(call.tool_call_id, call.name, refusal)
+    return ObservationEvent(call.tool_call_id, call.name, _observe(call))
+
+
+def _observe(call: AnyCall) -> Observation:
     assert call.tool is not None  # noqa: S101 - a call without refusal has its tool
     try:
         observation: Observation = call.tool(call.action)
@@ -112,28 +122,3 @@ def _observe(call: AnyCall, refusal: str | None = None) -> Observation:
     except Exception as error:  # noqa: BLE001 - a fault in a tool is the model's to hear, whatever it is
         return ErrorObservation(message=f"Tool {call.name!r} failed: {type(error).__name__}: {error}")
     return observation
-
-
-def _result_event(call: AnyCall, observation: Observation) -> EventBody:
-    images, left_out = _images(observation)
-    text = cut_middle("\n".join([text_of(observation), *left_out]), limit_chars=MAX_RESULT_CHARS)
-    return events.tool_result(
-        tool_call_id=call.tool_call_id,
-        name=call.name,
-        result=ToolResult.failed(text) if observation.is_error else ToolResult.ok(text),
-        details=events.short_fields(observation.model_dump(exclude={"images"})),
-        images=images,
-    )
-
-
-def _images(observation: Observation) -> tuple[list[str], list[str]]:
-    """The images that the model is shown, and a line for each that is too much."""
-    contents = [part for part in observation.to_llm_content if isinstance(part, ImageContent)]
-    urls = [url for part in contents for url in part.image_urls]
-    fitting = [url for url in urls if len(url) <= MAX_IMAGE_CHARS]
-    left_out = []
-    if len(fitting) < len(urls):
-        left_out.append(f"[{len(urls) - len(fitting)} image(s) over {MAX_IMAGE_CHARS // 1024 // 1024} MiB left out]")
-    if len(fitting) > MAX_IMAGES:
-        left_out.append(f"[{len(fitting) - MAX_IMAGES} more image(s) left out; at most {MAX_IMAGES} are shown]")
-    return fitting[:MAX_IMAGES], left_out

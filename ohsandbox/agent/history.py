@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
-from ohsandbox.agent.condenser import condensed
-from ohsandbox.agent.held import HeldCalls
+from ohsandbox.agent.condenser import CondensationAction
+from ohsandbox.agent.held import HeldCall, HeldCalls
 from ohsandbox.events import ToolResult
+from ohsandbox.tools.ask_human.definition import TOOL_NAME as ASK_HUMAN
 from ohsandbox.tools.request_condensation.definition import TOOL_NAME as REQUEST_CONDENSATION
 
 if TYPE_CHECKING:
@@ -51,6 +53,10 @@ class History:
         self._image_places: list[int] = []
         """Where in the messages those of them stand: a search would make a step slower with every step."""
         self._said_meanwhile: list[dict[str, Any]] = []
+        self.last_user_message = ""
+        """What the user said last."""
+        self._waits_for_user = False
+        """The model has called `ask_human`, and the user has not answered."""
         self.call_ids: set[str] = set()
         """Every tool call id so far; a new one must be none of them."""
         self.response_ids: set[str] = set()
@@ -82,8 +88,16 @@ class History:
             return dict(self._unanswered)
 
     @property
+    def pending_actions(self) -> deque[HeldCall]:
+        """The calls of the newest response that may begin now, in order: they come before the next request."""
+        with self._guard:
+            return deque(self.held.due)
+
+    @property
     def needs_answer(self) -> bool:
-        """Whether the model has the next word: the last message is the user's or a tool's."""
+        """Whether the model has the next word: the last message is the user's, or a tool's that asks nothing."""
+        if self._waits_for_user:
+            return False
         last = self._messages[-1]["role"] if self._messages else None
         return bool(self._unanswered or self._said_meanwhile) or last in {"user", "tool"}
 
@@ -122,6 +136,8 @@ class History:
             self._system = data
         elif event.type == "user_message":
             self.empty_answers = 0
+            self.last_user_message = data["content"]
+            self._waits_for_user = False
             queue = self._messages if self._response is None else self._said_meanwhile
             queue.append({"role": "user", "content": data["content"]})
         elif event.type == "notice" and data.get("to_model"):
@@ -138,7 +154,7 @@ class History:
             self._add_result(data)
         elif event.type == "condensation":
             self._close_response()
-            self._messages = condensed(self._messages, data)
+            self._messages = CondensationAction.from_event(data).apply(self._messages)
             self._image_places = [n for n, message in enumerate(self._messages) if _holds_images(message)]
             self.prompt_tokens = 0
             self.condensation_requested = False
@@ -162,8 +178,9 @@ class History:
         self._answer(data["tool_call_id"], data["result"])
         if data.get("images"):
             self._shown.append(_images_message(data))
-        if data["name"] == REQUEST_CONDENSATION and data["result"]["status"] == "ok":
-            self.condensation_requested = True
+        if data["result"]["status"] == "ok":
+            self.condensation_requested |= data["name"] == REQUEST_CONDENSATION
+            self._waits_for_user |= data["name"] == ASK_HUMAN and not self._said_meanwhile
 
     def _answer(self, tool_call_id: str, result: dict[str, Any]) -> None:
         del self._unanswered[tool_call_id]

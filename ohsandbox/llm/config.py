@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
@@ -43,6 +43,9 @@ class LLMConfig(BaseModel):
     """Whether the model is shown images. None shows them, unless litellm's list or the provider says that it cannot."""
     prompt_cache: bool | None = None
     """Whether to mark what the provider should cache, as Anthropic's API asks for it. None does for Claude models."""
+    extra_body: dict[str, Any] | None = None
+    """More fields for the body of each request, as they are: `{"metadata": {"trace_id": "..."}}` for a proxy that keeps
+    accounts. For servers that speak OpenAI's format, and Gemini; Anthropic's API refuses it. No place for secrets."""
     stream: bool = False
     """Receive the answer as it is written; `on_event` then gets its text piece by piece."""
     timeout_s: Annotated[float, Field(gt=0.0, le=86400.0)] = 600.0

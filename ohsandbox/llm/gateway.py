@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -139,6 +140,7 @@ def _settings(config: LLMConfig) -> dict[str, Any]:
         "max_tokens": config.max_output_tokens,
         "top_k": config.top_k,
         "top_p": config.top_p,
+        "extra_body": copy.deepcopy(config.extra_body),
         "stream": config.stream or None,
         "stream_options": {"include_usage": True} if config.stream else None,
         "timeout": httpx.Timeout(config.timeout_s, connect=min(config.timeout_s, _CONNECT_TIMEOUT_S)),

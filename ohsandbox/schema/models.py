@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads annotations at run time
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, model_validator
 from rich.text import Text
 
 from ohsandbox.content import Content, TextContent
+from ohsandbox.schema.booleans import refuse_booleans_for_numbers
 from ohsandbox.schema.plain import plain_schema
 
 
@@ -44,7 +45,17 @@ class Schema(BaseModel):
 
 
 class Action(Schema):
-    """What a tool is asked to do; its fields are the tool's arguments."""
+    """What a tool is asked to do; its fields are the tool's arguments.
+
+    Numbers may come as text, as models send them, and not as booleans: `timeout: true` says nothing.
+    """
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _no_boolean_is_a_number(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        made = handler(given)
+        refuse_booleans_for_numbers(given, made)
+        return made
 
     @property
     def visualize(self) -> Text:

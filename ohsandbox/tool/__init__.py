@@ -8,17 +8,20 @@ from ohsandbox.tool.plugins import Origin, Plugins
 from ohsandbox.tool.registry import (
     Tool,
     ToolRegistry,
+    is_registered,
     list_registered_tools,
     origin_of_tool,
     register_tool,
     resolve_tool,
     unregister_tool,
 )
+from ohsandbox.tool.runtime_tool import RuntimeTool, find_runtime_tool
 from ohsandbox.tool.text import cut_middle
 
 __all__ = [
     "Origin",
     "Plugins",
+    "RuntimeTool",
     "SecurityRisk",
     "Tool",
     "ToolAnnotations",
@@ -27,6 +30,8 @@ __all__ = [
     "ToolExecutor",
     "ToolRegistry",
     "cut_middle",
+    "find_runtime_tool",
+    "is_registered",
     "list_registered_tools",
     "origin_of_tool",
     "register_tool",

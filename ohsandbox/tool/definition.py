@@ -51,6 +51,8 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
     """None is a tool that can be described and not called."""
     aliases: tuple[str, ...] = ()
     """Other names a model may call it by; they are not offered."""
+    require_confirmation: bool = False
+    """A person must allow each call, whatever the conversation's policy says of others."""
 
     def __post_init__(self) -> None:
         """Check the name here, where it says whose it is: a provider refuses every request with a wrong one in it."""

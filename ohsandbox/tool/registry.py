@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,6 +31,8 @@ class Tool(BaseModel):
 
     name: str = Field(min_length=1)
     params: dict[str, Any] = Field(default_factory=dict)
+    require_confirmation: bool = False
+    """A person must allow each call of what it makes."""
 
 
 class ToolRegistry:
@@ -69,6 +72,12 @@ class ToolRegistry:
         loaded = {name for name in fnmatch.filter(offered, pattern) if name not in registered and self._loads(name)}
         return sorted(loaded.union(fnmatch.filter(registered, pattern)))
 
+    def knows(self, name: str) -> bool:
+        """Whether the name is registered, or a plugin offers it; nothing is imported."""
+        with self._guard:
+            registered = name in self._entries
+        return registered or (self._plugins is not None and name in self._plugins.names())
+
     def origin(self, name: str) -> Origin:
         """Where the tool of that name comes from.
 
@@ -89,13 +98,13 @@ class ToolRegistry:
                 raise UsageError(
                     f"Tool {spec.name!r} is registered as an instance and takes no params. Leave them out."
                 )
-            return [entry]
+            return _confirmed(spec, [entry])
         made = _make(spec, entry, conv_state)
         tools = list(made) if isinstance(made, Sequence) else [made]
         if not all(isinstance(tool, ToolDefinition) for tool in tools):
             raise UsageError(f"Tool {spec.name!r} made something that is no ToolDefinition.")
         self._refuse_shadows(spec.name, tools, origin)
-        return tools
+        return _confirmed(spec, tools)
 
     def _find(self, name: str) -> tuple[Registrable, Origin]:
         with self._guard:
@@ -140,6 +149,10 @@ def check_kind(name: str, tool: Any) -> None:
         )
 
 
+def _confirmed(spec: Tool, tools: list[AnyTool]) -> list[AnyTool]:
+    return [replace(tool, require_confirmation=True) for tool in tools] if spec.require_confirmation else tools
+
+
 def _origin_of(entry: Registrable) -> Origin:
     made_in = type(entry.executor) if isinstance(entry, ToolDefinition) else entry
     module = getattr(made_in, "__module__", None) or "unknown"
@@ -177,6 +190,11 @@ def unregister_tool(name: str) -> None:
 def resolve_tool(spec: Tool, conv_state: ConversationState) -> list[AnyTool]:
     """The tools that spec stands for, by the process's registry."""
     return _registry.resolve(spec, conv_state)
+
+
+def is_registered(name: str) -> bool:
+    """Whether the process's registry knows the name."""
+    return _registry.knows(name)
 
 
 def list_registered_tools(pattern: str = "*") -> list[str]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import ToolDefinition, register_tool
+from ohsandbox.tools.ask_human import AskHumanAction, AskHumanTool
 from ohsandbox.tools.browser import BrowseInteractiveAction, BrowserTool
 from ohsandbox.tools.delegate import AgentDelegateAction, DelegateTool
 from ohsandbox.tools.delegate_to_browsing_agent import DelegateToBrowsingAgentTool
@@ -51,6 +52,7 @@ register_tool("delegate_to_browsing_agent", DelegateToBrowsingAgentTool)
 register_tool("delegate", DelegateTool)
 register_tool("task_tracker", TaskTrackerTool)
 register_tool("request_condensation", RequestCondensationTool)
+register_tool("ask_human", AskHumanTool)
 register_tool("think", _think)
 register_tool("finish", _finish)
 
@@ -59,6 +61,8 @@ __all__ = [
     "AgentDelegateAction",
     "AgentFinishAction",
     "AgentThinkAction",
+    "AskHumanAction",
+    "AskHumanTool",
     "BrowseInteractiveAction",
     "BrowserTool",
     "CmdRunAction",

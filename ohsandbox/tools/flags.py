@@ -26,6 +26,7 @@ _TOOLS_OF = {
     "enable_delegation": ("delegate",),
     "enable_plan_mode": ("task_tracker",),
     "enable_condensation_request": ("request_condensation",),
+    "enable_ask_human": ("ask_human",),
     "enable_think": ("think",),
     "enable_finish": ("finish",),
 }
@@ -67,6 +68,8 @@ class ToolFlags(BaseModel):
     """`task_tracker`."""
     enable_condensation_request: bool = False
     """`request_condensation`: the model itself may ask for its history to be shortened."""
+    enable_ask_human: bool = False
+    """`ask_human`: the run stops for an answer, so somebody must read along."""
     enable_think: bool = True
     enable_finish: bool = True
 

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
+from ohsandbox import events
 from ohsandbox.agent import Agent, History, StepOutcome, render_system_prompt, response_to_actions
-from ohsandbox.agent.calls import find_tool, parse_arguments
+from ohsandbox.agent.calls import find_tool
+from ohsandbox.agent.parsing import parse_arguments
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError, UsageError
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool
 from ohsandbox.tools import DEFAULT_TOOLS, AgentThinkAction, make_think_tool
-from tests.fakes import FakeModel, RecordingRuntime, answer, call
+from tests.fakes import FakeModel, RecordingRuntime, answer, call, stamp
 
 STATE = ConversationState(conversation_id="c", runtime=RecordingRuntime())
 
@@ -60,6 +62,23 @@ def test_step_yields_the_call_before_anything_runs() -> None:
 def test_agent_without_model_says_how_to_give_one() -> None:
     with pytest.raises(UsageError, match="has no model"):
         next(Agent().step({}, History()))
+
+
+def test_calls_that_were_allowed_run_before_the_model_is_asked_again() -> None:
+    runtime = RecordingRuntime()
+    model = FakeModel()
+    agent = Agent(model)
+    [planned] = response_to_actions(answer("", call("execute_bash", {"command": "x"}, call_id="1")), {})
+    history = History.from_events(
+        stamp(
+            events.held(planned.event, asks=True, risk="HIGH", why=[], only_reads=False),
+            events.confirmation(tool_call_ids=["1"], approved=True, reason="", by="user"),
+            events.status_update(events.ConversationStatus.RUNNING),
+        )
+    )
+    tools = agent.initialize(ConversationState(conversation_id="c", runtime=runtime))
+    assert [body.type for body in agent.step(tools, history)] == ["tool_result"]
+    assert (runtime.commands, model.seen) == (["x"], [])
 
 
 def test_actions_carry_what_the_log_needs() -> None:

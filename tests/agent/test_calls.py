@@ -9,7 +9,6 @@ import pytest
 from pydantic import ValidationError
 
 from ohsandbox.agent.calls import (
-    MAX_ARGUMENTS_CHARS,
     RISK_LEVELS,
     SECURITY_RISK_DESC,
     ActionEvent,
@@ -20,10 +19,10 @@ from ohsandbox.agent.calls import (
     ToolCallMetadata,
     combine_thought,
     find_tool,
-    parse_arguments,
     response_to_actions,
     set_security_risk,
 )
+from ohsandbox.agent.parsing import MAX_ARGUMENTS_CHARS, parse_arguments
 from ohsandbox.llm import ChatMessage, ChatResponse, Choice, FunctionCall, ToolCall
 from ohsandbox.schema import Action
 from ohsandbox.tool import ToolAnnotations, ToolDefinition
@@ -275,7 +274,10 @@ def test_a_name_of_no_tool_or_of_two_is_answered_with_the_closest(name: str, hin
         find_tool(TOOLS, name)
     assert hint in str(caught.value)
     assert len(str(caught.value)) < 400
-    assert one(name).refusal == str(caught.value)
+    assert (
+        one(name, {"a": "b" * 500}).refusal
+        == f"{caught.value} Nothing ran. You sent: {json.dumps({'a': 'b' * 500})[:200]}..."
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.agent import Agent, History, StepOutcome, messages_from_events
-from ohsandbox.agent.execution import MAX_IMAGES, run_calls
+from ohsandbox.agent import (
+    Agent,
+    AgentErrorEvent,
+    History,
+    ObservationEvent,
+    StepOutcome,
+    messages_from_events,
+)
+from ohsandbox.agent.execution import run_calls
 from ohsandbox.agent.history import MAX_IMAGE_MESSAGES
+from ohsandbox.agent.results import MAX_IMAGES
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.schema import Action, ImageContent, Observation, TextContent, TextObservation
+from ohsandbox.schema import Action, ErrorObservation, ImageContent, Observation, TextContent, TextObservation
+from ohsandbox.state import ConversationState
 from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor
-from tests.fakes import FakeModel, answer, call, stamp
+from ohsandbox.tools.ask_human import AskHumanTool
+from tests.fakes import FakeModel, RecordingRuntime, answer, call, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ohsandbox.agent.execution import Step
     from ohsandbox.content import Content
     from ohsandbox.events import EventBody
 
@@ -56,6 +67,16 @@ def step_of(tools: Sequence[ToolDefinition[Look, Observation]], *names: str) -> 
     return list(agent.step({tool.name: tool for tool in tools}, History()))
 
 
+def drained(step: Step) -> tuple[list[EventBody], StepOutcome]:
+    """All events of a step, and what follows it."""
+    bodies: list[EventBody] = []
+    while True:
+        try:
+            bodies.append(next(step))
+        except StopIteration as stopped:
+            return bodies, stopped.value
+
+
 def kinds(bodies: Sequence[EventBody]) -> str:
     return " ".join(f"{body.type[5]}{body.data['tool_call_id']}" for body in bodies)
 
@@ -76,6 +97,43 @@ def test_call_that_writes_waits_for_those_before_it_and_holds_up_those_after_it(
     tools = [tool(name, lambda _: TextObservation(text=""), reads=name == "look") for name in ("look", "write")]
     bodies = step_of(tools, "look", "look", "write", "write", "look")
     assert kinds(bodies) == "c0 c1 r0 r1 c2 r2 c3 r3 c4 r4"
+
+
+def test_views_of_the_editor_run_side_by_side_and_its_edits_do_not() -> None:
+    runtime = RecordingRuntime()
+    runtime.files |= {"/a": b"x\n", "/b": b"y\n"}
+    view = [call("file_editor", {"command": "view", "path": path}, call_id=path[1:]) for path in ("/a", "/b")]
+    edit = call("file_editor", {"command": "str_replace", "path": "/a", "old_str": "x", "new_str": "z"}, call_id="e")
+    agent = Agent(FakeModel(answer("", *view, edit)), tools=["file_editor"])
+    tools = agent.initialize(ConversationState(conversation_id="c", runtime=runtime))
+    assert kinds(list(agent.step(tools, History()))) == "ca cb ra rb ce re"
+    assert runtime.files["/a"] == b"z\n"
+
+
+def test_nothing_runs_after_a_question_and_the_user_has_the_next_word() -> None:
+    ran: list[str] = []
+
+    def look(action: Look) -> Observation:
+        ran.append(action.name)
+        return TextObservation(text="")
+
+    [asking] = AskHumanTool.create(conv_state=ConversationState(conversation_id="c"))
+    question = call("ask_human", {"question": "Tea?", "options": ["yes", "no"]}, call_id="q")
+    calls = [call("look", {"name": "0"}, call_id="0"), question, call("look", {"name": "1"}, call_id="1")]
+    agent = Agent(FakeModel(answer("", *calls)), tools=[tool("look", look, reads=True), asking])
+    step = agent.step(agent.initialize(ConversationState(conversation_id="c")), History())
+    bodies, outcome = drained(step)
+    assert (kinds(bodies), outcome, ran) == ("c0 r0 cq rq c1 r1", StepOutcome.IDLE, ["0"])
+    assert "`ask_human` came before it" in bodies[-1].data["result"]["error"]
+
+
+def test_call_without_a_tool_is_an_error_of_the_agent_and_a_tools_failure_is_observed() -> None:
+    [_, unknown] = step_of([], "nope")
+    assert unknown.data["result"]["status"] == "error"
+    assert unknown == AgentErrorEvent("0", "nope", unknown.data["result"]["error"]).event
+    observed = ObservationEvent("0", "look", ErrorObservation(message="broken"))
+    assert observed.is_error
+    assert observed.event.data["result"] == {"status": "error", "output": None, "error": "broken"}
 
 
 def test_fault_in_one_of_several_is_its_own_result() -> None:

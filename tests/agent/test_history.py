@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from ohsandbox import events
-from ohsandbox.agent import History, messages_from_events
+from ohsandbox.agent import CondensationAction, History, messages_from_events
 from ohsandbox.events import EventBody, ToolResult
 from tests.fakes import stamp
 
@@ -113,6 +113,36 @@ def test_model_has_the_next_word_after_user_and_tool_only() -> None:
     assert History.from_events(stamp(calls("1"), result("1"))).needs_answer
     assert History.from_events(stamp(calls("1"))).needs_answer
     assert not History.from_events(stamp(events.assistant_message("a", response_id="r"))).needs_answer
+
+
+def test_user_has_the_next_word_after_a_question_until_they_speak() -> None:
+    asked = events.tool_result(tool_call_id="1", name="ask_human", result=ToolResult.ok("asked"))
+    failed = events.tool_result(tool_call_id="1", name="ask_human", result=ToolResult.failed("no"))
+    said = events.user_message("u")
+    assert not History.from_events(stamp(calls("1"), asked)).needs_answer
+    assert History.from_events(stamp(calls("1"), failed)).needs_answer
+    assert History.from_events(stamp(calls("1"), asked, said)).needs_answer
+    assert History.from_events(stamp(calls("1"), said, asked)).needs_answer
+
+
+def test_condensation_is_an_action_on_the_messages_and_done_by_its_event() -> None:
+    body = events.condensation(keep_first=1, dropped=2, summary="Notes.", reason="requested")
+    log = [events.user_message(text) for text in "abcd"]
+    action = CondensationAction.from_event(body.data)
+    assert action == CondensationAction(keep_first=1, dropped=2, summary="Notes.")
+    after = messages_from_events(stamp(*log, body))
+    assert after == action.apply(messages_from_events(stamp(*log)))
+    told = "[Of this conversation 2 older messages are no longer shown.]\nNotes."
+    assert [message["content"] for message in after] == ["a", told, "d"]
+
+
+def test_calls_that_were_allowed_are_pending_from_the_next_run_until_their_results() -> None:
+    waiting = events.held(calls("1"), asks=True, risk="HIGH", why=[], only_reads=False)
+    allowed = events.confirmation(tool_call_ids=["1"], approved=True, reason="", by="user")
+    running = events.status_update(events.ConversationStatus.RUNNING)
+    log = [waiting, allowed, running, result("1")]
+    pending = [len(History.from_events(stamp(*log[:end])).pending_actions) for end in range(1, 5)]
+    assert pending == [0, 0, 1, 0]
 
 
 def test_list_given_out_is_not_the_one_kept() -> None:

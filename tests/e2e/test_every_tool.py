@@ -83,3 +83,17 @@ def test_tool_through_a_whole_conversation(
     is_busybox = request.node.callspec.params["sandbox"] == "busybox"
     expected = use.on_busybox if is_busybox and use.on_busybox else use.answer
     assert expected in (result["output"] or result["error"])
+
+
+def test_a_question_to_the_user_is_answered_by_the_next_message(sandbox: Runtime, tmp_path: Path) -> None:
+    asked = calls(("ask_human", {"question": "Which branch?", "options": ["main", "dev"]}))
+    with (
+        FakeProvider(asked, text("Then dev.")) as provider,
+        Conversation(Agent(open_model(provider.config()), enable_ask_human=True), sandbox, tmp_path) as conversation,
+    ):
+        assert conversation.run("merge", timeout_s=60) is ConversationStatus.IDLE, conversation.error
+        assert len(provider.requests) == 1
+        assert conversation.run("dev", timeout_s=60) is ConversationStatus.IDLE, conversation.error
+        last = provider.requests[-1].body["messages"]
+    assert [message["role"] for message in last[-3:]] == ["assistant", "tool", "user"]
+    assert "dev" in str(last[-1]["content"])

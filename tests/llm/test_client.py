@@ -55,6 +55,12 @@ def test_what_was_set_is_sent(ask: Ask) -> None:
     assert (body["tools"], body["tool_choice"]) == ([TOOL], "auto")
 
 
+def test_fields_of_the_users_own_go_into_the_body(ask: Ask) -> None:
+    with FakeProvider(text("x")) as provider:
+        ask(provider, extra_body={"metadata": {"trace_id": "t1"}})
+    assert provider.requests[0].body["metadata"] == {"trace_id": "t1"}
+
+
 @pytest.mark.parametrize("model", ["openai/o3-mini", "openai/gpt-5"])
 def test_reasoning_models_get_no_temperature(ask: Ask, model: str) -> None:
     with FakeProvider(text("x")) as provider:

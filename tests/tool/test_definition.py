@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from ohsandbox.errors import ToolArgumentsError, ToolError, UsageError
 from ohsandbox.schema import Action, Observation, TextObservation
@@ -112,6 +112,33 @@ def test_wrong_argument_is_named_with_what_was_given_and_what_is_allowed(argumen
 def test_wrong_shape_is_told_in_the_words_of_json(arguments: Any, message: str) -> None:
     with pytest.raises(ToolArgumentsError, match=re.escape(message)):
         parse_action("trip", TripAction, arguments)
+
+
+class Nested(Action):
+    parts: dict[str, PourAction] = Field(default_factory=dict)
+    sizes: tuple[float, ...] = ()
+    any: Any = None
+    either: bool | int = 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        ({"sizes": [1, True]}, "'sizes.1' in tool call n: True. A number is needed."),
+        ({"sizes": "[false]"}, "'sizes.0' in tool call n: False. A number is needed."),
+        ({"parts": {"a": {"cups": True}}}, "'parts.a.cups' in tool call n: True. A number is needed."),
+    ],
+)
+def test_boolean_is_no_number_at_any_depth(arguments: Any, place: str) -> None:
+    with pytest.raises(ToolArgumentsError, match=re.escape(place)):
+        parse_action("n", Nested, arguments)
+
+
+def test_boolean_stays_where_one_is_allowed() -> None:
+    action = parse_action("n", Nested, {"any": True, "either": True, "parts": {"a": {"cups": 1, "hot": True}}})
+    assert (action.any, action.either, action.parts["a"].hot) == (True, True, True)
+    with pytest.raises(ValidationError, match="A number is needed"):
+        PourAction(cups=True)
 
 
 @pytest.mark.parametrize(("given", "risk"), [("LOW", "LOW"), ("high", "HIGH"), ("UNKNOWN", "UNKNOWN"), (None, None)])

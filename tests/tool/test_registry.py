@@ -71,6 +71,22 @@ def test_names_are_found_by_pattern() -> None:
     assert {"file_read", "file_write"} <= set(list_registered_tools("file_*"))
 
 
+def test_spec_can_have_a_person_asked_each_time() -> None:
+    registry = ToolRegistry()
+    entries: dict[str, Any] = {"instance": make_think_tool(), "class": ExecuteBashTool}
+    for name, entry in entries.items():
+        registry.register(name, entry)
+        [asking] = registry.resolve(Tool(name=name, require_confirmation=True), STATE)
+        [plain] = registry.resolve(Tool(name=name), STATE)
+        assert (type(asking), asking.require_confirmation, plain.require_confirmation) == (type(plain), True, False)
+
+
+def test_registry_knows_what_was_registered() -> None:
+    registry = ToolRegistry()
+    registry.register("tea", make_think_tool())
+    assert (registry.knows("tea"), registry.knows("coffee")) == (True, False)
+
+
 def test_second_registration_replaces_the_first_and_a_name_can_be_taken_away() -> None:
     first, second = make_think_tool(), make_finish_tool()
     register_tool("test_name", first)

@@ -3,13 +3,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from ohsandbox.errors import ToolArgumentsError, ToolError, UnknownSessionError, UsageError, file_error
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.schema import Observation, text_of
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
-from ohsandbox.tools import DEFAULT_TOOLS
+from ohsandbox.tools import DEFAULT_TOOLS, CmdRunAction
 from tests.fakes import RecordingRuntime
 
 
@@ -66,13 +67,32 @@ def test_timeout_that_the_model_gives_is_waited_out_in_silence(runtime: Recordin
     assert (runtime.calls[0]["timeout_s"], runtime.calls[0]["idle_timeout_s"]) == (600.0, None)
 
 
+def test_hard_timeout_that_is_set_on_an_action_is_the_one_that_holds(runtime: RecordingRuntime) -> None:
+    tool, action = make("execute_bash", runtime), CmdRunAction(command="make")
+    for timed in (action.set_hard_timeout(5), action.set_hard_timeout(5).set_hard_timeout(None)):
+        tool(timed)
+    assert [options["timeout_s"] for options in runtime.calls] == [5.0, 120.0]
+    assert action.timeout is None
+    with pytest.raises(ValidationError):
+        action.set_hard_timeout(0)
+
+
+def test_command_that_is_stopped_tells_how_to_give_it_more_time(
+    runtime: RecordingRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = CommandObservation(command="x", output="", exit_code=None, cwd="/", timed_out=True, notice="Before.")
+    monkeypatch.setattr(runtime, "execute", lambda *_, **__: stopped)
+    told = text_of(use("execute_bash", runtime, command="make", timeout=5))
+    assert all(fact in told for fact in ("Before. Stopped after 5 s", "`timeout`", "> out.log 2>&1 &"))
+
+
 @pytest.mark.parametrize("given", [True, "true", "True"])
 def test_input_may_be_said_as_boolean_or_text(runtime: RecordingRuntime, given: object) -> None:
     use("execute_bash", runtime, command="y", is_input=given)
     assert runtime.calls[0]["is_input"] is True
 
 
-@pytest.mark.parametrize("timeout", [0, -1, 3601, "NaN", "inf", float("inf"), "soon", []])
+@pytest.mark.parametrize("timeout", [0, -1, True, 3601, "NaN", "inf", float("inf"), "soon", []])
 def test_timeout_must_be_seconds_in_reach(runtime: RecordingRuntime, timeout: object) -> None:
     with pytest.raises(ToolArgumentsError, match="argument 'timeout'"):
         use("execute_bash", runtime, command="x", timeout=timeout)

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from ohsandbox.errors import UsageError
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tools.file_editor.definition import FileEditSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +66,11 @@ class EditFileAction(Action):
         if not self.appends and self.end != LAST_LINE and self.end < self.start:
             raise PydanticCustomError("lines", "end {end} is before start {start}", span)
         return self
+
+    @property
+    def impl_source(self) -> FileEditSource:
+        """What does it."""
+        return FileEditSource.LLM_BASED_EDIT
 
     @property
     def appends(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field
 
@@ -64,6 +64,14 @@ class CmdRunAction(Action):
         description=f"Seconds after which the command is stopped; {DEFAULT_TIMEOUT_S:.0f} when left out.",
     )
     reset: bool = Field(default=False, description="Start a new shell first. Not together with is_input.")
+
+    def set_hard_timeout(self, timeout_s: float | None) -> Self:
+        """The action with another `timeout`; None takes it away. Actions are frozen, so this one stays as it is.
+
+        Raises:
+            ValidationError: timeout_s is not between 0 and MAX_TIMEOUT_S.
+        """
+        return type(self).model_validate({**self.to_arguments(), "timeout": timeout_s})
 
 
 class ExecuteBashTool(ToolDefinition[CmdRunAction, CommandObservation]):

@@ -43,18 +43,31 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         if action.reset:
             with contextlib.suppress(UnknownSessionError):
                 self._runtime.close_session(self._session)
+        timeout_s = action.timeout or DEFAULT_TIMEOUT_S
         observation = self._runtime.execute(
             action.command,
-            timeout_s=action.timeout or DEFAULT_TIMEOUT_S,
+            timeout_s=timeout_s,
             idle_timeout_s=None if action.timeout else IDLE_TIMEOUT_S,
             session=self._session,
             is_input=action.is_input or (not action.reset and action.command.strip() in KEYS),
         )
-        return bounded(observation)
+        return bounded(_with_remedy(observation, limit_s=timeout_s))
 
     def interrupt(self) -> None:
         """Ctrl-C to what runs in the session."""
         self._runtime.interrupt(self._session)
+
+
+def _with_remedy(observation: CommandObservation, *, limit_s: float) -> CommandObservation:
+    """What was stopped is not started again by itself: half of its work may be done."""
+    if not observation.timed_out:
+        return observation
+    remedy = (
+        f"Stopped after {limit_s:g} s, with all it had started. If it needs longer, ask for a longer `timeout`, or "
+        "run it in the background with its output in a file: COMMAND > out.log 2>&1 &"
+    )
+    told = f"{observation.notice} {remedy}" if observation.notice else remedy
+    return observation.model_copy(update={"notice": told})
 
 
 def bounded(observation: CommandObservation) -> CommandObservation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads annotations at run time
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -11,6 +12,7 @@ from rich.text import Text
 from ohsandbox.schema import Action, Content, ImageContent, Observation, TextContent
 from ohsandbox.tool import ToolAnnotations, ToolDefinition
 from ohsandbox.tools.file_editor.lines import MAX_VIEW_CHARS
+from ohsandbox.tools.file_read.definition import FileReadAction, FileReadSource
 
 if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
@@ -50,6 +52,15 @@ _NEEDS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
+class FileEditSource(Enum):
+    """What edits a file."""
+
+    OH_ACI = "oh_aci"
+    """The editor: exact text, exact places."""
+    LLM_BASED_EDIT = "llm_based_edit"
+    """`edit_file`: a draft that a model merges."""
+
+
 class FileEditAction(Action):
     """One look at a file, or one change of it."""
 
@@ -68,13 +79,20 @@ class FileEditAction(Action):
         default=None, description="Where a file reads wrong: its encoding, such as cp1251 or shift_jis."
     )
 
+    @property
+    def impl_source(self) -> FileEditSource | FileReadSource:
+        """What does it."""
+        return FileEditSource.OH_ACI
+
     @model_validator(mode="before")
     @classmethod
     def _as_models_say_it(cls, given: Any) -> Any:
-        """An empty view_range and `insert_text`, which is what some models were taught to call it."""
+        """A view_range that is empty or not for a view, and `insert_text`, as some models were taught to call it."""
         if not isinstance(given, dict):
             return given
-        fields = {name: value for name, value in given.items() if not (name == "view_range" and value in ([], ""))}
+        fields = dict(given)
+        if fields.get("command") != "view" or fields.get("view_range") in ([], ""):
+            fields.pop("view_range", None)
         if fields.get("command") == "insert" and fields.get("new_str") is None and "insert_text" in fields:
             fields["new_str"] = fields.pop("insert_text")
         return fields
@@ -91,6 +109,17 @@ class FileEditAction(Action):
                     f"view_range {[first, last]} must be [first, last] with 1 <= first <= last, or last -1"
                 )
         return self
+
+
+class FileViewAction(FileReadAction, FileEditAction):
+    """The editor's `view`: it changes nothing, so it runs beside other calls that only read."""
+
+    command: Literal["view"]
+
+    @property
+    def impl_source(self) -> FileReadSource:
+        """The editor, reading."""
+        return FileReadSource.OH_ACI
 
 
 class FileEditObservation(Observation):
@@ -131,6 +160,11 @@ _COLOURS: Mapping[str, str] = {"-": "red", "+": "green", "@": "cyan"}
 
 class FileEditorTool(ToolDefinition[FileEditAction, FileEditObservation]):
     """The editor of a conversation with a runtime."""
+
+    def action_from_arguments(self, arguments: Mapping[str, Any]) -> FileEditAction:
+        """See `ToolDefinition.action_from_arguments`; a view is a `FileViewAction`."""
+        action = super().action_from_arguments(arguments)
+        return FileViewAction.model_validate(action.to_arguments()) if action.command == "view" else action
 
     @classmethod
     def create(cls, *, conv_state: ConversationState) -> Sequence[FileEditorTool]:

@@ -1,5 +1,5 @@
 """`file_read`: a text file of the sandbox, or some lines of it."""
 
-from ohsandbox.tools.file_read.definition import FileReadAction, FileReadTool
+from ohsandbox.tools.file_read.definition import FileReadAction, FileReadSource, FileReadTool
 
-__all__ = ["FileReadAction", "FileReadTool"]
+__all__ = ["FileReadAction", "FileReadSource", "FileReadTool"]

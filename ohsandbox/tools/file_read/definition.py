@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
@@ -31,6 +32,15 @@ out is stated. UTF-8, UTF-16 and what a file declares is decoded; any other byte
 refused: use execute_bash."""
 
 
+class FileReadSource(Enum):
+    """What reads a file. An action of one of these changes nothing, whatever else its tool can do."""
+
+    DEFAULT = "default"
+    """`file_read`: the text as it is."""
+    OH_ACI = "oh_aci"
+    """The editor: with line numbers."""
+
+
 class FileReadAction(Action):
     """A file to read."""
 
@@ -38,6 +48,11 @@ class FileReadAction(Action):
     view_range: tuple[int, ...] | None = Field(
         default=None, min_length=2, max_length=2, description="[first, last] line, from 1; -1 is the last."
     )
+
+    @property
+    def impl_source(self) -> FileReadSource:
+        """What reads it."""
+        return FileReadSource.DEFAULT
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

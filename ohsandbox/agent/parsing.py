@@ -1,0 +1,115 @@
+"""The arguments that a model wrote, read where they have one reading."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+from ohsandbox.errors import ToolArgumentsError
+
+MAX_ARGUMENTS_CHARS = 2 * 1024 * 1024
+"""Room for a 1 MiB file with every character escaped; more would be sent again with every later request."""
+
+MAX_QUOTED_CHARS = 500
+"""Of malformed arguments the model is shown this much."""
+
+_FENCE = "```"
+
+_DEBRIS = re.compile(r"(?:[\s}\]`;]|</?[\w|]+>)*")
+"""What may follow a whole object without saying anything: brackets too many, a fence, a token of the template."""
+
+
+def parse_arguments(raw: str) -> dict[str, Any]:
+    """The arguments that a model wrote, where they have one reading.
+
+    What passes: raw control characters in strings; an object in a JSON string, in chunks or in a Markdown fence; the
+    same object twice; brackets and template tokens after it.
+
+    Raises:
+        ToolArgumentsError: no JSON object, or two, or not finite, or too long; says where, and quotes the beginning.
+    """
+    if len(raw) > MAX_ARGUMENTS_CHARS:
+        raise ToolArgumentsError(
+            f"Failed to parse tool call arguments: they are {len(raw)} characters long, at most {MAX_ARGUMENTS_CHARS} "
+            "are taken. Nothing ran. Send less at once: write a large file in parts."
+        )
+    try:
+        arguments = _unwrapped(_loads(raw))
+    except ValueError as error:
+        raise ToolArgumentsError(_malformed(str(error), raw)) from None
+    except RecursionError:
+        raise ToolArgumentsError(_malformed("it is nested too deep", raw)) from None
+    if not isinstance(arguments, dict):
+        raise ToolArgumentsError(_malformed(f"a JSON object is needed, not {type(arguments).__name__}", raw))
+    return arguments
+
+
+def is_strict(raw: str) -> bool:
+    """Whether any parser takes it for an object."""
+    try:
+        return isinstance(json.loads(raw), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _loads(text: str) -> Any:
+    """The JSON value in text, with what models write around it.
+
+    Raises:
+        ValueError: there is none, or more than one.
+    """
+    text = text.strip()
+    if text.startswith(_FENCE) and text.endswith(_FENCE):
+        text = text.partition("\n")[2].removesuffix(_FENCE).strip()
+    value, end = _DECODER.raw_decode(text)
+    rest = text[end:]
+    if not rest.strip() or (isinstance(value, dict) and _DEBRIS.fullmatch(rest)):
+        return value
+    try:
+        again = _DECODER.decode(rest.strip())
+    except ValueError:
+        again = None
+    if isinstance(value, dict) and isinstance(again, dict) and (not value or value == again):
+        return again  # some servers send "{}" first, or the whole twice
+    raise json.JSONDecodeError("more follows after the end of the object", text, end)
+
+
+def _unwrapped(value: Any) -> Any:
+    """The object that comes as a JSON string, or as a list of the string's chunks."""
+    if isinstance(value, list) and value and all(isinstance(chunk, str) for chunk in value):
+        value = "".join(value)
+    if isinstance(value, str) and value.lstrip().startswith(("{", '"{')):
+        return _unwrapped(_loads(value))
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and found[key] != value:
+            raise ValueError(f"the key {key!r} stands in it twice, with different values")
+        found[key] = value
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _refuse_constant(digits)
+
+
+_DECODER = json.JSONDecoder(
+    strict=False, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique
+)
+
+
+def _malformed(reason: str, raw: str) -> str:
+    return (
+        f"Failed to parse tool call arguments: {reason}. Nothing ran. You sent: {raw[:MAX_QUOTED_CHARS]!r}"
+        f"{'...' if len(raw) > MAX_QUOTED_CHARS else ''}. Send the call again with one valid JSON object."
+    )

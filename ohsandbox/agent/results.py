@@ -1,0 +1,83 @@
+"""What came of a call: an observation, or the reason why nothing ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox import events
+from ohsandbox.events import ToolResult
+from ohsandbox.schema import ImageContent, text_of
+from ohsandbox.tool import cut_middle
+
+if TYPE_CHECKING:
+    from ohsandbox.events import EventBody
+    from ohsandbox.schema import Observation
+
+MAX_RESULT_CHARS = 100_000
+"""The last bound on any tool's result; the tools that ship cut at 30,000 themselves."""
+
+MAX_IMAGES = 8
+MAX_IMAGE_CHARS = 5 * 1024 * 1024
+"""Of one result so many images, each so long as a data URL: what Anthropic's API takes (docs, "Vision", 2025)."""
+
+
+class ObservationEvent(NamedTuple):
+    """A tool ran, and this is what it observed; its failure is an observation too."""
+
+    tool_call_id: str
+    name: str
+    observation: Observation
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the tool failed."""
+        return self.observation.is_error
+
+    @property
+    def event(self) -> EventBody:
+        """The `tool_result` event: the text and images bounded, the short fields beside them."""
+        images, left_out = _images(self.observation)
+        text = cut_middle("\n".join([text_of(self.observation), *left_out]), limit_chars=MAX_RESULT_CHARS)
+        return events.tool_result(
+            tool_call_id=self.tool_call_id,
+            name=self.name,
+            result=ToolResult.failed(text) if self.is_error else ToolResult.ok(text),
+            details=events.short_fields(self.observation.model_dump(exclude={"images"})),
+            images=images,
+        )
+
+
+class AgentErrorEvent(NamedTuple):
+    """Nothing ran: the arguments cannot be read, there is no such tool, or somebody was against it."""
+
+    tool_call_id: str
+    name: str
+    error: str
+    """For the model: why, and what to do."""
+
+    @property
+    def is_error(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def event(self) -> EventBody:
+        """The `tool_result` event of status error."""
+        text = cut_middle(self.error, limit_chars=MAX_RESULT_CHARS)
+        return events.tool_result(tool_call_id=self.tool_call_id, name=self.name, result=ToolResult.failed(text))
+
+
+ResultEvent = ObservationEvent | AgentErrorEvent
+
+
+def _images(observation: Observation) -> tuple[list[str], list[str]]:
+    """The images that the model is shown, and a line for each that is too much."""
+    contents = [part for part in observation.to_llm_content if isinstance(part, ImageContent)]
+    urls = [url for part in contents for url in part.image_urls]
+    fitting = [url for url in urls if len(url) <= MAX_IMAGE_CHARS]
+    left_out = []
+    if len(fitting) < len(urls):
+        left_out.append(f"[{len(urls) - len(fitting)} image(s) over {MAX_IMAGE_CHARS // 1024 // 1024} MiB left out]")
+    if len(fitting) > MAX_IMAGES:
+        left_out.append(f"[{len(fitting) - MAX_IMAGES} more image(s) left out; at most {MAX_IMAGES} are shown]")
+    return fitting[:MAX_IMAGES], left_out

@@ -1,0 +1,61 @@
+"""What the model is told of `ask_human`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ohsandbox.schema import Action, TextObservation
+from ohsandbox.tool import ToolAnnotations, ToolDefinition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.state import ConversationState
+
+TOOL_NAME = "ask_human"
+
+MAX_QUESTION_CHARS = 4_000
+"""More is not read before it is answered."""
+
+DESCRIPTION = f"""\
+Ask the user a question and stop until they answer; return that it was put to them. Their answer is their next message.
+
+`question` (required) is plain text, at most {MAX_QUESTION_CHARS} characters: what you need to know, why, and what you
+would do without an answer. `options` are answers to choose from, where there are some; the user may say something else.
+
+Use it alone, when a decision is theirs or a fact is missing that you cannot find out by other means."""
+
+
+class AskHumanAction(Action):
+    """A question to the user. The agent sees this action and waits; the tool itself asks nobody."""
+
+    question: str = Field(min_length=1, max_length=MAX_QUESTION_CHARS, description="What you need to know.")
+    options: tuple[str, ...] = Field(default=(), max_length=10, description="Answers to choose from.")
+
+
+class AskHumanTool(ToolDefinition[AskHumanAction, TextObservation]):
+    """The asking tool of a conversation that somebody reads."""
+
+    @classmethod
+    def create(cls, *, conv_state: ConversationState) -> Sequence[AskHumanTool]:  # noqa: ARG003 - every tool has it
+        """One tool; it holds nothing."""
+        from ohsandbox.tools.ask_human.impl import AskHumanExecutor  # noqa: PLC0415 - impl is for running only
+
+        return [
+            cls(
+                name=TOOL_NAME,
+                description=DESCRIPTION,
+                action_type=AskHumanAction,
+                observation_type=TextObservation,
+                annotations=ToolAnnotations(
+                    title="Ask the user",
+                    readOnlyHint=True,
+                    destructiveHint=False,
+                    idempotentHint=True,
+                    openWorldHint=False,
+                ),
+                executor=AskHumanExecutor(),
+            )
+        ]

@@ -1,0 +1,339 @@
+"""The contract with the user's documents: each name where a reader finds it, and rules that no other test shows."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+import ohsandbox
+import ohsandbox.tools
+from ohsandbox.agent import Agent, FunctionCallNotExistsError, FunctionCallValidationError, response_to_actions
+from ohsandbox.agent.calls import find_tool
+from ohsandbox.conversation import Conversation
+from ohsandbox.events import ConversationStatus
+from ohsandbox.llm import LLMConfig
+from ohsandbox.runtime.base import Runtime
+from ohsandbox.schema import ErrorObservation, Observation, TextObservation
+from ohsandbox.state import ConversationState
+from ohsandbox.tool import RuntimeTool, Tool, ToolDefinition, list_registered_tools, origin_of_tool, resolve_tool
+from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+NAMES = {
+    "ohsandbox": "Agent CLIRuntime Conversation ConversationStatus DockerRuntime LLM LLMConfig Runtime SDKEvent "
+    "Settings Tool ToolAnnotations ToolDefinition ToolExecutor ToolResult register_tool",
+    "ohsandbox.tool": "RuntimeTool Tool ToolAnnotations ToolBase ToolDefinition ToolExecutor ToolRegistry "
+    "register_tool resolve_tool unregister_tool list_registered_tools origin_of_tool",
+    "ohsandbox.schema": "Action Observation Schema TextContent ImageContent ErrorObservation",
+    "ohsandbox.mcp": "MCPAction MCPClient MCPToolAction MCPToolDefinition MCPToolExecutor MCPToolObservation "
+    "create_mcp_tools",
+    "ohsandbox.mcp.listed": "_create_mcp_action_type",
+    "ohsandbox.agent": "ActionEvent ActionSecurityRisk AgentErrorEvent CondensationAction FunctionCallNotExistsError "
+    "FunctionCallValidationError MessageAction ObservationEvent RISK_LEVELS SECURITY_RISK_DESC ToolCallMetadata "
+    "combine_thought response_to_actions set_security_risk",
+    "ohsandbox.agent.condenser": "Condensation CondensationAction Condenser",
+    "ohsandbox.tools": "AgentDelegateAction AgentFinishAction AgentThinkAction BrowseInteractiveAction BrowserTool "
+    "CmdRunAction CondensationRequestAction FileEditAction FileReadAction FileWriteAction IPythonRunCellAction "
+    "TaskTrackingAction",
+    "ohsandbox.tools.file_read": "FileReadAction FileReadSource",
+    "ohsandbox.tools.file_editor": "FileEditAction FileEditSource FileViewAction",
+    "ohsandbox.conversation": "Conversation ConversationMetadata ConversationStore FileConversationStore",
+    "ohsandbox.events": "ConversationStatus SDKEvent ToolResult",
+    "ohsandbox.persistence": "EventLog read_events",
+    "ohsandbox.cli.app": "main",
+}
+
+
+@pytest.mark.parametrize(("home", "name"), [(home, name) for home, names in NAMES.items() for name in names.split()])
+def test_name_is_where_a_reader_looks_for_it(home: str, name: str) -> None:
+    assert getattr(importlib.import_module(home), name) is not None
+
+
+MEMBERS: Mapping[Any, str] = {
+    Runtime: "get_tools execute_tool call_tool_mcp",
+    Conversation: "start stop status send_message register_callback autoresume",
+    ToolDefinition: "create action_from_arguments __call__ to_openai_tool",
+    RuntimeTool: "to_param",
+    ohsandbox.Action: "visualize from_mcp_schema",
+    Observation: "to_llm_content from_mcp_schema",
+    ohsandbox.tools.CmdRunAction: "set_hard_timeout",
+    ohsandbox.LLM: "send",
+}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(owner, name) for owner, names in MEMBERS.items() for name in names.split()]
+)
+def test_class_has_its_member(owner: type, name: str) -> None:
+    assert inspect.getattr_static(owner, name) is not None
+
+
+@pytest.mark.parametrize(
+    ("made", "parameters"),
+    [
+        (Agent, "llm tools microagents system_prompt system_prompt_extensions"),
+        (Conversation, "agent runtime persist_dir metadata_store conversation_id user_id"),
+        (ohsandbox.LLM.send, "self messages tools tool_choice"),
+        (Runtime.execute_tool, "self name arguments"),
+    ],
+)
+def test_parameters_stand_in_the_documents_order(made: Any, parameters: str) -> None:
+    names = parameters.split()
+    assert list(inspect.signature(made).parameters)[: len(names)] == names
+
+
+def test_settings_of_a_model_are_those_of_the_prd() -> None:
+    names = "model api_key base_url api_version custom_llm_provider temperature reasoning_effort max_output_tokens "
+    assert set((names + "top_k top_p").split()) <= set(LLMConfig.model_fields)
+    assert LLMConfig(model="m").temperature == 0.0
+
+
+def test_statuses_and_events_are_those_of_the_prd() -> None:
+    assert {"RUNNING", "IDLE", "FINISHED", "ERROR", "CANCELED"} <= {status.value for status in ConversationStatus}
+    assert {"type", "ts", "conversation_id", "data"} <= set(ohsandbox.SDKEvent.model_fields)
+    assert list(ohsandbox.ToolResult.model_fields) == ["status", "output", "error"]
+
+
+# --- tools --------------------------------------------------------------------------------------------
+
+
+def _nobody(*_: Any, **__: Any) -> NoReturn:
+    raise AssertionError("only made, never called")
+
+
+def _state(runtime: Runtime | None = None) -> ConversationState:
+    return ConversationState(
+        conversation_id="c", runtime=runtime or RecordingRuntime(), ask_model=_nobody, delegate=_nobody
+    )
+
+
+OWN = {
+    tool.name: tool
+    for name in list_registered_tools()
+    if origin_of_tool(name).name == "ohsandbox"
+    for tool in resolve_tool(Tool(name=name), _state())
+}
+
+MAPPINGS: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
+    (
+        "execute_bash",
+        {"command": "ls", "is_input": "true", "timeout": "5", "security_risk": "LOW"},
+        "CmdRunAction",
+        {"command": "ls", "is_input": True, "timeout": 5.0},
+    ),
+    ("execute_bash", {"command": "ls", "is_input": "false"}, "CmdRunAction", {"is_input": False, "timeout": None}),
+    ("execute_ipython_cell", {"code": "1", "security_risk": "LOW"}, "IPythonRunCellAction", {"code": "1"}),
+    (
+        "delegate_to_browsing_agent",
+        {"task": "look"},
+        "AgentDelegateAction",
+        {"agent": "BrowsingAgent", "inputs": {"task": "look"}},
+    ),
+    ("finish", {"message": "ok"}, "AgentFinishAction", {"final_thought": "ok"}),
+    ("finish", {}, "AgentFinishAction", {"final_thought": ""}),
+    ("edit_file", {"path": "/f", "content": "x"}, "EditFileAction", {"start": 1, "end": -1}),
+    (
+        "str_replace_editor",
+        {"command": "view", "path": "/f", "view_range": [1, 2], "security_risk": "LOW"},
+        "FileReadAction",
+        {"path": "/f", "view_range": (1, 2)},
+    ),
+    (
+        "str_replace_editor",
+        {"command": "create", "path": "/f", "file_text": "x", "view_range": [9], "security_risk": "LOW"},
+        "FileEditAction",
+        {"command": "create", "view_range": None},
+    ),
+    ("think", {}, "AgentThinkAction", {"thought": ""}),
+    ("request_condensation", {}, "CondensationRequestAction", {}),
+    ("browser", {"code": "noop()", "security_risk": "LOW"}, "BrowseInteractiveAction", {"code": "noop()"}),
+    ("task_tracker", {"command": "view"}, "TaskTrackingAction", {"command": "view"}),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "kind", "fields"), MAPPINGS)
+def test_call_becomes_the_action_of_the_article(
+    name: str, arguments: dict[str, Any], kind: str, fields: dict[str, Any]
+) -> None:
+    [event] = response_to_actions(answer("", call(name, arguments)), OWN)
+    assert event.refusal is None, event.refusal
+    assert kind in {parent.__name__ for parent in type(event.action).__mro__}
+    assert {field: getattr(event.action, field) for field in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "source"),
+    [
+        ("file_read", {"path": "/f"}, "DEFAULT"),
+        ("file_editor", {"command": "view", "path": "/f"}, "OH_ACI"),
+        ("file_editor", {"command": "undo_edit", "path": "/f"}, "OH_ACI"),
+        ("edit_file", {"path": "/f", "content": ""}, "LLM_BASED_EDIT"),
+    ],
+)
+def test_action_on_a_file_says_what_does_it(name: str, arguments: dict[str, Any], source: str) -> None:
+    assert OWN[name].action_from_arguments(arguments).impl_source.name == source
+
+
+def test_items_of_a_plan_are_completed() -> None:
+    plan = {"command": "plan", "task_list": [{"title": "a"}, {}]}
+    tasks = OWN["task_tracker"].action_from_arguments(plan).task_list
+    assert [task.model_dump() for task in tasks] == [
+        {"id": "task-1", "title": "a", "status": "todo", "notes": ""},
+        {"id": "task-2", "title": "Untitled task", "status": "todo", "notes": ""},
+    ]
+
+
+REFUSALS: list[tuple[str, Any, list[str]]] = [
+    ("execute_bash", '{"command": ', ["Failed to parse tool call arguments:", '{"command": ']),
+    ("execute_bash", {}, ['Missing required argument "command" in tool call execute_bash']),
+    ("execute_bash", {"command": "x", "timeout": "soon"}, ["'timeout'", "'soon'", "valid number"]),
+    ("execute_bash", {"command": "x", "timeout": True}, ["'timeout'", "True", "A number is needed"]),
+    (
+        "execute_bash",
+        {"command": "x", "k": 1},
+        ["Unexpected argument 'k' in tool call execute_bash", "Allowed arguments"],
+    ),
+    ("str_replace_editor", {"path": "/f"}, ['Missing required argument "command"']),
+    ("str_replace_editor", {"command": "view"}, ['Missing required argument "path"']),
+    ("task_tracker", {"command": "plan"}, ['Missing required argument "task_list" for command "plan"']),
+    ("task_tracker", {"command": "plan", "task_list": "x"}, ["'task_list'", "A list is needed"]),
+    ("task_tracker", {"command": "plan", "task_list": ["x"]}, ["'task_list.0'", "An object is needed"]),
+    ("edit_file", {"path": "/f"}, ['Missing required argument "content"']),
+    ("teleport", {"to": "moon"}, ["Unknown tool: teleport.", '{"to": "moon"}', "Tools you can call:"]),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "facts"), REFUSALS)
+def test_refusal_holds_the_facts_of_the_article(name: str, arguments: Any, facts: list[str]) -> None:
+    [event] = response_to_actions(answer("", call(name, arguments)), OWN)
+    assert event.action is None
+    assert [fact for fact in facts if fact not in (event.refusal or "")] == [], event.refusal
+
+
+def test_errors_have_the_names_of_the_article() -> None:
+    with pytest.raises(FunctionCallValidationError):
+        OWN["execute_bash"].action_from_arguments({})
+    with pytest.raises(FunctionCallNotExistsError):
+        find_tool(OWN, "teleport")
+
+
+@pytest.mark.parametrize(
+    ("name", "hints"),
+    [
+        ("glob", {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}),
+        ("execute_bash", {"readOnlyHint": False, "idempotentHint": False, "openWorldHint": True}),
+        ("file_editor", {"destructiveHint": True}),
+        ("task_tracker", {"destructiveHint": False, "openWorldHint": False}),
+    ],
+)
+def test_hints_are_those_of_the_documents(name: str, hints: dict[str, bool]) -> None:
+    annotations = OWN[name].annotations
+    assert annotations is not None
+    assert {hint: getattr(annotations, hint) for hint in hints} == hints
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_description_begins_with_a_verb_and_names_what_is_required_and_returned(name: str) -> None:
+    function = OWN[name].to_openai_tool()["function"]
+    first, said = function["description"].split()[0].strip(","), function["description"].lower()
+    assert first in {
+        "Ask", "Edit", "End", "Find", "Give", "Have", "Keep", "Read", "Run", "Search", "Use", "View", "Write",
+    }  # fmt: skip
+    assert [required for required in function["parameters"].get("required", ()) if f"`{required}`" not in said] == []
+    assert "return" in said or name == "finish"
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_tool_carries_the_version_of_who_made_it(name: str) -> None:
+    assert origin_of_tool(name) == ("ohsandbox", ohsandbox.__version__)
+
+
+# --- the runtime's tools ------------------------------------------------------------------------------
+
+
+class Kitchen(RecordingRuntime):
+    """A runtime with a tool of its own."""
+
+    def get_tools(self) -> list[dict[str, Any]]:
+        properties = {"cups": {"type": "integer"}}
+        schema = {"type": "object", "properties": properties, "required": ["cups"]}
+        return [*super().get_tools(), {"name": "pour", "description": "Pour tea.", "inputSchema": schema}]
+
+    def execute_tool(self, name: str, arguments: Mapping[str, Any]) -> Observation:
+        return TextObservation(text=f"{arguments}") if name == "pour" else super().execute_tool(name, arguments)
+
+
+def test_runtime_needs_no_event_bus() -> None:
+    assert set(inspect.signature(Runtime.__init__).parameters) & {"bus", "event_stream", "sid", "file_store"} == set()
+    assert RecordingRuntime().execute_tool("execute_bash", {"command": "ls"}).is_error is False
+
+
+def test_what_a_runtime_lists_becomes_the_parameter_of_a_model() -> None:
+    params = [RuntimeTool.model_validate(tool).to_param() for tool in Kitchen().get_tools()]
+    assert [param["function"]["name"] for param in params] == ["execute_bash", "file_read", "file_write", "pour"]
+    assert all(param["type"] == "function" for param in params)
+    assert params[-1]["function"]["parameters"]["required"] == ["cups"]
+
+
+def test_tool_of_a_runtime_is_checked_and_run_by_it_and_others_are_not_replaced() -> None:
+    tools = Agent(tools=["pour", "file_read"]).initialize(_state(Kitchen()))
+    pour = tools["pour"]
+    assert pour(pour.action_from_arguments({"cups": 2, "security_risk": "LOW"})) == TextObservation(text="{'cups': 2}")
+    with pytest.raises(FunctionCallValidationError):
+        pour.action_from_arguments({"cups": "many"})
+    assert isinstance(tools["file_read"], ohsandbox.tools.FileReadTool)
+    with pytest.raises(ohsandbox.UsageError, match="'pour' is not registered"):
+        Agent(tools=["pour"]).initialize(_state())
+    with pytest.raises(ohsandbox.UsageError, match="takes no params"):
+        Agent(tools=[Tool(name="pour", params={"a": 1})]).initialize(_state(Kitchen()))
+
+
+def test_unknown_tool_of_a_runtime_is_told_in_the_fixed_words() -> None:
+    assert RecordingRuntime().execute_tool("nope", {}) == ErrorObservation(message="Unknown tool: nope")
+
+
+# --- the conversation ---------------------------------------------------------------------------------
+
+
+def test_exit_finishes_without_asking_the_model(tmp_path: Path) -> None:
+    model = FakeModel()
+    with Conversation(Agent(model), RecordingRuntime(), tmp_path) as conversation:
+        assert conversation.run(" /exit\n", timeout_s=20) is ConversationStatus.FINISHED
+        assert model.seen == []
+        assert conversation.run("Leave with /exit?", timeout_s=20) is ConversationStatus.IDLE
+
+
+def test_tool_that_requires_confirmation_waits_under_every_policy(tmp_path: Path) -> None:
+    runtime = RecordingRuntime()
+    calls = [call("execute_bash", {"command": "rm x"}, call_id="a"), call("think", {"thought": "t"}, call_id="b")]
+    agent = Agent(FakeModel(answer("", *calls)), tools=[Tool(name="execute_bash", require_confirmation=True), "think"])
+    with Conversation(agent, runtime, tmp_path, confirmation="never") as conversation:
+        assert conversation.run("Go.", timeout_s=20) is ConversationStatus.WAITING_FOR_CONFIRMATION
+        assert [waiting.tool_call_id for waiting in conversation.pending] == ["a"]
+        assert runtime.commands == []
+        conversation.confirm()
+        assert conversation.wait(20) is ConversationStatus.IDLE
+        assert runtime.commands == ["rm x"]
+        assert [result["status"] for result in results_of(conversation)] == ["ok", "ok"]
+
+
+def test_each_call_is_followed_by_its_result_as_json_before_the_next_request(tmp_path: Path) -> None:
+    model = FakeModel(answer("", call("execute_bash", {"command": "a"}, call_id="1"), call("nope", call_id="2")))
+    with Conversation(Agent(model), RecordingRuntime(), tmp_path) as conversation:
+        conversation.run("Go.", timeout_s=20)
+        kinds = [event.type for event in conversation.events() if event.type.startswith("tool_")]
+        assert kinds == ["tool_call", "tool_result", "tool_call", "tool_result"]
+        system, *_ = data_of(conversation.events(), "system_message")
+    roles = [message["role"] for message in model.seen[-1]]
+    assert roles == ["system", "user", "assistant", "tool", "tool"]
+    assert model.seen[-1][0]["content"] == system["content"]
+    contents = [json.loads(message["content"]) for message in model.seen[-1][-2:]]
+    assert [content["status"] for content in contents] == ["ok", "error"]
+    assert [message["tool_call_id"] for message in model.seen[-1][-2:]] == ["1", "2"]
