@@ -14,6 +14,7 @@ from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxGone, Unkn
 from ohsandbox.schema import ErrorObservation, Observation
 from ohsandbox.serving.jobs import Job
 from ohsandbox.serving.keeping import Keeper
+from ohsandbox.serving.lately import last_line
 from ohsandbox.serving.turns import Turns
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
@@ -40,7 +41,11 @@ STARTING_S = 3.0
 """As long is waited for a start that goes on when the session ends: it makes a container in one, and pulls in minutes.
 What it leaves then is `gc`'s."""
 
-REPORT_EVERY_S = 1.0
+LOOK_EVERY_S = 0.5
+"""How often is looked for another last line of output to report; faster nobody reads."""
+
+STILL_S = 1.0
+"""As often a call that prints nothing new is reported to go on: clients give up on one that is silent."""
 
 
 @dataclass(frozen=True)
@@ -71,21 +76,16 @@ class Hands:
     async def call(self, tool: AnyTool, arguments: Mapping[str, Any], *, report: Report | None = None) -> Observation:
         """Run the tool of that name in its turn. What goes wrong is an observation, too.
 
-        Cancelling ends the command that runs, and returns when it has ended.
+        Cancelling ends the command that runs, and returns when it has ended. report hears how it goes, from now on.
         """
-        async with self._turns.turn(reads=tool.is_read_only):
-            call = _Call(self, tool.name, arguments)
-            async with anyio.create_task_group() as group:
-                if report is not None:
-                    group.start_soon(call.report, report)
-                try:
-                    observation = await call.job.result()
-                except BaseException:
-                    with anyio.CancelScope(shield=True):
-                        await call.end()
-                    raise
-                group.cancel_scope.cancel()
-            return observation
+        call = _Call(self, tool.name, arguments)
+        async with anyio.create_task_group() as group:
+            if report is not None:
+                group.start_soon(call.report, report)
+            async with self._turns.turn(reads=tool.is_read_only):
+                observation = await call.result()
+            group.cancel_scope.cancel()
+        return observation
 
     async def close(self) -> None:
         """End all that runs, and let go of the sandbox. What it waits for is bounded."""
@@ -158,8 +158,19 @@ class _Call:
         self._hands, self._name, self._arguments = hands, name, arguments
         self._cancelled = False
         self._tool: AnyTool | None = None
+        self._status = f"{name} waits for another call of this session to end"
+        self._job: Job[Observation] | None = None
+
+    async def result(self) -> Observation:
+        """Run it; cancelling ends what runs, and returns when it has ended."""
         self._status = ""
-        self.job = Job(self._work)
+        self._job = Job(self._work)
+        try:
+            return await self._job.result()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._end(self._job)
+            raise
 
     def _work(self) -> Observation:
         try:
@@ -180,23 +191,31 @@ class _Call:
         self._status = text
 
     async def report(self, report: Report) -> None:
-        """Say that it still runs, until cancelled."""
+        """Say how it goes, until cancelled."""
         began = anyio.current_time()
+        told, told_at = "", 0.0
         while True:
-            await anyio.sleep(REPORT_EVERY_S)
+            await anyio.sleep(LOOK_EVERY_S)
+            words = self._status or await Job(self._last_line).result()
             elapsed_s = anyio.current_time() - began
-            await report(elapsed_s, self._status or f"{self._name} has run for {elapsed_s:.0f} s")
+            if words != told or elapsed_s - told_at >= STILL_S:
+                told, told_at = words, elapsed_s
+                line = f"{int(elapsed_s)} s: {words}" if words else f"{self._name} has run for {int(elapsed_s)} s"
+                await report(elapsed_s, line)
 
-    async def end(self) -> None:
+    def _last_line(self) -> str:
+        return "" if self._tool is None else last_line(self._tool)
+
+    async def _end(self, job: Job[Observation]) -> None:
         """Interrupt what runs, until it has ended; a start of the sandbox goes on, for the next call."""
         self._cancelled = True
         began = anyio.current_time()
-        while not self.job.ended and self._tool is not None and anyio.current_time() - began < OBEY_S:
+        while not job.ended and self._tool is not None and anyio.current_time() - began < OBEY_S:
             await Job(self._interrupt).wait(INTERRUPT_EVERY_S)
-            await self.job.wait(INTERRUPT_EVERY_S)
-        if not self.job.ended and self._tool is not None:
+            await job.wait(INTERRUPT_EVERY_S)
+        if not job.ended and self._tool is not None:
             await Job(self._hands.end_shells).wait(CLOSE_S)
-            await self.job.wait(OBEY_S)
+            await job.wait(OBEY_S)
 
     def _interrupt(self) -> None:
         if self._tool is not None:

@@ -18,9 +18,12 @@ from mcp.server.transport_security import RequestBodyLimitMiddleware
 from mcp_types import INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import Response
 
 from ohsandbox.errors import UsageError
+from ohsandbox.serving.patience import Hasty, notice_lost, with_whole_bodies
+from ohsandbox.serving.presence import SPARED_S, Session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATH = "/mcp"
+INITIALIZE = b'"initialize"'
+"""Of the request that may open a session; whatever else has it in it is refused by the session itself."""
+
 VERSION_HEADER = "mcp-protocol-version"
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -42,8 +48,12 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 END_S = 2
 """How long connections have to end when the server does."""
 
-ENDING_S = 5.0
-"""As long a new session waits for the sandbox of one that has ended: removing a container takes 0.2 s, seldom more."""
+ENDING_S = 6.0
+"""As long a new session waits for a place: for the sandbox of one that has ended, which takes 0.2 s, seldom more, or
+for one whose client has just gone."""
+
+LOOK_S = 0.5
+"""How often is looked for such a one."""
 
 GONE = 404
 FULL = 503
@@ -86,12 +96,16 @@ def listening(address: Address) -> Iterator[tuple[socket.socket, Address]]:
         listener = socket.create_server((address.host, address.port), family=family)
     except OSError as error:
         raise UsageError(f"Nothing can listen on {address.host}:{address.port}: {error.strerror or error}.") from None
+    notice_lost(listener)
     with listener:
         yield listener, Address(address.host, listener.getsockname()[1])
 
 
 class Sessions:
-    """The ASGI application: a session is opened by `initialize`, and ends by DELETE, by idleness, or with us."""
+    """The ASGI application: a session is opened by `initialize`, and ends by DELETE, by idleness, or with us.
+
+    One whose client has gone without a word ends earlier, and at once where a new one finds no place.
+    """
 
     def __init__(self, server: Server[Any], *, guard: Guard, max_sessions: int, idle_timeout_s: float) -> None:
         """Serves within `running`."""
@@ -99,13 +113,13 @@ class Sessions:
         self._guard = guard
         self._max_sessions = max_sessions
         self._idle_timeout_s = idle_timeout_s
-        self._transports: dict[str, StreamableHTTPServerTransport] = {}
+        self._sessions: dict[str, Session] = {}
         self._open = 0
         """Sessions that have, or may still have, a sandbox."""
         self._freed = anyio.Event()
         """Set, and replaced, when there is one less of them."""
         self._group: TaskGroup | None = None
-        self._limited = RequestBodyLimitMiddleware(self._serve, MAX_BODY_BYTES)
+        self._limited = with_whole_bodies(RequestBodyLimitMiddleware(self._serve, MAX_BODY_BYTES))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -116,8 +130,8 @@ class Sessions:
                 yield
             finally:
                 self._group = None
-                for transport in [*self._transports.values()]:
-                    await self._end(transport)
+                for session in [*self._sessions.values()]:
+                    await self._end(session)
                 group.cancel_scope.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,64 +150,72 @@ class Sessions:
         wanted = Headers(scope=scope).get(MCP_SESSION_ID_HEADER)
         if wanted is None:
             await self._serve_new(scope, receive, send)
-        elif (transport := self._transports.get(wanted)) is None:
+        elif (session := self._sessions.get(wanted)) is None:
             await _error(GONE, "There is no such session; it may have ended. Initialize a new one.")(
                 scope, receive, send
             )
         else:
-            await transport.handle_request(scope, receive, send)
-            if transport.is_terminated:
-                self._transports.pop(wanted, None)
+            await session.handle(scope, receive, send)
+            if session.transport.is_terminated:
+                self._sessions.pop(wanted, None)
 
     async def _serve_new(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open a session for the request; unless it is a good `initialize`, end it again."""
-        with anyio.move_on_after(ENDING_S):
-            while self._open >= self._max_sessions and self._open > len(self._transports):
-                await self._freed.wait()
+        request = Request(scope, receive)
+        if request.method != "POST" or INITIALIZE not in await request.body():
+            await _error(400, "This request names no session. Initialize one first.")(scope, receive, send)
+            return
+        await self._make_room()
         if self._open >= self._max_sessions or self._group is None:
             message = f"{self._open} sessions are open, and no more are allowed (--max-sessions). End one."
             await _error(FULL, message)(scope, receive, send)
             return
-        transport = StreamableHTTPServerTransport(uuid4().hex, idle_timeout=self._idle_timeout_s)
-        statuses: list[int] = []
-
-        async def watched(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                statuses.append(message["status"])
-            await send(message)
-
+        session = Session(StreamableHTTPServerTransport(uuid4().hex, idle_timeout=self._idle_timeout_s))
         self._open += 1
-        await self._group.start(self._live, transport)
+        await self._group.start(self._live, session)
+        status = 0
         try:
-            await transport.handle_request(scope, receive, watched)
+            status = await session.handle(scope, _again(await request.body(), receive), send)
         finally:
-            if not statuses or statuses[0] >= 400:  # noqa: PLR2004 - an HTTP error
-                await self._end(transport)
+            if not 0 < status < 400:  # noqa: PLR2004 - an HTTP error
+                await self._end(session)
 
-    async def _live(self, transport: StreamableHTTPServerTransport, *, task_status: TaskStatus[None]) -> None:
+    async def _make_room(self) -> None:
+        """Where all places are taken, wait for one that becomes free soon, and take that of a client that has gone."""
+        with anyio.move_on_after(ENDING_S):
+            while self._open >= self._max_sessions:
+                away = max(self._sessions.values(), key=lambda session: session.away_s, default=None)
+                if away is not None and away.away_s >= SPARED_S:
+                    await self._end(away)
+                elif self._open == len(self._sessions) and not (away and away.away_s):
+                    return  # all are in use
+                with anyio.move_on_after(LOOK_S):
+                    await self._freed.wait()
+
+    async def _live(self, session: Session, *, task_status: TaskStatus[None]) -> None:
         """The session: a lifespan of the server, within which its sandbox may come to be."""
-        session_id = str(transport.mcp_session_id)
+        transport = session.transport
         try:
             async with transport.connect() as (incoming, outgoing):
-                self._transports[session_id] = transport
+                self._sessions[session.id] = session
                 task_status.started()
                 async with self._server.lifespan(self._server) as hands:
                     with transport.idle_scope or anyio.CancelScope():
-                        await serve_loop(self._server, incoming, outgoing, lifespan_state=hands, session_id=session_id)
-                    await self._end(transport)
+                        await serve_loop(self._server, incoming, outgoing, lifespan_state=hands, session_id=session.id)
+                    await self._end(session)
         except Exception:
-            log.exception("session %s ended by a fault", session_id)
+            log.exception("session %s ended by a fault", session.id)
         finally:
             self._open -= 1
             self._freed.set()
             self._freed = anyio.Event()
-            await self._end(transport)
+            await self._end(session)
 
-    async def _end(self, transport: StreamableHTTPServerTransport) -> None:
-        self._transports.pop(str(transport.mcp_session_id), None)
-        if not transport.is_terminated:
+    async def _end(self, session: Session) -> None:
+        self._sessions.pop(session.id, None)
+        if not session.transport.is_terminated:
             with anyio.CancelScope(shield=True):
-                await transport.terminate()
+                await session.transport.terminate()
 
 
 class _Uvicorn(uvicorn.Server):
@@ -209,7 +231,7 @@ async def serve_http(sessions: Sessions, listener: socket.socket, *, ready: Call
     """Serve until cancelled; ready is called when clients may come."""
     config = uvicorn.Config(
         sessions, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=END_S,
-        server_header=False,
+        server_header=False, http=Hasty, ws="none", log_level="error",
     )  # fmt: skip
     web = _Uvicorn(config)
     serving = asyncio.ensure_future(web.serve([listener]))
@@ -221,6 +243,16 @@ async def serve_http(sessions: Sessions, listener: socket.socket, *, ready: Call
         web.should_exit = True
         with anyio.CancelScope(shield=True):
             await serving
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """As receive, with the body that was read from it."""
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return first.pop() if first else await receive()
+
+    return again
 
 
 def _sessions_only(version: str) -> Response:

@@ -68,6 +68,12 @@ class Served:
             pass
         return message["result"]
 
+    def until_it_runs(self, number: int) -> None:
+        """Wait for progress of that call which tells that its command runs, and has printed nothing."""
+        while "has run for" not in (message := self.receive())["params"]["message"]:
+            pass
+        assert message["params"]["progressToken"] == number
+
     def bash(self, number: int, command: str) -> str:
         """A command's output."""
         self.ask(number, "execute_bash", command=command)

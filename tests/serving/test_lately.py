@@ -1,0 +1,78 @@
+"""The last line of what still runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.secrets import Masker
+from ohsandbox.serving.lately import MAX_LINE_CHARS, TAIL_BYTES, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.serving.conftest import Served
+
+LONG = "x" * TAIL_BYTES
+SECRET = "hunter2-hunter2"
+
+
+@pytest.mark.parametrize(
+    ("tail", "line"),
+    [
+        (b"", ""),
+        (b"\r\n \r\n", ""),
+        (b"one\r\ntwo\r\n\r\n", "two"),
+        (b"one\r\ntw", "tw"),
+        (b" 10%\r 20%\r 30%", "30%"),
+        (b"\x1b[31mred\x1b[0m \x1b[3", "red"),
+        (b"\x1b]0;title\x07named", "named"),
+        (b"bell\x07 null\0", "bell␇ null␀"),
+        (b"a\xe2\x80\xaeb\xe2\x80\x8bc", "abc"),
+        (b"half \xe2\x82", "half"),
+        (b"\xff\xfe\n", "��"),
+        (b"a\tb   c", "a b c"),
+        (LONG.encode(), f"{LONG[: MAX_LINE_CHARS - 1]}…"),
+    ],
+)
+def test_the_last_line(tail: bytes, line: str) -> None:
+    assert shown(tail) == line
+
+
+@pytest.mark.parametrize(
+    "tail", [f"key {SECRET} end", f"key {SECRET}", f"key {SECRET[:-3]}", f"{SECRET[3:]}\r\n{LONG}"]
+)
+def test_no_secret_is_told_not_even_a_part_of_one(tail: str) -> None:
+    told = shown(tail.encode()[:TAIL_BYTES], Masker({"KEY": SECRET}))
+    assert told
+    assert "unter2" not in told
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("execute_bash", {"command": "echo one; echo two; sleep 5"}),
+        ("execute_ipython_cell", {"code": "import time; print('one'); print('two', flush=True); time.sleep(5)"}),
+    ],
+)
+def test_progress_tells_it(serve: Callable[..., Served], tmp_path: Path, tool: str, arguments: dict[str, str]) -> None:
+    served = serve("--runtime", "cli", "--workspace", str(tmp_path))
+    served.begin()
+    served.ask(100, tool, **arguments)
+    told: list[dict[str, Any]] = []
+    while not told or not told[-1]["message"].endswith("s: two"):
+        told.append(served.receive()["params"])
+    assert [each["progress"] for each in told] == sorted({each["progress"] for each in told})
+    served.cancel(100)
+
+
+def test_a_call_that_waits_for_another_says_so(serve: Callable[..., Served], tmp_path: Path) -> None:
+    served = serve("--runtime", "cli", "--workspace", str(tmp_path))
+    served.begin()
+    served.ask(1, "execute_bash", command="sleep 5")
+    served.ask(100, "file_read", path="x")
+    assert "waits for another call" in served.receive()["params"]["message"]
+    served.cancel(1)
+    assert served.answer(100)["isError"]

@@ -1,0 +1,106 @@
+"""Clients over HTTP that stall, and clients that are gone."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+import pytest
+
+from ohsandbox.serving import patience
+from ohsandbox.serving.guard import Guard
+from ohsandbox.serving.http import Address, Sessions, listening, serve_http
+from tests.serving.conftest import INITIALIZE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from tests.serving.conftest import OverHTTP
+
+ACCEPT = {"accept": "application/json, text/event-stream"}
+HEAD = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Address]:
+    """A server that has no session to give."""
+    nobody: Any = None
+    sessions = Sessions(nobody, guard=Guard(), max_sessions=1, idle_timeout_s=60)
+    with listening(Address("127.0.0.1", 0)) as (listener, address):
+        async with anyio.create_task_group() as group:
+            ready = anyio.Event()
+
+            async def serve() -> None:
+                await serve_http(sessions, listener, ready=ready.set)
+
+            group.start_soon(serve)
+            await ready.wait()
+            yield address
+            group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"", b""),
+        (HEAD[:20], b""),
+        (HEAD + b"Content-Length: 9\r\n\r\n", b"HTTP/1.1 408"),
+        (HEAD + b"Content-Length: 9\r\n\r\n{", b"HTTP/1.1 408"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{", b"HTTP/1.1 408"),
+    ],
+)
+def test_a_client_that_stalls_is_let_go(monkeypatch: pytest.MonkeyPatch, sent: bytes, answer: bytes) -> None:
+    monkeypatch.setattr(patience, "HEADERS_S", 0.05)
+    monkeypatch.setattr(patience, "BODY_S", 0.1)
+
+    async def main() -> None:
+        async with serving() as address, await anyio.connect_tcp(*address) as client:
+            if sent:
+                await client.send(sent)
+            received = b""
+            with anyio.fail_after(20):
+                while not received.endswith(b"s.\n"):
+                    try:
+                        received += await client.receive()
+                    except anyio.EndOfStream:
+                        break
+            assert received[:12] == answer
+
+    anyio.run(main)
+
+
+def test_a_client_that_leaves_in_mid_request_leaves_no_trace(
+    serve_http: Callable[..., OverHTTP],
+) -> None:
+    served = serve_http("--max-sessions", "1")
+    url = httpx.URL(served.url)
+    with socket.create_connection((url.host, url.port or 0)) as client:
+        client.sendall(HEAD + b'Content-Length: 99\r\n\r\n{"method": "initialize"')
+    assert open_session(served).status_code == 200  # it took no place
+    served.process.terminate()
+    _, err = served.process.communicate(timeout=30)
+    assert err.splitlines() == ["ohsandbox: Terminated."]
+
+
+def open_session(served: OverHTTP) -> httpx.Response:
+    message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE}
+    return httpx.post(served.url, json=message, headers=ACCEPT, timeout=30)
+
+
+def test_the_place_of_a_client_that_is_gone_is_given_away_and_no_other(serve_http: Callable[..., OverHTTP]) -> None:
+    served = serve_http("--max-sessions", "2")
+    stays, goes = (open_session(served).headers["mcp-session-id"] for _ in range(2))
+    assert open_session(served).status_code == 503  # both may be there: neither ever had a stream
+    headers = {"accept": "text/event-stream", "mcp-session-id": goes}
+    with httpx.stream("GET", served.url, headers=headers) as stream:
+        assert stream.status_code == 200
+        assert open_session(served).status_code == 503
+    assert httpx.get(served.url, headers=ACCEPT).status_code == 400  # asks for no place, and costs nobody one
+    assert open_session(served).status_code == 200
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    for session, status in ((goes, 404), (stays, 200)):
+        answer = httpx.post(served.url, json=ping, headers={**ACCEPT, "mcp-session-id": session})
+        assert answer.status_code == status
