@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox import events
 from ohsandbox.conversation.files_then import READ_ONLY
 from ohsandbox.conversation.snapshots import Snapshots
+from ohsandbox.conversation.tools_then import ToolsThen
 from ohsandbox.errors import LogWriteError, OhsandboxError, UsageError
+from ohsandbox.events import EventBody
 
 if TYPE_CHECKING:
     from ohsandbox.conversation.trail import Trail
-    from ohsandbox.events import EventBody
     from ohsandbox.runtime.base import Runtime
 
 SNAPSHOTS_NAME = "workspace"
@@ -27,6 +28,7 @@ class Checkpointing:
         self._runtime = runtime
         self._enabled = enabled and runtime is not None and runtime.keeps_checkpoints
         self._snapshots = Snapshots(trail.directory / SNAPSHOTS_NAME)
+        self._tools = ToolsThen(trail.directory)
         self._looked = runtime is None or not (runtime.host_workspace or _is_new(runtime))
         """What the log says of the files still holds; a bound workspace may have been changed since the last run."""
         self._begun = self._given_up = False
@@ -67,9 +69,8 @@ class Checkpointing:
         kept = None if workspace is None else {"path": str(workspace), "snapshot": self._snapshots.take(workspace)}
         made = self._runtime.checkpoint(label, owner=self._trail.directory)
         image = self._runtime.describe().get("image")
-        self._trail.emit(
-            events.checkpoint(id=made.id, label=label, workspace=kept, size_bytes=made.size_bytes, image=image)
-        )
+        body = events.checkpoint(id=made.id, label=label, workspace=kept, size_bytes=made.size_bytes, image=image)
+        self._trail.emit(EventBody(body.type, body.data | self._tools.keep()))
         self._looked = True
 
     def _try(self, label: str) -> None:

@@ -1,16 +1,16 @@
-"""Beside the conversation: a question to its model, and sub-agents, which are conversations of their own."""
+"""`SubAgents`: those who work for a conversation, each in a conversation of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
 from ohsandbox.conversation.borrowed import BorrowedRuntime
+from ohsandbox.conversation.store import AGENTS_NAME
 from ohsandbox.conversation.sub_agent import sub_agent
-from ohsandbox.errors import LimitReachedError, SandboxUnavailable, ToolError, UsageError
+from ohsandbox.errors import SandboxUnavailable, ToolError
 from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
 from ohsandbox.persistence import LOG_NAME, make_private_dir
 from ohsandbox.tool import cut_middle
@@ -18,12 +18,9 @@ from ohsandbox.tool import cut_middle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ohsandbox.agent import Agent
     from ohsandbox.conversation.conversation import Conversation
     from ohsandbox.conversation.limits import Limits
-    from ohsandbox.conversation.trail import Trail
-    from ohsandbox.llm.events import LLMEvent, OnEvent
-    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.conversation.parent import Parent
     from ohsandbox.state import Delegation
 
 MAX_DEPTH = 2
@@ -37,74 +34,11 @@ MAX_ANSWER_CHARS = 30_000
 
 MAX_LAST_WORDS_CHARS = 2_000
 
-DIRECTORY = "agents"
-"""In the conversation's directory: one directory a sub-agent, each with its own log."""
+STARTED = "AgentStarted"
+"""The code of the notice that a sub-agent begins; `trail` is its log, in a directory of its name."""
 
 _LOOK_EVERY_S = 0.5
 """How often a waiting parent looks whether it was stopped; `interrupt` ends the wait sooner."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parent:
-    """A conversation, as those who work beside it need it."""
-
-    agent: Agent
-    runtime: Runtime
-    trail: Trail
-    user_id: str | None
-    depth: int
-    """How many agents stand above it."""
-    canceled: threading.Event
-    """Set while it is being stopped."""
-    budget: Callable[[], Limits]
-    """What is left of its limits; raises LimitReachedError where nothing is."""
-
-    def remaining(self) -> Limits:
-        """What is left of its limits.
-
-        Raises:
-            ToolError: nothing. The call is answered so, and then the conversation's own next request ends it.
-        """
-        try:
-            return self.budget()
-        except LimitReachedError as error:
-            raise ToolError(f"{error} Nothing was done.") from error
-
-
-class SideQuestion:
-    """One question to the model, outside the history; satisfies `AskModel`. What it costs is in a notice event."""
-
-    def __init__(self, parent: Parent, *, hear: OnEvent) -> None:
-        """Hear is told of retries and warnings, not of the answer's text, which is no word of the agent's."""
-        self._parent = parent
-        self._hear = hear
-
-    def __call__(self, prompt: str, *, system: str = "") -> str:
-        """The answer's text; "" where the model said nothing.
-
-        Raises:
-            ModelError: there is no answer to be had, or the conversation was stopped.
-            ToolError: no more requests may be made.
-        """
-        from ohsandbox.llm import ModelCanceledError  # noqa: PLC0415 - only a run needs the model's package
-
-        llm = self._parent.agent.llm
-        if llm is None:
-            raise UsageError("The agent has no model. Give it one, or name one in the settings.")
-        self._parent.remaining()
-        if self._parent.canceled.is_set():
-            raise ModelCanceledError(f"Model {llm.name!r} was not asked: the conversation was stopped.")
-        messages = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": self._parent.trail.masker.mask_cut(prompt)})
-        response = llm.send(messages, on_event=self._pass_on)
-        message = "A tool asked the model a question of its own."
-        facts = {"requests": 1, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
-        self._parent.trail.emit(events.notice(code="SideQuestion", message=message, **facts))
-        return response.message.content
-
-    def _pass_on(self, event: LLMEvent) -> None:
-        if event.type != "delta":
-            self._hear(event)
 
 
 class SubAgents:
@@ -135,7 +69,7 @@ class SubAgents:
         child = self._converse(
             agent,
             runtime,
-            parent.trail.directory / DIRECTORY,
+            parent.trail.directory / AGENTS_NAME,
             conversation_id=self._new_id(delegation.name),
             user_id=parent.user_id,
             limits=limits,
@@ -143,9 +77,7 @@ class SubAgents:
         )
         account = _Account(str(child.directory / LOG_NAME))
         child.register_callback(account.take_in)
-        parent.trail.emit(
-            events.notice(code="AgentStarted", message=f"Sub-agent {child.id!r} began.", trail=account.trail)
-        )
+        parent.trail.emit(events.notice(code=STARTED, message=f"Sub-agent {child.id!r} began.", trail=account.trail))
         try:
             with self._at_work(child):
                 status = self._outcome(child, delegation.task)
@@ -182,7 +114,7 @@ class SubAgents:
 
     def _new_id(self, name: str) -> str:
         """The next id that no sub-agent of this conversation has had, also before a resume; its directory exists."""
-        directory = self._parent.trail.directory / DIRECTORY
+        directory = self._parent.trail.directory / AGENTS_NAME
         with self._guard:
             make_private_dir(directory)
             names = [path.name for path in directory.iterdir()]

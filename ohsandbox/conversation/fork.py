@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox import events
 from ohsandbox.conversation.checkpointing import SNAPSHOTS_NAME
+from ohsandbox.conversation.delegation import STARTED
 from ohsandbox.conversation.files_then import FilesThen, Kept
 from ohsandbox.conversation.snapshots import Refused, Snapshots, changes_between, put_back
-from ohsandbox.conversation.store import new_id
+from ohsandbox.conversation.store import AGENTS_NAME, new_id
+from ohsandbox.conversation.tools_then import ToolsThen
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import LOG_NAME, EventLog, encode_record, make_private_dir, read_events, stream_events
 from ohsandbox.persistence.blobs import Blobs
@@ -32,6 +35,8 @@ _FROM_US = "[From ohsandbox, not the user:"
 FORKED = "Forked"
 """The code of the notice in a fork that says where it comes from."""
 
+TOOLS_UNKNOWN = "What its tools kept then is not known, so they begin anew: earlier edits cannot be undone."
+
 
 class Forked(NamedTuple):
     """A fork on disk, not open."""
@@ -42,6 +47,8 @@ class Forked(NamedTuple):
     """The last event that it shares."""
     kept: Kept
     """Its files."""
+    workspace: Path | None = None
+    """Where those of a bound workspace are to be."""
 
 
 def find_files(directory: Path, at: int) -> Kept:
@@ -95,14 +102,40 @@ def fork(directory: Path, at: int, *, workspace: Path | None = None) -> Forked:
     make_private_dir(target)
     try:
         _copy_log(directory, target, at)
-        found = _shared_checkpoints(target, kept)
+        shared = read_events(target)
+        found = [*(event.data for event in shared if event.type == "checkpoint"), kept.data]
         _copy_snapshots(directory, target, found)
+        _copy_agents(directory, target, shared)
+        tools = ToolsThen(directory)
+        tools.share_with(target, found)
+        knows_tools = tools.put_into(target, kept.data, shared)
         _keep_images(target, found)
-        _add_own_events(target, directory.name, at, kept, workspace)
+        _add_own_events(target, _Origin(directory.name, at, kept, knows_tools=knows_tools), workspace)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    return Forked(conversation_id, target, at, kept)
+    return Forked(conversation_id, target, at, kept, workspace)
+
+
+def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Forked:
+    """`fork`, with the files of a bound workspace put into a directory that holds nothing yet.
+
+    Raises:
+        UsageError: the files of then were not kept, or workspace does not fit.
+        SandboxUnavailable: the engine that has the files does not serve.
+    """
+    bound = find_files(directory, max(at, 0)).data.get("workspace")
+    if (bound is None) != (workspace is None):
+        raise UsageError(
+            "The files lie in a directory of this machine: pass workspace=DIR, an empty one for the fork."
+            if workspace is None
+            else "The files lie in the container: leave workspace out."
+        )
+    place = None if workspace is None else empty_directory(workspace)
+    forked = fork(directory, at, workspace=place)
+    if place is not None and (refused := put_workspace(forked, place)):
+        raise UsageError(f"{len(refused)} files cannot be put into {str(place)!r}: {refused[0].why}.")
+    return forked
 
 
 def put_workspace(forked: Forked, workspace: Path) -> list[Refused]:
@@ -170,13 +203,7 @@ def _copy_log(directory: Path, target: Path, at: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         except OSError as error:
-            raise UsageError(f"The fork cannot be written to {str(target)!r}: {error.strerror}. Free space.") from error
-
-
-def _shared_checkpoints(target: Path, kept: Kept) -> list[dict[str, object]]:
-    """What the fork may want to go back to: all that its events name, and where it begins."""
-    named = [event.data for event in read_events(target) if event.type == "checkpoint"]
-    return [*named, kept.data]
+            raise _unwritable(target, error) from error
 
 
 def _copy_snapshots(directory: Path, target: Path, found: Sequence[dict[str, object]]) -> None:
@@ -185,6 +212,22 @@ def _copy_snapshots(directory: Path, target: Path, found: Sequence[dict[str, obj
     wanted = {str(one["snapshot"]) for one in bound if isinstance(one, dict)}
     if wanted:
         store.copy_to(target / SNAPSHOTS_NAME, sorted(wanted & {*store.names()}))
+
+
+def _copy_agents(directory: Path, target: Path, shared: Sequence[SDKEvent]) -> None:
+    """The sub-agents that began in these events, whole: at an event whose files are known none is at work."""
+    began = [event.data for event in shared if event.type == "notice" and event.data["code"] == STARTED]
+    names = {PurePath(str(data.get("trail"))).parent.name for data in began}
+    source = directory / AGENTS_NAME
+    try:
+        for one in source.iterdir() if names else ():
+            if one.name in names and one.is_dir() and not one.is_symlink():
+                make_private_dir(target / AGENTS_NAME)
+                shutil.copytree(one, target / AGENTS_NAME / one.name, symlinks=True)
+    except FileNotFoundError:
+        return  # a person has removed them
+    except OSError as error:
+        raise _unwritable(target, error) from error
 
 
 def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
@@ -205,20 +248,36 @@ def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
             kept.also_for(engine, image, owner=target)
 
 
-def _add_own_events(target: Path, source: str, at: int, kept: Kept, workspace: Path | None) -> None:
-    bound = kept.data.get("workspace")
+class _Origin(NamedTuple):
+    """Where a fork comes from."""
+
+    name: str
+    at: int
+    kept: Kept
+    knows_tools: bool
+
+
+def _add_own_events(target: Path, origin: _Origin, workspace: Path | None) -> None:
+    name, at, kept = origin.name, origin.at, origin.kept.data
+    bound = kept.get("workspace")
     if bound is not None and workspace is not None:
         bound = {**bound, "path": str(workspace)}
     with EventLog(target, conversation_id=target.name) as log:
         where = f"after event {at}" if at >= 0 else "before the first event"
-        message = f"This conversation goes on from {source!r} as it was {where}."
-        log.append(events.notice(code=FORKED, message=message, conversation_id=source, at=at))
-        log.append(
-            events.checkpoint(
-                id=kept.data.get("id"),
-                label=f"as in {source} {where}",
-                workspace=bound,
-                size_bytes=int(kept.data.get("size_bytes") or 0),
-                image=kept.data.get("image"),
-            )
+        message = f"This conversation goes on from {name!r} as it was {where}."
+        if not origin.knows_tools:
+            message += f" {TOOLS_UNKNOWN}"
+        log.append(events.notice(code=FORKED, message=message, conversation_id=name, at=at))
+        body = events.checkpoint(
+            id=kept.get("id"),
+            label=f"as in {name} {where}",
+            workspace=bound,
+            size_bytes=int(kept.get("size_bytes") or 0),
+            image=kept.get("image"),
         )
+        log.append(events.EventBody(body.type, body.data | ToolsThen(target).keep()))
+
+
+def _unwritable(target: Path, error: OSError) -> UsageError:
+    why = error.strerror or "some files could not be copied"
+    return UsageError(f"The fork cannot be written to {str(target)!r}: {why}. Free space.")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from ohsandbox import events
-from ohsandbox.conversation.store import default_root
+from ohsandbox.conversation.stored import find_stored, list_stored
 from ohsandbox.errors import UsageError
-from ohsandbox.events import ConversationStatus
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from ohsandbox.agent import History
-    from ohsandbox.conversation.trail import Trail
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.resumed import Resumed
@@ -107,71 +103,12 @@ def _told(resumed: Resumed) -> Iterator[EventBody]:
     )
 
 
-class Resuming(ABC):
-    """The part of a conversation's public face by which it goes on."""
-
-    _trail: Trail
-    _thread: threading.Thread | None
-
-    @classmethod
-    def autoresume(
-        cls, conversation_id: str | None = None, *, persist_dir: Path | str | None = None, **options: Any
-    ) -> Self:
-        """The conversation with this id, or the only one that begins so; None is the one with the newest event.
-
-        Args:
-            conversation_id: see above.
-            persist_dir: as for a new one.
-            options: what else a new one takes: agent, runtime, settings, ...
-
-        Raises:
-            UsageError: there is none, or several begin so.
-        """
-        root = default_root() if persist_dir is None else Path(persist_dir)
-        make: Callable[..., Self] = cls
-        return make(persist_dir=root, conversation_id=find_conversation(root, conversation_id), **options)
-
-    def resume(self) -> bool:
-        """Run on where the log ends before the model has had its word, without a new message; False where it has.
-
-        So after a kill, a failure or `stop` in the middle of a task. What waits for a person still waits.
-
-        Raises:
-            Everything that `start` raises.
-        """
-        self.start()
-        with self._trail.guard:
-            begins = self._thread is None and self._has_work
-            if begins:
-                self._begin_run()
-        self._trail.flush()
-        return begins
-
-    @property
-    def _has_work(self) -> bool:
-        settled = {ConversationStatus.WAITING_FOR_CONFIRMATION, ConversationStatus.FINISHED}
-        return self.status() not in settled and self._trail.history.needs_answer
-
-    @abstractmethod
-    def start(self) -> Self:
-        """Open the log."""
-
-    @abstractmethod
-    def status(self) -> ConversationStatus:
-        """Where it stands."""
-
-    @abstractmethod
-    def _begin_run(self) -> None: ...
-
-
 def find_conversation(root: Path, wanted: str | None) -> str:
     """The id of a conversation: this one, the only one that begins so, or, for None, the one with the newest event.
 
     Raises:
         UsageError: there is none, or several begin so.
     """
-    from ohsandbox.conversation.stored import find_stored, list_stored  # noqa: PLC0415 - it knows sub-agents' places
-
     if wanted is not None:
         if "/" in wanted:
             raise UsageError(f"{wanted[:200]!r} is no conversation's id. A sub-agent's cannot be resumed by itself.")

@@ -1,4 +1,4 @@
-"""`Secretive`: what of a conversation has to do with secrets."""
+"""`Secrecy`: secrets reach the sandbox's commands, and neither they nor the host's keys the trail or the model."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ if TYPE_CHECKING:
     from ohsandbox.settings import Settings
 
 
-class Secretive:
-    """Secrets reach the sandbox's commands, and neither they nor the host's keys reach the trail or the model."""
+class Secrecy:
+    """The secrets of one conversation."""
 
-    secrets: Secrets
-    _trail: Trail
-    _settings: Settings | None
+    def __init__(self, given: Secrets | None, trail: Trail) -> None:
+        """None takes those of the settings, where some are known to `learn`."""
+        self.given = given
+        self.secrets = given or Secrets()
+        self._trail = trail
 
-    def _expect_secrets(self, secrets: Secrets | None) -> None:
-        self.secrets = secrets or Secrets()
-        self._secrets_given = secrets is not None
-
-    def _know_secrets(self, llm: ChatModel) -> None:
+    def learn(self, llm: ChatModel, settings: Settings | None) -> None:
         """Have them, and the keys of the model's provider, masked from now on.
 
         Raises:
             UsageError: a secret of the settings has no value, or one is the model's own key.
         """
-        if not self._secrets_given and self._settings is not None:
-            self.secrets = Secrets.load(self._settings.secrets)
+        if self.given is None and settings is not None:
+            self.secrets = Secrets.load(settings.secrets)
         own = keys_of(llm)
         self.secrets = self.secrets.hiding({**host_keys(), **own}, never=own.values())
         self._trail.masker = self.secrets.masker
 
-    def _give_secrets(self, runtime: Runtime) -> None:
+    def give_to(self, runtime: Runtime) -> None:
+        """Have the sandbox's commands find them in their environment."""
         if self.secrets:
             runtime.give_secrets(self.secrets)
 

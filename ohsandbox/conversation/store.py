@@ -19,6 +19,10 @@ from ohsandbox.persistence import home_dir, make_private_dir, open_regular, writ
 _log = logging.getLogger(__name__)
 
 METADATA_NAME = "metadata.json"
+TOOLS_NAME = "tools"
+"""In a conversation's directory: what its tools keep, each in a directory of its own."""
+AGENTS_NAME = "agents"
+"""In a conversation's directory: one directory a sub-agent, each with its own log."""
 
 TITLE_CHARS = 80
 """One line of a list."""

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from ohsandbox.conversation.delegation import DIRECTORY as AGENTS_NAME
 from ohsandbox.conversation.store import (
+    AGENTS_NAME,
     METADATA_NAME,
     ConversationMetadata,
     FileConversationStore,

@@ -52,8 +52,8 @@ class Trail:
         """Whether events can be stored."""
         return self._log is not None
 
-    def open(self, take: Callable[[SDKEvent], None]) -> None:
-        """Open the log and take in what it holds; take is given each event as well.
+    def open(self, *take: Callable[[SDKEvent], None]) -> None:
+        """Open the log and take in what it holds; each of take is given every event as well.
 
         Raises:
             ConversationOpenError: another process has the conversation.
@@ -67,7 +67,8 @@ class Trail:
             self.stuck.add(event)
             self._tally.add(event)
             self.files.add(event)
-            take(event)
+            for one in take:
+                one(event)
 
         self._log = EventLog(self.directory, conversation_id=self.conversation_id, take=take_in)
 

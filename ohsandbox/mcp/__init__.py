@@ -20,8 +20,8 @@ from ohsandbox.mcp.errors import (
 )
 from ohsandbox.mcp.observation import MCPToolObservation
 from ohsandbox.mcp.pins import Pins
-from ohsandbox.mcp.server import MCPEvent, ServerState, ServerStatus
 from ohsandbox.mcp.servers import MCPServers
+from ohsandbox.mcp.status import MCPEvent, ServerState, ServerStatus
 from ohsandbox.mcp.tools import create_mcp_tools, read_mcp_config
 
 if TYPE_CHECKING:

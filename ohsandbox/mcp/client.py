@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -15,6 +16,7 @@ from mcp import MCPError as SdkError
 from mcp_types import (
     CONNECTION_CLOSED,
     METHOD_NOT_FOUND,
+    PARSE_ERROR,
     REQUEST_TIMEOUT,
     UNSUPPORTED_PROTOCOL_VERSION,
     CallToolResult,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_PAGES = 64
-"""Of `tools/list`; a server's tools beyond the limit of `definition.MAX_TOOLS` are not offered anyway."""
+"""Of `tools/list`; a server's tools beyond the limit of `listed.MAX_TOOLS` are not offered anyway."""
 
 MAX_SAID_CHARS = 2000
 """Of a server's own error message."""
@@ -65,7 +67,8 @@ MARGIN_S = 10.0
 CLOSE_S = 8.0
 """Two seconds of grace, the kill and a look at what is left; three times that on a busy machine."""
 
-logging.getLogger("mcp").addHandler(logging.NullHandler())  # else a server's rubbish is printed by `lastResort`
+for _name in ("mcp", "client"):  # the second is the SDK's session; else `lastResort` prints a server's rubbish
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 class MCPClient(Client[ClientTransport]):
@@ -112,6 +115,7 @@ class MCPClient(Client[ClientTransport]):
         self._transport_options = TransportOptions(session_class=GuardedSession)
         self._disconnect_timeout = CLOSE_S
         self._listed: tuple[Tool, ...] = ()
+        self._pid = os.getpid()
 
     # --- for synchronous callers --------------------------------------------------------------
 
@@ -122,7 +126,10 @@ class MCPClient(Client[ClientTransport]):
 
         Raises:
             MCPTimeoutError: it was not done after timeout seconds.
+            MCPServerGoneError: this process is a forked child; its parent has the connection.
         """
+        if os.getpid() != self._pid:
+            raise MCPServerGoneError(f"MCP server {self.server!r} is the parent's of this process. Start one here.")
         try:
             return background_loop().call(fn, *args, timeout_s=timeout)
         except MCPError:
@@ -147,7 +154,8 @@ class MCPClient(Client[ClientTransport]):
 
     def sync_close(self) -> None:
         """End the connection, and the server with its children where it was started for it. Twice is fine."""
-        background_loop().call(self.shut, timeout_s=2 * CLOSE_S + MARGIN_S)
+        if os.getpid() == self._pid:
+            background_loop().call(self.shut, timeout_s=2 * CLOSE_S + MARGIN_S)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -241,19 +249,20 @@ class MCPClient(Client[ClientTransport]):
 
     @property
     def unfit(self) -> dict[str, str]:
-        """Tools that were listed in no valid form, and why; they are not among `tools`."""
+        """Tools of the last list that are not among `tools`, and why: in no valid form, or too many."""
         return dict(self.session.unfit) if isinstance(self.session, GuardedSession) else {}
 
     async def _pages(self) -> Any:
         if isinstance(self.session, GuardedSession):
-            self.session.unfit.clear()
+            self.session.begin_list()
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
             page = await self._await_with_session_monitoring(self.session.list_tools(params=params))
             for tool in page.tools:
                 yield tool
-            if page.next_cursor is None or page.next_cursor == cursor:
+            is_full = isinstance(self.session, GuardedSession) and self.session.is_full
+            if page.next_cursor in (None, cursor) or is_full:
                 return
             cursor = page.next_cursor
 
@@ -288,11 +297,17 @@ class MCPClient(Client[ClientTransport]):
 
     async def _take_log(self, message: LogMessage) -> None:
         if self._on_log is not None:
-            self._on_log(one_line(f"{message.level}: {message.data}", limit_chars=MAX_SAID_CHARS))
+            said = f"{message.level}: {message.data}"[: 2 * MAX_SAID_CHARS]  # first: to clean 16 MB takes half a second
+            self._on_log(one_line(said, limit_chars=MAX_SAID_CHARS))
 
     # --- errors -----------------------------------------------------------------------------------
 
     def _late(self, doing: str, seconds: float) -> MCPTimeoutError:
+        if doing == INITIALIZE:
+            return MCPTimeoutError(
+                f"MCP server {self.server!r} printed nothing for {seconds:g} s and did not answer. "
+                "If it downloads first, set its `timeout` (seconds) higher."
+            )
         return MCPTimeoutError(
             f"MCP server {self.server!r} did not {doing} within {seconds:g} s. Try something smaller, "
             "or have its `timeout` raised."
@@ -312,6 +327,8 @@ class MCPClient(Client[ClientTransport]):
         if isinstance(cause, SdkError) and cause.code == CONNECTION_CLOSED and str(cause) == "Connection closed":
             return self._unreachable(doing)
         said = one_line(str(cause) or type(cause).__name__, limit_chars=MAX_SAID_CHARS)
+        if isinstance(cause, SdkError) and cause.code == PARSE_ERROR:
+            return MCPProtocolError(f"MCP server {self.server!r} did not {doing} in the protocol's form: {said}.")
         if isinstance(cause, SdkError):
             text = f"MCP server {self.server!r} did not {doing}: {said} (code {cause.code})."
             return MCPRefusedError(text, code=cause.code)

@@ -127,9 +127,10 @@ class Resolved(NamedTuple):
     """Variable to value, of those that came from the host and are long enough to be found again in an output."""
 
     def masked(self, text: str) -> str:
-        """Text with the values replaced by their variables' names."""
+        """Text with the values replaced by their variables' names, also where they stand in JSON."""
         for name, value in sorted(self.secrets.items(), key=lambda pair: -len(pair[1])):
-            text = text.replace(value, f"[value of {name}]")
+            for written in {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}:
+                text = text.replace(written, f"[value of {name}]")
         return text
 
 

@@ -26,6 +26,12 @@ MAX_ARGUMENT_CHARS = 1024
 MAX_SCHEMA_CHARS = 64 * 1024
 """Some 16,000 tokens in every request, for one tool."""
 
+MAX_NAME_CHARS = 128
+"""Of a tool, as MCP 2025-11-25 has it; every process on this host that knows the server keeps it."""
+
+MAX_SERVER_CHARS = 256 * 1024
+"""Of all descriptions and schemas of one server: some 65,000 tokens in every request. A hundred tools have fewer."""
+
 _ARGUMENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """What providers take as a property's name; one bad name and they refuse the whole request."""
 
@@ -48,13 +54,21 @@ class ListedTool(NamedTuple):
     fingerprint: str
     """SHA-256 of all that the server said of it."""
 
+    @property
+    def length(self) -> int:
+        """Of what a model is shown, in characters."""
+        return len(self.description) + len(json.dumps(self.schema))
+
 
 def listed_tool(server: str, tool: Tool) -> ListedTool:
     """The tool, made fit for a model.
 
     Raises:
-        UnusableToolError: its schema is too large, or an argument has a name that providers refuse.
+        UnusableToolError: its name has characters that nobody sees, its schema is too large, or an argument has a
+            name that providers refuse.
     """
+    if not tool.name or visible(tool.name, limit_chars=MAX_NAME_CHARS) != tool.name or "\n" in tool.name:
+        raise UnusableToolError(f"its name is not 1 to {MAX_NAME_CHARS} characters that can be seen")
     if _only_as_task(tool):
         raise UnusableToolError("it runs only as a task (its taskSupport is `required`), and calls here are plain ones")
     action_type = _create_mcp_action_type(tool.name, tool.input_schema)
@@ -112,7 +126,7 @@ def _clean(node: Any, *, is_map: bool = False) -> Any:
         return node
     cleaned = {}
     for key, value in node.items():
-        if key == "description" and isinstance(value, str) and not is_map:
+        if key in ("description", "title", "$comment") and isinstance(value, str) and not is_map:
             cleaned[key] = visible(value, limit_chars=MAX_ARGUMENT_CHARS)
         elif key in ("default", "const", "enum", "examples") and not is_map:
             cleaned[key] = value

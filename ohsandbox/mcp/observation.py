@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.content import Content, ImageContent, TextContent
-from ohsandbox.mcp.text import one_line, printable
+from ohsandbox.mcp.text import Mask, masked, one_line, printable
 from ohsandbox.schema import Observation
 from ohsandbox.tool import cut_middle
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_types import CallToolResult, ContentBlock
 
 MAX_RESULT_CHARS = 30_000
@@ -32,8 +33,6 @@ _SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
 }  # fmt: skip
 """First bytes of the formats that models read; WebP has its mark at the ninth."""
-
-Mask = Callable[[str], str]
 
 
 class MCPToolObservation(Observation):
@@ -68,12 +67,13 @@ def observe(server: str, tool: str, result: CallToolResult, *, mask: Mask) -> MC
         content.append(shown)
     if (more := len(result.content) - MAX_BLOCKS) > 0:
         content.append(TextContent(text=f"[{more} more parts of {len(result.content)} left out]"))
-    structured = result.structured_content
-    if structured is not None and not _is_said(structured, content):
-        content.append(TextContent(text=json.dumps(structured, ensure_ascii=False)))
+    structured = masked(result.structured_content, mask)
+    text = json.dumps(structured, ensure_ascii=False)
+    if structured is not None and not _is_said(result.structured_content, content):
+        content.append(TextContent(text=text))
     return MCPToolObservation(
-        server=server, tool=tool, content=tuple(_bounded(content, mask)), structured=_bounded_value(structured, mask),
-        failed=result.is_error,
+        server=server, tool=tool, content=tuple(_bounded(content, mask)), failed=result.is_error,
+        structured=structured if len(text) <= MAX_RESULT_CHARS else None,  # a longer one is in the content, cut
     )  # fmt: skip
 
 
@@ -150,11 +150,3 @@ def _bounded(content: Sequence[Content], mask: Mask) -> list[Content]:
         else:
             made.append(part)
     return made
-
-
-def _bounded_value(value: Any, mask: Mask) -> Any:
-    """The value where it is short; a longer one is in the content, cut."""
-    if value is None:
-        return None
-    text = mask(json.dumps(value))
-    return json.loads(text) if len(text) <= MAX_RESULT_CHARS else None

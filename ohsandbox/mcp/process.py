@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.mcp.errors import MCPConnectionError
 from ohsandbox.mcp.framing import LineFramer, LineTooLongError
+from ohsandbox.mcp.loop import detach
 from ohsandbox.mcp.streams import Inbox, Intake, Outbox, ProtocolFloodError
 from ohsandbox.mcp.text import one_line, visible
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
@@ -56,7 +57,13 @@ EXIT_CODE_S = 1.0
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """What a shell reports for a program that is not there, or cannot be executed (POSIX XCU 2.8.2)."""
 
-_IN_DIRECTORY = 'cd "$0"&&exec "$@"'
+_BEGIN = 'ulimit -m %d 2>/dev/null;exec "$@"'
+_BEGIN_IN = 'ulimit -m %d 2>/dev/null;cd "$0"&&exec "$@"'
+"""In sh. The limit of the resident set is a second mark: Linux has not heeded it since 2.4.30, and children inherit it
+even with an empty environment, in a session of their own, and when their parents are gone."""
+
+_KIB_OF_MARK = 2**40
+"""A petabyte and more: where such a limit is heeded, it is none."""
 
 _FAMILY = (
     b"ohs_hit=' %d ' ohs_found= ohs_more=yes;while [ $ohs_more ];do ohs_more=;for ohs_d in /proc/[0-9]*;do"
@@ -72,10 +79,10 @@ _KILL_FAMILY = (
 )
 
 _SWEEP = (
-    b"for ohs_d in $(grep -ls %s /proc/[0-9]*/environ 2>/dev/null);do"
-    b" ohs_p=${ohs_d#/proc/};kill -9 ${ohs_p%%/environ} 2>/dev/null&&echo $ohs_p;done;:"
+    b"for ohs_d in $(grep -lse %s -e 'resident set *%d ' /proc/[0-9]*/environ /proc/[0-9]*/limits 2>/dev/null);do"
+    b" ohs_p=${ohs_d#/proc/};kill -9 ${ohs_p%%/*} 2>/dev/null&&echo $ohs_p;done;:"
 )
-"""Kills whatever has our mark in its environment, and lists it."""
+"""Kills whatever has one of our marks, in its environment or its limits, and lists it."""
 _SWEEPS = 5
 """A tree that forks while it is killed is swept again."""
 
@@ -101,7 +108,8 @@ class ServerProcess:
         """
         self._runtime, self._command = runtime, command
         self._mark = f"OHSANDBOX_MCP={secrets.token_hex(8)}"
-        self._channel = _open(runtime, command, self._mark)
+        self._limit_kib = _KIB_OF_MARK + secrets.randbelow(_KIB_OF_MARK)
+        self._channel = _open(runtime, command, self._mark, self._limit_kib)
         self._framer = LineFramer(MAX_LINE_BYTES)
         self.intake = Intake()
         self.inbox = Inbox()
@@ -113,6 +121,7 @@ class ServerProcess:
         self._watched: set[int] = set()
         self._silent = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Future[None] | None = None
         self.fault: str | None = None
         """Why we let go of it, where it was not its own end."""
         self.exit_code: int | None = None
@@ -180,6 +189,8 @@ class ServerProcess:
                 self.inbox.put(message)
         self._silent.set()
         self.inbox.finish()
+        if self.fault is not None:  # it may not run on until somebody asks for it
+            self._close_soon()
 
     def _write(self, data: bytes) -> None:
         with self._counting:
@@ -232,7 +243,15 @@ class ServerProcess:
         self.learn_exit_code()
 
     async def aclose(self) -> None:
-        """`end`, then let go of the channel; on the loop."""
+        """`end`, then let go of the channel; on the loop. Twice is fine."""
+        await asyncio.shield(self._close_soon())
+
+    def _close_soon(self) -> asyncio.Future[None]:
+        if self._closing is None:
+            self._closing = detach(self._close())
+        return self._closing
+
+    async def _close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.end)
         self._finish()
         self._watch()
@@ -262,11 +281,11 @@ class ServerProcess:
         return b" ".join(re.findall(rb"\d+:\d+", said))
 
     def _sweep(self, family: bytes) -> None:
-        """SIGKILL to the family, and to all with our mark in their environment."""
+        """SIGKILL to the family, and to all with one of our marks."""
         if family:
             self._runtime.snippet(_KILL_FAMILY % family, user=self._command.user)
         for _ in range(_SWEEPS):
-            body = _SWEEP % self._mark.encode()
+            body = _SWEEP % (self._mark.encode(), 1024 * self._limit_kib)
             if not self._runtime.snippet(body, user=self._command.user).stdout.strip():
                 break
 
@@ -301,10 +320,9 @@ class ServerProcess:
         return words
 
 
-def _open(runtime: Runtime, command: Command, mark: str) -> Channel:
-    argv = list(command.argv)
-    if command.cwd is not None:
-        argv = ["/bin/sh", "-c", _IN_DIRECTORY, command.cwd, *argv]
+def _open(runtime: Runtime, command: Command, mark: str, limit_kib: int) -> Channel:
+    script = _BEGIN if command.cwd is None else _BEGIN_IN
+    argv = ["/bin/sh", "-c", script % limit_kib, command.cwd or "sh", *command.argv]
     name, _, value = mark.partition("=")
     try:
         return runtime.channel(argv, env={**command.env, name: value}, user=command.user)

@@ -15,6 +15,7 @@ from fastmcp.client.transports import ClientTransport, SSETransport, StreamableH
 from ohsandbox.mcp.network import SandboxNetwork
 from ohsandbox.mcp.process import MAX_LINE_BYTES
 from ohsandbox.mcp.relay import Relay
+from ohsandbox.mcp.streams import MAX_PARTS, has_too_many_parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -92,7 +93,7 @@ def _client(
     **_: Any,
 ) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
-        headers=headers,
+        headers={**(headers or {}), "Accept-Encoding": "identity"},
         timeout=timeout or httpx2.Timeout(CONNECT_S, read=READ_S),
         auth=auth,
         transport=_BoundedTransport(memory),
@@ -115,6 +116,7 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
         try:
             response = await super().handle_async_request(request)
             _refuse_elsewhere(request, response)
+            _refuse_compressed(response)
         except httpx2.TransportError as error:
             self._memory.remember(error)
             raise
@@ -143,24 +145,26 @@ def _refuse_elsewhere(request: httpx2.Request, response: httpx2.Response) -> Non
         raise httpx2.ReadError(f"It redirects to another host, {target.host!r}. If that is right, write it into `url`")
 
 
+def _refuse_compressed(response: httpx2.Response) -> None:
+    """A few bytes could become gigabytes, and it was told not to."""
+    if (coding := response.headers.get("content-encoding", "identity")) != "identity":
+        raise httpx2.ReadError(f"It compresses its answers ({coding!r}) though asked not to")
+
+
 class _BoundedStream(httpx2.AsyncByteStream):
-    """Counts bytes since the last blank line, which is where one event of SSE ends and the next begins."""
+    """Lets no message through that would fill this machine's memory."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, memory: _Reached, *, is_answer: bool) -> None:
         self._stream, self._memory, self._is_answer = stream, memory, is_answer
         self._chunks: AsyncIterator[bytes] | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        length, last = 0, b""
+        message = _Message()
         self._chunks = aiter(self._stream)
         async for chunk in self._chunks:
-            joined = last + chunk
-            end = max(joined.rfind(b"\n\n"), joined.rfind(b"\r\n\r\n"))
-            length = len(joined) - end if end >= 0 else length + len(chunk)
-            last = chunk[-3:]
-            if length > MAX_LINE_BYTES:
-                self._memory.trouble = f"It sent a message of more than {MAX_LINE_BYTES} bytes"
-                raise httpx2.ReadError(self._memory.trouble)
+            if why := message.refusal_of(chunk):
+                self._memory.trouble = why
+                raise httpx2.ReadError(why)
             yield chunk
 
     async def aclose(self) -> None:
@@ -179,3 +183,29 @@ class _BoundedStream(httpx2.AsyncByteStream):
                 async for chunk in chunks:
                     if (left := left - len(chunk)) < 0:
                         return
+
+
+class _Message:
+    """What has come since the last blank line, where one event of SSE ends and the next begins."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self, chunk: bytes = b"") -> None:
+        self._chunks, self._length, self._look_at = [chunk], len(chunk), MAX_PARTS
+
+    def refusal_of(self, chunk: bytes) -> str:
+        """Take more; a sentence where the message is too large by now."""
+        joined = self._chunks[-1][-3:] + chunk
+        end = max(joined.rfind(b"\n\n"), joined.rfind(b"\r\n\r\n"))
+        self._chunks.append(chunk)
+        self._length += len(chunk)
+        if self._length > MAX_LINE_BYTES and end < 0:
+            return f"It sent a message of more than {MAX_LINE_BYTES} bytes"
+        if self._length > self._look_at:
+            if has_too_many_parts(b"".join(self._chunks)):
+                return f"It sent a message of more than {MAX_PARTS} JSON values"
+            self._look_at = 2 * self._length  # what is looked at again and again grows no faster than the whole
+        if end >= 0:
+            self._begin(joined[end:])
+        return ""

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.mcp.errors import MCPConnectionError, MCPServerGoneError, MCPToolWithheldError
-from ohsandbox.mcp.listed import MAX_TOOLS, ListedTool, UnusableToolError, fingerprint_of, listed_tool
+from ohsandbox.mcp.errors import MCPConnectionError, MCPServerGoneError
 from ohsandbox.mcp.loop import detach
 from ohsandbox.mcp.observation import MCPToolObservation, observe
-from ohsandbox.mcp.pins import MAX_PINNED
+from ohsandbox.mcp.offer import Offer
+from ohsandbox.mcp.status import MCPEvent, ServerState, ServerStatus
 from ohsandbox.mcp.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from mcp_types import Tool
+    from collections.abc import Callable
 
     from ohsandbox.mcp.client import MCPClient
     from ohsandbox.mcp.config import Resolved
+    from ohsandbox.mcp.listed import ListedTool
     from ohsandbox.mcp.pins import Pins
+
+CANCEL_S = 2.0
+"""For calls to notice that they are cancelled, which takes no time."""
 
 MAX_RESTARTS = 3
 RESTART_WINDOW_S = 600.0
@@ -31,47 +32,15 @@ RESTART_WINDOW_S = 600.0
 BACK_OFF_S = (0.0, 1.0, 5.0)
 """Before each restart; the first is usually no fault of the server's."""
 
+RELIST_PAUSE_S = 0.05
+"""A server that registers ten tools sends ten notices."""
 
-class ServerState(StrEnum):
-    """Where a server is in its life."""
+MAX_RELISTS = 20
+RELIST_WINDOW_S = 600.0
+"""More changes of its tools in that time are not looked at: each is told to the model, and costs its prompt cache."""
 
-    WAITING = "not started"
-    STARTING = "starting"
-    READY = "ready"
-    ENDED = "ended"
-    """It is started again when a tool of it is called."""
-    FAILED = "failed"
-    """It never came up."""
-    OFF = "switched off"
-    DISABLED = "disabled"
-    CLOSED = "closed"
-
-
-class ServerStatus(NamedTuple):
-    """A server for a person's eyes."""
-
-    name: str
-    state: ServerState
-    reason: str
-    """Why it is not ready; empty where it is."""
-    where: str
-    """`sandbox` or `host`."""
-    tools: tuple[str, ...]
-    """By the server's names."""
-    withheld: dict[str, str]
-    """Tools that changed since they were first seen, and how to approve them."""
-    refused: dict[str, str]
-    """Tools that cannot be offered, and why."""
-    restarts: int
-
-
-class MCPEvent(NamedTuple):
-    """Something that a person should see."""
-
-    server: str
-    kind: str
-    """ready, failed, ended, restarted, off, tools_changed, withheld, refused, log, progress or status."""
-    message: str
+STATUS_PAUSE_S = 0.2
+"""Faster than that nobody reads."""
 
 
 class MCPServer:
@@ -91,26 +60,26 @@ class MCPServer:
         self.config = resolved.config
         self._resolved = resolved
         self._connect = connect
-        self._pins = pins
-        self._pinned_as = f"{name}@{resolved.config.identity}"
+        self._offer = Offer(name, resolved, pins, self._tell)
         self._said_at = 0.0
         self._on_event = on_event
         self._client: MCPClient | None = None
         self._turn = asyncio.Lock()
         self._restarts: list[float] = []
-        self._relisting: set[asyncio.Task[None]] = set()
+        self._relists: list[float] = []
+        self._relist_is_due = False
+        self._at_work: set[asyncio.Task[Any]] = set()
         self.state = ServerState.DISABLED if self.config.disabled else ServerState.WAITING
         self.reason = "It is disabled in the configuration." if self.config.disabled else ""
-        self.tools: dict[str, ListedTool] = {}
-        self._withheld: dict[str, ListedTool] = {}
-        self._refused: dict[str, str] = {}
 
     def status(self) -> ServerStatus:
         """The server now."""
+        state, reason, client = self.state, self.reason, self._client
+        if state is ServerState.READY and client is not None and client.is_over:
+            state, reason = ServerState.ENDED, "It ended while nothing was asked of it."
         return ServerStatus(
-            self.name, self.state, self.reason, self.config.runs_in, tuple(self.tools),
-            {tool: _how_to_approve(self.name, tool) for tool in self._withheld}, dict(self._refused),
-            len(self._restarts),
+            self.name, state, reason, self.config.runs_in, tuple(self._offer.tools), self._offer.withheld,
+            dict(self._offer.refused), len(self._restarts),
         )  # fmt: skip
 
     # --- start and end ------------------------------------------------------------------------
@@ -136,7 +105,7 @@ class MCPServer:
         client = self._connect(on_tools_changed=self._relist_soon, on_log=self._take_log, on_words=self._take_words)
         try:
             await client.open()
-            self._take_tools(await client.fetch_tools(), client.unfit)
+            self._offer.take(await client.fetch_tools(), client.unfit)
         except BaseException as error:  # noqa: BLE001 - raised again below, also when it is a cancellation
             self._set(ServerState.ENDED, "It was stopped while it started.")
             await asyncio.shield(detach(client.shut()))
@@ -145,9 +114,13 @@ class MCPServer:
         self._set(ServerState.READY, "")
 
     async def close(self) -> None:
-        """End it; calls in flight fail. Twice is fine."""
+        """End it; calls in flight, which may be starting it again, are cancelled. Twice is fine."""
         client, self._client = self._client, None
         self._set(ServerState.CLOSED, "It was closed.")
+        for task in self._at_work:
+            task.cancel()
+        if self._at_work:
+            await asyncio.wait(self._at_work, timeout=CANCEL_S)
         if client is not None:
             await asyncio.shield(detach(client.shut()))
 
@@ -157,17 +130,31 @@ class MCPServer:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def call(self, tool: str, arguments: dict[str, Any], on_progress: Any = None) -> MCPToolObservation:
+    async def call(self, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
         """Call a tool, bringing the server up again where it ended.
 
         Raises:
             MCPError: see `ohsandbox.mcp.errors`.
             SandboxUnavailable: the sandbox is gone.
         """
-        client = await self._ready()
-        self._check_offered(tool)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - this is a coroutine
+        self._at_work.add(task)
         try:
-            result = await client.call(tool, arguments, on_progress=on_progress)
+            return await self._call(tool, arguments)
+        finally:
+            self._at_work.discard(task)
+
+    async def _call(self, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+            words = one_line((message or "")[:1000], limit_chars=200)
+            self._tell("progress", f"{tool}: {share} {words}".rstrip())
+
+        client = await self._ready()
+        self._offer.check(tool)
+        try:
+            result = await client.call(tool, arguments, on_progress=report)
         except (MCPServerGoneError, MCPConnectionError) as error:
             raise type(error)(f"{self._masked(error)} {self._note_end(client, error)}") from None
         except OhsandboxError as error:
@@ -178,27 +165,7 @@ class MCPServer:
         """The tools that may be called now, in the server's order."""
         if self.state is ServerState.OFF:
             return []
-        self._look_for_approvals()
-        return [tool for name, tool in self.tools.items() if name not in self._withheld]
-
-    def _look_for_approvals(self) -> None:
-        """What a person approved meanwhile, maybe in another process, is withheld no longer."""
-        if not self._withheld:
-            return
-        self._pins.reload()
-        for tool, now in list(self._withheld.items()):
-            if self._pins.get(self._pinned_as, tool) == now.fingerprint:
-                self.tools[tool] = self._withheld.pop(tool)
-
-    def _check_offered(self, tool: str) -> None:
-        self._look_for_approvals()
-        if tool in self._withheld:
-            raise MCPToolWithheldError(
-                f"Tool {tool!r} of MCP server {self.name!r} has changed its description or arguments since it was "
-                f"first seen, so it is not called. {_how_to_approve(self.name, tool)} Do without it."
-            )
-        if tool not in self.tools:
-            raise MCPToolWithheldError(f"MCP server {self.name!r} no longer offers a tool {tool!r}. Do without it.")
+        return self._offer.now()
 
     def _note_end(self, client: MCPClient, error: OhsandboxError) -> str:
         """Remember that the server ended; what follows, in a sentence."""
@@ -241,7 +208,7 @@ class MCPServer:
             await self._bring_up()
         except SandboxUnavailable:
             raise
-        except OhsandboxError as error:
+        except Exception as error:  # noqa: BLE001 - a fault of the server, whatever it is
             self._set(ServerState.ENDED, str(error))
             follows = self._what_follows()
             raise MCPServerGoneError(
@@ -268,72 +235,38 @@ class MCPServer:
 
     def _relist_soon(self) -> None:
         """The server says that its tools changed. Many such notices are one list."""
-        if self._client is not None and not self._relisting:
+        if self._client is None or self._relist_is_due:
+            return
+        now = time.monotonic()
+        self._relists = [at for at in self._relists if now - at < RELIST_WINDOW_S]
+        if len(self._relists) < MAX_RELISTS:
+            self._relists.append(now)
+            self._relist_is_due = True
             task = asyncio.get_running_loop().create_task(self._relist(self._client))
-            self._relisting.add(task)
-            task.add_done_callback(self._relisting.discard)
+            self._at_work.add(task)
+            task.add_done_callback(self._at_work.discard)
 
     async def _relist(self, client: MCPClient) -> None:
         await asyncio.sleep(RELIST_PAUSE_S)
-        self._relisting.clear()  # a notice from here on is about a later list
-        before = set(self.tools)
+        self._relist_is_due = False  # a notice from here on is about a later list
+        before = set(self._offer.tools)
         try:
-            self._take_tools(await client.fetch_tools(), client.unfit)
+            self._offer.take(await client.fetch_tools(), client.unfit)
         except OhsandboxError as error:
             self._tell("tools_changed", f"its new list of tools could not be had: {self._masked(error)}")
             return
-        added, gone = sorted(set(self.tools) - before), sorted(before - set(self.tools))
-        if added or gone:
-            self._tell("tools_changed", f"new: {', '.join(added) or 'none'}; gone: {', '.join(gone) or 'none'}")
-
-    def _take_tools(self, listed: Iterable[Tool], unfit: Mapping[str, str]) -> None:
-        """Sort what the server lists into offered, withheld and refused; what is seen for the first time is pinned."""
-        offered: dict[str, ListedTool] = {}
-        withheld: dict[str, ListedTool] = {}
-        refused = dict(unfit)
-        for tool in listed:
-            if not self.config.offers(tool.name):
-                continue
-            shown = one_line(tool.name, limit_chars=100)
-            if tool.name in offered or len(offered) >= MAX_TOOLS:
-                refused[shown] = f"more than {MAX_TOOLS} tools" if len(offered) >= MAX_TOOLS else "listed twice"
-                continue
-            try:
-                made = listed_tool(self.name, tool)
-            except UnusableToolError as error:
-                refused[shown] = str(error)
-                continue
-            pinned = self._pins.get(self._pinned_as, tool.name)
-            if pinned is None and not self._pins.has_room(self._pinned_as):
-                refused[shown] = f"its server has listed {MAX_PINNED} others before"
-                continue
-            if pinned not in (None, fingerprint_of(tool)):
-                withheld[tool.name] = made
-                self._pins.note_change(
-                    self._pinned_as, tool.name, fingerprint=made.fingerprint, description=made.description
-                )
-            offered[tool.name] = self.tools.get(tool.name, made) if tool.name in withheld else made
-        self._announce(withheld, refused)
-        self.tools, self._withheld, self._refused = offered, withheld, refused
-        fresh = {name: tool.fingerprint for name, tool in offered.items() if name not in withheld}
-        self._pins.update(self._pinned_as, fresh)
-
-    def _announce(self, withheld: dict[str, ListedTool], refused: dict[str, str]) -> None:
-        for tool in withheld.keys() - self._withheld.keys():
-            self._tell("withheld", f"tool {tool!r} has changed since it was first seen and is not called. "
-                       f"{_how_to_approve(self.name, tool)}")  # fmt: skip
-        for tool, why in refused.items():
-            if tool not in self._refused:
-                self._tell("refused", f"tool {tool!r} is not offered: {why}")
+        now = set(self._offer.tools)
+        if now != before:
+            added, gone = sorted(now - before), sorted(before - now)
+            news = f"new: {', '.join(added) or 'none'}; gone: {', '.join(gone) or 'none'}"
+            self._tell("tools_changed", one_line(news, limit_chars=1000))
+        if len(self._relists) == MAX_RELISTS and not self._relist_is_due:
+            self._tell("tools_changed", f"they changed {MAX_RELISTS} times in {RELIST_WINDOW_S / 60:g} minutes; "
+                       "further changes are not looked at for as long")  # fmt: skip
 
     def approve(self, tool: str) -> bool:
         """Trust a withheld tool as it is now; False where none of that name is withheld."""
-        changed = self._withheld.pop(tool, None)
-        if changed is None:
-            return False
-        self.tools[tool] = changed
-        self._pins.update(self._pinned_as, {tool: changed.fingerprint})
-        return True
+        return self._offer.approve(tool)
 
     # --- words --------------------------------------------------------------------------------------
 
@@ -355,14 +288,3 @@ class MCPServer:
         if isinstance(error, OhsandboxError):
             error.args = (self._resolved.masked(str(error)),)
         return error
-
-
-STATUS_PAUSE_S = 0.2
-"""Faster than that nobody reads."""
-
-RELIST_PAUSE_S = 0.05
-"""A server that registers ten tools sends ten notices."""
-
-
-def _how_to_approve(server: str, tool: str) -> str:
-    return f"The user can approve it: `ohsandbox mcp approve {server} {tool}`."

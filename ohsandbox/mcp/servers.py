@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
 from collections import deque
 from pathlib import Path
@@ -17,8 +18,8 @@ from ohsandbox.mcp.errors import MCPConfigError, MCPError, MCPServerGoneError
 from ohsandbox.mcp.loop import background_loop, settle
 from ohsandbox.mcp.names import ServerTool, model_names, prefixed
 from ohsandbox.mcp.pins import Pins
-from ohsandbox.mcp.server import MCPEvent, MCPServer, ServerState, ServerStatus
-from ohsandbox.mcp.text import one_line
+from ohsandbox.mcp.server import MCPServer
+from ohsandbox.mcp.status import MCPEvent, ServerState, ServerStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -74,24 +75,29 @@ class MCPServers:
         self._started: concurrent.futures.Future[None] | None = None
         self._starting: asyncio.Task[Any] | None = None
         self._closed = False
+        self._pid = os.getpid()
         self._names: dict[str, ServerTool] = {}
         self._given: dict[ServerTool, str] = {}
         self._in_flight: dict[ServerTool, set[concurrent.futures.Future[MCPToolObservation]]] = {}
         self.version = 0
         """Grows with whatever may change the tools."""
         pins = pins or Pins()
+        all_resolved = {name: self._resolve(name, entry, variables or {}) for name, entry in config.servers.items()}
+        secrets = {name: value for one in all_resolved.values() for name, value in one.secrets.items()}
+        # of all: one server reads another's environment where both run as the same user
         self._servers = {
-            name: self._server(name, entry, variables or {}, pins) for name, entry in config.servers.items()
+            name: self._server(name, Resolved(one.config, secrets), pins) for name, one in all_resolved.items()
         }
 
-    def _server(self, name: str, entry: ServerConfig, variables: Mapping[str, str], pins: Pins) -> MCPServer:
-        resolved = Resolved(entry, {}) if entry.disabled else resolve(name, entry, variables)
-        if entry.command is not None and entry.runs_in == "sandbox" and self._runtime is None and not entry.disabled:
+    def _resolve(self, name: str, entry: ServerConfig, variables: Mapping[str, str]) -> Resolved:
+        if entry.runs_in == "sandbox" and self._runtime is None and not entry.disabled:
             raise MCPConfigError(
-                f"MCP server {name!r} is a command for the sandbox, and there is none. "
-                'Use a runtime, or write `"where": "host"` to run it on this machine.'
+                f"MCP server {name!r} is for the sandbox, and there is none. "
+                'Use a runtime, or write `"where": "host"` to run or reach it from this machine.'
             )
+        return Resolved(entry, {}) if entry.disabled else resolve(name, entry, variables)
 
+    def _server(self, name: str, resolved: Resolved, pins: Pins) -> MCPServer:
         def connect(**hooks: Any) -> MCPClient:
             return self._client(name, resolved.config, hooks)
 
@@ -139,7 +145,7 @@ class MCPServers:
         None waits as long as the servers' own timeouts let them.
         """
         self.start()
-        if self._started is None:
+        if self._started is None or self._is_inherited:
             return True
         try:
             self._started.exception(timeout_s)
@@ -148,7 +154,12 @@ class MCPServers:
         return True
 
     def close(self) -> None:
-        """End all servers, with what they started, at the same time; calls in flight fail. Twice is fine."""
+        """End all servers, with what they started, at the same time; calls in flight fail. Twice is fine.
+
+        In a forked child nothing happens: they are the parent's.
+        """
+        if self._is_inherited:
+            return
         with self._guard:
             started, self._started, closed, self._closed = self._started, None, self._closed, True
         if closed or started is None:
@@ -157,6 +168,11 @@ class MCPServers:
             background_loop().call(self._close_all, timeout_s=2 * CLOSE_S)
         if self._host is not None:
             self._host.close()
+
+    @property
+    def _is_inherited(self) -> bool:
+        """We are a forked child; the threads that serve the connections stayed with the parent."""
+        return os.getpid() != self._pid
 
     async def _close_all(self) -> None:
         if self._starting is not None and not self._starting.done():
@@ -211,14 +227,10 @@ class MCPServers:
         if known is None or self._closed:
             reason = "was closed" if known else "is not configured"
             raise MCPServerGoneError(f"MCP server {server!r} {reason}.")
+        if self._is_inherited:
+            raise MCPServerGoneError(f"MCP server {server!r} is the parent's of this process. Start one here.")
         self.start()
-
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
-            words = one_line(message or "", limit_chars=200)
-            self._take_event(MCPEvent(server, "progress", f"{tool}: {share} {words}".rstrip()))
-
-        waiting = background_loop().submit(known.call, tool, arguments, report)
+        waiting = background_loop().submit(known.call, tool, arguments)
         calls = self._in_flight.setdefault(ServerTool(server, tool), set())
         calls.add(waiting)
         try:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Self
 
 import anyio
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.message import SessionMessage
 from mcp_types import (
+    PARSE_ERROR,
+    ErrorData,
     JSONRPCError,
     JSONRPCMessage,
     JSONRPCNotification,
@@ -33,6 +36,29 @@ MAX_BROKEN = 100
 
 MAX_UNASKED_PER_S = 1000
 """Notifications and requests of a server; one that sends more is out of control."""
+
+MAX_NOISE_PER_S = 10_000
+"""Lines that are no messages. Reading more takes all the time of the loop, which other servers need too."""
+
+MAX_UNASKED_BYTES_PER_S = 32_000_000
+"""Of both."""
+
+MAX_PARTS = 250_000
+"""Strings, objects, lists and commas of one message: 16 MB of `{},` would take 1.6 GB of this host's memory."""
+
+TOO_MANY = f"the answer has more than {MAX_PARTS} JSON values"
+MALFORMED = "the answer is no valid JSON-RPC message"
+"""What whoever waits for such an answer is told."""
+
+MAX_PROGRESS = 10**300
+"""A float goes to 1.8e308."""
+
+END_BYTES = 512
+"""Where the id of a message stands that cannot be parsed: near its beginning or its end."""
+
+_ID = re.compile(rb'"id"\s*:\s*"?(\d{1,18})"?\s*[,}]')
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""Linear whatever it is given: no backtracking, and each match begins where the last one ended."""
 
 
 class ProtocolFloodError(ValueError):
@@ -64,7 +90,8 @@ class Intake:
         self.noise_lines = 0
         self.broken = 0
         self._asked: set[RequestId] = set()
-        self._unasked = 0
+        self._unasked: Counter[str] = Counter()
+        self._unasked_bytes = 0
         self._second = 0
 
     def note_request(self, request_id: RequestId) -> None:
@@ -74,25 +101,38 @@ class Intake:
     def take(self, line: bytes) -> JSONRPCMessage | None:
         """The line's message, or None where it is noise or not to be acted on.
 
+        An answer in no valid form is an error for the request, which would else wait until its time is over.
+
         Raises:
-            ProtocolFloodError: too many broken messages, or too many in a second.
+            ProtocolFloodError: too many broken messages, or too many lines or bytes in a second.
         """
-        message = parse_message(line)
-        if message is None:
+        if not line.lstrip().startswith(b"{"):
             self._note_noise(line)
             return None
+        too_many = has_too_many_parts(line)
+        message = None if too_many else parse_message(line)
+        if message is None:
+            self._note_noise(line)
+            return self._refusal(line, TOO_MANY if too_many else MALFORMED)
         if isinstance(message, JSONRPCRequest | JSONRPCNotification):
-            self._count_unasked()
-            return message
+            self._count_unasked(len(line), "notifications or requests", MAX_UNASKED_PER_S)
+            return message if _is_countable(message) else None
         return message if self._is_answer(message) else None
 
     def _note_noise(self, line: bytes) -> None:
+        self._count_unasked(len(line), "lines that are no messages", MAX_NOISE_PER_S)
         if not (text := line.strip()):
             return
         self.noise_lines += 1
         self.noise.append(text[:NOISE_BYTES].decode("utf-8", "replace"))
         if text.startswith((b"{", b"[")):
             self._count_broken()
+
+    def _refusal(self, line: bytes, why: str) -> JSONRPCError | None:
+        for asked in _ids_of_answer(line) & self._asked:
+            self._asked.discard(asked)
+            return JSONRPCError(jsonrpc="2.0", id=asked, error=ErrorData(code=PARSE_ERROR, message=why))
+        return None
 
     def _is_answer(self, message: JSONRPCResponse | JSONRPCError) -> bool:
         answered = None if message.id is None else coerce_request_id(message.id)
@@ -107,12 +147,54 @@ class Intake:
         if self.broken >= MAX_BROKEN:
             raise ProtocolFloodError(f"{self.broken} malformed messages or answers to nothing")
 
-    def _count_unasked(self) -> None:
+    def _count_unasked(self, length: int, what: str, most: int) -> None:
         second = int(time.monotonic())
-        self._unasked = self._unasked + 1 if second == self._second else 1
-        self._second = second
-        if self._unasked > MAX_UNASKED_PER_S:
-            raise ProtocolFloodError(f"more than {MAX_UNASKED_PER_S} notifications or requests in a second")
+        if second != self._second:
+            self._unasked, self._unasked_bytes, self._second = Counter(), 0, second
+        self._unasked[what] += 1
+        self._unasked_bytes += length
+        if self._unasked[what] > most:
+            raise ProtocolFloodError(f"more than {most} {what} in a second")
+        if self._unasked_bytes > MAX_UNASKED_BYTES_PER_S:
+            raise ProtocolFloodError(f"more than {MAX_UNASKED_BYTES_PER_S / 1e6:g} MB unasked in a second")
+
+
+def has_too_many_parts(line: bytes) -> bool:
+    """More than MAX_PARTS, counted without parsing; what looks like JSON within a string does not count."""
+    if len(line) <= MAX_PARTS or _parts(line) + line.count(b'"') <= MAX_PARTS:
+        return False
+    count = end = 0
+    for found in _STRING.finditer(line):
+        count += 1 + _parts(line[end : found.start()])
+        end = found.end()
+        if count > MAX_PARTS:
+            return True
+    return count + _parts(line[end:]) > MAX_PARTS
+
+
+def _parts(line: bytes) -> int:
+    return line.count(b"{") + line.count(b"[") + line.count(b",")
+
+
+def _ids_of_answer(line: bytes) -> set[RequestId]:
+    """Of a line that is no valid message: the ids of the request that it was to answer; several are guesses."""
+    try:
+        said = {} if len(line) > MAX_PARTS else json.loads(line)
+    except (ValueError, RecursionError):
+        said = {}
+    if said:
+        answers = "jsonrpc" in said and ("result" in said or "error" in said)
+        return {coerce_request_id(said["id"])} if answers and type(said.get("id")) in (int, str) else set()
+    ends = (line[:END_BYTES], line[-END_BYTES:]) if b'"jsonrpc"' in line and b'"method"' not in line else ()
+    return {int(found[1]) for end in ends for found in _ID.finditer(end)}
+
+
+def _is_countable(message: JSONRPCRequest | JSONRPCNotification) -> bool:
+    """Not progress in numbers that no float holds: converting them ends the SDK's session."""
+    if message.method != "notifications/progress" or message.params is None:
+        return True
+    numbers = (message.params.get("progress"), message.params.get("total"))
+    return not any(isinstance(number, int) and abs(number) > MAX_PROGRESS for number in numbers)
 
 
 class Inbox:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
+from typing import Any
+
+Mask = Callable[[str], str]
+"""Takes secrets out of a text."""
 
 _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: titles, clipboard, links
@@ -37,3 +43,18 @@ def visible(text: str, *, limit_chars: int) -> str:
 def one_line(text: str, *, limit_chars: int) -> str:
     """Visible, on one line."""
     return visible(" ".join(printable(text).split()), limit_chars=limit_chars)
+
+
+def masked(value: Any, mask: Mask) -> Any:
+    """The value without secrets in its keys, texts and numbers, and without numbers that JSON has not."""
+    if isinstance(value, dict):
+        return {mask(key): masked(item, mask) for key, item in value.items()}
+    if isinstance(value, list):
+        return [masked(item, mask) for item in value]
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if mask(str(value)) == str(value) else mask(str(value))
+    return value

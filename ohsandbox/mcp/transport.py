@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from typing import TYPE_CHECKING, Any
 
 from fastmcp.client.transports import ClientTransport
@@ -30,6 +31,16 @@ LOOK_EVERY_S = 2.0
 """Most calls are over before the first look, which asks the engine and takes a millisecond."""
 
 
+MAX_LISTED = 1024
+"""Tools of one server that are looked at, so that `include` has some to choose from; 128 are offered."""
+
+MAX_LISTED_CHARS = 4_000_000
+"""Of all of them, as JSON."""
+
+FURTHER = "(further tools)"
+"""Stands for those in `GuardedSession.unfit`."""
+
+
 class GuardedSession(ClientSession):
     """The SDK's session, for a server that nobody vouches for."""
 
@@ -37,15 +48,36 @@ class GuardedSession(ClientSession):
         super().__init__(*args, **kwargs)
         self.unfit: dict[str, str] = {}
         """Tools of the last pages of `tools/list` that are in no valid form, and why; they are left out."""
+        self._listed = self._listed_chars = 0
         self._send_raw = self._dispatcher.send_raw_request
         self._dispatcher.send_raw_request = self._send_leniently  # type: ignore[method-assign] # where answers are raw
+
+    def begin_list(self) -> None:
+        """The next page of `tools/list` is the first one."""
+        self.unfit = {}
+        self._listed = self._listed_chars = 0
+
+    @property
+    def is_full(self) -> bool:
+        """The server has listed more than is looked at."""
+        return FURTHER in self.unfit
 
     async def _send_leniently(self, method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """One malformed tool takes the others with it where the SDK checks the list as a whole."""
         raw = await self._send_raw(method, *args, **kwargs)
         if method == "tools/list" and isinstance(raw.get("tools"), list):
-            raw["tools"] = [tool for tool in raw["tools"] if self._is_fit(tool)]
+            raw["tools"] = [tool for tool in raw["tools"] if self._has_room(tool) and self._is_fit(tool)]
         return raw
+
+    def _has_room(self, tool: Any) -> bool:
+        if self.is_full:
+            return False
+        self._listed += 1
+        self._listed_chars += len(json.dumps(tool))
+        if self._listed <= MAX_LISTED and self._listed_chars <= MAX_LISTED_CHARS:
+            return True
+        self.unfit[FURTHER] = f"{MAX_LISTED} tools of a server are looked at, {MAX_LISTED_CHARS} characters of them"
+        return False
 
     def _is_fit(self, tool: Any) -> bool:
         try:

@@ -16,7 +16,7 @@ import pytest
 
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, FileConversationStore, Limits
-from ohsandbox.conversation.opening import default_runtime
+from ohsandbox.conversation.terms import default_runtime
 from ohsandbox.errors import (
     ConversationOpenError,
     LimitReachedError,

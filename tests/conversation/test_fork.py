@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,10 +11,12 @@ from ohsandbox.conversation import Conversation
 from ohsandbox.conversation import fork as forks
 from ohsandbox.conversation.fork import find_files, fork, turns_back
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
+from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence import LOG_NAME, read_events
 from ohsandbox.runtime.checkpoint import Checkpoint
 from ohsandbox.runtime.docker import checkpoints
 from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.secrets import Secrets
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
 
 if TYPE_CHECKING:
@@ -196,6 +198,32 @@ def test_a_person_changing_a_bound_workspace_between_turns_is_seen(tmp_path: Pat
         said = [event.seq for event in conversation.events() if event.type == "user_message"][-1]
         conversation.fork(said, workspace=tmp_path / "fork")
     assert (tmp_path / "fork" / "f").read_text() == "by hand"
+
+
+class ForkingRuntime(KeepingRuntime):
+    """Its forks are runtimes like it."""
+
+    def fork(self, checkpoint: str, **_: object) -> RecordingRuntime:
+        self.log.append(f"fork {checkpoint}")
+        return RecordingRuntime()
+
+
+def test_a_fork_asks_and_hides_as_the_conversation_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "_keep_images", lambda target, found: None)  # noqa: ARG005 - no engine
+    runtime = ForkingRuntime()
+    secrets = Secrets({"TOKEN": "s3cret-value"})
+    options: dict[str, Any] = {"confirmation": "always", "secrets": secrets, "user_id": "u", "tool_choice": "required"}
+    agent = Agent(FakeModel(bash("a"), answer("ok"), bash("b")), TOOLS)
+    with Conversation(agent, runtime, tmp_path, checkpoints=True, **options) as conversation:
+        conversation.run("go")
+        conversation.confirm()
+        conversation.wait()
+        forked = conversation.fork()
+        assert runtime.log == ["fork c2"]
+    with forked:
+        assert forked.run("again") is ConversationStatus.WAITING_FOR_CONFIRMATION
+        assert (forked.user_id, forked.secrets.names) == ("u", ("TOKEN",))
+        assert agent.llm.choices[-1] == "required"  # type: ignore[union-attr]
 
 
 def test_a_workspace_that_holds_something_is_not_given_to_a_fork(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, Limits
 from ohsandbox.conversation.deadline import Deadline
 from ohsandbox.conversation.limits import Spending
-from ohsandbox.conversation.opening import limits_of
+from ohsandbox.conversation.terms import limits_of
 from ohsandbox.errors import LimitReachedError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.settings import Settings

@@ -219,10 +219,10 @@ def test_servers_of_the_settings_go_to_an_agent_that_is_not_given(tmp_path: Path
         mcpServers={"a": odd(include=["echo"])},
         mcp={"stdio_servers": [{"name": "b", **odd(include=["pid"])}]},
     )
-    with Conversation(runtime=runtime, persist_dir=tmp_path / "c", settings=settings) as conversation:
-        assert conversation._mcp.servers is not None  # they begin with `start`: the sandbox runs
-        conversation._mcp.servers.wait()
-        found = [(one.name, one.tools) for one in conversation._mcp.servers.status()]
+    with Conversation(runtime=runtime, persist_dir=tmp_path / "c", settings=settings):
+        assert isinstance(runtime.mcp, MCPServers)  # they begin with `start`: the sandbox runs
+        runtime.mcp.wait()
+        found = [(one.name, one.tools) for one in runtime.mcp.status()]
         assert found == [("a", ("echo",)), ("b", ("pid",))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -156,3 +157,10 @@ def test_include_and_exclude_are_shell_patterns() -> None:
     assert [name for name in ("get_a", "set_b", "set_bb", "get_secret", "GET_a") if server.offers(name)] == [
         "get_a", "set_b",
     ]  # fmt: skip
+
+
+def test_a_value_is_masked_as_it_stands_in_json_too() -> None:
+    config = MCPConfig.parse({"mcpServers": {"x": {"command": "x", "env": {"KEY": "${KEY}"}}}}).servers["x"]
+    resolved = resolve("x", config, {"KEY": 'pass"wörd\\9'})
+    for text in ('pass"wörd\\9', json.dumps('pass"wörd\\9'), json.dumps('pass"wörd\\9', ensure_ascii=False)):
+        assert resolved.masked(text).strip('"') == "[value of KEY]"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.mcp import MCPProtocolError, MCPRefusedError, MCPServerGoneError, MCPTimeoutError
+from ohsandbox.mcp import MCPProtocolError, MCPRefusedError, MCPServerGoneError, MCPTimeoutError, ServerState
 from ohsandbox.mcp.observation import MAX_RESULT_CHARS
-from tests.mcp.conftest import call, odd
+from tests.mcp.conftest import call, odd, until
 
 if TYPE_CHECKING:
     from tests.mcp.conftest import Servers
@@ -42,6 +42,7 @@ def test_a_large_answer_comes_whole_and_is_cut_for_the_model(servers: Servers) -
         ("noise", "quiet again"),
         ("deep", "still here"),
         ("stderr", "written"),
+        ("huge_progress", "done"),
     ],
 )
 def test_odd_bytes_are_borne_with(servers: Servers, tool: str, answer: str) -> None:
@@ -50,12 +51,63 @@ def test_odd_bytes_are_borne_with(servers: Servers, tool: str, answer: str) -> N
     assert call(started, "echo", text="next") == "next"
 
 
-@pytest.mark.parametrize(("tool", "fault"), [("unknown_ids", "100 malformed messages"), ("flood", "more than 1000")])
-def test_a_flood_drops_the_server(servers: Servers, tool: str, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("tool", "fault"),
+    [
+        ("unknown_ids", "100 malformed messages"),
+        ("flood", "more than 1000 notifications"),
+        ("prints", "more than 10000 lines"),
+        ("megabytes", "more than 1 MB"),
+    ],
+)
+def test_a_flood_drops_the_server(servers: Servers, monkeypatch: pytest.MonkeyPatch, tool: str, fault: str) -> None:
+    monkeypatch.setattr("ohsandbox.mcp.streams.MAX_UNASKED_BYTES_PER_S", 1_000_000)  # a slow machine sends no 32 MB
     started = servers.odd()
     with pytest.raises(MCPServerGoneError, match=fault):
         call(started, tool)
     assert call(started, "echo", text="next") == "next"
+
+
+def test_a_flood_while_nothing_is_asked_ends_the_server(servers: Servers) -> None:
+    started = servers.odd()
+    pid, runs = call(started, "flood_later"), True
+    deadline = time.monotonic() + 10
+    while runs and time.monotonic() < deadline:
+        runs = servers.runtime.run(["test", "-e", f"/proc/{pid}"]).exit_code == 0
+    assert not runs
+    assert started.status()[0].state is ServerState.ENDED
+    assert call(started, "echo", text="back") == "back"
+
+
+@pytest.mark.parametrize(("part", "times"), [("9", 5000), ("{},", 4_000_000), ("[", 300)])
+def test_an_answer_of_no_use_fails_its_call_at_once_and_in_bounded_memory(
+    servers: Servers, part: str, times: int
+) -> None:
+    started = servers.odd()
+    started.wait()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(MCPProtocolError, match="the answer "):
+        call(started, "result", part=part, times=times)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024  # KiB
+    assert call(started, "echo", text="next") == "next"
+
+
+def test_a_list_without_an_end_is_cut_and_told_in_a_few_lines(servers: Servers) -> None:
+    started = servers.odd("pages")
+    assert len(started.tools()) == 128
+    assert "1024 tools" in started.status()[0].refused["(further tools)"]
+    assert servers.kinds().count("refused") <= 11
+
+
+def test_tools_that_change_without_end_are_not_looked_at(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ohsandbox.mcp.server.MAX_RELISTS", 1)
+    started = servers.odd()
+    call(started, "grow")
+    until(servers, "tools_changed")
+    call(started, "change")
+    call(started, "echo", text="x")
+    assert "further changes are not looked at" in started.take_notices()[-1]
+    assert "withheld" not in servers.kinds()
 
 
 def test_noise_is_told_when_the_server_dies(servers: Servers) -> None:
@@ -82,6 +134,15 @@ def test_a_secret_in_last_words_is_masked(servers: Servers) -> None:
     started.wait()
     assert "bad key [value of K]" in started.missing()
     assert "sk-very-secret" not in str(servers.events) + started.missing()
+
+
+def test_a_secret_is_masked_wherever_a_server_tells_it(servers: Servers) -> None:
+    started = servers({"odd": odd(env={"KEY": "${K}"}), "other": odd(include=["echo"])}, variables={"K": "12345678"})
+    assert call(started, "tell") == 'told\n{"[value of K]": 1}'
+    assert call(started, "result", part="12345678") == '{"a": ["[value of K]"]}'
+    assert call(started, "other__echo", text="12345678") == "[value of K]"  # it can read its neighbour's environment
+    assert "[value of K]" in str(servers.events)
+    assert "12345678" not in str(servers.events)
 
 
 def test_a_server_that_does_not_read_is_stopped(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,12 @@ def test_what_providers_would_refuse_is_not_offered(schema: dict[str, Any]) -> N
         listed_tool("s", tool(schema))
 
 
+@pytest.mark.parametrize("name", ["", "x" * 129, "a\u200bb", "\u202ehsab", "\x1b[31mred", "two\nlines", " a"])
+def test_a_name_that_does_not_show_itself_is_not_offered(name: str) -> None:
+    with pytest.raises(UnusableToolError, match="can be seen"):
+        listed_tool("s", tool(name=name))
+
+
 def test_a_bomb_of_references_is_bounded() -> None:
     with contextlib.suppress(UnusableToolError):  # not offered is as well
         assert len(json.dumps(listed_tool("s", tool(BOMB)).schema)) < 70_000
@@ -194,6 +200,12 @@ def test_structured_content_is_shown_once() -> None:
 def test_secrets_are_masked_before_the_cut() -> None:
     text = "x" * (MAX_RESULT_CHARS // 2 - 4) + "hunter22" + "y" * MAX_RESULT_CHARS
     assert "hunt" not in text_of(result({"type": "text", "text": text}, structuredContent={"k": "hunter22"}))
+
+
+def test_numbers_that_json_has_not_are_texts() -> None:
+    said = result(structuredContent={"a": [float("nan"), float("-inf"), 1, True, None]})
+    assert said.structured == {"a": ["nan", "-inf", 1, True, None]}
+    assert json.loads(text_of(said)) == said.structured
 
 
 def test_many_parts_are_bounded() -> None:

@@ -64,9 +64,12 @@ class Place:
             cwd=self.home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
-    def events(self) -> Any:
+    def conversation(self) -> Path:
         (conversation,) = (self.home / ".ohsandbox" / "conversations").iterdir()
-        return read_events(conversation)
+        return conversation
+
+    def events(self) -> Any:
+        return read_events(self.conversation())
 
 
 @pytest.fixture
@@ -101,7 +104,7 @@ def test_an_agent_uses_three_servers_at_once(
     said = "\n".join(str(data["result"]["output"]) for data in results)
     assert [answer for answer in answers if answer not in said] == []
     assert ended.stdout.count(", ready:") == 3  # a line each for the person
-    listed = ["docker", "ps", "-aq", "--filter", f"ancestor={real_image}"]
+    listed = ["docker", "ps", "-aq", "--filter", f"label=ohsandbox.conversation={place.conversation().name}"]
     assert subprocess.run(listed, capture_output=True, text=True, check=True).stdout == ""
 
 

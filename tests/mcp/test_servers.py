@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -132,7 +133,8 @@ def test_a_name_stays_with_its_tool_whichever_servers_come_and_go(servers: Serve
     started = servers({"first": odd(include=["pid"]), "second": odd(include=["extra", "grow"])})
     (tool,) = (one for one in started.tools() if one.name == "pid")
     assert tool.server == "first"
-    started._servers["second"].config = started._servers["second"].config.model_copy(update={"include": ("*",)})
+    offer = started._servers["second"]._offer
+    offer._config = offer._config.model_copy(update={"include": ("*",)})
     call(started, "grow")
     until(servers, "tools_changed")
     names = {one.name: one.server for one in started.tools()}
@@ -325,6 +327,19 @@ def test_closing_ends_a_call_in_flight(servers: Servers) -> None:
         started.call("odd", "echo", {})
 
 
+def test_closing_while_a_server_is_started_again(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ohsandbox.mcp.server.BACK_OFF_S", (0.3, 0, 0))
+    started = servers.odd()
+    with pytest.raises(MCPServerGoneError):
+        call(started, "die")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(started.call, "odd", "pid", {})
+        time.sleep(0.1)
+        started.close()
+        with pytest.raises(MCPServerGoneError, match="closed during the call"):
+            waiting.result(5)  # the fixture looks for what is left
+
+
 def test_closing_while_servers_start(servers: Servers) -> None:
     servers({"deaf": odd("deaf"), "slow": odd("slow")}).close()
 
@@ -358,7 +373,7 @@ def test_a_server_that_never_answers_is_left_out(servers: Servers, monkeypatch: 
     monkeypatch.setattr("ohsandbox.mcp.config.INITIALIZE_S", 1.0)
     started = servers({"deaf": odd("deaf"), "good": odd()})
     assert {tool.server for tool in started.tools()} == {"good"}
-    assert "did not initialize within 1 s" in started.status()[0].reason
+    assert "printed nothing for 1 s and did not answer" in started.status()[0].reason
 
 
 def test_a_deadline_leaves_out_who_still_starts(servers: Servers) -> None:

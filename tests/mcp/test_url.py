@@ -123,7 +123,7 @@ def _until_answering(port: int) -> None:
 
 
 class _Evil(http.server.BaseHTTPRequestHandler):
-    """`/redirect` sends elsewhere; `/huge` never ends."""
+    """Sends elsewhere, never ends, or is more than it seems."""
 
     seen: list[str]
 
@@ -138,8 +138,12 @@ class _Evil(http.server.BaseHTTPRequestHandler):
             return
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
+        if self.path == "/packed":
+            self.send_header("Content-Encoding", "gzip")
         self.end_headers()
         try:
+            if self.path == "/parts":
+                self.wfile.write(b'{"jsonrpc": "2.0", "id": 1, "result": [' + b"{}," * 300_000 + b"{}]}")
             while self.path == "/huge":
                 self.wfile.write(b"x" * 65536)
         except OSError:
@@ -163,7 +167,13 @@ def evil() -> Iterator[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize(
     ("path", "told"),
-    [("/redirect", "another host, 'localhost'"), ("/huge", "16000000 bytes"), ("/empty", "Invalid JSON")],
+    [
+        ("/redirect", "another host, 'localhost'"),
+        ("/huge", "16000000 bytes"),
+        ("/parts", "250000 JSON values"),
+        ("/packed", "compresses its answers ('gzip')"),
+        ("/empty", "Invalid JSON"),
+    ],
 )
 def test_an_evil_url_fails_by_itself_and_no_key_follows_it(evil: tuple[str, list[str]], path: str, told: str) -> None:
     url, seen = evil

@@ -51,3 +51,14 @@ def test_a_server_on_this_machine_is_asked_for_and_warned_of(servers: Servers, t
     assert started_of(started) == ["here"]
     assert "outside the sandbox" in started.config.warnings[0]
     assert int(call(started, "pid")) > 0
+
+
+def test_a_forked_child_leaves_the_servers_to_its_parent(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = servers.odd()
+    started.wait()
+    with monkeypatch.context() as child:
+        child.setattr("os.getpid", lambda: 1)
+        with pytest.raises(MCPServerGoneError, match="parent's"):
+            started.call("odd", "pid", {})
+        started.close()
+    assert call(started, "echo", text="still") == "still"

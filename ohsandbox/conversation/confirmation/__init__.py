@@ -8,7 +8,6 @@ from ohsandbox.conversation.confirmation.analysis import (
     SecurityAnalyzer,
     default_analyzer,
 )
-from ohsandbox.conversation.confirmation.answering import Answering
 from ohsandbox.conversation.confirmation.approvals import Approvals, Ask, Decision, PendingCall, pending_of
 from ohsandbox.conversation.confirmation.policy import (
     POLICIES,
@@ -19,12 +18,12 @@ from ohsandbox.conversation.confirmation.policy import (
     policy_of,
     screen_of,
 )
+from ohsandbox.conversation.confirmation.screening import Screening
 
 __all__ = [
     "POLICIES",
     "AlwaysConfirm",
     "AnnotationRules",
-    "Answering",
     "Approvals",
     "Ask",
     "CommandRules",
@@ -35,6 +34,7 @@ __all__ = [
     "ModelsWord",
     "NeverConfirm",
     "PendingCall",
+    "Screening",
     "SecurityAnalyzer",
     "default_analyzer",
     "pending_of",

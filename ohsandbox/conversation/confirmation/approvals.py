@@ -52,12 +52,8 @@ class Approvals:
 
     def __init__(self, trail: Trail, *, ask: Ask | None = None) -> None:
         self._trail = trail
-        self._ask = ask
-
-    @property
-    def can_ask(self) -> bool:
-        """Whether there is a callback."""
-        return self._ask is not None
+        self.callback = ask
+        """Asks a person; None where nobody can be asked at once."""
 
     @property
     def pending(self) -> list[PendingCall]:
@@ -95,7 +91,7 @@ class Approvals:
 
     def ask_for_sub_agent(self, pending: Sequence[PendingCall]) -> Decision:
         """A sub-agent's question: to the callback where there is one; else, and where it leaves it open, a no."""
-        decision = None if self._ask is None else self._ask(pending)
+        decision = None if self.callback is None else self.callback(pending)
         return Decision(approved=False, reason=NOBODY_THERE) if decision is None else decision
 
     def ask(self) -> bool:
@@ -106,7 +102,7 @@ class Approvals:
             Exception: what the callback raises; what waits goes on waiting.
         """
         while pending := self.pending:
-            decision = None if self._ask is None else self._ask(pending)
+            decision = None if self.callback is None else self.callback(pending)
             if decision is None:
                 return False
             with self._trail.guard:

@@ -1,0 +1,40 @@
+"""`Screening`: which calls of a conversation a person is asked about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ohsandbox.conversation.confirmation.policy import ConfirmationPolicy, policy_of, screen_of
+
+if TYPE_CHECKING:
+    from ohsandbox.agent.held import Screen
+    from ohsandbox.conversation.confirmation.analysis import SecurityAnalyzer
+    from ohsandbox.conversation.terms import Terms
+
+
+class Screening:
+    """A policy, and the analyzer that it goes by."""
+
+    def __init__(
+        self, policy: ConfirmationPolicy | str | None, analyzer: SecurityAnalyzer | None, *, terms: Terms
+    ) -> None:
+        """None takes the policy of the settings that are known, else "never"; no analyzer is the default one.
+
+        Raises:
+            UsageError: there is no policy of that name.
+        """
+        self.asked_for = policy_of(policy) if isinstance(policy, str) else policy
+        """May be replaced at any time, for the next run."""
+        self.analyzer = analyzer
+        self._terms = terms
+
+    @property
+    def policy(self) -> ConfirmationPolicy:
+        """The one that counts."""
+        settings = self._terms.settings
+        named = settings.confirm if settings is not None else None
+        return self.asked_for or policy_of(named or "never")
+
+    def screen(self, *, workdir: str | None) -> Screen | None:
+        """What looks at the calls of each response in the next run; None looks at none."""
+        return screen_of(self.policy, self.analyzer, workdir=workdir)

@@ -1,0 +1,160 @@
+"""Which of the tools that a server lists are offered: those fit for a model that are what they were when first seen."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+from ohsandbox.mcp.errors import MCPToolWithheldError
+from ohsandbox.mcp.listed import (
+    MAX_SERVER_CHARS,
+    MAX_TOOLS,
+    ListedTool,
+    UnusableToolError,
+    listed_tool,
+)
+from ohsandbox.mcp.pins import MAX_PINNED
+from ohsandbox.mcp.text import masked, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from mcp_types import Tool
+
+    from ohsandbox.mcp.config import Resolved
+    from ohsandbox.mcp.pins import Pins
+
+MAX_ANNOUNCED = 10
+"""Refused tools that are told of one by one; each is a line for the person and in the log."""
+
+
+class Offer:
+    """The tools of one server, sorted: offered, withheld until a person approves them, refused."""
+
+    def __init__(self, server: str, resolved: Resolved, pins: Pins, tell: Callable[[str, str], None]) -> None:
+        """Empty. `tell(kind, message)` hears of each tool that is withheld or refused."""
+        self._server, self._config, self._mask = server, resolved.config, resolved.masked
+        self._secrets = resolved.secrets
+        self._pins, self._tell = pins, tell
+        self._pinned_as = f"{server}@{resolved.config.identity}"
+        self.tools: dict[str, ListedTool] = {}
+        """By the server's names; those that are withheld, too."""
+        self._withheld: dict[str, ListedTool] = {}
+        self.refused: dict[str, str] = {}
+        """Name and reason."""
+
+    def take(self, listed: Iterable[Tool], unfit: Mapping[str, str]) -> None:
+        """Sort a new list; what is seen for the first time is pinned.
+
+        Raises:
+            MCPConfigError: the pins cannot be read or kept.
+        """
+        offered: dict[str, ListedTool] = {}
+        withheld: dict[str, ListedTool] = {}
+        refused = dict(unfit)
+        length = 0
+        for tool in map(self._without_secrets, listed):
+            if not self._config.offers(tool.name):
+                continue
+            try:
+                made = self._made(tool, offered, length)
+            except UnusableToolError as error:
+                refused[one_line(tool.name, limit_chars=100)] = str(error)
+                continue
+            length += made.length
+            if self._pins.get(self._pinned_as, tool.name) not in (None, made.fingerprint):
+                withheld[tool.name] = made
+            offered[tool.name] = self.tools.get(tool.name, made) if tool.name in withheld else made
+        self._pin(offered, withheld)
+        self._announce(withheld, refused)
+        self.tools, self._withheld, self.refused = offered, withheld, refused
+
+    def _made(self, tool: Tool, before: Mapping[str, ListedTool], length: int) -> ListedTool:
+        """The tool, where it can be offered after those before it, of that length together."""
+        if len(before) >= MAX_TOOLS:
+            raise UnusableToolError(f"more than {MAX_TOOLS} tools")
+        if tool.name in before:
+            raise UnusableToolError("listed twice")
+        made = listed_tool(self._server, tool)
+        if length + made.length > MAX_SERVER_CHARS:
+            raise UnusableToolError(f"the tools of its server take more than {MAX_SERVER_CHARS} characters together")
+        if self._pins.get(self._pinned_as, tool.name) is None and not self._pins.has_room(self._pinned_as):
+            raise UnusableToolError(f"its server has listed {MAX_PINNED} others before")
+        return made
+
+    def _without_secrets(self, tool: Tool) -> Tool:
+        """A server may tell in a description what it is connected to, with the password."""
+        said = tool.model_dump_json(by_alias=True, exclude_unset=True) if self._secrets else ""
+        if not said or self._mask(said) == said:
+            return tool
+        return type(tool).model_validate(masked(json.loads(said), self._mask))
+
+    def _pin(self, offered: Mapping[str, ListedTool], withheld: Mapping[str, ListedTool]) -> None:
+        for name, tool in withheld.items():
+            self._pins.note_change(self._pinned_as, name, fingerprint=tool.fingerprint, description=tool.description)
+        fresh = {name: tool.fingerprint for name, tool in offered.items() if name not in withheld}
+        self._pins.update(self._pinned_as, fresh)
+
+    def _announce(self, withheld: Mapping[str, ListedTool], refused: Mapping[str, str]) -> None:
+        for tool in withheld.keys() - self._withheld.keys():
+            self._tell("withheld", f"tool {tool!r} has changed since it was first seen and is not called. "
+                       f"{how_to_approve(self._server, tool)}")  # fmt: skip
+        fresh = [tool for tool in refused if tool not in self.refused]
+        for tool in fresh[:MAX_ANNOUNCED]:
+            self._tell("refused", f"tool {tool!r} is not offered: {refused[tool]}")
+        if (more := len(fresh) - MAX_ANNOUNCED) > 0:
+            self._tell("refused", f"{more} more tools are not offered")
+
+    def now(self) -> list[ListedTool]:
+        """The tools that may be called now, in the server's order."""
+        self._look_for_approvals()
+        return [tool for name, tool in self.tools.items() if name not in self._withheld]
+
+    @property
+    def withheld(self) -> dict[str, str]:
+        """Tools that changed since they were first seen, and how to approve them."""
+        return {tool: how_to_approve(self._server, tool) for tool in self._withheld}
+
+    def check(self, tool: str) -> None:
+        """Whether the tool may be called.
+
+        Raises:
+            MCPToolWithheldError: it has changed, or is not there any more.
+        """
+        self._look_for_approvals()
+        if tool in self._withheld:
+            raise MCPToolWithheldError(
+                f"Tool {tool!r} of MCP server {self._server!r} has changed its description or arguments since it was "
+                f"first seen, so it is not called. {how_to_approve(self._server, tool)} Do without it."
+            )
+        if tool not in self.tools:
+            raise MCPToolWithheldError(f"MCP server {self._server!r} no longer offers a tool {tool!r}. Do without it.")
+
+    def _look_for_approvals(self) -> None:
+        """What a person approved meanwhile, maybe in another process, is withheld no longer."""
+        if not self._withheld:
+            return
+        self._pins.reload()
+        for tool, now in list(self._withheld.items()):
+            if self._pins.get(self._pinned_as, tool) == now.fingerprint:
+                self.tools[tool] = self._withheld.pop(tool)
+
+    def approve(self, tool: str) -> bool:
+        """Trust a withheld tool as it is now; False where none of that name is withheld.
+
+        Raises:
+            MCPConfigError: the pins cannot be read or kept.
+        """
+        changed = self._withheld.pop(tool, None)
+        if changed is None:
+            return False
+        self.tools[tool] = changed
+        self._pins.update(self._pinned_as, {tool: changed.fingerprint})
+        return True
+
+
+def how_to_approve(server: str, tool: str) -> str:
+    """A sentence. People paste the command, so a tool's name is quoted for the shell."""
+    end_of_options = "-- " if tool.startswith("-") else ""
+    return f"The user can approve it: `ohsandbox mcp approve {server} {end_of_options}{shlex.quote(tool)}`."
