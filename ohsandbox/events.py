@@ -250,13 +250,15 @@ def checkpoint(
     workspace: Mapping[str, Any] | None = None,
     size_bytes: int = 0,
     image: str | None = None,
+    **facts: Any,
 ) -> EventBody:
-    """The files were kept as they are here: {id, label, workspace, size_bytes, image}.
+    """The files were kept as they are here: {id, label, workspace, size_bytes, image, ...facts}.
 
     `id` is what `Runtime.restore` and `DockerRuntime(checkpoint=)` take, None where only the workspace was kept;
     `workspace` is {path, snapshot} of a bound directory; `image` is the name of what the sandbox was made from.
     """
-    return _body("checkpoint", id=id, label=label, workspace=workspace, size_bytes=size_bytes, image=image)
+    kept = {"id": id, "label": label, "workspace": workspace, "size_bytes": size_bytes, "image": image}
+    return _body("checkpoint", **kept, **facts)
 
 
 def _body(event_type: EventType, **data: Any) -> EventBody:

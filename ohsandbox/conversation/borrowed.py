@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.errors import SandboxUnavailable
     from ohsandbox.runtime.channel import Channel
+    from ohsandbox.schema import Observation
 
 
 class BorrowedRuntime(Runtime):
@@ -80,6 +81,15 @@ class BorrowedRuntime(Runtime):
     def hold(self) -> None:
         """The lender's sandbox is worked in."""
         self._lender.hold()
+
+    def get_tools(self) -> list[dict[str, Any]]:
+        """The lender's."""
+        return self._lender.get_tools()
+
+    def execute_tool(self, name: str, arguments: Mapping[str, Any]) -> Observation:
+        """In a shell of one's own; what only the lender's kind of runtime offers is run by the lender."""
+        ours = {tool["name"] for tool in super().get_tools()}
+        return super().execute_tool(name, arguments) if name in ours else self._lender.execute_tool(name, arguments)
 
     def _loss(self) -> SandboxUnavailable | None:
         return self._lender._loss()  # noqa: SLF001 - a runtime asks its like

@@ -9,10 +9,10 @@ from ohsandbox.conversation.files_then import READ_ONLY
 from ohsandbox.conversation.snapshots import Snapshots
 from ohsandbox.conversation.tools_then import ToolsThen
 from ohsandbox.errors import LogWriteError, OhsandboxError, UsageError
-from ohsandbox.events import EventBody
 
 if TYPE_CHECKING:
     from ohsandbox.conversation.trail import Trail
+    from ohsandbox.events import EventBody
     from ohsandbox.runtime.base import Runtime
 
 SNAPSHOTS_NAME = "workspace"
@@ -69,8 +69,11 @@ class Checkpointing:
         kept = None if workspace is None else {"path": str(workspace), "snapshot": self._snapshots.take(workspace)}
         made = self._runtime.checkpoint(label, owner=self._trail.directory)
         image = self._runtime.describe().get("image")
-        body = events.checkpoint(id=made.id, label=label, workspace=kept, size_bytes=made.size_bytes, image=image)
-        self._trail.emit(EventBody(body.type, body.data | self._tools.keep()))
+        self._trail.emit(
+            events.checkpoint(
+                id=made.id, label=label, workspace=kept, size_bytes=made.size_bytes, image=image, **self._tools.keep()
+            )
+        )
         self._looked = True
 
     def _try(self, label: str) -> None:

@@ -268,14 +268,16 @@ def _add_own_events(target: Path, origin: _Origin, workspace: Path | None) -> No
         if not origin.knows_tools:
             message += f" {TOOLS_UNKNOWN}"
         log.append(events.notice(code=FORKED, message=message, conversation_id=name, at=at))
-        body = events.checkpoint(
-            id=kept.get("id"),
-            label=f"as in {name} {where}",
-            workspace=bound,
-            size_bytes=int(kept.get("size_bytes") or 0),
-            image=kept.get("image"),
+        log.append(
+            events.checkpoint(
+                id=kept.get("id"),
+                label=f"as in {name} {where}",
+                workspace=bound,
+                size_bytes=int(kept.get("size_bytes") or 0),
+                image=kept.get("image"),
+                **ToolsThen(target).keep(),
+            )
         )
-        log.append(events.EventBody(body.type, body.data | ToolsThen(target).keep()))
 
 
 def _unwritable(target: Path, error: OSError) -> UsageError:

@@ -186,7 +186,8 @@ class ConversationServers:
         while self._news:
             event = self._news.popleft()
             kind = event.kind.replace("_", " ")
-            message = f"MCP server {event.server!r}, {kind}: {_short(event.message)}"
+            said = event.message.removeprefix(f"MCP server {event.server!r} ")
+            message = f"MCP server {event.server!r}, {kind}: {_short(said)}"
             if event.kind == "warning":
                 message = event.message
             facts: dict[str, Any] = {"server": event.server, "kind": event.kind}
@@ -200,4 +201,9 @@ def _shown(tools_map: ToolsMap) -> list[dict[str, Any]]:
 
 
 def _short(text: str) -> str:
-    return one_line(text, limit_chars=MAX_REASON_CHARS)
+    """Its beginning and its end: the cause is what a program says last."""
+    line = one_line(text, limit_chars=10 * MAX_REASON_CHARS)
+    if len(line) <= MAX_REASON_CHARS:
+        return line
+    half = MAX_REASON_CHARS // 2
+    return f"{line[:half]} … {line[-half:]}"

@@ -96,10 +96,11 @@ def _told(resumed: Resumed) -> Iterator[EventBody]:
     else:
         lost = "its files are those of the last checkpoint, and what changed after it is lost"
     place = f" {resumed.place!r}" if resumed.place else ""
-    yield events.notice(code=RESUMED, message=f"The sandbox of before is gone. In the new one{place} {lost}.")
-    yield events.user_message(
-        f"[From ohsandbox, not the user: the sandbox of before is gone. This is a new one: {lost}; installed packages, "
-        "shells and running programs as well. Look at what is there before you go on.]"
+    yield events.notice(
+        code=RESUMED,
+        message=f"The sandbox of before is gone. In the new one{place} {lost}; installed packages, shells and running "
+        "programs as well. Look at what is there before you go on.",
+        to_model=True,
     )
 
 

@@ -20,6 +20,9 @@ Entry = str | Tool | ToolDefinition[Any, Any]
 DELEGATING: dict[str, tuple[str, ...]] = {"delegate": (), "delegate_to_browsing_agent": BROWSING_TOOLS}
 """The tools that delegate, and the names of tools that each may give beyond the parent's when nothing is said."""
 
+_FOR_USERS = ("ask_human",)
+"""Nobody answers a sub-agent."""
+
 ALWAYS = ("think", "finish")
 """Harmless, and the way to end."""
 
@@ -58,7 +61,7 @@ def sub_agent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool)
     offered = {_name(entry): entry for entry in parent.tools}
     names_given = names is not None
     if names is None:
-        names = [name for name in offered if name not in DELEGATING]
+        names = [name for name in offered if name not in {*DELEGATING, *_FOR_USERS}]
     known: dict[str, Entry] = {**dict.fromkeys(ALWAYS, ""), **dict.fromkeys(_given(parent.tools), ""), **offered}
     if not may_delegate:
         known = {name: entry for name, entry in known.items() if name not in DELEGATING}

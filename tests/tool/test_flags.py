@@ -20,8 +20,8 @@ DEFAULT = (
 )  # fmt: skip
 ALL = (
     "execute_bash", "file_editor", "file_read", "file_write", "glob", "grep", "execute_ipython_cell", "edit_file",
-    "web_read", "browser", "delegate_to_browsing_agent", "delegate", "task_tracker", "request_condensation", "ask_human",
-    "think", "finish",
+    "web_read", "browser", "delegate_to_browsing_agent", "delegate", "task_tracker", "request_condensation",
+    "ask_human", "think", "finish",
 )  # fmt: skip
 FAMILIES = [name for name in ToolFlags.model_fields if name.startswith("enable_")]
 

@@ -6,6 +6,7 @@ import posixpath
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ohsandbox.agent import ActionSecurityRisk
+from ohsandbox.agent.calls import only_reads
 from ohsandbox.conversation.confirmation.commands import command_findings
 from ohsandbox.conversation.confirmation.places import place_findings
 from ohsandbox.conversation.sub_agent import DELEGATING
@@ -81,7 +82,7 @@ class CommandRules:
             found = _of_findings(command_findings(command, workdir=self._workdir))
             return Assessment(LOW, ("No rule speaks against it.",)) if found.risk is UNKNOWN else found
         paths = [arguments[name] for name in _PATHS if isinstance(arguments.get(name), str)]
-        if not paths or (call.tool is not None and call.tool.is_read_only):
+        if not paths or (call.tool is not None and only_reads(call.tool, call.action)):
             return Assessment(UNKNOWN)
         found = _of_findings(finding for path in paths for finding in place_findings(path, workdir=self._workdir))
         if found.risk is UNKNOWN and call.name in _FILE_TOOLS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ohsandbox.agent import ActionSecurityRisk
+from ohsandbox.agent.calls import only_reads
 from ohsandbox.agent.held import Verdict
 from ohsandbox.conversation.confirmation.analysis import SecurityAnalyzer, default_analyzer, level
 from ohsandbox.errors import UsageError
@@ -65,7 +66,7 @@ class ConfirmRisky:
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:
         """By the risk, where the tool may change something."""
-        if call.tool is not None and call.tool.is_read_only:
+        if call.tool is not None and only_reads(call.tool, call.action):
             return False
         if risk is ActionSecurityRisk.UNKNOWN:
             return self.confirm_unknown
