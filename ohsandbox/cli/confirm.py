@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import getpass
 import json
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from ohsandbox.cli.options import ConfirmOptions
     from ohsandbox.conversation import Conversation
 
 MAX_CHARS = 20_000
@@ -50,17 +50,6 @@ class Decide(Protocol):
 
     def __call__(self, decision: Decision, *, always: bool) -> None:
         """Store it; always: nothing is to ask any more."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfirmOptions:
-    """What `confirm` was asked."""
-
-    yes: bool = False
-    no: bool = False
-    reason: str = ""
-    run: bool = True
-    as_json: bool = False
 
 
 def shown(pending: Sequence[PendingCall]) -> str:
@@ -174,7 +163,7 @@ def answer_stored(wanted: str, options: ConfirmOptions, *, root: Path | None = N
             return WAITING
     finally:
         trail.close()
-    return directory.name if options.run else 0
+    return 0 if options.no_run else directory.name
 
 
 def who() -> str:

@@ -1,6 +1,6 @@
 """`ohsandbox conversations` on one page; what each command does stands in `stored` and `export`."""
 
-# ruff: noqa: PLC0415 - a command's module is loaded when the command runs
+# ruff: noqa: PLC0415, TC001, TC003 - a command's module is loaded when it runs; typer reads annotations at run time
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,23 +8,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from ohsandbox.cli.errors import set_debug
+from ohsandbox.cli.commands import Debug, command, new_app
+from ohsandbox.cli.options import ConversationId, NoTui, Root, Yes
+from ohsandbox.cli.values import path
 
-conversations = typer.Typer(
-    name="conversations",
+conversations = new_app(
+    "conversations",
     help="List the conversations on this machine; show, export, repair or delete one.",
     epilog="ID is an id, the beginning of one, 'last' for the newest, or ID/NAME for a sub-agent of it.",
-    add_completion=False,
 )
-
-Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, the beginning of it, or 'last'.")]
-Debug = Annotated[
-    bool, typer.Option("--debug", help="Show a traceback with an error.", callback=set_debug, is_eager=True)
-]
-Root = Annotated[
-    Path | None, typer.Option("--dir", metavar="DIR", help="Where they lie; else ~/.ohsandbox/conversations.")
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @conversations.callback(invoke_without_command=True)
@@ -47,18 +39,17 @@ def _list(
     return list_conversations(root, as_json=as_json, limit=limit)
 
 
-@conversations.command()
+@command(conversations)
 def show(
     ctx: typer.Context,
-    wanted: Id,
+    wanted: ConversationId,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what is new, until nobody has it open.")
     ] = False,
-    no_tui: Annotated[bool, typer.Option("--no-tui", help="One plain line an event; no colours.")] = False,
+    no_tui: NoTui = False,
     root: Root = None,
-    debug: Debug = False,  # noqa: ARG001 - eager
 ) -> int:
     """Show what was said and done."""
     from ohsandbox.cli.stored import show_conversation
@@ -66,13 +57,13 @@ def show(
     return show_conversation(wanted, root or ctx.obj, as_json=as_json, follow=follow, no_tui=no_tui)
 
 
-@conversations.command()
+@command(conversations)
 def export(
     ctx: typer.Context,
-    wanted: Id,
+    wanted: ConversationId,
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file; else stdout.")
+        Path | None, typer.Option("--output", "-o", parser=path, metavar="FILE", help="A new file; else stdout.")
     ] = None,
     form: Annotated[
         Literal["jsonl", "md"],
@@ -80,7 +71,6 @@ def export(
     ] = "jsonl",
     force: Annotated[bool, typer.Option("--force", help="FILE may exist already.")] = False,
     root: Root = None,
-    debug: Debug = False,  # noqa: ARG001 - eager
 ) -> int:
     """Write a conversation to one file that needs no other."""
     from ohsandbox.cli.export import export_conversation
@@ -88,15 +78,15 @@ def export(
     return export_conversation(wanted, root or ctx.obj, output=output, form=form, force=force)
 
 
-@conversations.command()
-def repair(ctx: typer.Context, wanted: Id, *, root: Root = None, debug: Debug = False) -> int:  # noqa: ARG001 - eager
+@command(conversations)
+def repair(ctx: typer.Context, wanted: ConversationId, *, root: Root = None) -> int:
     """Cut a damaged log after its last good record; the log as it was is kept beside it."""
     from ohsandbox.cli.stored import repair_conversation
 
     return repair_conversation(wanted, root or ctx.obj)
 
 
-@conversations.command()
+@command(conversations)
 def delete(
     ctx: typer.Context,
     wanted: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Which.")] = None,
@@ -107,7 +97,6 @@ def delete(
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     yes: Yes = False,
     root: Root = None,
-    debug: Debug = False,  # noqa: ARG001 - eager
 ) -> int:
     """Delete conversations with all that they kept on this machine; their containers are `ohsandbox gc`'s."""
     from ohsandbox.cli.stored import delete_conversations

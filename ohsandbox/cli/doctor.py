@@ -8,6 +8,7 @@ import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
 
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,9 @@ from ohsandbox.settings import Settings
 
 PACKAGES = ("docker", "litellm", "pydantic")
 """Those whose version a report of a fault should name."""
+
+MIN_TABLE_COLUMNS = 60
+"""Narrower than that what was found stands below its name."""
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -97,6 +101,8 @@ def _bubblewrap() -> Check:
 
 
 def _print(found: list[Check]) -> None:
+    console = open_console()
+    narrow = console.width < MIN_TABLE_COLUMNS
     table = Table(box=None, show_header=False, padding=(0, 1))
     for _ in range(3):
         table.add_column(overflow="fold")
@@ -104,5 +110,9 @@ def _print(found: list[Check]) -> None:
         value = Text(safe_line(check.value, limit_chars=500))
         if check.remedy:
             value.append(f"\n→ {safe_line(check.remedy, limit_chars=500)}", style="dim")
+        if narrow:
+            console.print(Text(f"{check.status} ", style=_STYLES[check.status]), Text(safe_line(check.name)), sep="")
+            console.print(Padding(value, (0, 0, 0, 2)))
         table.add_row(Text(check.status, style=_STYLES[check.status]), Text(safe_line(check.name)), value)
-    open_console().print(table)
+    if not narrow:
+        console.print(table)

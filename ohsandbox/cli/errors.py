@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -34,6 +35,23 @@ SIGNALED = 128
 STDOUT = 1
 
 DEBUG_VARIABLE = "OHSANDBOX_DEBUG"
+
+_PERMISSION = "Make it writable for you, or set HOME to a directory that is."
+_ROOM = "Make room on the disk (of ~/.ohsandbox, or where the output goes), and try again."
+_NO_REMEDY = "The system refused it; --debug shows where."
+_REMEDIES = {
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
+    errno.EROFS: _PERMISSION,
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EMFILE: "Raise the limit with `ulimit -n`.",
+}
+"""What the system refuses is no fault of ours, and often none of the command's."""
+
+MAX_VALUE_CHARS = 100
+"""Of a wrong value so much is quoted."""
+_INVALID = "Invalid value for"
 
 
 class Terminated(BaseException):
@@ -92,8 +110,15 @@ def line_of(error: BaseException) -> str:
     if isinstance(error, OhsandboxError | SystemExit):
         return _one_line(str(error))
     if hasattr(error, "format_message"):  # typer's usage errors; their class is private to it
-        return _one_line(f"{_sentence(error.format_message())} Try `{_command_of(error)} --help`.")
+        fact = _with_value(error.format_message(), error.__cause__)
+        return _one_line(f"{_sentence(fact)} Try `{_command_of(error)} --help`.")
+    if isinstance(error, OSError) and error.strerror:
+        return _one_line(f"{error.strerror}{_place(error)}. {_REMEDIES.get(error.errno or 0, _NO_REMEDY)}")
     return _one_line(f"{type(error).__name__}: {error}. This is a fault of ohsandbox; --debug shows where.")
+
+
+def _place(error: OSError) -> str:
+    return f": {os.fsdecode(error.filename)!r}" if isinstance(error.filename, str | bytes) else ""
 
 
 def _one_line(text: str) -> str:
@@ -102,8 +127,17 @@ def _one_line(text: str) -> str:
     return masked(sanitize_for_terminal(" ".join(text.split())))
 
 
+def _with_value(message: str, cause: Any) -> str:
+    """Typer says what a value should be; what it is stands in the validation error that it caught."""
+    if not message.startswith(_INVALID) or not hasattr(cause, "errors"):
+        return message
+    value = repr(cause.errors()[0]["input"])
+    shown = value if len(value) <= MAX_VALUE_CHARS else f"{value[: MAX_VALUE_CHARS - 1]}…"
+    return message.replace(_INVALID, f"Invalid value {shown} for", 1).replace(": Value error, ", ": ", 1)
+
+
 def _sentence(text: str) -> str:
-    return text if text.endswith(".") else f"{text}."
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _command_of(error: BaseException) -> str:

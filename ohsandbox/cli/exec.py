@@ -10,7 +10,6 @@ import termios
 import threading
 import time
 import tty
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.sandbox import make_runtime, started
@@ -22,7 +21,7 @@ from ohsandbox.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ohsandbox.cli.sandbox import SandboxOptions
+    from ohsandbox.cli.options import ExecOptions, SandboxOptions
     from ohsandbox.runtime.channel import Channel, Chunk
 
 TIMED_OUT = 124
@@ -37,17 +36,6 @@ _PIPES_SCRIPT = 'exec "$@"'
 _TERMINAL_SCRIPT = 'stty rows "$1" cols "$2" 2>/dev/null; shift 2; exec "$@"'
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExecOptions:
-    """How the command runs."""
-
-    env: tuple[str, ...] = ()
-    user: str | None = None
-    timeout_s: float | None = None
-    tty: bool | None = None
-    """None: a terminal if stdin and stdout are one."""
-
-
 def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOptions) -> int:
     """Run the command; its exit code, or 124 if options.timeout_s ended it.
 
@@ -60,8 +48,10 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
         BrokenPipeError: nobody reads our output any more.
     """
     env = _environment(options.env)
-    if options.timeout_s is not None and options.timeout_s <= 0:
-        raise UsageError(f"--timeout is {options.timeout_s:g}. Give a positive number of seconds.")
+    if options.user is not None and not options.user:
+        raise UsageError("--user is empty. Name a user of the image or a numeric id, or leave it out.")
+    if options.user and where.runtime == "cli":
+        raise UsageError(f"--user {options.user!r} needs a container. Leave it out, or --runtime cli.")
     runtime = make_runtime(where.checked().with_settings(Settings.load()))
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with_tty = at_terminal if options.tty is None else options.tty

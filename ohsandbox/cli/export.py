@@ -147,7 +147,8 @@ def _opened(output: Path | None, one: Stored, *, force: bool) -> Iterator[Binary
     if output.resolve().is_relative_to(one.directory.resolve()):
         raise UsageError(f"File {str(output)!r} would lie in the conversation itself. Name another place.")
     if os.path.lexists(output) and not (force and output.is_file()):
-        raise UsageError(f"File {str(output)!r} is there already. Name another one, or say --force.")
+        remedy = "Name a file" if output.is_dir() else "Name another one, or say --force"
+        raise UsageError(f"File {str(output)!r} is there already. {remedy}.")
     try:
         descriptor, name = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name[:100]}.")
         try:
@@ -163,7 +164,9 @@ def _opened(output: Path | None, one: Stored, *, force: bool) -> Iterator[Binary
         finally:
             Path(name).unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(f"File {str(output)!r} cannot be written: {error.strerror}.") from error
+        raise UsageError(
+            f"File {str(output)!r} cannot be written: {error.strerror}. Name another file with --output."
+        ) from error
 
 
 def _date(when: datetime) -> str:

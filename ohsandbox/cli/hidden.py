@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from ohsandbox.secrets import MaskingFilter, Secrets, host_keys
+from ohsandbox.secrets import Masker, MaskingFilter, Secrets, host_keys
 
 if TYPE_CHECKING:
     from ohsandbox.cli.view import View
-    from ohsandbox.secrets import Masker
     from ohsandbox.settings import Settings
 
 _maskers: list[Masker] = []
@@ -39,6 +38,11 @@ def hide(masker: Masker) -> None:
         for old in [*logging.lastResort.filters]:
             logging.lastResort.removeFilter(old)
         logging.lastResort.addFilter(MaskingFilter(masker))
+
+
+def current_masker() -> Masker:
+    """What must not be printed now."""
+    return _maskers[0] if _maskers else Masker()
 
 
 def masked(text: str) -> str:

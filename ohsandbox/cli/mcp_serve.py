@@ -8,12 +8,12 @@ import os
 import secrets
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
+from ohsandbox.cli import streams
 from ohsandbox.cli.errors import Terminated
 from ohsandbox.cli.sandbox import make_runtime, progress_text, started
 from ohsandbox.cli.view import safe_line
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mcp.server.lowlevel import Server
 
-    from ohsandbox.cli.sandbox import SandboxOptions
+    from ohsandbox.cli.options import SandboxOptions, ServeOptions
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.serving import Hands
     from ohsandbox.tools.flags import ToolFlags
@@ -43,23 +43,11 @@ NEEDS_AGENT = (
 )
 """Tools that are of no use without our agent and its model; the client has its own."""
 
+MIN_IDLE_S = 1.0
+"""A client pauses between two calls."""
+
 MIN_TOKEN_CHARS = 16
 """A shorter one could be guessed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    """How the tools are offered."""
-
-    http: str | None = None
-    """PORT or HOST:PORT; None is stdio."""
-    token: str | None = None
-    """`env:NAME` or `file:PATH`."""
-    max_sessions: int = 8
-    idle_timeout_s: float = 1800.0
-    enable: tuple[str, ...] = ()
-    disable: tuple[str, ...] = ()
-    settings: Path | None = None
 
 
 def serve(what: ServeOptions, where: SandboxOptions) -> int:
@@ -69,6 +57,8 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
         UsageError: an option is wrong; nothing was served.
         KeyboardInterrupt, Terminated: a signal came; everything has been cleaned up.
     """
+    if what.idle_timeout_s < MIN_IDLE_S:
+        raise UsageError(f"--idle-timeout is {what.idle_timeout_s:g}. Give at least {MIN_IDLE_S:g} second.")
     settings = Settings.load(what.settings)
     full = where.checked().with_settings(settings)
     names = _names(settings.tools, what)
@@ -125,10 +115,8 @@ def _instructions(full: SandboxOptions) -> str:
 def _serve_stdio(server: Server[Hands]) -> int:
     from ohsandbox.serving.stdio import serve_stdio  # noqa: PLC0415 - one of the two
 
-    if sys.stdin is None or sys.stdout is None:
+    if streams.missing & {0, 1}:
         raise UsageError("stdin or stdout is closed. Start this as an MCP client does, or with --http.")
-    if sys.stderr is None:  # what is logged must not reach the next file that is opened
-        os.dup2(os.open(os.devnull, os.O_RDWR), 2)
     if sys.stdin.isatty():
         _say("An MCP client is expected on stdin: put this command into its configuration. Ctrl-C ends it.")
     _run(lambda: serve_stdio(server))
@@ -141,11 +129,13 @@ def _serve_http(server: Server[Hands], what: ServeOptions, full: SandboxOptions)
 
     wanted = Address.parse(str(what.http))
     token = _token(what.token)
-    if not token and (not is_loopback(wanted.host) or full.workspace or full.attach or full.runtime == "cli"):
+    made = not token and (not is_loopback(wanted.host) or full.workspace or full.attach or full.runtime == "cli")
+    if made:
         token = secrets.token_urlsafe(32)
-        _say(f"Clients need the header `Authorization: Bearer {token}`; choose your own with --token.")
     sessions = Sessions(server, guard=Guard(token), max_sessions=what.max_sessions, idle_timeout_s=what.idle_timeout_s)
     with listening(wanted) as (listener, address):
+        if made:
+            _say(f"Clients need the header `Authorization: Bearer {token}`; choose your own with --token.")
         if not is_loopback(address.host):
             _say(f"warning: {address.host} can be reached by others, and nothing is encrypted. Put TLS in front of it.")
         _run(lambda: serve_http(sessions, listener, ready=lambda: _say(f"Serving {address.url}; Ctrl-C ends it.")))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from ohsandbox.cli.prompt import ask, ask_secret
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
+    from ohsandbox.llm import LLMConfig
     from ohsandbox.settings import Settings
 
 MODEL_VARIABLE = "OHSANDBOX_MODEL"
@@ -31,6 +35,9 @@ PROVIDER_VARIABLES = {
 pulled and without the seconds that importing litellm takes; a provider that is not listed is left to litellm."""
 
 _BARE_NAMES = {"gpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "claude": "anthropic"}
+_ADDRESS = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
+"""What a client can ask; anything else is tried for a minute, and then called unreachable."""
+
 OFFLINE = ("scripted:", "replay:")
 
 
@@ -41,7 +48,23 @@ def complete(settings: Settings, *, person: bool) -> Settings:
         UsageError: it is missing, and nobody is there to be asked; or the setting's variable is not set.
     """
     settings = _with_model(settings, person=person)
+    if settings.base_url is not None and _ADDRESS.fullmatch(settings.base_url) is None:
+        raise UsageError(f"The base URL {settings.base_url!r} is no address. Write it as in http://localhost:8000/v1.")
     return _with_key(settings, person=person)
+
+
+def model_config(settings: Settings) -> LLMConfig:
+    """The model's part of complete settings.
+
+    Raises:
+        UsageError: a value is none that a model can have, or the key's variable is not set.
+    """
+    try:
+        return settings.llm_config()
+    except ValidationError as error:
+        fault = error.errors(include_input=False, include_url=False)[0]  # the input may be a key
+        key = ".".join(str(part) for part in fault["loc"])
+        raise UsageError(f"The setting {key!r} is wrong: {fault['msg']}. Correct it.") from None
 
 
 def with_model_of(settings: Settings, model: str | None) -> Settings:
@@ -56,7 +79,7 @@ def key_source(settings: Settings) -> str | None:
     model = settings.model or ""
     if model.startswith(OFFLINE):
         return "none needed"
-    if settings.api_key is not None:
+    if settings.api_key is not None and settings.api_key.get_secret_value().strip():
         return "settings"
     variables = (KEY_VARIABLE, *provider_variables(model))
     found = next((name for name in variables if os.environ.get(name)), None)

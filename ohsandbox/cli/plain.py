@@ -10,12 +10,15 @@ from ohsandbox.cli.view import Stopwatch, call_of, outcome_of, safe, safe_line
 
 if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
+    from ohsandbox.llm.events import LLMEvent
 
 _KIND_COLUMNS = 8
 
 
 class PlainView:
     """`12:00:01 kind    text`, flushed; an answer to the person is the one thing that may take several lines."""
+
+    streams = False
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -35,6 +38,9 @@ class PlainView:
 
     def status(self, text: str) -> None:
         """Nothing: a log holds what happened."""
+
+    def hear(self, event: LLMEvent) -> None:
+        """Nothing: the whole answer comes as an event."""
 
     def tick(self) -> None:
         """Nothing."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.cli.sandbox import SandboxOptions
+from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.conversation.resume import find_conversation
 from ohsandbox.conversation.store import FileConversationStore, default_root
 from ohsandbox.errors import UsageError
@@ -120,10 +120,15 @@ def _check_place(asked: SandboxOptions, before: SandboxOptions, conversation_id:
             f"Conversation {conversation_id!r} works with --runtime {before.runtime}; its files are there. "
             "Leave --runtime out, or start a new conversation."
         )
-    if before.runtime != "cli" or asked.workspace is None:
-        return
     was = before.workspace or before.host_workdir
-    if was is not None and asked.workspace.resolve() != was:
+    if before.runtime != "cli" or was is None:
+        return
+    if asked.workspace is None and not was.is_dir():
+        raise UsageError(
+            f"Conversation {conversation_id!r} works in {str(was)!r}, which is gone. "
+            "Make it again, or start a new conversation."
+        )
+    if asked.workspace is not None and asked.workspace.resolve() != was:
         raise UsageError(
             f"Conversation {conversation_id!r} works in {str(was)!r}; its files are there. "
             "Leave --workspace out, or start a new conversation."

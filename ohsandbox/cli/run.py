@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ohsandbox.agent import Agent
@@ -15,10 +15,11 @@ from ohsandbox.cli.confirm import answer_at_terminal, keep_policy, kept_policy, 
 from ohsandbox.cli.errors import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.hidden import open_secrets
 from ohsandbox.cli.instructions import instructions
-from ohsandbox.cli.model import complete, with_model_of
+from ohsandbox.cli.model import complete, model_config, with_model_of
+from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.prompt import confirm, open_prompt, person_present, read_task
 from ohsandbox.cli.resuming import GoingOn, departure, going_on, remember
-from ohsandbox.cli.sandbox import SandboxOptions, make_runtime, progress_text, started
+from ohsandbox.cli.sandbox import make_runtime, progress_text, started
 from ohsandbox.cli.servers import with_mcp_file
 from ohsandbox.cli.session import Session
 from ohsandbox.cli.view import safe_line
@@ -34,40 +35,12 @@ from ohsandbox.settings import Settings
 from ohsandbox.tools.flags import ToolFlags
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from ohsandbox.cli.options import RunOptions
     from ohsandbox.cli.prompt import Prompt
     from ohsandbox.cli.view import View
     from ohsandbox.runtime.base import Runtime
 
 HELP = "/exit or Ctrl-D leaves, Ctrl-C stops what the agent does, /help shows this. Anything else goes to the agent."
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """What `run` was asked, but for the sandbox."""
-
-    task: str | None = None
-    model: str | None = None
-    api_key: str | None = None
-    base_url: str | None = None
-    settings: Path | None = None
-    no_tui: bool = False
-    autoresume: bool = False
-    resume: str | None = None
-    tool_choice: str = "auto"
-    max_iterations: int | None = None
-    max_time_s: float | None = None
-    max_tokens: int | None = None
-    max_cost_usd: float | None = None
-    confirm: str | None = None
-    secrets: tuple[str, ...] = ()
-    mcp_config: Path | None = None
-    instructions: Path | None = None
-    enable: tuple[str, ...] = ()
-    disable: tuple[str, ...] = ()
-    talks: bool = True
-    """Without a task the person is asked for messages."""
 
 
 def run_task(what: RunOptions, where: SandboxOptions) -> int:
@@ -79,6 +52,8 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
     """
     if what.autoresume and what.resume is not None:
         raise UsageError("--resume names a conversation, and --autoresume takes the newest. Give one of them.")
+    if what.task is not None and not what.task.strip():
+        raise UsageError("TASK is empty. Write what to do, or leave it out to be asked.")
     settings = _settings(what)
     going = None
     if what.autoresume or what.resume is not None:
@@ -121,7 +96,7 @@ def work(
     """
     view = open_view(no_tui=no_tui)
     secrets = open_secrets(settings, view)
-    model = open_model(settings.llm_config())
+    model = open_model(model_config(settings).model_copy(update={"stream": view.streams}))
     model.preload()
     if model.note:
         view.say(f"{model.name}: {model.note}")
@@ -323,6 +298,3 @@ def _code_after(status: ConversationStatus, session: Session) -> int:
     if status is ConversationStatus.ERROR and error is not None:
         raise error
     return FAILED if status in {ConversationStatus.ERROR, ConversationStatus.RUNNING} else 0
-
-
-__all__ = ["RunOptions", "open_view", "run_task", "work"]

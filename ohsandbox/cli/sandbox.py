@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING
 
 from ohsandbox.cli.view import size
 from ohsandbox.conversation.resume import Past, start_again
-from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
+from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError
 from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.failures import engine_errors
@@ -20,54 +18,12 @@ from ohsandbox.settings import DEFAULT_IMAGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.docker.images import PullProgress
-    from ohsandbox.settings import Settings
-
-NEEDS_DOCKER = ("image", "network", "keep", "attach", "ca_bundle")
-"""Options that mean nothing without a container; ignoring one would be a promise that is not kept."""
 
 MAX_IMAGES_NAMED = 5
 """As many local images as a line holds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SandboxOptions:
-    """Where the hands are, as asked; None is what the settings say, else the default."""
-
-    runtime: Literal["docker", "cli"] | None = None
-    image: str | None = None
-    workspace: Path | None = None
-    network: str | None = None
-    keep: bool = False
-    attach: str | None = None
-    ca_bundle: Path | None = None
-    host_workdir: Path | None = None
-    """Where `cli` works when no workspace is named; None is the current directory."""
-
-    def checked(self) -> SandboxOptions:
-        """The same options.
-
-        Raises:
-            UsageError: two of them exclude each other.
-        """
-        if self.runtime == "cli":
-            for name in NEEDS_DOCKER:
-                if getattr(self, name):
-                    raise UsageError(f"--{name.replace('_', '-')} needs a container. Leave it out, or --runtime cli.")
-        if self.attach and self.image:
-            raise UsageError("--image and --attach exclude each other. Leave one out: the container has its image.")
-        return self
-
-    def with_settings(self, settings: Settings) -> SandboxOptions:
-        """What was not asked, taken from the settings."""
-        bundle = self.ca_bundle or (Path(settings.ca_bundle) if settings.ca_bundle else None)
-        return replace(
-            self,
-            image=settings.image if self.image is None else self.image,
-            network=self.network or settings.network,
-            ca_bundle=bundle,
-        )
 
 
 def make_runtime(
@@ -86,7 +42,7 @@ def make_runtime(
     return DockerRuntime(
         DEFAULT_IMAGE if options.image is None else options.image,
         workspace=options.workspace,
-        network=cast("Literal['none', 'open']", options.network or "none"),
+        network=options.network or "none",
         keep=options.keep,
         attach=options.attach,
         ca_bundle=options.ca_bundle,

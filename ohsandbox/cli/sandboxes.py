@@ -7,10 +7,7 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
-from ohsandbox.cli.console import open_console
+from ohsandbox.cli.table import print_table
 from ohsandbox.cli.view import safe_line
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker.gc import gc, list_sandboxes, orphaned_checkpoints
@@ -31,7 +28,7 @@ def list_them(*, as_json: bool) -> int:
     elif not found:
         print("No sandboxes.")
     else:
-        open_console().print(_table(found))
+        _print(found)
     return 0
 
 
@@ -72,21 +69,12 @@ def _fields(info: SandboxInfo) -> dict[str, object]:
     return info._asdict() | {"created_at": info.created_at.isoformat()}
 
 
-def _table(found: list[SandboxInfo]) -> Table:
-    table = Table(box=None, header_style="bold")
-    for heading in ("NAME", "IMAGE", "STATE", "AGE", "OWNER", "CONVERSATION"):
-        table.add_column(heading, overflow="fold")
-    for info in found:
-        row = (
-            info.name,
-            info.image,
-            info.state,
-            _age(info.created_at),
-            _owner(info),
-            info.conversation or "",
-        )
-        table.add_row(*(Text(safe_line(cell)) for cell in row))
-    return table
+def _print(found: list[SandboxInfo]) -> None:
+    rows = [
+        (info.name, info.image, info.state, _age(info.created_at), _owner(info), info.conversation or "")
+        for info in found
+    ]
+    print_table(("NAME", "IMAGE", "STATE", "AGE", "OWNER", "CONVERSATION"), rows)
 
 
 def _owner(info: SandboxInfo) -> str:

@@ -8,21 +8,18 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
-from ohsandbox.cli.console import open_console
 from ohsandbox.cli.sandbox import make_runtime, started
+from ohsandbox.cli.table import print_table
 from ohsandbox.cli.view import safe, safe_line
 from ohsandbox.conversation.mcp_servers import pins_path
-from ohsandbox.mcp import MCPConfig, MCPServers, Pins, ServerState, read_mcp_config
+from ohsandbox.mcp import MCPConfig, MCPConfigError, MCPServers, Pins, ServerState, read_mcp_config
 from ohsandbox.mcp.config import merged
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ohsandbox.cli.sandbox import SandboxOptions
+    from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.mcp import MCPEvent, ServerStatus
 
 SERVING = frozenset({ServerState.READY, ServerState.DISABLED})
@@ -37,7 +34,11 @@ def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
     config = MCPConfig.parse(settings.mcp_config or {})
     if file is None:
         return settings
-    return settings.with_flags(mcp={}, mcpServers=merged(config, read_mcp_config(file)).to_dict()["mcpServers"])
+    try:
+        added = read_mcp_config(file)
+    except MCPConfigError as error:
+        raise type(error)(_with_remedy(str(error))) from error
+    return settings.with_flags(mcp={}, mcpServers=merged(config, added).to_dict()["mcpServers"])
 
 
 def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Path | None, as_json: bool) -> int:
@@ -62,7 +63,8 @@ def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Pa
     if as_json:
         print(json.dumps([_fields(one) for one in found], indent=2))
     else:
-        open_console().print(_table(found))
+        rows = [(one.name, one.state.value, one.where, _tools(one)) for one in found]
+        print_table(("NAME", "STATE", "WHERE", "TOOLS"), rows)
     return 0 if all(one.state in SERVING for one in found) else 1
 
 
@@ -78,6 +80,11 @@ def approve_tool(server: str, tool: str) -> int:
     return 0
 
 
+def _with_remedy(fact: str) -> str:
+    """The package does not know by which option the file was named."""
+    return fact if "--mcp-config" in fact else f"{fact} Correct the file, or name another with --mcp-config."
+
+
 def _show_progress(event: MCPEvent) -> None:
     if event.kind == "status" and sys.stderr.isatty():
         print(safe_line(f"{event.server}: {event.message}"), file=sys.stderr)
@@ -85,16 +92,6 @@ def _show_progress(event: MCPEvent) -> None:
 
 def _fields(one: ServerStatus) -> dict[str, Any]:
     return {**one._asdict(), "state": one.state.value}
-
-
-def _table(found: list[ServerStatus]) -> Table:
-    table = Table(box=None, header_style="bold")
-    for heading in ("NAME", "STATE", "WHERE", "TOOLS"):
-        table.add_column(heading, overflow="fold")
-    for one in found:
-        row = (one.name, one.state.value, one.where, _tools(one))
-        table.add_row(*(Text(safe_line(cell, limit_chars=2000)) for cell in row))
-    return table
 
 
 def _tools(one: ServerStatus) -> str:

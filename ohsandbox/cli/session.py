@@ -6,7 +6,7 @@ import queue
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.view import MODEL_WORKS, Figures, safe_line
-from ohsandbox.events import ConversationStatus
+from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.view import View
     from ohsandbox.conversation import Conversation
-    from ohsandbox.events import SDKEvent
+    from ohsandbox.llm.events import LLMEvent
 
 TICK_S = 0.1
 """How often a spinner turns."""
@@ -48,8 +48,11 @@ class Session:
         self._echo = echo
         self._answer = answer
         self._figures = Figures()
-        self._events: queue.SimpleQueue[SDKEvent] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[SDKEvent | LLMEvent] = queue.SimpleQueue()
+        """What happened, in its order: pieces of an answer stand before the event that holds it."""
         conversation.register_callback(self._events.put)
+        if view.streams:
+            conversation.register_stream(self._events.put)
         self._statuses: queue.SimpleQueue[str] = queue.SimpleQueue()
         conversation.register_status(self._statuses.put)
 
@@ -131,8 +134,11 @@ class Session:
         if text is not None:
             self._view.status(safe_line(text) or MODEL_WORKS)
 
-    def _show(self, event: SDKEvent) -> bool:
+    def _show(self, event: SDKEvent | LLMEvent) -> bool:
         """Show it; True for the last one of a run."""
+        if not isinstance(event, SDKEvent):
+            self._view.hear(event)
+            return False
         self._figures.add(event)
         self.has_worked = self.has_worked or event.type == "tool_call"
         if self._echo or event.type != "user_message":

@@ -39,7 +39,7 @@ class StatusLine:
 
     def draw(self) -> None:
         """Show the line as it stands now."""
-        if not (self._text and self._console.is_terminal):
+        if not (self._text and self._console.is_terminal) or self._console.is_dumb_terminal:
             return
         self._frame = (self._frame + 1) % len(FRAMES)
         elapsed_s = time.monotonic() - self._since

@@ -12,11 +12,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
-from ohsandbox.cli.console import open_console
 from ohsandbox.cli.prompt import confirm
+from ohsandbox.cli.table import print_table
 from ohsandbox.cli.view import safe_line, size
 from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import Stored, delete_stored, find_stored, list_stored, look_at, size_of
@@ -33,8 +30,13 @@ if TYPE_CHECKING:
 
 POLL_S = 0.2
 """How often a followed log is looked at."""
+MAX_TITLE_CHARS = 80
+"""Enough to know it again; `show` has the whole message."""
 ENGINE_WAIT_S = 1.0
 """An engine that takes longer to list its containers is not waited for: the list is of files."""
+
+MAX_AGE_S = 100 * 365 * 86400
+"""The calendar of Python ends 2000 years ago."""
 
 _AGE = re.compile(r"(\d{1,6})(min|h|d|w)")
 _SECONDS = {"min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -57,7 +59,7 @@ def list_conversations(root: Path | None, *, as_json: bool, limit: int) -> int:
         print("No conversations.")
     else:
         shown = found[:limit] if limit else found
-        open_console().print(_table(shown, containers))
+        _print(shown, containers)
         if len(shown) < len(found):
             print(f"{len(found) - len(shown)} older ones are not shown; --limit 0 shows all.")
     return 0
@@ -68,25 +70,21 @@ def _fields(one: Stored, container: str | None) -> dict[str, object]:
     return one.metadata.model_dump(mode="json") | {"state": _status(one)} | facts
 
 
-def _table(shown: Sequence[Stored], containers: dict[str, str]) -> Table:
-    table = Table(box=None, header_style="bold")
-    for heading in ("ID", "AGE", "STATUS", "STEPS", "COST", "CONTAINER", "MODEL", "TITLE"):
-        table.add_column(heading, overflow="fold", no_wrap=heading in {"ID", "AGE", "STEPS", "COST"})
-    for one in shown:
-        known = one.metadata
-        cost = "" if known.cost_usd is None else f"${known.cost_usd:.4f}"
-        row = (
+def _print(shown: Sequence[Stored], containers: dict[str, str]) -> None:
+    rows = [
+        (
             one.id,
-            age_of(known.updated_at),
+            age_of(one.metadata.updated_at),
             _status(one),
-            str(known.steps),
-            cost,
+            str(one.metadata.steps),
+            "" if one.metadata.cost_usd is None else f"${one.metadata.cost_usd:.4f}",
             containers.get(one.id, ""),
-            known.model or "",
-            known.title or "",
+            one.metadata.model or "",
+            safe_line(one.metadata.title or "", limit_chars=MAX_TITLE_CHARS),
         )
-        table.add_row(*(Text(safe_line(cell)) for cell in row))
-    return table
+        for one in shown
+    ]
+    print_table(("ID", "AGE", "STATUS", "STEPS", "COST", "CONTAINER", "MODEL", "TITLE"), rows)
 
 
 def _status(one: Stored) -> str:
@@ -294,4 +292,7 @@ def _age(text: str) -> timedelta:
     found = _AGE.fullmatch(text.strip())
     if found is None:
         raise UsageError(f"--older-than {text!r} is no age. Write a number and min, h, d or w, as in 30d.")
-    return timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    if seconds > MAX_AGE_S:
+        raise UsageError(f"--older-than {text!r} is over a hundred years. Write a shorter one, as in 30d.")
+    return timedelta(seconds=seconds)

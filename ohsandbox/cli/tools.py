@@ -9,11 +9,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from rich.table import Table
-from rich.text import Text
-
 import ohsandbox.tools  # noqa: F401 - registers those that ship
-from ohsandbox.cli.console import open_console
+from ohsandbox.cli.table import print_table
 from ohsandbox.cli.view import safe, safe_line
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.local import CLIRuntime
@@ -41,7 +38,7 @@ def list_tools(*, as_json: bool) -> int:
     if as_json:
         print(json.dumps([_fields(listed) for listed in found], indent=2))
     else:
-        open_console().print(_table(found))
+        _print(found)
     return 0
 
 
@@ -53,6 +50,8 @@ def show_tool(name: str, *, as_json: bool) -> int:
     """
     listed = next((one for one in _all(quiet=True) if name in {one.tool.name, *one.tool.aliases}), None)
     if listed is None:
+        if not name:
+            raise UsageError("The tool's name is empty. `ohsandbox tools` lists them all.")
         listed = Listed(resolve_tool(Tool(name=name), _nowhere())[0], origin_of_tool(name))
     if as_json:
         print(json.dumps(_fields(listed), indent=2))
@@ -112,14 +111,15 @@ def _fields(listed: Listed) -> dict[str, Any]:
     return {**listed.tool.to_mcp_tool(), "origin": listed.origin._asdict()}
 
 
-def _table(found: list[Listed]) -> Table:
-    table = Table(box=None, header_style="bold")
-    for heading in ("NAME", "ORIGIN", "EFFECTS", "ARGUMENTS"):
-        table.add_column(heading, overflow="fold")
-    for listed in found:
-        row = (listed.tool.name, _origin(listed.origin), _effects(listed.tool), _arguments(listed.tool))
-        table.add_row(*(Text(safe_line(cell)) for cell in row))
-    return table
+def _print(found: list[Listed]) -> None:
+    rows = [
+        (listed.tool.name, _plugin(listed.origin), _effects(listed.tool), _arguments(listed.tool)) for listed in found
+    ]
+    print_table(("NAME", "PLUGIN", "EFFECTS", "ARGUMENTS"), rows)
+
+
+def _plugin(origin: Origin) -> str:
+    return "" if origin.name == "ohsandbox" else _origin(origin)
 
 
 def _origin(origin: Origin) -> str:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Group
 from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.text import Text
 
 from ohsandbox.cli.console import open_console
+from ohsandbox.cli.hidden import current_masker
 from ohsandbox.cli.status import StatusLine
+from ohsandbox.cli.streamed import Streamed
 from ohsandbox.cli.view import MODEL_WORKS, Call, Outcome, Stopwatch, call_of, outcome_of, safe, safe_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from ohsandbox.events import SDKEvent
+    from ohsandbox.llm.events import LLMEvent
 
 MAX_COMMAND_LINES = 12
 """A heredoc is shown by its beginning; the log has it whole."""
@@ -26,15 +30,20 @@ MAX_LINE_CHARS = 400
 """About five rows; a minified file is no reading."""
 _GUTTER = (0, 0, 0, 2)
 _STATUS_CHARS = 60
+STATUS_MARGIN = 4
+"""The spinner, its blank, and the last column, which some terminals fold."""
 
 
 class RichView:
     """Blocks with a sign in the margin: what the agent said, did and saw."""
 
+    streams = True
+
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or open_console()
         self._line = StatusLine(self._console)
         self._watch = Stopwatch()
+        self._answer: Streamed | None = None
 
     def say(self, text: str) -> None:
         """Dim."""
@@ -48,6 +57,17 @@ class RichView:
         """At the bottom, with a spinner."""
         self._line.set(safe_line(text))
 
+    def hear(self, event: LLMEvent) -> None:
+        """Blocks of an answer as soon as they are whole; what is being written runs through the line at the bottom."""
+        if event.type == "delta":
+            if self._answer is None:
+                self._answer = Streamed(current_masker())
+            for block in self._answer.feed(event.text):
+                self._print(_markdown(block))
+            self._line.set(_end_of(self._answer.tail, self._console.width - STATUS_MARGIN) or MODEL_WORKS)
+        elif event.type == "retry" and self._answer is not None and self._answer.void():
+            self.say("The answer broke off here, and begins again:")
+
     def tick(self) -> None:
         """Turn the spinner."""
         self._line.draw()
@@ -60,21 +80,40 @@ class RichView:
         elif event.type == "tool_result":
             self._show_outcome(event, seconds)
         elif event.type == "assistant_message":
-            self._print(_answer(event.data.get("content", "")))
+            self._show_words(str(event.data.get("content", "")))
         elif event.type == "user_message":
+            self._answer = None
             self._print(_block(">", safe(event.data.get("content", "")), "bold"))
+        elif event.type in {"status_update", "condensation"}:
+            self._answer = None  # an answer that was cut off has no event
         elif event.type in {"retry", "notice"}:
             self.warn(str(event.data.get("message", "")))
 
     def _show_call(self, event: SDKEvent) -> None:
-        if event.data.get("thought"):
-            self._print(_block("\n●", safe(event.data["thought"]).strip(), ""))
+        thought = str(event.data.get("thought") or "")
+        rest = self._rest_of(thought)
+        if rest.strip():
+            self._print(_block("\n●", safe(rest).strip(), "") if rest == thought else _markdown(rest))
         call = call_of(event)
         if call.answer:
-            self._print(_answer(call.text))
+            self._print(_markdown(call.text))
             return
         self._print(_command(call))
         self.status(safe_line(call.text, limit_chars=_STATUS_CHARS))
+
+    def _show_words(self, text: str) -> None:
+        rest = self._rest_of(text)
+        if rest.strip():
+            self._print(_markdown(rest))
+
+    def _rest_of(self, text: str) -> str:
+        """What of an answer's text has not been shown while it was written."""
+        if self._answer is None:
+            return text
+        self._line.set(MODEL_WORKS)
+        rest = self._answer.end(text)
+        self._answer = None
+        return rest
 
     def _show_outcome(self, event: SDKEvent, seconds: float | None) -> None:
         self.status(MODEL_WORKS)
@@ -116,9 +155,17 @@ def _output(outcome: Outcome, seconds: float | None) -> RenderableType:
     return Padding(Group(body, footer) if lines else footer, _GUTTER)
 
 
-def _answer(text: str) -> RenderableType:
+def _markdown(text: str) -> RenderableType:
     """Markdown, as models write it. No hyperlinks: they are operating system commands to a terminal."""
     return Padding(Markdown(safe(text), hyperlinks=False), (1, 0, 1, 0))
+
+
+def _end_of(text: str, columns: int) -> str:
+    """The last words of text, on a line that is no wider than columns."""
+    line = safe_line(text, limit_chars=2 * len(text) + 1)
+    while line and cell_len(line) > max(columns, 1):
+        line = line[max(1, (cell_len(line) - columns) // 2) :]
+    return line
 
 
 def _cut(line: str) -> str:

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ohsandbox.events import SDKEvent
+    from ohsandbox.llm.events import LLMEvent
 
 TAB_COLUMNS = 8
 MODEL_WORKS = "the model works"
 """The status while an answer is awaited."""
+
+_NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Surrogates that stand for no byte: JSON can hold them, and no terminal takes them."""
 
 _OWN_LAST_LINE = re.compile(r"\n?\[[^\n]*; working directory [^\n]*\]\Z")
 """What `CommandObservation` appends for the model; a person is shown the exit code by us."""
@@ -29,6 +33,9 @@ _OWN_LAST_LINE = re.compile(r"\n?\[[^\n]*; working directory [^\n]*\]\Z")
 
 class View(Protocol):
     """Shows what happens."""
+
+    streams: bool
+    """Pieces of an answer are of use to it."""
 
     def say(self, text: str) -> None:
         """A line of our own."""
@@ -38,6 +45,9 @@ class View(Protocol):
 
     def show(self, event: SDKEvent) -> None:
         """An event of the log."""
+
+    def hear(self, event: LLMEvent) -> None:
+        """What the model's client tells while an answer is written; the event that holds the answer comes after."""
 
     def status(self, text: str) -> None:
         """What is going on now, until the next call; an empty text for nothing."""
@@ -119,7 +129,7 @@ class Stopwatch:
 
 def safe(text: object) -> str:
     """Foreign text that may be printed: no escape or control but newlines, tabs as spaces."""
-    return masked(sanitize_for_terminal(str(text))).expandtabs(TAB_COLUMNS)
+    return masked(sanitize_for_terminal(_NO_BYTE.sub("\ufffd", str(text)))).expandtabs(TAB_COLUMNS)
 
 
 def safe_line(text: object, *, limit_chars: int = 200) -> str:

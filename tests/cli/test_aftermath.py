@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.events import SDKEvent
+    from ohsandbox.llm.events import LLMEvent
 
 
 class Heard:
@@ -22,7 +23,10 @@ class Heard:
 
     warn = say
 
+    streams = False
+
     def show(self, event: SDKEvent) -> None: ...
+    def hear(self, event: LLMEvent) -> None: ...
     def status(self, text: str) -> None: ...
     def tick(self) -> None: ...
 

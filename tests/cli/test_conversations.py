@@ -94,8 +94,8 @@ def test_table_has_what_a_person_looks_for(root: Path, invoke: Any) -> None:
     ended = invoke("conversations")
     assert ended.code == 0
     heading, row = ended.out.splitlines()
-    assert heading.split() == ["ID", "AGE", "STATUS", "STEPS", "COST", "CONTAINER", "MODEL", "TITLE"]
-    assert row.split() == ["c1", "0", "s", "finished", "2", "$0.0250", "m/x", "Count", "the", "files."]
+    assert heading.split() == ["ID", "AGE", "STATUS", "STEPS", "COST", "MODEL", "TITLE"]
+    assert row.split()[:1] + row.split()[3:] == ["c1", "finished", "2", "$0.0250", "m/x", "Count", "the", "files."]
 
 
 def test_json_has_everything_and_the_newest_first(root: Path, invoke: Any) -> None:

@@ -1,0 +1,67 @@
+"""A list for a person: a table where the terminal is wide enough, else a few lines a row. No cell is ever cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.padding import Padding
+from rich.text import Text
+
+from ohsandbox.cli.console import open_console
+from ohsandbox.cli.view import safe_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+GAP = "  "
+MIN_LAST_COLUMNS = 20
+"""Narrower than that the last column is a stack of words."""
+MAX_CELL_CHARS = 2000
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of as many cells as there are headings; columns in which nothing stands are left out.
+
+    Cells are foreign text. The first column is what other commands take, so it is never folded; the last one may be.
+    """
+    console = open_console()
+    cells = [[safe_line(cell, limit_chars=MAX_CELL_CHARS) for cell in row] for row in rows]
+    used = [at for at in range(len(headings)) if any(row[at] for row in cells)]
+    names, cells = [headings[at] for at in used], [[row[at] for at in used] for row in cells]
+    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+    before_last = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+    room = max(console.width, 1) - before_last
+    if widths[-1] <= room or room >= MIN_LAST_COLUMNS:
+        _print_columns(console, [names, *cells], widths, room if console.is_terminal else widths[-1])
+    else:
+        _print_records(console, names, cells)
+
+
+def _print_columns(console: Console, rows: list[list[str]], widths: list[int], room: int) -> None:
+    for number, row in enumerate(rows):
+        style = "bold" if number == 0 else ""
+        *first, last = row
+        head = "".join(
+            f"{cell}{' ' * (width - cell_len(cell))}{GAP}" for cell, width in zip(first, widths, strict=False)
+        )
+        lines = Text(last).wrap(console, max(room, 1)) if cell_len(last) > room else [Text(last)]
+        for at, line in enumerate(lines or [Text("")]):
+            text = Text(head if at == 0 else " " * cell_len(head), style=style)
+            text.append(line.plain)
+            text.rstrip()
+            console.print(text, soft_wrap=True)
+
+
+def _print_records(console: Console, names: list[str], rows: list[list[str]]) -> None:
+    """The first cell on a line of its own, the others below it; a bare number has its heading with it."""
+    for first, *others in rows:
+        console.print(Text(first, style="bold"), soft_wrap=True)
+        told = [
+            f"{cell} {name.lower()}" if cell.isdecimal() else cell for name, cell in zip(names[1:], others, strict=True)
+        ]
+        below = Text(" · ".join(filter(None, told)))
+        if below:
+            console.print(Padding(below, (0, 0, 0, 2)))

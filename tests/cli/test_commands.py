@@ -1,0 +1,152 @@
+"""How commands are declared, shown in `--help`, and how they end where the system refuses something."""
+
+from __future__ import annotations
+
+import errno
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import pytest
+from typer import Argument, Option
+
+from ohsandbox.cli.commands import Only, command, new_app
+from ohsandbox.cli.errors import line_of
+from ohsandbox.cli.table import print_table
+from tests.cli.conftest import COMMAND
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Invoke, WriteScript
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    word: Annotated[str | None, Argument()] = None
+    often: Annotated[tuple[str, ...], Option("--one", rich_help_panel="Group")] = ()
+    other: Annotated[int, Option(help="A number.")] = 3
+    own: bool = True
+
+
+def _run(hint: object, *arguments: str) -> Given:
+    app = new_app("test")
+    seen: list[Given] = []
+
+    def go(given: object) -> int:
+        assert isinstance(given, Given)
+        seen.append(given)
+        return 0
+
+    go.__annotations__["given"] = hint
+    command(app)(go)
+    app([*arguments], standalone_mode=False)
+    return seen[0]
+
+
+def test_the_fields_of_a_dataclass_are_the_options() -> None:
+    assert _run(Given) == Given()
+    assert _run(Given, "w", "--one", "a", "--one", "b", "--other", "4") == Given(word="w", often=("a", "b"), other=4)
+
+
+def test_a_command_may_have_only_some_of_them() -> None:
+    with pytest.raises(Exception, match="No such option: --one"):
+        _run(Annotated[Given, Only.of("other")], "--one", "a")
+
+
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_help_has_groups_and_fits(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    helped = invoke("run", "--help").out
+    titles = [line for line in helped.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert (titles[0], titles[-1]) == ("Arguments:", "Options:")
+    assert {"Model:", "Sandbox:", "Limits:"} <= set(titles)
+    assert max(map(len, helped.splitlines())) <= int(columns)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "--max-iterations", "0"], "Invalid value '0' for '--max-iterations'"),
+        (["run", "--network", "wifi"], "Invalid value 'wifi' for '--network': 'wifi' is not one of"),
+        (["run", "--max-time-s", "nan"], "'nan' is no number above 0"),
+        (["run", "--max-cost-usd", "-1"], "'-1' is no number above 0"),
+        (["exec", "--timeout", "1e300", "true"], "'1e300' is no number above 0"),
+        (["run", "--settings", ""], "it is empty. Name one"),
+        (["run", ""], "TASK is empty"),
+        (["run", "x", "--model", "openai/x", "--base-url", "here", "--runtime", "cli"], "'here' is no address"),
+        (["run", "x", "--model", "m" * 1001, "--runtime", "cli"], "The setting 'model' is wrong"),
+        (["run", "x", "--model", "openai/x", "--api-key", " ", "--runtime", "cli"], "There is no key"),
+        (["tools", ""], "name is empty"),
+        (["Run"], "Did you mean 'run'? Try"),
+        (["exec", "--runtime", "cli", "--user", "u", "true"], "--user 'u' needs a container"),
+        (["exec", "--user", "", "true"], "--user is empty"),
+        (["conversations", "delete", "--older-than", "999999w"], "over a hundred years"),
+        (["mcp", "serve", "--idle-timeout", "0.5"], "Give at least 1 second"),
+        (["mcp", "list", "--mcp-config", "/none"], "name another with --mcp-config"),
+        (["run", "x", "--model", "scripted:demo", "--mcp-config", "/"], "name another with --mcp-config"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_a_wrong_input_is_one_line_with_value_and_remedy(invoke: Invoke, arguments: list[str], told: str) -> None:
+    ended = invoke(*arguments)
+    assert ended.code == 2
+    assert told in ended.err.splitlines()[-1]
+    assert "fault of ohsandbox" not in ended.err
+
+
+def test_what_the_system_refuses_is_no_fault_of_ours() -> None:
+    assert line_of(PermissionError(errno.EACCES, "Permission denied", "/x")) == (
+        "Permission denied: '/x'. Make it writable for you, or set HOME to a directory that is."
+    )
+
+
+@pytest.mark.parametrize("arguments", ["tools", "doctor", "conversations --help"])
+def test_a_terminal_without_unicode_gets_what_it_can_show(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    ended = subprocess.run([*COMMAND, *arguments.split()], capture_output=True, check=False)
+    assert b"codec" not in ended.stderr
+    assert ended.stdout
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["tools", "--version", "exec --runtime cli -- true", "conversations"])
+def test_closed_streams_are_nowhere(closed: str, arguments: str) -> None:
+    line = f'"$1" -m ohsandbox {arguments} {closed}'
+    assert subprocess.run(["sh", "-c", line, "sh", sys.executable], capture_output=True, check=False).returncode == 0
+
+
+def test_a_full_disk_behind_stdout_is_told() -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run([*COMMAND, "tools"], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (ended.returncode, ended.stderr.count(b"\n")) == (1, 1)
+    assert b"Make room" in ended.stderr
+
+
+def test_a_conversation_whose_directory_is_gone_says_so(
+    invoke: Invoke, write_script: WriteScript, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    model = write_script(("hello", None))
+    assert invoke("run", "x", "--model", model, "--runtime", "cli", "--no-tui", "--workspace", str(place)).code == 0
+    place.rmdir()
+    ended = invoke("run", "x", "--autoresume", "--model", model, "--no-tui")
+    assert ended.code == 2
+    assert "which is gone" in ended.err
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 2), (30, 3)])
+def test_a_table_that_does_not_fit_is_a_few_lines_a_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int, lines: int
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_table(("NAME", "STEPS", "EMPTY", "TITLE"), [("an-identifier-that-is-long", "7", "", "Count the files.")])
+    shown = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
+    assert "an-identifier-that-is-long" in shown
+    assert "EMPTY" not in shown
+    assert ("7 steps · Count the files." in shown) == (columns == 30)
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= columns
+    assert len(shown.splitlines()) <= lines
