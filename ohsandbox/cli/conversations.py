@@ -98,7 +98,7 @@ def delete(
     yes: Yes = False,
     root: Root = None,
 ) -> int:
-    """Delete conversations with all that they kept on this machine; their containers are `ohsandbox gc`'s."""
+    """Delete conversations with all that they kept on this machine, their containers and checkpoints too."""
     from ohsandbox.cli.stored import delete_conversations
 
     return delete_conversations(wanted or [], root or ctx.obj, older_than=older_than, everything=everything, yes=yes)

@@ -38,6 +38,7 @@ NEEDS_AGENT = (
     "delegate_to_browsing_agent",
     "task_tracker",
     "request_condensation",
+    "ask_human",
     "think",
     "finish",
 )

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from ohsandbox.cli.prompt import confirm
 from ohsandbox.cli.table import print_table
 from ohsandbox.cli.view import safe_line, size
+from ohsandbox.conversation.deleting import Deleting
 from ohsandbox.conversation.store import default_root
-from ohsandbox.conversation.stored import Stored, delete_stored, find_stored, list_stored, look_at, size_of
+from ohsandbox.conversation.stored import Stored, find_stored, list_stored, look_at, size_of
 from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence import LogFollower, holder_of, repair_log, stream_events
@@ -263,13 +264,17 @@ def delete_conversations(
 
 def _delete(doomed: Sequence[Path]) -> None:
     still_open: list[str] = []
-    for directory in doomed:
-        try:
-            freed = delete_stored(directory)
-        except ConversationOpenError:
-            still_open.append(f"{directory.name} (process {holder_of(directory)})")
-        else:
-            print(f"deleted {directory.name}: {size(freed)}")
+    with Deleting() as deleting:
+        for directory in doomed:
+            try:
+                done = deleting.delete(directory)
+            except ConversationOpenError:
+                still_open.append(f"{directory.name} (process {holder_of(directory)})")
+                continue
+            also = f", {', '.join(done.removed)}" if done.removed else ""
+            print(f"deleted {directory.name}: {size(done.freed_bytes)}{also}")
+            for line in done.left:
+                print(safe_line(line, limit_chars=1000), file=sys.stderr)
     if still_open:
         raise ConversationOpenError(f"Not deleted, because open: {', '.join(still_open)}. Close them there first.")
 

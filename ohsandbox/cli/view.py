@@ -164,6 +164,9 @@ def call_of(event: SDKEvent) -> Call:
             call = Call("*", thought)
         case "finish", {"message": message}:
             call = Call(".", message, answer=True)
+        case "ask_human", {"question": question}:
+            options = [f"\n- {safe_line(one)}" for one in arguments.get("options") or ()]
+            call = Call("?", question + "".join(options), answer=True)
         case name, _ if (one := _SIGN_AND_FIELD.get(name)) and one[1] in given:
             call = Call(one[0], given[one[1]])
         case _:

@@ -169,7 +169,9 @@ class LLM:
             if self._guard is None:
                 self._guard = gateway.new_guard()
                 weakref.finalize(self, self._guard.client.close)
-        pieces: Generator[str, None, Answer] = gateway.ask(self.config, request, self._guard)
+            streams = self._traits is None or self._traits.streams
+        config = self.config if streams else self.config.model_copy(update={"stream": False})
+        pieces: Generator[str, None, Answer] = gateway.ask(config, request, self._guard)
         return (yield from pieces)
 
     def _advance(self, pieces: Generator[str, None, Answer], exchange: Exchange) -> str | Answer | Fault:
@@ -248,9 +250,15 @@ class LLM:
             traits = self._traits
         if learned:
             fact = str(refusal.error).removesuffix(refusal.kind.remedy).rstrip()
-            instead = "images are told in words" if refusal.kind is faults.IMAGES else "calls are written as text"
-            tell(WarningEvent(text=f"{fact} From now on its {instead}."))
+            tell(WarningEvent(text=f"{fact} From now on its {_INSTEAD[refusal.kind]}."))
         return traits
+
+
+_INSTEAD = {
+    faults.TOOLS: "calls are written as text",
+    faults.IMAGES: "images are told in words",
+    faults.STREAM: "answers come whole",
+}
 
 
 def _request(messages: Sequence[Message], tools: Sequence[ToolParam], tool_choice: ToolChoice) -> dict[str, Any]:

@@ -89,6 +89,12 @@ IMAGES = Kind(
     fact="takes no images",
     remedy="Set `vision` to null or false: it is then told of images in words.",
 )
+STREAM = Kind(
+    errors.ModelRequestError,
+    retryable=False,
+    fact="does not stream its answers",
+    remedy="Set `stream` to false.",
+)
 RATE_LIMIT = Kind(
     errors.ModelRateLimitedError,
     retryable=True,
@@ -234,6 +240,16 @@ _NO_IMAGES = re.compile(
     re.IGNORECASE,
 )
 """Ollama, Bedrock; OpenAI, llama.cpp; OpenRouter (404); vLLM, older and newer; DeepSeek."""
+_NO_STREAM = re.compile(
+    r"must be verified to stream"
+    r"|does(?: not|n't) support (?:stream\b|streaming|stream_options)"
+    r"|\bstream(?:ing|_options)?[`'\"]? (?:is|are) (?:not |un)(?:supported|enabled|available|allowed)"
+    r"|(?:unsupported|unknown|unrecognized|invalid) (?:request )?(?:argument|param(?:eter)?|field)s?(?: supplied)?: "
+    r"[`'\"]?stream"
+    r"|\bstream(?:_options)?\b.{1,60}extra inputs are not permitted",
+    re.IGNORECASE | re.DOTALL,
+)
+"""OpenAI (o3 of an unverified organization, 400); proxies; servers from before `stream_options`; pydantic's."""
 _ABOUT_THE_ACCOUNT = frozenset({401, 402, 403, 429})
 _CLASS_PREFIXES = re.compile(
     r"^(?:(?:litellm\.)?(?:Timeout )?\w*(?:Error|Exception|Timeout)(?:: | - )|Error code: \d+ - )+"
@@ -314,6 +330,8 @@ def _unfit(text: str) -> Kind | None:
     """What of the request the model cannot take, whatever the status: servers say it with 400, 404, 405 and 500."""
     if _NO_TOOLS.search(text):
         return TOOLS
+    if _NO_STREAM.search(text):
+        return STREAM
     return IMAGES if _NO_IMAGES.search(text) else None
 
 

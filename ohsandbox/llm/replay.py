@@ -147,7 +147,7 @@ def _events(file: Path) -> list[Mapping[str, Any]]:
     try:
         lines = [line for line in file.read_bytes().splitlines() if line.strip()]
     except OSError as error:
-        raise UsageError(f"The recording {str(file)!r} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"The recording {str(file)!r} cannot be read: {error.strerror}. Name another.") from None
     events: list[Mapping[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:

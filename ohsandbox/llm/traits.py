@@ -34,6 +34,8 @@ class Traits(NamedTuple):
     native_tools: bool = True
     """Tools go through the provider's API; else tool calls are written as text."""
     vision: bool = True
+    streams: bool = True
+    """It streams its answers where that is asked for."""
     context_tokens: int | None = None
     """The most that a request may hold."""
     gemini_schemas: bool = False
@@ -50,6 +52,8 @@ class Traits(NamedTuple):
             return self._replace(native_tools=False)
         if refusal is faults.IMAGES and self.vision and config.vision is None:
             return self._replace(vision=False)
+        if refusal is faults.STREAM and self.streams and config.stream:
+            return self._replace(streams=False)
         return None
 
 

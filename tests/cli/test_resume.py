@@ -213,7 +213,8 @@ def test_where_the_container_is_gone_person_and_model_are_told(
     _cut_off(start, home, _in_container(image, model), at_call=3, by=signal.SIGKILL)
     assert [done.outcome for done in gc(kept=True)] == ["removed"]
     ended = _resumed(invoke)
-    for told in (ended.out, _logged(home, "user_message")[-1]["content"]):
+    (notice,) = [each for each in _logged(home, "notice") if each.get("to_model")]
+    for told in (ended.out, notice["message"]):
         assert "sandbox of before is gone" in told
         assert kept_files in told
     assert "[Exit code 0" in _logged(home, "tool_result")[-1]["result"]["output"]

@@ -143,6 +143,28 @@ def test_a_provider_that_refuses_images_is_told_of_them_in_words(status: int, wo
     assert later == []
 
 
+# --- streams ----------------------------------------------------------------------------------------
+
+NO_STREAM = [
+    (400, "Your organization must be verified to stream this model."),
+    (400, "Unrecognized request argument supplied: stream_options"),
+    (422, "body.stream_options: Extra inputs are not permitted"),
+    (400, "streaming is not supported"),
+]
+
+
+@pytest.mark.parametrize(("status", "words"), NO_STREAM)
+def test_a_provider_that_refuses_to_stream_answers_whole(status: int, words: str) -> None:
+    with FakeProvider(error(status, words), text("ok"), text("ok")) as provider:
+        llm = LLM(provider.config(stream=True), clock=FakeClock())
+        answer, told = send(provider, llm=llm)
+        _, later = send(provider, llm=llm)
+    assert answer.message.content == "ok"
+    assert [request.body.get("stream") for request in provider.requests] == [True, None, None]
+    assert "answers come whole" in str(told[-1])
+    assert [event.type for event in later] == []
+
+
 # --- cache marks ------------------------------------------------------------------------------------
 
 MARK = {"cache_control": {"type": "ephemeral"}}
