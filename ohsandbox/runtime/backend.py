@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.runtime.calls.worker import CallInterrupted, CallTimedOut, Outcome, WorkerPool
@@ -30,6 +30,15 @@ SNIPPET_TIMEOUT_S = 30.0
 
 LOSS_SETTLES_S = 0.3
 """Engine 20.10 shows a killed container as running for some 10 ms after its execs have ended."""
+
+
+class Kills(NamedTuple):
+    """What is killed of a call that is given up, beside its worker's session."""
+
+    mark: str
+    """What has these words in its environment."""
+    orphans: bool
+    """What has begun since and has neither a parent nor a mark, where no other process lives: a program may fork."""
 
 
 class Backend(ABC):
@@ -293,8 +302,9 @@ class Backend(ABC):
         takes_stdin: bool = False,
         user: str | int | None = None,
         timeout_s: float | None = None,
+        stall_s: float | None = None,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
-        mark: str = "",
+        kills: Kills | None = None,
     ) -> Outcome:
         worker = self._pool.take(user)
         began = time.monotonic()
@@ -305,11 +315,12 @@ class Backend(ABC):
                 stdin=stdin,
                 takes_stdin=takes_stdin,
                 timeout_s=timeout_s,
+                stall_s=stall_s,
                 limit_bytes=limit_bytes,
             )
         except CallTimedOut:
-            if mark:  # a question of our own has nothing to kill, and asking another one would not end
-                self._kill_call(worker.channel.pid, mark, began, user)
+            if kills:  # a question of our own has nothing to kill, and asking another one would not end
+                self._kill_call(worker.channel.pid, kills, began, user)
             raise
         except CallInterrupted as died:
             if loss := self._loss_soon():
@@ -320,18 +331,18 @@ class Backend(ABC):
             raise self._loss() or failure from None
         except BaseException:
             worker.retired = True
-            if mark:
-                self._kill_call(worker.channel.pid, mark, began, user)
+            if kills:
+                self._kill_call(worker.channel.pid, kills, began, user)
             raise
         finally:
             self._pool.give_back(worker, user)
 
-    def _kill_call(self, pid: int, mark: str, began: float, user: str | int | None) -> None:
+    def _kill_call(self, pid: int, kills: Kills, began: float, user: str | int | None) -> None:
         """SIGKILL a call's processes and its worker, by another worker of the same user: root lacks CAP_SYS_PTRACE."""
-        private = b"yes" if self.private_processes else b"no"
+        private = b"yes" if self.private_processes and kills.orphans else b"no"
         ask = partial(self.snippet, user=user)
         with contextlib.suppress(OhsandboxError):
-            words = (pid, mark.encode(), ticks_at(ask, began), private)
+            words = (pid, kills.mark.encode(), ticks_at(ask, began), private)
             for _ in range(SWEEPS):
                 if not ask(b"ohs_kill KILL %d %s %d %s" % words).stdout.strip():
                     break

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import secrets
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,9 +16,9 @@ from ohsandbox.errors import (
     WorkdirNotADirectoryError,
 )
 from ohsandbox.runtime import files, tools, transfer
-from ohsandbox.runtime.backend import DEFAULT_LIMIT_BYTES, Backend
+from ohsandbox.runtime.backend import DEFAULT_LIMIT_BYTES, Backend, Kills
 from ohsandbox.runtime.calls.process import Process
-from ohsandbox.runtime.calls.worker import CallTimedOut
+from ohsandbox.runtime.calls.worker import CallStalled, CallTimedOut
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult
 from ohsandbox.runtime.resumed import Resumed
@@ -226,7 +228,7 @@ class Runtime(Backend):
         try:
             outcome = self._call(
                 process.body, workdir=directory, stdin=stdin, user=user, timeout_s=timeout_s, limit_bytes=limit_bytes,
-                mark=process.mark,
+                kills=Kills(process.mark, orphans=True),
             )  # fmt: skip
         except CallTimedOut as late:
             return ExecResult(
@@ -255,13 +257,10 @@ class Runtime(Backend):
 
         Raises:
             SandboxFileError: also the builtin of its errno: ENOENT, EACCES, EISDIR, ENOTDIR, ENAMETOOLONG, ELOOP;
-                EINVAL for a FIFO, socket or device; EFBIG over limit_bytes.
+                EINVAL for a FIFO, socket or device; EFBIG over limit_bytes; ETIMEDOUT where a read blocks for 10 s.
         """
-        body = files.read_body(self._file(path), limit_bytes)
-        data = self._file_call(body, path, user=user, limit_bytes=limit_bytes + 1)
-        if len(data) > limit_bytes:
-            raise files.too_large(limit_bytes, path)
-        return data
+        call = partial(self._file_call, path=path, user=user)
+        return files.read(call, self._file(path), limit_bytes, shown=path)
 
     def write_bytes(self, path: str, data: bytes, *, mode: int | None = None, user: str | int | None = None) -> None:
         """Replace or make a file at once: readers see the old bytes or the new ones. Missing parents are made.
@@ -276,7 +275,7 @@ class Runtime(Backend):
         """
         files.check_file_path(path)
         body = files.write_body(self._file(path), len(data), mode)
-        self._file_call(body, path, user=user, limit_bytes=len(data), stdin=data, takes_stdin=True)
+        self._file_call(body, path=path, user=user, limit_bytes=len(data), stdin=data, takes_stdin=True)
 
     def list_dir(self, path: str, *, user: str | int | None = None) -> list[DirEntry]:
         """A directory's entries, sorted by name; those that vanish while it looks are left out.
@@ -285,18 +284,24 @@ class Runtime(Backend):
             SandboxFileError: ENOENT, ENOTDIR, EACCES; EFBIG when the names alone fill DEFAULT_LIMIT_BYTES.
         """
         body = files.list_body(self._file(path))
-        data = self._file_call(body, path, user=user, limit_bytes=DEFAULT_LIMIT_BYTES + 1)
+        data = self._file_call(body, path=path, user=user, limit_bytes=DEFAULT_LIMIT_BYTES)
         if len(data) > DEFAULT_LIMIT_BYTES:
             raise files.too_large(DEFAULT_LIMIT_BYTES, path)
         return files.parse_list(data)
 
-    def _file_call(self, body: bytes, path: str, *, limit_bytes: int, **options: Any) -> bytes:
+    def _file_call(self, body: bytes, *, path: str, limit_bytes: int, **options: Any) -> bytes:
+        """What body prints, and a byte more than limit_bytes where it prints more."""
         limit_s = files.patience_s(limit_bytes)
+        kills = Kills(f"OHSANDBOX_CALL={secrets.token_hex(8)}", orphans=False)
         try:
-            outcome = self._call(body, limit_bytes=max(limit_bytes, 65536), timeout_s=limit_s, **options)
+            outcome = self._call(
+                body, limit_bytes=max(limit_bytes + 1, 65536), timeout_s=limit_s, kills=kills, **options
+            )
+        except CallStalled:
+            raise files.blocked(path) from None
         except CallTimedOut:
             raise files.too_slow(limit_s, path) from None
-        return files.check(outcome, path)
+        return files.check(outcome, path, limit_bytes)
 
     def upload(
         self,

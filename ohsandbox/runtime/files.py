@@ -16,12 +16,18 @@ from ohsandbox.runtime.calls.worker import INLINE_STDIN_BYTES
 from ohsandbox.runtime.results import DirEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ohsandbox.runtime.calls.worker import Outcome
 
 READ_BLOCK_BYTES = 128 * 1024
 """What ohs_read counts by: dd moves 100 MB in blocks of it a fifth faster than head, which uses 8 KiB."""
+
+UNASKED_BYTES = 1024 * 1024
+"""A file up to here is read without being asked for its size, which would cost a process: a third of the time of most
+reads. One that has more is asked, and read from its beginning: it may be another one by then."""
+READ_STALL_S = 10.0
+"""A read that gives nothing for so long blocks, as of /proc/kmsg or of a file system that hangs."""
 
 NAME_BYTES = 255
 PATH_BYTES = 4095
@@ -78,9 +84,28 @@ _REMEDIES = {
 }
 
 
-def read_body(path: str, limit_bytes: int) -> bytes:
-    """The call that reads path, in blocks, past the limit by at least a byte, so that too large is seen."""
-    return _body(b"ohs_read %s %d" % (quote(path), limit_bytes // READ_BLOCK_BYTES + 1))
+def read(call: Callable[..., bytes], path: str, limit_bytes: int, *, shown: str) -> bytes:
+    """The bytes of the file at path; call(body, limit_bytes=, stall_s=) asks the sandbox, and errors name `shown`.
+
+    Raises:
+        SandboxFileError: EFBIG; or what call raises.
+    """
+    first = min(limit_bytes, UNASKED_BYTES)
+    data = call(read_body(path, first), limit_bytes=first, stall_s=READ_STALL_S)
+    if first < limit_bytes and len(data) > first:
+        data = call(read_body(path, limit_bytes, asks_size=True), limit_bytes=limit_bytes, stall_s=READ_STALL_S)
+    if len(data) > limit_bytes:
+        raise too_large(limit_bytes, shown)
+    return data
+
+
+def read_body(path: str, limit_bytes: int, *, asks_size: bool = False) -> bytes:
+    """The call that reads path, in blocks, past the limit by at least a byte, so that too large is seen.
+
+    asks_size: what says itself that it is larger is not read at all; it costs a process.
+    """
+    asked = b" %d" % limit_bytes if asks_size else b""
+    return _body(b"ohs_read %s %d%s" % (quote(path), limit_bytes // READ_BLOCK_BYTES + 1, asked))
 
 
 def write_body(path: str, size: int, mode: int | None) -> bytes:
@@ -133,14 +158,16 @@ def check_file_path(path: str) -> None:
         raise refusal(errno.EISDIR, path)
 
 
-def check(outcome: Outcome, path: str) -> bytes:
-    """The call's stdout.
+def check(outcome: Outcome, path: str, limit_bytes: int) -> bytes:
+    """The call's stdout, which may be larger than limit_bytes.
 
     Raises:
         SandboxFileError: the call failed; the builtin of its errno as well.
     """
     if outcome.status == "0":
         return outcome.stdout
+    if outcome.stderr == b"errno EFBIG\n":
+        raise too_large(limit_bytes, path)
     raise error_of(outcome.stderr + outcome.complaint.encode(), outcome.status, path)
 
 
@@ -154,6 +181,14 @@ def too_slow(seconds: float, path: str) -> SandboxFileError:
     """ETIMEDOUT."""
     reason = f"The file was not done in {seconds:.0f} s and was given up; look at it with `ls -l` and `df`"
     return file_error(errno.ETIMEDOUT, reason, path)
+
+
+def blocked(path: str) -> SandboxFileError:
+    """ETIMEDOUT."""
+    reason = (
+        f"Reading it gave nothing for {READ_STALL_S:g} s and was given up; it may wait for ever, as /proc/kmsg does"
+    )
+    return file_error(errno.ETIMEDOUT, f"{reason}. Read it in a shell: timeout 5 head -c 1000 FILE", path)
 
 
 def stalled(seconds: float, path: str) -> SandboxFileError:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox.errors import SandboxFileError
 from ohsandbox.runtime import files
+from ohsandbox.runtime.calls.worker import Worker
 from ohsandbox.testing import FakeRuntime
+from ohsandbox.testing.conformance.case import is_running, number_nobody_sleeps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.calls.worker import Outcome
 
 
 @pytest.fixture
@@ -102,16 +104,36 @@ def test_a_directory_that_changes_can_be_listed(fake: FakeRuntime) -> None:
     assert all({str(number) for number in range(200, 301)} <= names for names in found)
 
 
-def test_a_file_that_becomes_a_fifo_while_it_is_read_ends_in_an_error(
-    fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("begins", ["", "echo begun;"])
+def test_a_read_that_blocks_is_given_up_and_nothing_of_it_stays(
+    fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch, begins: str
 ) -> None:
-    fake.run(["mkfifo", "f"])
-    monkeypatch.setattr(files, "patience_s", lambda _: 0.3)
-    monkeypatch.setattr(files, "read_body", lambda path, _: b"(exec cat <" + os.fsencode(path) + b")")
-    with pytest.raises(SandboxFileError) as caught:
+    number = number_nobody_sleeps()
+    monkeypatch.setattr(files, "READ_STALL_S", 0.3)  # /proc/kmsg, or a FIFO that took the file's place after the look
+    monkeypatch.setattr(files, "read_body", lambda *_, **__: f"({begins} exec sleep {number})".encode())
+    with pytest.raises(SandboxFileError, match="gave nothing for") as caught:
         fake.read_bytes("f")
     assert caught.value.errno == errno.ETIMEDOUT
+    assert not is_running(fake, f"sleep {number}")
     assert fake.run(["echo", "ok"]).stdout == b"ok\n"
+
+
+def test_a_file_over_the_limit_is_not_moved(fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.run(["dd", "if=/dev/zero", "of=f", "bs=1", "count=0", "seek=64M"])
+    moved: list[int] = []
+    call = Worker.call
+
+    def counted(worker: Worker, *words: Any, **options: Any) -> Outcome:
+        outcome = call(worker, *words, **options)
+        moved.append(len(outcome.stdout))
+        return outcome
+
+    monkeypatch.setattr(Worker, "call", counted)
+    with pytest.raises(SandboxFileError, match="larger than the limit of 67108863 bytes") as caught:
+        fake.read_bytes("f", limit_bytes=(64 << 20) - 1)
+    assert caught.value.errno == errno.EFBIG
+    assert sum(moved) < 2 << 20
+    assert len(fake.read_bytes("f", limit_bytes=64 << 20)) == 64 << 20
 
 
 @pytest.mark.docker

@@ -54,6 +54,10 @@ class CallTimedOut(CallInterrupted):
     """The call's time ran out; its processes still run."""
 
 
+class CallStalled(CallTimedOut):
+    """It printed nothing for as long as it may be silent; its processes still run."""
+
+
 class WorkerDied(CallInterrupted):
     """The worker itself ended, as after `kill -9 -1` in the call."""
 
@@ -88,12 +92,14 @@ class Worker:
         stdin: bytes = b"",
         takes_stdin: bool = False,
         timeout_s: float | None = None,
+        stall_s: float | None = None,
         limit_bytes: int,
     ) -> Outcome:
         """Run body, a one-line shell command, in workdir. takes_stdin: body itself reads exactly stdin's bytes.
 
         Raises:
-            CallTimedOut: with what came before; the processes still run.
+            CallTimedOut: timeout_s is over; with what came before. The processes still run.
+            CallStalled: nothing came for stall_s; as before.
             WorkerDied: with what came before.
             SandboxUnavailable: the connection broke.
         """
@@ -109,10 +115,12 @@ class Worker:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not all(stream.ended for stream in streams.values()):
             left = None if deadline is None else deadline - time.monotonic()
-            chunks = self.channel.read(left) if left is None or left > 0 else None
+            stalls = stall_s is not None and (left is None or stall_s < left)
+            wait_s = stall_s if stalls else left
+            chunks = self.channel.read(wait_s) if wait_s is None or wait_s > 0 else None
             if chunks is None:
                 self.retired = True
-                raise CallTimedOut(self._outcome(streams))
+                raise (CallStalled if stalls else CallTimedOut)(self._outcome(streams))
             if not chunks:
                 self.retired = True
                 raise WorkerDied(self._outcome(streams))

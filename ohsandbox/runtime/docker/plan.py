@@ -99,6 +99,8 @@ def options(**asked: object) -> Options:
         )
     if found.ca_bundle is not None and not Path(found.ca_bundle).expanduser().is_file():
         raise UsageError(f"ca_bundle={found.ca_bundle!r} is no file. Remedy: name a PEM file.")
+    if found.ca_bundle is not None and b"-----BEGIN CERT" not in Path(found.ca_bundle).expanduser().read_bytes():
+        raise UsageError(f"ca_bundle={found.ca_bundle!r} holds no PEM certificate. Remedy: name a PEM file.")
     return _with_workspace(found)
 
 

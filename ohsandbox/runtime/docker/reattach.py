@@ -9,6 +9,7 @@ from ohsandbox.errors import SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker import checkpoints, gc, images, lease, plan
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.failures import engine_errors
+from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.docker.spec import ALWAYS_UNSET, PRIVATE_DIR, sane_workdir
 
 if TYPE_CHECKING:
@@ -26,30 +27,15 @@ _END_ALL = f"chmod 1777 {PRIVATE_DIR} 2>/dev/null; kill -KILL -1 2>/dev/null || 
 each time it is started (setup.py)."""
 
 
-class Joined(NamedTuple):
-    """A running container that was named, and what processes in it get."""
-
-    container: Container
-    user: str
-    workdir: str
-    exec_env: dict[str, str]
-    unset: tuple[str, ...]
-    state_dir: str
-
-
 class Adopted(NamedTuple):
     """A conversation's container, running, and ours now."""
 
-    container: Container
-    lease: Lease
-    options: plan.Options
-    """As the container is, not as it was asked for; so the plan."""
-    plan: plan.Plan
-    facts: images.ImageFacts
+    sandbox: Sandbox
     notes: list[str]
+    """What is otherwise than asked for, a line each."""
 
 
-def join(engine: Engine, options: plan.Options) -> Joined:
+def join(engine: Engine, options: plan.Options) -> Sandbox:
     """The running container named by attach=, ours or anybody's.
 
     Raises:
@@ -68,8 +54,9 @@ def join(engine: Engine, options: plan.Options) -> Joined:
     config = found["Config"]
     labels = config.get("Labels") or {}
     has_ours = PRIVATE_DIR in (found["HostConfig"].get("Tmpfs") or {})
-    return Joined(
+    return Sandbox(
         container=joined,
+        options=options,
         user=options.user or labels.get("ohsandbox.user") or config.get("User") or "",
         workdir=sane_workdir(options.workdir) or sane_workdir(config.get("WorkingDir")) or "/",
         exec_env=(plan.ca_environment() if options.ca_bundle else {}) | options.env,
@@ -140,7 +127,8 @@ def _adopted(engine: Engine, options: plan.Options, found: dict[str, Any], held:
         notes.append(f"Image {options.image} is another one now; sandbox {container.name} stays on the one it had.")
     container.note_start()
     made = made._replace(spec=made.spec.model_copy(update={"workdir": found["Config"]["WorkingDir"] or "/"}))
-    return Adopted(container, held, real, made, facts, notes)
+    sandbox = Sandbox(container, real, made.user, made.spec.workdir, held, made, facts)
+    return Adopted(sandbox, notes)
 
 
 def _awaken(container: Container, state: dict[str, Any]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,11 +11,9 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.runtime.docker import checkpoints, gc, images, lease, plan, reattach, selfcheck, setup
-from ohsandbox.runtime.docker import container as containers
-from ohsandbox.runtime.docker.channel import DockerChannel
-from ohsandbox.runtime.docker.engine import Engine, connect
-from ohsandbox.runtime.docker.exec import Exec, Start
+from ohsandbox.runtime.docker import checkpoints, making, plan, selfcheck
+from ohsandbox.runtime.docker.container import ended_at_once
+from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.spec import PRIVATE_DIR
 from ohsandbox.runtime.resumed import Resumed
 
@@ -25,7 +22,9 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.checkpoint import Checkpoint
-    from ohsandbox.runtime.docker.container import Container
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.images import PullProgress
+    from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.docker.spec import Limits, Network, Profile
 
 log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ class DockerRuntime(Runtime):
         keep: bool = False,
         attach: str | None = None,
         ca_bundle: str | os.PathLike[str] | None = None,
-        progress: Callable[[images.PullProgress], None] | None = None,
+        progress: Callable[[PullProgress], None] | None = None,
         runtime: str = "",
         conversation: str | None = None,
         checkpoint: str | None = None,
@@ -90,16 +89,10 @@ class DockerRuntime(Runtime):
         self.ends_processes = not (keep or attach)
         self._progress = progress
         self._life = threading.Lock()
-        self._engine: Engine | None = None
-        self._container: Container | None = None
-        self._lease: lease.Lease | None = None
-        self._plan: plan.Plan | None = None
-        self._facts: images.ImageFacts | None = None
+        self._sandbox: Sandbox | None = None
+        self._known: Sandbox | None = None
+        """The same, and still after `close`: for what is told of it."""
         self._unchecked = self._left = False
-        self._user = ""
-        self._workdir = ""
-        self._exec_env: dict[str, str] = {}
-        self._unset: tuple[str, ...] = ()
         self.started_at: datetime | None = None
 
     # --- facts ---
@@ -107,17 +100,17 @@ class DockerRuntime(Runtime):
     @property
     def id(self) -> str:
         """The container's id; empty before `start`."""
-        return self._container.id if self._container else ""
+        return self._sandbox.container.id if self._sandbox else ""
 
     @property
     def name(self) -> str:
         """The container's name; empty before `start`, unless it was given."""
-        return self._container.name if self._container else self._options.name or ""
+        return self._sandbox.container.name if self._sandbox else self._options.name or ""
 
     @property
     def workdir(self) -> str:
         """Where processes start, as a path in the sandbox."""
-        return self._workdir
+        return self._known.workdir if self._known else ""
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -131,7 +124,9 @@ class DockerRuntime(Runtime):
 
     def describe(self) -> dict[str, str]:
         """What a system prompt or a log may say of the sandbox, name to value."""
-        return plan.describe(self._options, self._plan, self._facts, user=self._user, workdir=self._workdir)
+        known = self._known
+        made, facts, user = (known.plan, known.facts, known.user) if known else (None, None, "")
+        return plan.describe(self._options, made, facts, user=user, workdir=self.workdir)
 
     # --- life ---
 
@@ -151,108 +146,34 @@ class DockerRuntime(Runtime):
         """Go on in the container that the conversation left, or as `start`; see `Runtime.resume`."""
         if self._options.attach:
             return super().resume(checkpoints)
-        self._begin(lambda: self._adopt(checkpoints))
+        self._begin(lambda engine: self._resume(engine, checkpoints))
         return self.resumed or Resumed("same", (), self.name)
 
-    def _begin(self, get: Callable[[], Container]) -> None:
+    def _begin(self, get: Callable[[Engine], Sandbox]) -> None:
         with self._life:
-            if self._container is None:
-                self._engine = connect()
-                try:
-                    self._container = get()
-                except BaseException:
-                    self._engine.close()
-                    raise
-                self.started_at = datetime.now(UTC)
+            if self._sandbox is not None:
+                return
+            engine = connect()
+            try:
+                begun = get(engine)
+            except BaseException:
+                engine.close()
+                raise
+            self._options, self.state_dir = begun.options, begun.state_dir
+            self._unchecked = begun.plan is not None
+            self._sandbox = self._known = begun
+            self.started_at = datetime.now(UTC)
 
-    def _make(self, checkpoint: str | None = None) -> Container:
-        engine, options = self._the_engine(), self._options
-        if gc.orphans_here(engine):
-            gc.gc(engine)
-        self._facts = self._begin_from(engine, checkpoint or options.checkpoint)
-        name = options.name or f"ohsandbox-{secrets.token_hex(4)}"
-        self._lease = lease.take(
-            container=name, engine=engine.address.url, image=options.image, conversation=options.conversation,
-            keep=options.keep,
-        )  # fmt: skip
-        made: Container | None = None
-        try:
-            self._plan = plan.plan(options, self._facts, engine, name=name, labels=self._labels(self._lease))
-            self._user, self._workdir = self._plan.user, self._plan.spec.workdir
-            made = containers.create(engine, self._plan.spec)
-            (self._prepare_again if checkpoint or options.checkpoint else self._prepare)(made)
-        except BaseException:
-            if made is not None:
-                made.remove()
-            self._lease.release()
-            raise
-        self._unchecked = True
-        return made
+    def _make(self, engine: Engine) -> Sandbox:
+        return making.make(engine, self._options, progress=self._progress)
 
-    def _begin_from(self, engine: Engine, checkpoint: str | None) -> images.ImageFacts:
-        if checkpoint is not None:
-            return checkpoints.facts(engine, checkpoint)
-        return images.ensure(engine, self._options.image, progress=self._progress)
-
-    def _labels(self, held: lease.Lease) -> dict[str, str]:
-        marks = {
-            "ohsandbox": "1",
-            lease.LEASE_LABEL: held.id,
-            "ohsandbox.created": f"{held.record.created_at:.0f}",
-        }
-        return marks | ({"ohsandbox.conversation": self._options.conversation} if self._options.conversation else {})
-
-    def _join(self) -> Container:
-        """The running container named by attach=, ours or anybody's."""
-        joined = reattach.join(self._the_engine(), self._options)
-        self._user, self._workdir, self.state_dir = joined.user, joined.workdir, joined.state_dir
-        self._exec_env, self._unset = joined.exec_env, joined.unset
+    def _join(self, engine: Engine) -> Sandbox:
         self.private_processes = False
-        if self._options.ca_bundle:
-            self._copy_ca_bundle(joined.container)
-        return joined.container
+        return making.join(engine, self._options)
 
-    def _adopt(self, checkpoints: Sequence[str]) -> Container:
-        """The container that the conversation left, or a new one: from a checkpoint where one is there."""
-        engine = self._the_engine()
-        adopted = reattach.adopt(engine, self._options)
-        if adopted is None:
-            checkpoint = reattach.last_checkpoint(engine, checkpoints)
-            made = self._make(checkpoint)
-            self.resumed = Resumed("new" if checkpoint is None else "checkpoint", (), made.name)
-            return made
-        self._options, self._lease = adopted.options, adopted.lease
-        self._plan, self._facts = adopted.plan, adopted.facts
-        self._user, self._workdir = self._plan.user, self._plan.spec.workdir
-        try:
-            reattach.end_processes(
-                self._opener(adopted.container), lambda argv: self._open(adopted.container, argv, workdir="/")
-            )
-        except BaseException:
-            self._lease.leave()
-            raise
-        self._unchecked = True
-        self.resumed = Resumed("same", tuple(adopted.notes), adopted.container.name)
-        return adopted.container
-
-    def _prepare(self, made: Container) -> None:
-        """What the create call cannot say; each part costs one exec, so only where it is needed."""
-        assert self._plan is not None  # noqa: S101 - set by _make
-        if self._plan.identity is not None:
-            setup.make_mapped_home(self._opener(made), self._plan.identity)
-        elif not self._plan.as_root:
-            setup.own_workdir(self._opener(made), self._workdir, self._user)
-        if self._options.ca_bundle:
-            self._copy_ca_bundle(made)
-
-    def _prepare_again(self, made: Container) -> None:
-        """The same for a container made from a checkpoint."""
-        setup.open_private_dir(self._opener(made))
-        self._prepare(made)
-
-    def _copy_ca_bundle(self, target: Container) -> None:
-        bundle = Path(str(self._options.ca_bundle)).expanduser().read_bytes()
-        setup.write_file(self._opener(target), plan.CA_PATH, bundle)
+    def _resume(self, engine: Engine, checkpoint_ids: Sequence[str]) -> Sandbox:
+        begun, self.resumed = making.resume(engine, self._options, checkpoint_ids, progress=self._progress)
+        return begun
 
     def _close(self) -> None:
         """Remove the container, unless it is kept or was joined. Twice, and from another thread, is fine.
@@ -260,20 +181,20 @@ class DockerRuntime(Runtime):
         An engine that is gone is only logged: the lease file stays, and `gc` removes the container later.
         """
         with self._life:
-            gone, held, engine = self._container, self._lease, self._engine
-            self._container = self._lease = self._engine = None
-        if gone is not None and not self._options.attach:
-            self._dispose(gone, held)
-        if engine is not None:
-            engine.close()
+            gone, self._sandbox = self._sandbox, None
+        if gone is None:
+            return
+        if not self._options.attach:
+            self._dispose(gone)
+        gone.container.engine.close()
 
-    def _dispose(self, gone: Container, held: lease.Lease | None) -> None:
-        keep = self._options.keep or self._left
+    def _dispose(self, gone: Sandbox) -> None:
+        keep, held = self._options.keep or self._left, gone.lease
         try:
             if not keep:
-                gone.remove()
+                gone.container.remove()
         except SandboxUnavailable as error:
-            log.warning("sandbox %s is left behind; `ohsandbox gc` removes it: %s", gone.name, error)
+            log.warning("sandbox %s is left behind; `ohsandbox gc` removes it: %s", gone.container.name, error)
             if held is not None:
                 held.abandon()
             return
@@ -282,27 +203,27 @@ class DockerRuntime(Runtime):
 
     def hold(self) -> None:
         """See `Runtime.hold`: `gc` leaves the container for three days from now, should this process die."""
-        if self._lease is not None and self._options.conversation:
-            self._lease.hold()
+        if (ours := self._sandbox) is not None and ours.lease is not None and self._options.conversation:
+            ours.lease.hold()
 
     def leave(self, *, at_once: bool = False) -> None:
         """See `Runtime.leave`: what we started is ended, the container stays."""
         self._left, self.ends_processes = True, False
         self.hold()
-        if at_once and self._lease is not None:
-            self._container = None
-            self._lease.leave()
+        if at_once and (ours := self._sandbox) is not None and ours.lease is not None:
+            self._sandbox = None
+            ours.lease.leave()
         else:
             self.close()
 
     def is_alive(self) -> bool:
         """The container runs, and is the one that was started."""
-        return self._container is not None and self._container.loss() is None
+        return self._sandbox is not None and self._sandbox.container.loss() is None
 
     def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:
         """See `Runtime.checkpoint`; a bind-mounted workspace is no part of it."""
         conversation = self._options.conversation
-        return checkpoints.take(self._the_container(), label=label, conversation=conversation, owner=owner)
+        return checkpoints.take(self._the_sandbox().container, label=label, conversation=conversation, owner=owner)
 
     def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> DockerRuntime:
         """A runtime like this one, not started, that begins with the checkpoint's files, in a workspace of its own.
@@ -312,22 +233,16 @@ class DockerRuntime(Runtime):
         """
         if (workspace is None) != (self._options.workspace is None):
             raise UsageError("A fork has a workspace where the original has one. Remedy: pass workspace=DIR, or none.")
-        made = DockerRuntime(self._options.image)
-        made._options = plan.options(
-            **dict(self._options) | {
-                "checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": False,
-                "workspace": None if workspace is None else os.fspath(workspace),
-            }
-        )  # fmt: skip
-        made._progress = self._progress
-        return made
+        changed = {"checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": False}
+        changed["workspace"] = None if workspace is None else os.fspath(workspace)
+        return DockerRuntime(**dict(self._options) | changed, progress=self._progress)
 
     def _restore(self, checkpoint: str) -> None:
         with self._life:
-            before = self._the_container()
-            if self._plan is None:
-                raise UsageError(f"Container {before.name!r} was joined, so it is not ours to replace.")
-            self._container = checkpoints.restore(before, self._plan.spec, checkpoint, prepare=self._prepare_again)
+            before = self._the_sandbox()
+            if before.plan is None:
+                raise UsageError(f"Container {before.container.name!r} was joined, so it is not ours to replace.")
+            self._sandbox = self._known = making.restore(before, before.plan, checkpoint)
             self._unchecked = True
 
     # --- the narrow waist ---
@@ -348,59 +263,24 @@ class DockerRuntime(Runtime):
             UsageError: an argument holds a NUL or is over 128 KiB.
             SandboxUnavailable: the sandbox is paused, stopped or gone, or less strict than asked.
         """
-        target = self._the_container()
+        target = self._the_sandbox()
         check, self._unchecked = self._unchecked and user is None, self._unchecked and user is not None
         try:
-            channel = self._open(target, argv, tty=tty, env=env, user=user, workdir=workdir, check=check)
+            channel = target.open(argv, tty=tty, env=env, user=user, workdir=workdir, check=check)
         except SandboxUnavailable:
-            if check and self._facts and (fault := containers.ended_at_once(target, self._facts.platform)):
+            if check and target.facts and (fault := ended_at_once(target.container, target.facts.platform)):
                 raise fault from None
             raise
-        if check:
-            self._judge(channel, target)
+        if check and target.plan is not None:
+            selfcheck.refuse_weaker(channel, target.plan)
+            threading.Thread(target=target.container.note_start, name="ohsandbox-note", daemon=True).start()
         return channel
-
-    def _open(
-        self,
-        target: Container,
-        argv: Sequence[str],
-        *,
-        tty: bool = False,
-        env: Mapping[str, str] | None = None,
-        user: str | int | None = None,
-        workdir: str | None = None,
-        check: bool = False,
-    ) -> DockerChannel:
-        start = Start(
-            argv,
-            tty=tty,
-            env={**self._exec_env, **(env or {})},
-            user=self._user if user is None else str(user),
-            workdir=str(Path(self._workdir or "/") / (workdir or "")),
-            unset=self._unset,
-            check=check,
-        )
-        return DockerChannel(Exec(target.engine, target.id, start, loss=target.loss))
-
-    def _judge(self, channel: DockerChannel, target: Container) -> None:
-        """Refuse a sandbox that is not what was asked for."""
-        assert self._plan is not None  # noqa: S101 - only made sandboxes are checked
-        if (wrong := selfcheck.verdict(channel.facts, self._plan)) is not None:
-            channel.close()
-            raise SandboxUnavailable(
-                f"Sandbox {target.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`."
-            )
-        threading.Thread(target=target.note_start, name="ohsandbox-note", daemon=True).start()
-
-    def _opener(self, target: Container) -> setup.Opener:
-        """How set-up steps run: as root, in the root directory."""
-        return lambda argv: self._open(target, argv, user="0", workdir="/")
 
     # --- what the base class asks ---
 
     def _loss(self) -> SandboxUnavailable | None:
         """What became of the container; None while it runs as before."""
-        return self._container.loss() if self._container else _closed()
+        return self._sandbox.container.loss() if self._sandbox else _closed()
 
     def _revive(self) -> str:
         """Start a container that ended, its files kept; returns a sentence for the model.
@@ -408,9 +288,9 @@ class DockerRuntime(Runtime):
         Raises:
             SandboxPaused, SandboxGone, EngineUnavailable: it cannot be.
         """
-        target = self._the_container()
-        notice = target.revive()
-        self._unchecked = self._plan is not None
+        target = self._the_sandbox()
+        notice = target.container.revive()
+        self._unchecked = target.plan is not None
         return notice
 
     def _restart(self) -> str:
@@ -424,18 +304,13 @@ class DockerRuntime(Runtime):
                 f"Container {self.name!r} cannot start a process any more, and it is not ours to restart. "
                 f"Remedy: `docker restart {self.name}`."
             )
-        self._the_container().kill()
+        self._the_sandbox().container.kill()
         return self._revive()
 
-    def _the_container(self) -> Container:
-        if self._container is None:
+    def _the_sandbox(self) -> Sandbox:
+        if (ours := self._sandbox) is None:
             raise _closed()
-        return self._container
-
-    def _the_engine(self) -> Engine:
-        if self._engine is None:
-            raise _closed()
-        return self._engine
+        return ours
 
 
 def _closed() -> SandboxGone:

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ohsandbox.errors import SandboxUnavailable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ohsandbox.runtime.docker.channel import DockerChannel
     from ohsandbox.runtime.docker.plan import Plan
 
 _SECCOMP_FILTER = "2"
+
+
+def refuse_weaker(channel: DockerChannel, plan: Plan) -> None:
+    """Close the first process's channel where its sandbox is not what was asked for.
+
+    Raises:
+        SandboxUnavailable: it is weaker than the plan.
+    """
+    if (wrong := verdict(channel.facts, plan)) is not None:
+        channel.close()
+        raise SandboxUnavailable(
+            f"Sandbox {plan.spec.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`."
+        )
 
 
 def verdict(facts: Mapping[str, str], plan: Plan) -> str | None:

@@ -9,6 +9,7 @@ import pty
 import select
 import signal
 import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,34 @@ READ_BYTES = 1 << 18
 _TAKE_TERMINAL = 'exec <"$0" >"$0" 2>&1; exec "$@"'
 """The leader of a new session that opens a terminal gets it as its controlling one (POSIX.1-2017 11.1.3)."""
 
+_BY_POPEN = {signal.SIGPIPE, signal.SIGXFSZ}
+"""Ignored by Python itself; Popen restores them in its children."""
+_WITH_DEFAULT_SIGNALS = """
+import os, signal, sys
+for number in signal.valid_signals():
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+try:
+    os.execvp(sys.argv[1], sys.argv[1:])
+except OSError as error:
+    print(f"{sys.argv[1]}: {error.strerror}", file=sys.stderr)
+    sys.exit(126 if isinstance(error, PermissionError) else 127)
+"""
+"""What a parent ignores its children ignore, and a shell cannot undo it (POSIX.1-2017 2.11): so before it starts."""
+
 _leaving = threading.Lock()
 _left_running: list[subprocess.Popen[bytes]] = []
 """Processes whose channel was closed before they ended; each is reaped when a later channel closes."""
+
+
+def _default_signals() -> list[str]:
+    """The words before a program that gives it every signal's default, where we ourselves ignore one.
+
+    A shell starts its background jobs with SIGINT and SIGQUIT ignored, `nohup` with SIGHUP. It takes 9 ms there and
+    0.1 ms elsewhere; `preexec_fn` would fork a process of many threads.
+    """
+    ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+    return [sys.executable, "-I", "-S", "-c", _WITH_DEFAULT_SIGNALS] if ignored - _BY_POPEN else []
 
 
 def _outlive(process: subprocess.Popen[bytes]) -> None:
@@ -51,6 +77,7 @@ class LocalChannel(Channel):
         Raises:
             OSError: argv[0] cannot be executed or workdir cannot be entered.
         """
+        argv = [*_default_signals(), *argv]
         self._master: int | None = None
         if tty:
             self._master, slave = pty.openpty()
@@ -67,7 +94,7 @@ class LocalChannel(Channel):
             self._stdin: int | None = self._master
         else:
             self._process = subprocess.Popen(
-                list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 env=dict(env), cwd=workdir, start_new_session=True, bufsize=0,
             )  # fmt: skip
             assert self._process.stdin and self._process.stdout and self._process.stderr  # noqa: PT018, S101 - PIPE gives all three

@@ -34,10 +34,12 @@ ohs_regular() {
   return 1
 }
 
-# ohs_read PATH BLOCKS: at most that many blocks of 128 KiB of a regular file, counted by what is read, not by its size.
+# ohs_read PATH BLOCKS [BYTES]: at most that many blocks of 128 KiB of a regular file, counted by what is read: the size
+# of what is in /proc is 0. With BYTES, a file that says that it has more is refused unread.
 ohs_read() {
   ohs_regular "$1" || ohs_absent "$1"
   [ -r "$1" ] || ohs_refuse EACCES
+  [ -z "$3" ] || ! [ "$(stat -L -c %s -- "$1" 2>/dev/null)" -gt "$3" ] 2>/dev/null || ohs_refuse EFBIG
   exec dd bs=131072 count="$2" iflag=fullblock <"$1"
 }
 

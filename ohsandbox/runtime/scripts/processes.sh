@@ -34,7 +34,8 @@ ohs_plain() {
   done
 }
 
-# ohs_probe SHELL TTY COMMANDS: print idle (the shell waits for its next command), input, busy or gone.
+# ohs_probe SHELL TTY COMMANDS: print idle (the shell waits for its next command), input, busy,
+# spins (the shell is through with its command and does not wait) or gone.
 ohs_probe() {
   ohs_stat "$1" || { echo gone; return; }
   ohs_shell=$1 ohs_tty=$2 ohs_in=$3
@@ -47,6 +48,8 @@ ohs_probe() {
     case $ohs_call,$ohs_wait in
       0,* | 63,*) [ "/proc/$ohs_shell/fd/$((ohs_fd))" -ef "$ohs_in" ] && { echo idle; return; } ;;
       *poll*) echo input; return ;;   # ash's own `read` polls a canonical terminal
+      # ash whose saved descriptors a command closed (exec 11>&-) runs on behind that command, and never reads again
+      running,*) [ "/proc/$ohs_shell/fd/0" -ef "$ohs_in" ] && { echo spins; return; } ;;
     esac
   fi 2>/dev/null
   for ohs_d in /proc/[0-9]*; do

@@ -23,6 +23,8 @@ ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command c
   command printf "\033]7117;%s;begin\007" "$ohs_n" >"$ohs_tty"; ohs_last "$ohs_s"; } 2>/dev/null
 { command eval "$ohs_c" <"$ohs_tty" >"$ohs_tty" 2>&1; ohs_s=$?; } 2>/dev/null
 { command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell"; } 2>/dev/null'
+# where the agent has set an EXIT trap: a shell that leaves undoes the redirection first, and so prints on the terminal
+ohs_trapped='exec >"$ohs_tty" 2>&1; { command eval "$ohs_run"; } >/dev/null 2>&1; exec >/dev/null 2>&1'
 ohs_late='{ ohs_l=$?; case $ohs_done in "$ohs_n") ;; *) ohs_s=$ohs_l
   command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell" ;; esac; } 2>/dev/null'
 trap '{ ohs_s=$? ohs_w=left; command eval "$ohs_tell"; } 2>/dev/null' EXIT

@@ -49,7 +49,7 @@ class Foreground:
         self._since: int | None = None
 
     def probe(self) -> str:
-        """'idle', 'input', 'busy' or 'gone': what the session's terminal is doing."""
+        """'idle', 'input', 'busy', 'spins' or 'gone': what the session's terminal is doing."""
         directory = self._shell.directory
         return self._ask(b"ohs_probe %d %s %s" % (self._shell.pid, quote(f"{directory}/tty"), quote(f"{directory}/in")))
 

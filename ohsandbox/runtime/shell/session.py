@@ -50,6 +50,9 @@ _JOB_ENDED = re.compile(r"(?m)^\[\d+\][+-]? +(?:Done|Exit \d+|Terminated|Killed|
 JOB_COMMANDS = 50
 """Commands with a `&` that are remembered, to know a line of bash's about one of their jobs."""
 
+_EXIT = re.compile(r"\b(?:EXIT|0)\b")
+"""What a trap for the shell's end names."""
+
 _LATE = b'command eval "$ohs_late"\n'
 """An interrupt or an error throws an interactive shell out of the line it was in, to this one, which reports what is
 unreported. bash reads a pipe byte by byte and gets it right behind each command. dash and ash read ahead: dash forgets
@@ -98,6 +101,11 @@ class Report:
         return cls(parts[0], int(parts[1]), parts[2], int(parts[3]), parts[4] != "none", parts[5])
 
 
+def _may_trap_exit(command: str) -> bool:
+    at = command.find("trap")
+    return at >= 0 and _EXIT.search(command, at) is not None
+
+
 class ShellSession:
     """The two channels of a shell. One command at a time; the owner serialises calls."""
 
@@ -139,6 +147,8 @@ class ShellSession:
         self._background_pid = 0
         self._job_commands: deque[str] = deque(maxlen=JOB_COMMANDS)
         self._bash = False
+        self._exit_trap = False
+        """The agent may have set one: as the shell leaves it prints, with a command's redirections undone."""
         self._records = b""
         self._splitter = MarkSplitter()
         self._keeper, self._terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
@@ -202,13 +212,18 @@ class ShellSession:
         text = b'"$(cat %s;echo .)";ohs_c=${ohs_c%%.}' % quote(by_file) if by_file else quote(command)
         with self.changed:
             self.call = call
-        late = _LATE if self._bash else b""
-        self._keeper.write(b'ohs_n=%s;ohs_c=%s\ncommand eval "$ohs_run"\n%s' % (call.nonce.encode(), text, late))
+        self._exit_trap = self._exit_trap or _may_trap_exit(command)
+        run = b"$ohs_trapped" if self._exit_trap else b"$ohs_run"
+        late = self._late() if self._bash else b""
+        self._keeper.write(b'ohs_n=%s;ohs_c=%s\ncommand eval "%s"\n%s' % (call.nonce.encode(), text, run, late))
         return call
 
     def recover(self) -> None:
         """Ask a shell that waits for its next command to report the one whose report is missing."""
-        self._keeper.write(_LATE)
+        self._keeper.write(self._late())
+
+    def _late(self) -> bytes:
+        return _LATE[:-1] + b";exec >/dev/null 2>&1\n" if self._exit_trap else _LATE
 
     def type(self, data: bytes) -> None:
         """Write to the terminal."""
@@ -233,7 +248,8 @@ class ShellSession:
         if not self._bash:
             return text
         if not self.alive:
-            text = text.removesuffix("exit\n")
+            before, _, after = text.rpartition("exit\n")
+            text = before + after if self._exit_trap or not after else text
         if "&" in call.command:
             self._job_commands.append(call.command)
         first = max(self._background_pid, self.pid)

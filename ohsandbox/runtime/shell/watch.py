@@ -35,7 +35,7 @@ class Outcome(Enum):
     EXPECTED = auto()
     INPUT = auto()
     LOST = auto()
-    """The shell waits for its next command and never reported this one."""
+    """The shell is through with this command and will never report it."""
 
 
 class Wait(NamedTuple):
@@ -58,7 +58,7 @@ class Watch:
         *,
         ignore_input: bool = False,
     ) -> None:
-        """probe() says what the terminal's foreground does: 'idle', 'input', 'busy' or 'gone'."""
+        """probe() says what the terminal's foreground does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
         self._shell, self._call, self._probe = shell, call, probe
         self._deadline = None if wait.timeout_s is None else time.monotonic() + wait.timeout_s
         self._idle_timeout_s = wait.idle_timeout_s
@@ -122,11 +122,13 @@ class Watch:
         if verdict == "gone":
             self._shell.reap()
         confirmed, self._verdict = verdict == self._verdict, verdict
-        self._next_probe = time.monotonic() + (PROBE_PERIOD_S if verdict == "busy" else SECOND_PROBE_S)
+        self._next_probe = time.monotonic() + (PROBE_PERIOD_S if verdict in ("busy", "spins") else SECOND_PROBE_S)
         if not confirmed:
             return None
         if verdict == "input" and not self._call.began:
             return Outcome.LOST  # it reads the terminal instead of its commands
+        if verdict == "spins":
+            return Outcome.LOST  # half a second is long for a report
         if verdict == "input" and not self._ignore_input:
             return Outcome.INPUT
         if verdict == "idle":

@@ -147,6 +147,24 @@ def an_interrupt_of_the_host_ends_the_command_and_is_raised(shell: Session) -> N
 
 
 @shell_case()
+def what_an_exit_trap_prints_is_shown_and_disturbs_no_other_command(shell: Session) -> None:
+    told = shell("trap 'echo out; echo err >&2' EXIT; echo a; exit 3")
+    assert (told.output, told.exit_code) == ("a\nout\nerr\n", 3)
+    shell("trap 'echo bye' EXIT")
+    assert shell("sleep 60", idle_timeout_s=0.3).running
+    assert shell.type("C-c").exit_code == 130
+    for _ in range(2):
+        told = shell("(exit 4)")
+        assert (told.output, told.background_output, told.exit_code) == ("", "", 4)
+    assert shell("printf b; exit").output == "bbye\n"
+
+
+@shell_case()
+def a_shell_whose_own_descriptors_are_closed_is_restarted_before_the_limit(shell: Session) -> None:
+    assert not shell("exec 11>&-", timeout_s=5).timed_out
+
+
+@shell_case()
 def exit_tells_its_code_and_where_the_shell_was(shell: Session) -> None:
     for code in (0, 3, 126, 127, 130):
         told = shell(f"cd /tmp; exit {code}")

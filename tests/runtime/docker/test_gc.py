@@ -143,7 +143,7 @@ def test_a_label_without_its_lease_file_is_never_enough(engine: Engine, foreign:
 @pytest.mark.docker
 def test_a_sandbox_whose_lease_file_was_deleted_stays(sandbox: Any, engine: Engine) -> None:
     runtime = sandbox("ohsandbox-base:busybox")
-    runtime._lease.path.unlink()
+    runtime._sandbox.lease.path.unlink()
     assert gc(engine) == []
     assert runtime.is_alive()
 

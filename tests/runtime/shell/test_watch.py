@@ -55,6 +55,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     return Told()
 
 
+def test_a_shell_that_runs_on_behind_its_command_is_lost_without_being_asked(told: Told) -> None:
+    assert told.watched(Wait(timeout_s=5), "spins") is Outcome.LOST
+    assert told.recoveries == 0
+
+
 def test_a_finished_command_is_finished_at_once(told: Told) -> None:
     told.finish()
     assert told.watched(Wait()) is Outcome.FINISHED

@@ -1,0 +1,71 @@
+"""`Sandbox`: one container of ours, or one that was joined, and what every process in it gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.runtime.docker.channel import DockerChannel
+from ohsandbox.runtime.docker.exec import Exec, Start
+from ohsandbox.runtime.docker.spec import PRIVATE_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.runtime.docker.container import Container
+    from ohsandbox.runtime.docker.images import ImageFacts
+    from ohsandbox.runtime.docker.lease import Lease
+    from ohsandbox.runtime.docker.plan import Options, Plan
+
+
+class Sandbox(NamedTuple):
+    """How processes are started in a container. Those that were only joined have no lease, plan or facts."""
+
+    container: Container
+    options: Options
+    """As the container is; where it was made earlier, that may not be what is asked for now."""
+    user: str
+    workdir: str
+    lease: Lease | None = None
+    plan: Plan | None = None
+    facts: ImageFacts | None = None
+    exec_env: Mapping[str, str] = {}
+    """For every process, above the container's own."""
+    unset: tuple[str, ...] = ()
+    state_dir: str = PRIVATE_DIR
+
+    def open(
+        self,
+        argv: Sequence[str],
+        *,
+        tty: bool = False,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        workdir: str | None = None,
+        check: bool = False,
+    ) -> DockerChannel:
+        """Start a process; check has it tell what `selfcheck` judges.
+
+        Raises:
+            UnknownUserError, WorkdirMissingError, WorkdirNotADirectoryError: as their names say.
+            UsageError: an argument holds a NUL or is over 128 KiB.
+            SandboxUnavailable: the container is paused, stopped or gone.
+        """
+        start = Start(
+            argv,
+            tty=tty,
+            env={**self.exec_env, **(env or {})},
+            user=self.user if user is None else str(user),
+            workdir=str(Path(self.workdir or "/") / (workdir or "")),
+            unset=self.unset,
+            check=check,
+        )
+        return DockerChannel(Exec(self.container.engine, self.container.id, start, loss=self.container.loss))
+
+    def open_as_root(self, argv: Sequence[str]) -> DockerChannel:
+        """How set-up steps run: as root, in the root directory."""
+        return self.open(argv, user="0", workdir="/")
+
+    def open_as_user(self, argv: Sequence[str]) -> DockerChannel:
+        """As the user, in the root directory."""
+        return self.open(argv, workdir="/")
