@@ -11,6 +11,7 @@ until [ -p "$1/out" ]; do
   [ $n -lt 5000 ] || sleep 0.02 2>/dev/null || sleep 1
   [ $n -lt 6000 ] || exit 98
 done
+echo $$ >"$1/pid"   # for keeper.sh, when the host is gone
 ln -s "$OHSANDBOX_TTY" "$1/tty"   # where processes.sh finds it
 export OHSANDBOX_TTY
 unset ENV BASH_ENV PROMPT_COMMAND HISTFILE TMOUT
