@@ -195,7 +195,8 @@ def _read_object(file: Path, *, required: bool) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"Settings file {str(file)!r} is not JSON: {error}. Mend or remove it.") from None
     if not isinstance(values, dict):
-        raise UsageError(f"Settings file {str(file)!r} holds a {type(values).__name__}, not a JSON object {{...}}. Write one, or remove it.")
+        told = f"Settings file {str(file)!r} holds a {type(values).__name__}, not a JSON object {{...}}."
+        raise UsageError(f"{told} Write one, or remove it.")
     return values
 
 

@@ -24,9 +24,6 @@ TAB_COLUMNS = 8
 MODEL_WORKS = "the model works"
 """The status while an answer is awaited."""
 
-_NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Surrogates that stand for no byte: JSON can hold them, and no terminal takes them."""
-
 _OWN_LAST_LINE = re.compile(r"\n?\[[^\n]*; working directory [^\n]*\]\Z")
 """What `CommandObservation` appends for the model; a person is shown the exit code by us."""
 
@@ -129,7 +126,7 @@ class Stopwatch:
 
 def safe(text: object) -> str:
     """Foreign text that may be printed: no escape or control but newlines, tabs as spaces."""
-    return masked(sanitize_for_terminal(_NO_BYTE.sub("\ufffd", str(text)))).expandtabs(TAB_COLUMNS)
+    return masked(sanitize_for_terminal(str(text))).expandtabs(TAB_COLUMNS)
 
 
 def safe_line(text: object, *, limit_chars: int = 200) -> str:

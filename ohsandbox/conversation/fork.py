@@ -59,7 +59,8 @@ def find_files(directory: Path, at: int) -> Kept:
     """
     files, last = _files_of(directory)
     if not 0 <= at <= last:
-        raise UsageError(f"There is no event {at} in conversation {directory.name!r}: its last is {last}. Take that or an earlier one.")
+        told = f"There is no event {at} in conversation {directory.name!r}: its last is {last}."
+        raise UsageError(f"{told} Take that or an earlier one.")
     kept = files.at(at)
     if kept is None:
         raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. {_places(files)}")

@@ -145,7 +145,8 @@ def _conversations_in(root: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UsageError(f"Directory {str(root)!r} cannot be read: {error.strerror}. Name another with --dir.") from error
+        told = f"Directory {str(root)!r} cannot be read: {error.strerror}."
+        raise UsageError(f"{told} Name another with --dir.") from error
     return [path for path in entries if _is_id(path.name) and _holds_conversation(path)]
 
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.mcp.errors import MCPConnectionError, MCPServerGoneError
+from ohsandbox.mcp.errors import MCPConnectionError, MCPServerGoneError, MCPTimeoutError
 from ohsandbox.mcp.loop import detach
 from ohsandbox.mcp.observation import MCPToolObservation, observe
 from ohsandbox.mcp.offer import Offer
@@ -54,12 +54,16 @@ class MCPServer:
         connect: Callable[..., MCPClient],
         pins: Pins,
         on_event: Callable[[MCPEvent], None],
+        advise: Callable[[], str] = str,
     ) -> None:
-        """Prepare. `connect(on_tools_changed=..., on_log=...)` makes a client that is not open yet."""
+        """Prepare. `connect(on_tools_changed=..., on_log=...)` makes a client that is not open yet.
+
+        advise: what may be behind a start that failed.
+        """
         self.name = name
         self.config = resolved.config
         self._resolved = resolved
-        self._connect = connect
+        self._connect, self._advise = connect, advise
         self._offer = Offer(name, resolved, pins, self._tell)
         self._said_at = 0.0
         self._on_event = on_event
@@ -94,6 +98,8 @@ class MCPServer:
             except Exception as error:  # noqa: BLE001 - whatever one server does, the others go on
                 known = isinstance(error, OhsandboxError)
                 why = str(error) if known else f"MCP server {self.name!r}: {type(error).__name__}: {error}"
+                if isinstance(error, MCPTimeoutError | MCPServerGoneError):
+                    why = f"{why} {self._advise()}".rstrip()
                 self._set(ServerState.FAILED, self._resolved.masked(why))
                 self._tell("failed", why)
                 return

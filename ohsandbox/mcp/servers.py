@@ -8,7 +8,8 @@ import contextlib
 import os
 import threading
 from collections import deque
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox.errors import UsageError
@@ -37,6 +38,10 @@ MAX_NOTICES = 50
 _WITHOUT_CONSEQUENCE = frozenset({"log", "progress", "status"})
 
 _FOR_THE_MODEL = frozenset({"failed", "off", "withheld", "tools_changed"})
+
+
+INSTALLERS = frozenset({"bash", "bunx", "deno", "npm", "npx", "pip", "pipx", "pnpm", "sh", "uv", "uvx", "yarn"})
+"""What starts a server by downloading it, mostly."""
 
 
 class MCPServers:
@@ -101,7 +106,16 @@ class MCPServers:
         def connect(**hooks: Any) -> MCPClient:
             return self._client(name, resolved.config, hooks)
 
-        return MCPServer(name, resolved, connect=connect, pins=pins, on_event=self._take_event)
+        advise = partial(self._advice, resolved.config)
+        return MCPServer(name, resolved, connect=connect, pins=pins, on_event=self._take_event, advise=advise)
+
+    def _advice(self, server: ServerConfig) -> str:
+        """What may well be behind a failed start."""
+        program = PurePosixPath(server.command or "").name
+        if program not in INSTALLERS or server.runs_in == "host" or self._runtime is None:
+            return ""
+        has_none = self._runtime.describe().get("network", "").startswith("none")
+        return "The sandbox has no network: what is downloaded first needs `--network open`." if has_none else ""
 
     def _client(self, name: str, server: ServerConfig, hooks: dict[str, Any]) -> MCPClient:
         from ohsandbox.mcp.client import MCPClient  # noqa: PLC0415 - fastmcp takes a second to import

@@ -134,6 +134,11 @@ class Runtime(Backend):
         if shell is not None:
             shell.interrupt()
 
+    def last_output(self, session: str = MAIN, *, limit_bytes: int = 4096) -> bytes:
+        """The end of what the session's running command has printed and nobody has been given; not masked."""
+        shell = self._shells.get(session)
+        return b"" if shell is None else shell.last_output(limit_bytes)
+
     def open_session(
         self,
         name: str,
@@ -217,7 +222,7 @@ class Runtime(Backend):
         first limit_bytes are returned.
 
         Raises:
-            UsageError: argv is empty, holds a NUL, or an environment name cannot be exported; nothing ran.
+            UsageError: argv is empty, a string, holds a NUL, or an environment name cannot be exported; nothing ran.
             UnknownUserError: also a LookupError.
             WorkdirError: also FileNotFoundError or NotADirectoryError.
             SandboxUnavailable: the sandbox went away.

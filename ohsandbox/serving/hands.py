@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.secrets import Masker
 
     AnyTool = ToolDefinition[Any, Any]
     Tell = Callable[[str], None]
@@ -72,6 +73,12 @@ class Hands:
         self._runtime: Runtime | None = None
         self._notice = ""
         self._closed = False
+
+    @property
+    def masker(self) -> Masker | None:
+        """Hides the secrets of the sandbox; None while there is none."""
+        runtime = self._runtime
+        return None if runtime is None else runtime.secrets.masker
 
     async def call(self, tool: AnyTool, arguments: Mapping[str, Any], *, report: Report | None = None) -> Observation:
         """Run the tool of that name in its turn. What goes wrong is an observation, too.
@@ -204,7 +211,7 @@ class _Call:
                 await report(elapsed_s, line)
 
     def _last_line(self) -> str:
-        return "" if self._tool is None else last_line(self._tool)
+        return "" if self._tool is None else last_line(self._tool.last_output(), self._hands.masker)
 
     async def _end(self, job: Job[Observation]) -> None:
         """Interrupt what runs, until it has ended; a start of the sandbox goes on, for the next call."""

@@ -95,7 +95,9 @@ def listening(address: Address) -> Iterator[tuple[socket.socket, Address]]:
     try:
         listener = socket.create_server((address.host, address.port), family=family)
     except OSError as error:
-        raise UsageError(f"Nothing can listen on {address.host}:{address.port}: {error.strerror or error}. Name another address.") from None
+        raise UsageError(
+            f"Nothing can listen on {address.host}:{address.port}: {error.strerror or error}. Name another address."
+        ) from None
     notice_lost(listener)
     with listener:
         yield listener, Address(address.host, listener.getsockname()[1])

@@ -118,6 +118,10 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
         if self.executor is not None:
             self.executor.interrupt()
 
+    def last_output(self) -> bytes:
+        """The end of what its executor's running call has printed, not masked; from any thread."""
+        return b"" if self.executor is None else self.executor.last_output()
+
     def close(self) -> None:
         """Let go of what the executor holds. Twice is fine."""
         if self.executor is not None:

@@ -28,3 +28,7 @@ class ToolExecutor(ABC, Generic[ActionT, ObservationT]):
 
     def interrupt(self) -> None:
         """End soon what runs now; called from another thread when the person stops the run. By default nothing."""
+
+    def last_output(self) -> bytes:
+        """The end of what the running call has printed, not masked; asked from another thread. By default nothing."""
+        return b""

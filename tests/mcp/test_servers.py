@@ -14,8 +14,10 @@ from ohsandbox.content import ImageContent
 from ohsandbox.errors import ToolArgumentsError
 from ohsandbox.mcp import (
     MCPAction,
+    MCPConfig,
     MCPError,
     MCPServerGoneError,
+    MCPServers,
     MCPTimeoutError,
     ServerState,
 )
@@ -389,3 +391,12 @@ def test_four_slow_servers_start_at_the_same_time(servers: Servers) -> None:
     began = time.monotonic()
     assert len(servers({f"s{number}": odd("slow", include=["echo"]) for number in range(4)}).tools()) == 4
     assert time.monotonic() - began < 4.0  # each alone takes a second to answer, and more to start
+
+
+@pytest.mark.docker
+def test_a_download_without_a_network_is_told_with_the_remedy(started: Callable[[str], Runtime]) -> None:
+    entry = {"command": "sh", "args": ["-c", "echo cannot resolve >&2; exit 1"]}
+    with MCPServers(MCPConfig.parse({"mcpServers": {"far": entry}}), started("debian")) as made:
+        made.wait()
+        assert "cannot resolve The sandbox has no network" in made.missing()
+        assert "--network open" in made.missing()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.secrets import Masker
-from ohsandbox.serving.lately import MAX_LINE_CHARS, TAIL_BYTES, shown
+from ohsandbox.serving.lately import MAX_LINE_CHARS, TAIL_BYTES, last_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,14 +38,14 @@ SECRET = "hunter2-hunter2"
     ],
 )
 def test_the_last_line(tail: bytes, line: str) -> None:
-    assert shown(tail) == line
+    assert last_line(tail) == line
 
 
 @pytest.mark.parametrize(
     "tail", [f"key {SECRET} end", f"key {SECRET}", f"key {SECRET[:-3]}", f"{SECRET[3:]}\r\n{LONG}"]
 )
 def test_no_secret_is_told_not_even_a_part_of_one(tail: str) -> None:
-    told = shown(tail.encode()[:TAIL_BYTES], Masker({"KEY": SECRET}))
+    told = last_line(tail.encode()[:TAIL_BYTES], Masker({"KEY": SECRET}))
     assert told
     assert "unter2" not in told
 

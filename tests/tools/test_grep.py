@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ohsandbox.errors import SandboxFileError, SandboxFileNotFoundError, ToolArgumentsError, ToolError
+from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.state import ConversationState
 from ohsandbox.tools.grep import GrepTool
 from ohsandbox.tools.search import printer
@@ -166,6 +168,39 @@ def test_what_is_left_out_is_counted(engine: Runtime, tmp_path: Path) -> None:
     engine.run(["rm", "-rf", folder])
 
 
+def test_a_file_that_is_one_endless_line_stops_no_search_or_is_named_as_the_reason(engine: Runtime) -> None:
+    folder = f"{engine.workdir.rstrip('/')}/sparse"
+    make = 'mkdir "$1" && cd "$1" && echo needle >a && dd if=/dev/zero of=b bs=1 count=0 seek=5G'
+    assert engine.run(["sh", "-c", make, "sh", folder]).exit_code == 0
+    try:
+        told = tool("grep", engine)(pattern="needle", path=folder).text
+    except ToolError as error:  # busybox holds every line
+        told = str(error)
+    engine.run(["rm", "-rf", folder])
+    assert told.endswith(f"{folder}/a\n1: needle") or "ran out of the sandbox's memory" in told
+
+
+def test_files_of_processes_can_be_searched(engine: Runtime) -> None:
+    grep, process = tool("grep", engine), f"/proc/{os.getpid() if isinstance(engine, CLIRuntime) else 1}"
+    assert f"{process}/status\n1: Name:" in grep(pattern="^Name:", path=process, include="status").text
+    everywhere = grep(pattern="no such text", path=process)
+    assert (everywhere.complete, everywhere.total_files) == (True, 0)
+
+
+def test_files_that_change_between_the_two_readings_are_counted(cli: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.write_bytes("gone/a", b"needle\n")
+    cli.write_bytes("gone/b", b"needle\n")
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        cli.run(["rm", "gone/b"])
+        return read_matches(*arguments, **options)
+
+    monkeypatch.setattr("ohsandbox.tools.grep.impl.read_matches", late)
+    told = tool("grep", cli)(pattern="needle", path="gone").text
+    assert told.startswith("1 matching line in 1 file, ")
+    assert "\n[1 file matched at first, but no line did then: changed, removed, or binary.]" in told
+
+
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
@@ -254,7 +289,9 @@ PATTERN = st.recursive(
     ),
     max_leaves=6,
 )
-WHOLE = st.builds("{}{}{}".format, st.sampled_from(["", "", "^", r"\b", r"\b^"]), PATTERN, st.sampled_from(["", "$"]))
+WHOLE = st.builds(
+    "{}{}{}".format, st.sampled_from(["", "", "^", r"\b", r"\b^", "$^"]), PATTERN, st.sampled_from(["", "$", r"$\b"])
+)
 
 
 def matched(runtime: Runtime, path: str, patterns: tuple[str, str]) -> list[int]:
@@ -263,8 +300,10 @@ def matched(runtime: Runtime, path: str, patterns: tuple[str, str]) -> list[int]
 
 
 @given(pattern=WHOLE, ignore_case=st.booleans())
+@example(pattern=r"\b(a|(Z*|.?)?)*", ignore_case=False)  # as it stands it kills busybox's sandbox
+@example(pattern=r"(a*b?)+c|((a|)+){2,}$", ignore_case=False)
 @settings(max_examples=150, deadline=None)
-def test_rg_and_grep_agree_with_python_on_any_pattern(pattern: str, *, ignore_case: bool, place: Runtime) -> None:
+def test_every_engine_agrees_with_python_on_any_pattern(pattern: str, *, ignore_case: bool, place: Runtime) -> None:
     try:
         node = parse(pattern, ignore_case=ignore_case)
     except ToolError as refused:
@@ -272,13 +311,15 @@ def test_rg_and_grep_agree_with_python_on_any_pattern(pattern: str, *, ignore_ca
         return
     wanted = re.compile(pattern, re.ASCII | (re.IGNORECASE if ignore_case else 0))
     expected = [number for number, line in enumerate(LINES, 1) if wanted.search(line)]
-    for engine in ("rg", "posix"):
+    for engine in ("rg", "posix") if isinstance(place, CLIRuntime) else ("posix",):
         choose(place, engine)
         assert matched(place, f"{place.workdir}/lines", (printer.ere(node), printer.rust(node))) == expected
 
 
-@pytest.fixture(scope="module")
-def place(started: Callable[[str], Runtime]) -> Runtime:
-    runtime = started("cli")
+@pytest.fixture(
+    scope="module", params=["cli", *(pytest.param(image, marks=pytest.mark.docker) for image in ("debian", "busybox"))]
+)
+def place(request: pytest.FixtureRequest, started: Callable[[str], Runtime]) -> Runtime:
+    runtime = started(request.param)
     runtime.write_bytes("lines", "\n".join([*LINES, ""]).encode())
     return runtime

@@ -30,10 +30,12 @@ class Process:
         """Check them.
 
         Raises:
-            UsageError: argv is empty, or something in it or in env cannot be passed to a process.
+            UsageError: argv is empty, or one string, or something in it or in env cannot be passed to a process.
         """
         if not argv or not argv[0]:
             raise UsageError("argv is empty; its first word is the program to run")
+        if isinstance(argv, str):
+            raise UsageError(f"argv is the string {argv[:50]!r}; give a list of words, or ['sh', '-c', ...]")
         check_env_names(env)
         self.mark = f"OHSANDBOX_CALL={secrets.token_hex(8)}"
         exports = b"".join(b" %s=%s" % (name.encode(), quote(value)) for name, value in env.items())

@@ -48,7 +48,7 @@ class CLIRuntime(Runtime):
         super().__init__()
         self._workdir = Path(workdir or Path.cwd()).resolve()
         if not self._workdir.is_dir():
-            raise WorkdirMissingError(2, "There is no such directory", str(self._workdir))
+            raise WorkdirMissingError(2, "There is no such directory. Make it, or name another", str(self._workdir))
         self._env = dict(env or {})
         self._bubblewrap, self._quiet = bubblewrap, quiet
         self._prefix: list[str] = []

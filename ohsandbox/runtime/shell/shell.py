@@ -105,6 +105,13 @@ class Shell:
         if (running := self._running) is not None:
             running.foreground.interrupt()
 
+    def last_output(self, limit_bytes: int) -> bytes:
+        """The end of what runs has printed, from any thread; nothing when nothing runs."""
+        if (running := self._running) is None:
+            return b""
+        with running.session.changed:
+            return running.call.capture.last(limit_bytes)
+
     def close(self, *, kill: bool = True) -> None:
         """End the shell and all it ever started; without kill only let go of it, as before the sandbox's own end."""
         if kill and self._descendants is not None:

@@ -93,8 +93,11 @@ def sanitize_for_terminal(text: str) -> str:
 
     Newline and tab stay; other C0 controls and DEL become their control pictures, U+2400 to U+2421.
     """
-    return _UNSAFE.sub(_picture, clean(text.encode("utf-8", "surrogateescape")))
+    return _UNSAFE.sub(_picture, clean(_NO_BYTE.sub("\ufffd", text).encode("utf-8", "surrogateescape")))
 
+
+_NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Surrogates that stand for no byte, as a model or JSON may write them."""
 
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 

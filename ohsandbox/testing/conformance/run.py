@@ -123,6 +123,7 @@ def run_passes_sixteen_arguments_of_64_kib(runtime: Runtime) -> None:
 @case()
 def run_refuses_what_no_process_can_be_given(runtime: Runtime) -> None:
     refuses(lambda: runtime.run([]), UsageError, ValueError)
+    refuses(lambda: runtime.run("true"), UsageError, ValueError)
     refuses(lambda: runtime.run(["echo", "a\0b"]), UsageError, ValueError)
     refuses(lambda: runtime.run(["true"], env={"A": "\0"}), UsageError, ValueError)
     refuses(lambda: runtime.run(["true"], env={"A B": "1"}), UsageError, ValueError)

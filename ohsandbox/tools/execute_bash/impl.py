@@ -57,6 +57,10 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         """Ctrl-C to what runs in the session."""
         self._runtime.interrupt(self._session)
 
+    def last_output(self) -> bytes:
+        """The end of what the running command has printed."""
+        return self._runtime.last_output(self._session)
+
 
 def _with_remedy(observation: CommandObservation, *, limit_s: float) -> CommandObservation:
     """What was stopped is not started again by itself: half of its work may be done."""

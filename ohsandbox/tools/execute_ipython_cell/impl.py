@@ -104,6 +104,10 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
             said = f"{notice}. {observation.notice}" if observation.notice else notice
             return observation.model_copy(update={"notice": said})
 
+    def last_output(self) -> bytes:
+        """The end of what the running cell has printed."""
+        return self._output.last(LAST_BYTES)
+
     def interrupt(self) -> None:
         """Interrupt the running cell, from any thread; called again it goes on to harder means, and at last kills."""
         now = time.monotonic()
@@ -203,6 +207,10 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         )
 
 
+LAST_BYTES = 4096
+"""Enough for the last lines."""
+
+
 class _Output:
     """What the kernel's process tree prints, cut at the marks."""
 
@@ -228,6 +236,11 @@ class _Output:
                     self._capture.feed(piece)
                 elif piece.nonce == self._nonce:
                     self._ended.set()
+
+    def last(self, size: int) -> bytes:
+        """The last size bytes since `take`."""
+        with self._lock:
+            return self._capture.last(size)
 
     def wait(self, timeout_s: float) -> None:
         """Until the mark has come; without it what came in time is the cell's."""
