@@ -108,4 +108,8 @@ class Capture:
 def _judged(data: bytes, masker: Masker | None) -> int:
     """How much of data can be shown now."""
     count = whole_prefix(data)
-    return masker.whole_prefix(data[:count]) if masker else count
+    if not masker:
+        return count
+    upto = masker.whole_prefix(data[:count])
+    # a value may begin as it ends: what may become a second one is then the end of a first
+    return min([upto, *(span.start for span in masker.spans(data[:count]) if span.start < upto < span.end)])

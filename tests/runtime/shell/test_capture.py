@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ohsandbox.runtime.shell.capture import CAPTURE_BYTES, Capture
 from ohsandbox.runtime.shell.terminal import clean
+from ohsandbox.secrets import Masker
+from ohsandbox.secrets.masker import mask_of
 
 CHUNKS = st.lists(st.binary(max_size=40))
 LETTERS = st.lists(st.text("abc\n", max_size=40).map(str.encode))
@@ -90,3 +93,18 @@ def test_an_unfinished_escape_waits_for_its_end() -> None:
     assert capture.take(final=False).text == "red "
     capture.feed(b"1mx")
     assert capture.take(final=False).text == "x"
+
+
+@pytest.mark.parametrize("value", ["hunter2-hunter2", "aaaaaaaaaa", "abcabcabcabc"])
+def test_a_value_that_begins_as_it_ends_is_masked_however_it_is_polled(value: str) -> None:
+    masker = Masker({"KEY": value})
+    data = f"key {value} end".encode()
+    for first in range(len(data)):
+        for second in range(first, len(data)):
+            capture, shown = Capture(), ""
+            for piece in (data[:first], data[first:second]):
+                capture.feed(piece)
+                shown += capture.take(final=False, masker=masker).text
+            capture.feed(data[second:])
+            shown += capture.take(final=True, masker=masker).text
+            assert shown == f"key {mask_of('KEY')} end"
