@@ -5,7 +5,7 @@ a secret can also print it reversed. What must not be taken must not be given.
 """
 
 from ohsandbox.secrets.logs import MaskingFilter
-from ohsandbox.secrets.masker import Masker, StreamMasker
+from ohsandbox.secrets.masker import Masker, StreamMasker, TextStreamMasker
 from ohsandbox.secrets.references import check_name, check_reference, parse_flags
 from ohsandbox.secrets.vault import Secrets, host_keys
 
@@ -14,6 +14,7 @@ __all__ = [
     "MaskingFilter",
     "Secrets",
     "StreamMasker",
+    "TextStreamMasker",
     "check_name",
     "check_reference",
     "host_keys",

@@ -7,6 +7,7 @@ import html
 import json
 import re
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 from urllib.parse import quote, quote_plus
 
 if TYPE_CHECKING:
@@ -31,12 +32,18 @@ def forms_of(value: str) -> set[str]:
     """Every form that is looked for, each of at least MIN_SECRET_BYTES characters; none for a value too short."""
     if len(value.encode("utf-8", "surrogateescape")) < MIN_SECRET_BYTES:
         return set()
-    forms = {form for text in {value, value.strip()} for form in (*_spellings(text), *_encodings(text))}
+    forms = {form for text in _texts(value) for form in (*_spellings(text), *_encodings(text))}
     for line in value.splitlines():
         line = line.strip()  # noqa: PLW2901 - what is around it does not count
         if len(line) >= MIN_LINE_CHARS and not _BOUNDARY.fullmatch(line):
             forms.update(_spellings(line))
     return {form for form in forms if len(form) >= MIN_SECRET_BYTES}
+
+
+def _texts(value: str) -> set[str]:
+    """The value, and what editors and macOS's file names make of it (Unicode's NFC and NFD)."""
+    stripped = value.strip()
+    return {value, stripped, normalize("NFC", stripped), normalize("NFD", stripped)}
 
 
 def _spellings(text: str) -> Iterator[str]:

@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, AnyStr, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, AnyStr, NamedTuple
 
 from ohsandbox.secrets.forms import MIN_SECRET_BYTES, forms_of
+from ohsandbox.secrets.table import MAX_STRETCH, Form, Span, Table
+from ohsandbox.secrets.views import Squeezed, View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-MIN_HALF_CHARS = 12
-"""`mask_cut` looks for halves from this length on; the beginning of a shorter value may stand in anything."""
+    from collections.abc import Iterator, Mapping, Sequence
 
 _KEPT_URL = "data:"
 """An image for the model: a mask in it would break it, and a search in 5 MB of pixels finds nothing."""
 
-
-class Span(NamedTuple):
-    """Where something to be masked stands."""
-
-    start: int
-    end: int
-    name: str
+_TEXT = "surrogatepass"
+"""How text becomes bytes and back: whatever it holds, surrogates too, comes back as it was."""
 
 
-class _Table(NamedTuple, Generic[AnyStr]):
-    """The forms, longest first, each with the name of its value."""
+class _Tables(NamedTuple):
+    """The forms in one encoding."""
 
-    forms: tuple[tuple[AnyStr, str], ...]
-    longest: int
+    plain: Table
+    """Those that stand in one piece."""
+    broken: Table
+    """Those that may be broken over lines."""
+
+    def over(self, raw: bytes) -> Iterator[tuple[Table, View]]:
+        """Each that has forms, with what it searches."""
+        if self.plain.forms:
+            yield self.plain, View(raw)
+        if self.broken.forms:
+            yield self.broken, Squeezed(raw)
+
+    def spans(self, raw: bytes) -> list[Span]:
+        """Where values stand, in order, without overlaps."""
+        return _merged([span for table, view in self.over(raw) for span in table.found(view)])
+
+    def whole(self, raw: bytes) -> int:
+        """How much of raw can be judged now."""
+        least = len(raw)
+        for table, view, most in ((self.plain, View, 1), (self.broken, Squeezed, MAX_STRETCH)):
+            first = max(0, len(raw) - most * table.longest)
+            least = min(least, first + table.beginning(view(raw[first:])))
+        return least
 
 
 class Masker:
     """Replaces values by `<secret:NAME>`. Immutable; falsy when there is nothing to look for.
 
-    The search is one `find` a form, which runs at memory speed: 30 forms cost 3 ms a megabyte. What overlaps is one
-    mask, named by what begins first, or by the longest of those.
+    What overlaps is one mask, named by what begins first, or by the longest of those. Base64, hex and long tokens are
+    found over lines and columns as well, but where a line ends in their first 7 characters by `mask_cut` alone.
     """
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
@@ -44,27 +59,31 @@ class Masker:
         for name, value in (values or {}).items():
             for form in forms_of(value):
                 names.setdefault(form, name)
-        ordered = sorted(names.items(), key=lambda pair: (-len(pair[0]), pair[0]))
-        self._text = _Table(tuple(ordered), max(map(len, names), default=0))
-        raw = tuple((form.encode("utf-8", "surrogateescape"), name) for form, name in ordered)
-        self._bytes = _Table(raw, max((len(form) for form, _ in raw), default=0))
+        self._names = sorted(set(names.values()))
+        self._of_bytes = _tables(names, "surrogateescape")
+        self._of_text = _tables(names, _TEXT)
 
     def __bool__(self) -> bool:
-        return bool(self._text.forms)
+        return bool(self._names)
 
     def __repr__(self) -> str:
-        return f"Masker({', '.join(sorted({name for _, name in self._text.forms}))})"
+        return f"Masker({', '.join(self._names)})"
 
     def mask(self, data: AnyStr) -> AnyStr:
         """All of data, with every value masked."""
-        return _joined(data, self.spans(data)) if self else data
+        if not self:
+            return data
+        raw = _raw(data)
+        spans = self._tables(data).spans(raw)
+        return _like(data, _joined(raw, spans)) if spans else data
 
     def mask_cut(self, text: str) -> str:
         """`mask` for text from which parts may have been cut: halves of long values, from either end, as well."""
         if not self:
             return text
-        found = [span for form, name in self._text.forms for span in _torn(text, form, name)]
-        return _joined(text, _merged([*self._found(text), *found]))
+        raw, tables = _raw(text), self._of_text
+        found = _merged([span for table, view in tables.over(raw) for span in table.torn(view)])
+        return _like(text, _joined(raw, [_at_characters(raw, span) for span in found])) if found else text
 
     def mask_json(self, value: Any) -> Any:
         """A copy of plain JSON with every text in it masked, keys too, but no `data:` URL; value itself without any."""
@@ -80,43 +99,35 @@ class Masker:
 
     def stream(self) -> StreamMasker:
         """For bytes that come in pieces."""
-        return StreamMasker(self)
+        return StreamMasker(self._of_bytes)
 
-    def spans(self, data: AnyStr) -> list[Span]:
+    def text_stream(self) -> TextStreamMasker:
+        """For text that comes in pieces."""
+        return TextStreamMasker(self._of_text)
+
+    def spans(self, data: bytes) -> list[Span]:
         """Where values stand, in order, without overlaps."""
-        return _merged(self._found(data))
+        return self._of_bytes.spans(data)
 
     def whole_prefix(self, data: AnyStr) -> int:
         """How much of data can be judged now: behind it stands what may become a value with what comes next."""
-        table = self._table(data)
-        first = max(0, len(data) - table.longest + 1)
-        return min((at for form, _ in table.forms if (at := _beginning(data, form, first)) >= 0), default=len(data))
+        raw = _raw(data)
+        return len(_like(data, raw[: self._tables(data).whole(raw)]))
 
     def before_gap(self, data: AnyStr) -> AnyStr:
         """Data without the beginning of a value at its end, where something is missing behind it."""
-        return data[: self.whole_prefix(data)]
+        raw = _raw(data)
+        return _like(data, raw[: self._tables(data).whole(raw)])
 
     def after_gap(self, data: AnyStr) -> AnyStr:
         """Data without the end of a value at its beginning, where something is missing before it."""
-        ends = (_ending(data, form) for form, _ in self._table(data).forms)
-        return data[max(ends, default=0) :]
+        raw, tables = _raw(data), self._tables(data)
+        plain = tables.plain.ending(View(raw[: tables.plain.longest]))
+        broken = tables.broken.ending(Squeezed(raw[: MAX_STRETCH * tables.broken.longest]))
+        return _like(data, raw[max(plain, broken) :])
 
-    def _table(self, data: AnyStr) -> _Table[AnyStr]:
-        table: Any = self._text if isinstance(data, str) else self._bytes
-        return table  # type: ignore[no-any-return] # the table of data's own type
-
-    def _found(self, data: AnyStr) -> list[Span]:
-        found: list[Span] = []
-        for form, name in self._table(data).forms:
-            at = data.find(form)
-            while at >= 0:
-                end = at + len(form)
-                if found and found[-1].name == name and found[-1].start <= at < found[-1].end <= end:
-                    found[-1] = found[-1]._replace(end=end)  # a value that overlaps itself: one span, not a million
-                else:
-                    found.append(Span(at, end, name))
-                at = data.find(form, at + 1)
-        return found
+    def _tables(self, data: AnyStr) -> _Tables:
+        return self._of_text if isinstance(data, str) else self._of_bytes
 
 
 class StreamMasker:
@@ -125,18 +136,16 @@ class StreamMasker:
     It holds back no more than the longest end that may be the beginning of a value.
     """
 
-    def __init__(self, masker: Masker) -> None:
-        self._masker = masker
+    def __init__(self, tables: _Tables) -> None:
+        self._tables = tables
         self._held = b""
         self._covered = 0
         """So many of the held bytes belong to a value whose mask was given out already."""
 
     def feed(self, data: bytes) -> bytes:
         """What can be shown with data added."""
-        if not self._masker:
-            return data
         data = self._held + data
-        return self._give(data, self._masker.whole_prefix(data))
+        return self._give(data, self._tables.whole(data))
 
     def flush(self) -> bytes:
         """What was held back: the stream has ended, or nobody waits for more of it."""
@@ -144,10 +153,10 @@ class StreamMasker:
 
     def _give(self, data: bytes, upto: int) -> bytes:
         """Give out data before upto; a value that reaches over it is given as its mask, and its rest is covered."""
-        spans = self._masker.spans(data)
+        spans = self._tables.spans(data)
         parts: list[bytes] = []
         done = self._covered
-        for start, end, name in spans:
+        for start, _, end, name in spans:
             if start >= max(upto, done):
                 break
             if start >= done:
@@ -160,31 +169,56 @@ class StreamMasker:
         return b"".join(parts)
 
 
+class TextStreamMasker:
+    """The same for text."""
+
+    def __init__(self, tables: _Tables) -> None:
+        self._stream = StreamMasker(tables)
+
+    def feed(self, text: str) -> str:
+        """What can be shown with text added."""
+        return self._stream.feed(text.encode("utf-8", _TEXT)).decode("utf-8", _TEXT)
+
+    def flush(self) -> str:
+        """What was held back: the text has ended."""
+        return self._stream.flush().decode("utf-8", _TEXT)
+
+
 def mask_of(name: str) -> str:
     """What stands for the value."""
     return f"<secret:{name}>"
 
 
-def _joined(data: AnyStr, spans: Sequence[Span]) -> AnyStr:
-    if not spans:
-        return data
-    parts: list[AnyStr] = []
+def _tables(names: Mapping[str, str], errors: str) -> _Tables:
+    forms = [Form(form.encode("utf-8", errors), name) for form, name in names.items()]
+    forms.sort(key=lambda form: (-len(form.data), form.data))
+    return _Tables(Table(form for form in forms if not form.may_break), Table(form for form in forms if form.may_break))
+
+
+def _raw(data: AnyStr) -> bytes:
+    return data.encode("utf-8", _TEXT) if isinstance(data, str) else data
+
+
+def _like(data: AnyStr, raw: bytes) -> AnyStr:
+    """Raw as text where data is text."""
+    same: Any = raw.decode("utf-8", _TEXT) if isinstance(data, str) else raw
+    return same  # type: ignore[no-any-return] # of data's own type
+
+
+def _joined(data: bytes, spans: Sequence[Span]) -> bytes:
+    parts: list[bytes] = []
     done = 0
-    for start, end, name in spans:
-        mask: Any = mask_of(name) if isinstance(data, str) else mask_of(name).encode()
-        parts += [data[done:start], mask]
+    for start, _, end, name in spans:
+        parts += [data[done:start], mask_of(name).encode()]
         done = end
     parts.append(data[done:])
-    return data[:0].join(parts)
+    return b"".join(parts)
 
 
 def _merged(found: list[Span]) -> list[Span]:
-    """In order; those that overlap are one, those that only touch are two.
-
-    Of one start the first found gives the name: forms are looked for longest first.
-    """
+    """In order; those that overlap are one, those that only touch are two."""
     spans: list[Span] = []
-    for span in sorted(found, key=lambda span: span.start):
+    for span in sorted(found):
         if spans and span.start < spans[-1].end:
             if span.end > spans[-1].end:
                 spans[-1] = spans[-1]._replace(end=span.end)
@@ -193,47 +227,11 @@ def _merged(found: list[Span]) -> list[Span]:
     return spans
 
 
-def _beginning(data: AnyStr, form: AnyStr, first: int) -> int:
-    """Where, at or behind first, a proper prefix of form begins that reaches to the end of data; -1 for nowhere."""
-    first = max(first, len(data) - len(form) + 1)
-    at = data.find(form[:4], first)
-    while at >= 0:
-        if form.startswith(data[at:]):
-            return at
-        at = data.find(form[:4], at + 1)
-    ends = (len(data) - size for size in (3, 2, 1) if data.endswith(form[:size]))
-    return next((at for at in ends if at >= first), -1)
-
-
-def _ending(data: AnyStr, form: AnyStr) -> int:
-    """How much of data's beginning is the end of form, but not all of it."""
-    head = data[: len(form) - 1]
-    at = head.rfind(form[-4:])
-    while at >= 0:
-        if form.endswith(head[: at + 4]):
-            return at + 4
-        at = head.rfind(form[-4:], 0, at + 3)
-    return next((size for size in (3, 2, 1) if head.startswith(form[len(form) - size :])), 0)
-
-
-def _torn(text: str, form: str, name: str) -> list[Span]:
-    """Where at least half of form stands, from its beginning or up to its end."""
-    half = (len(form) + 1) // 2
-    if half < MIN_HALF_CHARS:
-        return []
-    found: list[Span] = []
-    at = text.find(form[:half])
-    while at >= 0:
-        size = half
-        while size < len(form) and text[at + size : at + size + 1] == form[size]:
-            size += 1
-        found.append(Span(at, at + size, name))
-        at = text.find(form[:half], at + size - half + 1)
-    at = text.find(form[-half:])
-    while at >= 0:
-        size = half
-        while size < len(form) and at + half - size > 0 and text[at + half - size - 1] == form[-size - 1]:
-            size += 1
-        found.append(Span(at + half - size, at + half, name))
-        at = text.find(form[-half:], at + 1)
-    return found
+def _at_characters(raw: bytes, span: Span) -> Span:
+    """The span without the parts of characters at its ends."""
+    start, end = span.start, span.end
+    while start < end and raw[start] & 0xC0 == 0x80:  # noqa: PLR2004 - a continuation byte of UTF-8
+        start += 1
+    while end < len(raw) and end > start and raw[end] & 0xC0 == 0x80:  # noqa: PLR2004
+        end -= 1
+    return span._replace(start=start, end=end)

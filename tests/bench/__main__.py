@@ -19,6 +19,7 @@ from ohsandbox import DockerRuntime
 from tests.bench.editor import editor_rows
 from tests.bench.engine import PlainContainer, docker_run_detached, remove_started
 from tests.bench.log import log_rows
+from tests.bench.masking import masking_rows
 from tests.bench.mcp import mcp_rows
 from tests.bench.peers import peer_rows
 from tests.bench.rows import BIG, Row, faster, median_s, ms, share
@@ -166,6 +167,7 @@ def main() -> int:
             *toolcall_rows(),
             *step_rows(),
             *log_rows(),
+            *masking_rows(),
         ]
     table = Table(title=f"ohsandbox on {chosen.image}, medians")
     for column in ("work", "ohsandbox", "compared with", "ratio", "target", "met"):

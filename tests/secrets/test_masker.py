@@ -5,6 +5,8 @@ import itertools
 import json
 import random
 import re
+import textwrap
+import unicodedata
 from urllib.parse import quote
 
 import pytest
@@ -85,6 +87,93 @@ def test_random_streams_leak_nothing() -> None:
         given_out = in_pieces(masker, data, cuts)
         assert given_out == masker.mask(data)
         assert not any(form in given_out for form in forms)
+
+
+LONG = "abcdefghijklmnopqrstuvwx"
+PIECES = st.lists(
+    st.one_of(
+        st.builds(
+            lambda form, start, width, gap: gap.join([form[:start], *textwrap.wrap(form[start:], width)]),
+            st.sampled_from(sorted(form for value in (LONG, "ab" * 8, "aa/bb/ab") for form in forms_of(value))),
+            st.integers(0, 12), st.sampled_from([1, 2, 3, 7, 8, 11, 99]), st.sampled_from(["\n", " ", ":", "\r\n  "]),
+        ),
+        st.sampled_from([" ", "\n", "x", "a", "ab", "YW", " " * 40]),
+    ),
+    max_size=6,
+)  # fmt: skip
+
+
+def as_defined(values: dict[str, str], data: bytes) -> bytes:
+    """What `mask` has to give, as slowly and plainly as it can be said."""
+    spans = []
+    for name, value in values.items():
+        for form in forms_of(value):
+            between = b""
+            run = 2 if re.fullmatch("[0-9a-f]+|[0-9A-F]+", form) else 8
+            if re.fullmatch("[A-Za-z0-9+/_-]{16,}", form):
+                between = rb"[ \t\r\n:]*"
+            regex = re.escape(form[:run].encode()) + b"".join(between + re.escape(c.encode()) for c in form[run:])
+            found = re.finditer(b"(?=(%b))" % regex, data)
+            spans += [(m.start(), -len(form), m.end(1), name) for m in found if len(m[1]) <= 2 * len(form)]
+    out, done = b"", 0
+    for start, _, end, name in sorted(spans):
+        if start >= done:
+            out += data[done:start] + f"<secret:{name}>".encode()
+        done = max(done, end)
+    return out + data[done:]
+
+
+@settings(max_examples=1000, deadline=None)
+@given(pieces=PIECES, cuts=st.lists(st.integers(0, 500), max_size=12))
+def test_forms_that_are_broken_over_lines_are_masked_in_the_whole_and_in_streams(
+    pieces: list[str], cuts: list[int]
+) -> None:
+    values = {"A": LONG, "B": "ab" * 8, "C": "aa/bb/ab"}
+    masker, data = Masker(values), "".join(pieces).encode()
+    whole = masker.mask(data)
+    assert whole == as_defined(values, data)
+    assert in_pieces(masker, data, cuts) == whole
+    assert masker.mask(data.decode()).encode() == whole
+
+
+@pytest.mark.parametrize("before", range(0, 80, 7))
+@pytest.mark.parametrize("columns", [60, 64, 76])
+def test_nothing_of_base64_over_lines_is_left_by_mask_cut(before: int, columns: int) -> None:
+    value = "".join(random.Random(1).choices("abcdefghijklmnop0123456789", k=400))
+    encoded = base64.b64encode(b"x" * before + value.encode() + b"tail of the file").decode()
+    text = "\n    ".join(encoded[at : at + columns] for at in range(0, len(encoded), columns))
+    masked = Masker({"T": value}).mask_cut(f"data: {text}\n")
+    assert masked.count("<secret:T>") == 1
+    assert len(masked) < 2 * before + 60
+
+
+@pytest.mark.parametrize("count", [1, 3, 30, 1000])
+def test_one_of_many_values_is_found_wherever_it_begins(count: int) -> None:
+    rng = random.Random(3)
+    values = {f"T{n}": "".join(rng.choices("abcdefghij", k=rng.choice([8, 11, 16, 40]))) for n in range(count)}
+    masker = Masker(values)
+    for name, value in [*values.items()][:: max(1, count // 8)]:
+        for before in range(9):
+            for text in (value, value.encode().hex()):
+                assert masker.mask(f"{'.' * before}{text}.") == f"{'.' * before}<secret:{name}>."
+
+
+def test_the_other_normal_form_of_a_value_is_masked() -> None:
+    value = "pässwörd-ü-long"
+    masker = Masker({"N": unicodedata.normalize("NFC", value)})
+    assert masker.mask(unicodedata.normalize("NFD", f"<{value}>")) == "<<secret:N>>"
+
+
+def test_text_that_comes_in_pieces_is_masked_and_comes_back_as_it_was() -> None:
+    stream = Masker({"T": TOKEN}).text_stream()
+    pieces = ["ü \ud800 ", TOKEN[:9], TOKEN[9:], " gh", "p_"]
+    assert [stream.feed(piece) for piece in pieces] == ["ü \ud800 ", "", "<secret:T>", " ", ""]
+    assert stream.flush() == "ghp_"
+
+
+def test_half_a_character_is_never_cut_off() -> None:
+    value = "äöüßäöüßäöüßäöüßäöüß"
+    assert Masker({"T": value}).mask_cut(f"{value[:10]}é ü{value[-10:]}") == "<secret:T>é ü<secret:T>"
 
 
 def test_ordinary_output_is_not_held_back() -> None:

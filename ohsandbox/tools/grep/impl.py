@@ -88,13 +88,18 @@ class GrepExecutor(ToolExecutor[GrepAction, GrepObservation]):
         total, looked_into = len(listing.files), len(matches.files)
         count = sum(file.total for file in matches.files)
         said = f"{counted(count, 'matching line')} in {counted(looked_into, 'file')}, newest file first"
-        if total > looked_into:
+        if total > action.max_files:
             said = f"{counted(total, 'file')} match; the newest {looked_into:,} hold {counted(count, 'matching line')}"
         blocks = [_block(file, only_count=action.mode == "counts") for file in matches.files]
         shown = fitting([line for block in blocks for line in block], limit_chars=MAX_CHARS)
         lines = [f"{said}:", *shown]
+        gone = min(total, action.max_files) - looked_into
+        if gone:
+            lines.append(
+                f"[{counted(gone, 'file')} matched at first, but no line did then: changed, removed, or binary.]"
+            )
         cut = _cut(action, matches, blocks, len(shown))
-        if cut or total > looked_into:
+        if cut or total > action.max_files:
             lines.append(f"[{cut}{_narrower(action)}]")
         return self._answer(action, path, listing, lines, count)
 

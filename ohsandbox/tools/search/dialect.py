@@ -155,8 +155,9 @@ class _Parser:
             start = self.at
             node = self._atom(depth)
             node = self._repeated(node, start)
-            # rg 13 misses lines for `\b^`, and the order of places is free
-            before = len(parts) - (node == Anchor("^") and parts[-1:] in ([Anchor("b")], [Anchor("B")]))
+            before = len(parts)
+            while before and _is_disordered(parts[before - 1], node):
+                before -= 1
             parts.insert(before, node)
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
@@ -315,7 +316,7 @@ class _Parser:
             self.at += 1
         if self._peek() in ("*", "+", "?") or (self._peek() == "{" and self._count(self.at)):
             raise self.refusal(f"{self.text[start : self.at + 1]!r} repeats a repetition; put the inner one in (...)")
-        return Repeat(node, *bounds)
+        return repeat(node, *bounds)
 
     def _quantifier(self) -> tuple[int, int | None] | None:
         simple: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
@@ -332,6 +333,48 @@ class _Parser:
         if high is not None and high < low:
             raise self.refusal(f"{found[0]} has its larger number first")
         return low, high
+
+
+def repeat(node: Node, least: int, most: int | None) -> Repeat:
+    """The repetition, without repetitions in one without end that add nothing: `(a|(b*|c?)?)*` is `(a|b|c)*`.
+
+    On the first, glibc's regexec, which busybox's grep is, uses up the memory of the sandbox with a line of ten.
+    """
+    if most is not None:
+        return Repeat(node, least, most)
+    return Repeat(_once(node), 0 if _may_be_empty(node) else least, None)
+
+
+def _once(node: Node) -> Node:
+    """What repeated without end gives the same lines, and repeats less itself."""
+    if isinstance(node, Repeat) and node.least <= 1:
+        return _once(node.node)
+    if isinstance(node, Choice):
+        options = tuple(_once(option) for option in node.options if option != Sequence(()))
+        return Choice(options) if options else node
+    if isinstance(node, Sequence) and node.parts and all(map(_may_be_empty, node.parts)):
+        return Choice(tuple(map(_once, node.parts)))
+    return node
+
+
+def _may_be_empty(node: Node) -> bool:
+    """Whether it matches nothing, anywhere; a place is no such thing."""
+    if isinstance(node, Repeat):
+        return node.least == 0 or _may_be_empty(node.node)
+    if isinstance(node, Choice):
+        return any(map(_may_be_empty, node.options))
+    return isinstance(node, Sequence) and all(map(_may_be_empty, node.parts))
+
+
+def _is_disordered(first: Node, second: Node) -> bool:
+    r"""Whether two places that are one should be exchanged: rg 13 misses lines for `\b^` and `$^`; `$` takes `\r`."""
+    places = "^bB$"
+    return (
+        isinstance(first, Anchor)
+        and isinstance(second, Anchor)
+        and {first.kind, second.kind} != {"b", "B"}
+        and places.index(second.kind) < places.index(first.kind)
+    )
 
 
 def _size(node: Node) -> int:

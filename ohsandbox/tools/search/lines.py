@@ -40,7 +40,7 @@ class FileLines(NamedTuple):
 
     path: str
     total: int
-    """All matching lines."""
+    """All matching lines; where the limit of time was reached, those met until then."""
     lines: tuple[Line, ...]
     """The first ones; fewer than total where the limit of size was reached."""
 
@@ -72,33 +72,66 @@ def read_matches(
     """
     odd = [path for path in paths if _AMBIGUOUS.search(path)]
     plain = [path for path in paths if path not in set(odd)]
-    engine = engine_of(runtime)
-    most = 0 if only_counts else MAX_LINES_BYTES
     found: dict[str, FileLines] = {}
     stopped = unreadable = False
     for group in [plain, *([path] for path in odd)]:
         if group:
-            cut = max(len(path.encode("utf-8", "surrogateescape")) for path in group) + _CUT_BYTES
-            words = (patterns[engine.has_rg], str(context), str(cut), str(most), *group)
-            reply = call(runtime, f"{engine.name}-lines", *words, limit_s=limit_s)
-            stopped = stopped or reply.stopped
-            unreadable = unreadable or UNREADABLE in reply.statuses.values()
-            found |= _parse(reply, group)
+            search = _Search(runtime, group, patterns, context, limit_s)
+            told = search.counts({}) if only_counts else search.lines()
+            found |= told.found
+            stopped = stopped or told.reply.stopped
+            unreadable = unreadable or UNREADABLE in told.reply.statuses.values()
     return Matches([found[path] for path in paths if path in found], stopped, unreadable)
 
 
-def _parse(reply: Reply, paths: list[str]) -> dict[str, FileLines]:
-    counts, _, text = reply.stdout.partition(reply.token)
-    lines = _lines(text, paths)
-    found = {}
-    at = 0
-    for path in paths:
-        counted = _COUNT.match(counts, at + len(path)) if counts.startswith(path, at) else None
-        if counted is not None:
-            at = counted.end()
-            if int(counted[1]):
-                found[path] = FileLines(path, int(counted[1]), tuple(lines.get(path, ())))
-    return found
+class _Told(NamedTuple):
+    found: dict[str, FileLines]
+    reply: Reply
+
+
+class _Search(NamedTuple):
+    """One search of files whose names cannot be mistaken for each other's lines."""
+
+    runtime: Runtime
+    paths: list[str]
+    patterns: tuple[str, str]
+    context: int
+    limit_s: float
+
+    def lines(self) -> _Told:
+        """Lines, which are counted here unless there are more than are sent; a refused pattern is told by counting."""
+        reply = self._call(MAX_LINES_BYTES)
+        lines = _lines(reply.stdout, self.paths)
+        if UNREADABLE in reply.statuses.values() or _size(reply.stdout) >= MAX_LINES_BYTES:
+            return self.counts(lines)
+        return _Told(
+            {path: FileLines(path, sum(line.matches for line in each), tuple(each)) for path, each in lines.items()},
+            reply,
+        )
+
+    def counts(self, lines: dict[str, list[Line]]) -> _Told:
+        """How many lines match in each file, beside the lines known of it."""
+        reply = self._call(0)
+        found = {}
+        at = 0
+        for path in self.paths:
+            counted = _COUNT.match(reply.stdout, at + len(path)) if reply.stdout.startswith(path, at) else None
+            if counted is not None:
+                at = counted.end()
+                if int(counted[1]):
+                    found[path] = FileLines(path, int(counted[1]), tuple(lines.get(path, ())))
+        return _Told(found, reply)
+
+    def _call(self, most: int) -> Reply:
+        engine = engine_of(self.runtime)
+        cut = max(len(path.encode("utf-8", "surrogateescape")) for path in self.paths) + _CUT_BYTES
+        words = (self.patterns[engine.has_rg], str(self.context), str(cut), str(most), *self.paths)
+        return call(self.runtime, f"{engine.name}-lines", *words, limit_s=self.limit_s)
+
+
+def _size(text: str) -> int:
+    """In bytes; exact only where it may reach MAX_LINES_BYTES."""
+    return len(text.encode("utf-8", "surrogateescape")) if len(text) * 4 >= MAX_LINES_BYTES else len(text)
 
 
 def _lines(text: str, paths: list[str]) -> dict[str, list[Line]]:

@@ -37,6 +37,8 @@ STOPPED = 143
 """The exit code of what the script ended after its limit: 128 + SIGTERM."""
 UNREADABLE = 2
 """What grep and rg end with when they could not read something."""
+KILLED = 137
+"""128 + SIGKILL: the kernel ended it for its use of memory."""
 NOT_EXECUTABLE, MISSING = 126, 127
 _PROGRAMS = "find, grep, xargs, stat, tr, cut, head"
 
@@ -44,8 +46,11 @@ RG_FILES = (
     "--no-config", "--no-messages", "--no-require-git", "--no-ignore-dot", "--no-ignore-exclude", "--no-ignore-global",
 )  # fmt: skip
 """Of all that rg reads, .gitignore alone counts, and it counts outside of repositories, too."""
-RG_LINES = ("--text", "--no-unicode", "--encoding", "none")
-"""Bytes, as `LC_ALL=C grep -a` sees them."""
+RG_BYTES = ("--binary", "--no-unicode", "--encoding", "none")
+"""Bytes, as `LC_ALL=C grep` sees them. NULs end lines: with `--text` a sparse file of 5 GB is one, held in memory."""
+
+_NO_MEMORY = re.compile("terminated by signal 9|out of memory|memory exhausted|memory allocation")
+"""What xargs, busybox, GNU grep and rg say then."""
 
 _PROBE = """\
 rg "$@" --files /dev/null >/dev/null 2>&1; test $? -lt 2 && echo rg
@@ -103,7 +108,7 @@ class Reply(_Fields):
 def engine_of(runtime: Runtime) -> Engine:
     """What this sandbox can search with; asked once a runtime."""
     if runtime not in _engines:
-        asked = runtime.run(["sh", "-c", _PROBE, "sh", *RG_FILES, *RG_LINES], workdir="/", timeout_s=GRACE_S)
+        asked = runtime.run(["sh", "-c", _PROBE, "sh", *RG_FILES, *RG_BYTES], workdir="/", timeout_s=GRACE_S)
         words = asked.stdout.split()
         _engines[runtime] = Engine(b"rg" in words, "find" if b"find" in words else "stat")
     return _engines[runtime]
@@ -128,7 +133,7 @@ def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) 
     """Run a job of the script.
 
     Raises:
-        ToolError: the sandbox lacks a program, or one of them refused the pattern.
+        ToolError: the sandbox lacks a program or memory, or one of them refused the pattern.
     """
     token = secrets.token_hex(8)
     result = runtime.run(
@@ -146,6 +151,11 @@ def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) 
     if NOT_EXECUTABLE in codes or MISSING in codes:
         use_engine(runtime, None)
         raise ToolError(f"The sandbox lacks a program that a search needs: one of {_PROGRAMS}. Install it.")
+    if KILLED in codes or _NO_MEMORY.search(complaint):
+        raise ToolError(
+            "The search ran out of the sandbox's memory: some file has a line too long to hold, as disk images and "
+            "files of /proc have. Search another `path`, or leave it out with `include`."
+        )
     if complaint.strip() and not reply.stopped:
         said = complaint.strip().splitlines()[-1].encode("utf-8", "replace").decode()
         raise ToolError(f"The search did not run: {said[:300]!r}. Change the pattern.")

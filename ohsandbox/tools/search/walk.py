@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.errors import ToolError, file_error
 from ohsandbox.tools.search.ignore import NAME, IgnoreTree
 from ohsandbox.tools.search.prune import prunes
-from ohsandbox.tools.search.script import LIMIT_S, RG_FILES, RG_LINES, UNREADABLE, Reply, call, engine_of
+from ohsandbox.tools.search.script import LIMIT_S, RG_BYTES, RG_FILES, UNREADABLE, Reply, call, engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 PSEUDO = ("proc", "sys", "dev")
 """Below / these hold no files that anybody wrote."""
 
+ENDLESS = ("pagemap", "mem", "kcore", "kmsg", "kpage*")
+"""Files of /proc that are no text, and that reading never ends, or waits."""
+
 _REPORT = ("-exec", "sh", "-c", 'printf "${token}i%s\\0" "$@" >&3', "sh", "{}", "+")
 _MATCH_ODD = """\
 for file do
-  if grep -asqE -e "$pattern" -- "$file"; then printf '%sm%s %s\\n\\0' "$token" "$(stat -c %y "$file")" "$file" >&3; fi
+  if grep -sqE -e "$pattern" -- "$file"; then printf '%sm%s %s\\n\\0' "$token" "$(stat -c %y "$file")" "$file" >&3; fi
 done"""
 """For names with a newline, which the list that `grep -l` prints cannot hold."""
 
@@ -59,6 +62,12 @@ class Query(NamedTuple):
     def pseudo(self) -> tuple[str, ...]:
         """Directories right below the one searched that are no business of ours."""
         return PSEUDO if posixpath.normpath(f"/{self.path}/{self.glob.prefix}") == "/" else ()
+
+    @property
+    def endless(self) -> tuple[str, ...]:
+        """Names of files that must not be read."""
+        below_proc = posixpath.normpath(f"{self.path}/").startswith("/proc")
+        return ENDLESS if below_proc and self.patterns is not None else ()
 
 
 class Listing(NamedTuple):
@@ -98,11 +107,12 @@ def list_files(runtime: Runtime, query: Query, *, limit_s: float = LIMIT_S) -> L
 def _by_rg(runtime: Runtime, query: Query, limit_s: float) -> Listing:
     options = [*RG_FILES, *(("--hidden", "-g", "!.git") if query.hidden_walked else ())]
     options += [word for name in query.pseudo for word in ("-g", f"!/{name}")]
+    options += [word for name in query.endless for word in ("-g", f"!{name}")]
     options += ["--no-ignore"] if query.ignored else []
     options += ["--max-depth", str(query.glob.depth)] if query.glob.depth else []
     options += [word for name in query.glob.names for word in ("--type-add", f"ohsandbox:{name}")]
     options += ["-t", "ohsandbox"] if query.glob.names else []
-    reply = _find(runtime, "rg", query, [*RG_LINES, *options], limit_s)
+    reply = _find(runtime, "rg", query, [*RG_BYTES, *options], limit_s)
     root, found = _entered(reply, query)
     if root is None:
         return Listing([], is_file=reply.exit_code == IS_FILE)
@@ -167,6 +177,7 @@ def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
     hidden = query.hidden_walked
     names = [word for name in query.glob.names for word in ("-o", "-name", name)][1:]
     wanted = ["-type", "f", *(["(", *names, ")"] if names else []), "!", "-name", ".git" if hidden else ".*"]
+    wanted += [word for name in query.endless for word in ("!", "-name", name)]
     odd = [*wanted, "-path", "*\n*", "-exec", "sh", "-c", _MATCH_ODD, "sh", "{}", "+", "-o"]
     not_entered = [("-name", ".git" if hidden else ".?*"), *(("-path", f"./{name}") for name in query.pseudo), *skipped]
     either = [word for test in not_entered for word in ("-o", *test)][1:]

@@ -1,4 +1,5 @@
-limited grep -ascHE -e "$pattern" -- "$@" 2>&3
-if [ "$most" = 0 ]; then exit; fi
-printf %s "$token"
-limited grep -asnHE -C "$context" -e "$pattern" -- "$@" | bounded
+if [ "$most" = 0 ]; then
+  limited grep -ascHE -e "$pattern" -- "$@" 2>&3
+else
+  limited grep -asnHE -C "$context" -e "$pattern" -- "$@" | bounded
+fi
