@@ -123,9 +123,13 @@ def until(servers: Servers, kind: str) -> None:
 @pytest.fixture(scope="session")
 def real_image() -> str:
     """An image with servers that nobody here wrote, in Python and on Node; built once."""
-    built = subprocess.run(
-        [str(Path(__file__).with_name("image") / "build")], check=False, capture_output=True, text=True
-    )
+    return image_with("both")
+
+
+def image_with(language: str) -> str:
+    """The same, of one language, and without the other."""
+    argv = [str(Path(__file__).with_name("image") / "build"), language]
+    built = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr[-3000:]
     return built.stdout.strip()
 

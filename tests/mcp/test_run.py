@@ -14,6 +14,7 @@ import pytest
 from ohsandbox.mcp import Pins
 from ohsandbox.persistence import read_events
 from tests.fakes import data_of
+from tests.mcp.conftest import image_with
 
 pytestmark = pytest.mark.timeout(600)  # the image is built once, in a minute
 SERVER = Path(__file__).with_name("server.py")
@@ -84,19 +85,28 @@ def script(*responses: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
 
 @pytest.mark.docker
 @pytest.mark.parametrize(
-    ("servers", "calls", "answers"),
+    ("language", "servers", "calls", "answers"),
     [
-        pytest.param(PYTHON, PYTHON_CALLS, ["Asia/Tokyo", "No commits yet", "Directory listing"], id="python"),
-        pytest.param(NODE, NODE_CALLS, ["from a server", "is 5", "entities"], id="node"),
+        ("python", PYTHON, PYTHON_CALLS, ["Asia/Tokyo", "No commits yet", "Directory listing"]),
+        ("node", NODE, NODE_CALLS, ["from a server", "is 5", "entities"]),
     ],
 )
 def test_an_agent_uses_three_servers_at_once(
-    place: Place, real_image: str, servers: dict[str, Any], calls: list[Any], answers: list[str]
+    place: Place, language: str, servers: dict[str, Any], calls: list[Any], answers: list[str]
 ) -> None:
     model = "scripted:" + place.write("script.json", script(calls, [("finish", {"message": "All done."})]))
     config = place.write("mcp.json", {"mcpServers": servers})
     ended = place.run(
-        "run", "go", "--image", real_image, "--model", model, "--mcp-config", config, "--no-tui", MEMORY="/tmp/m.json"
+        "run",
+        "go",
+        "--image",
+        image_with(language),
+        "--model",
+        model,
+        "--mcp-config",
+        config,
+        "--no-tui",
+        MEMORY="/tmp/m.json",
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     results = data_of(place.events(), "tool_result")
