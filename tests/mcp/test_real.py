@@ -220,11 +220,12 @@ def test_a_real_server_killed_in_mid_call_is_told_at_once_and_comes_back(
 
 @pytest.mark.docker
 def test_a_server_is_downloaded_under_an_open_network_with_the_hosts_certificates(real_image: str) -> None:
-    """What `npx` and `pip` print while they download is told, and no time runs out meanwhile."""
+    """What `npx`, `pip` and `uvx` print while they download is told, and no time runs out meanwhile."""
     from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it
 
     ca = os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt"
     venv = "python3 -m venv --without-pip /tmp/v; pip --python /tmp/v install mcp-server-time"
+    uv = "pip install --quiet --target /tmp/uv uv; exec /tmp/uv/bin/uvx mcp-server-fetch"
     thinking = "@modelcontextprotocol/server-sequential-thinking"
     blocks = re.findall(r"^```json\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     readme = next(json.loads(block) for block in blocks if "server-filesystem" in block)
@@ -235,13 +236,17 @@ def test_a_server_is_downloaded_under_an_open_network_with_the_hosts_certificate
                 "npx": {"command": "npx", "args": ["-y", thinking]},
                 "files": readme["mcpServers"]["files"],
                 "pip": {"command": "sh", "args": ["-c", f"{venv}; exec /tmp/v/bin/mcp-server-time"]},
+                "uvx": {"command": "sh", "args": ["-c", uv]},
             }
         )
         try:
-            assert {"sequentialthinking", "convert_time", "list_directory"} <= offered(started), started.missing()
+            assert {"sequentialthinking", "convert_time", "list_directory", "fetch"} <= offered(started), (
+                started.missing()
+            )
             assert "write_file" not in offered(started)
             words = {(event.server, event.message.split()[0]) for event in made.events if event.kind == "status"}
             assert ("npx", "npm") in words
+            assert any(server == "uvx" for server, _ in words)
             assert words & {("pip", "Collecting"), ("pip", "Downloading"), ("pip", "Installing")}
         finally:
             made.close()
