@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -20,3 +22,8 @@ class ToolAnnotations(BaseModel):
     """A second call with the same arguments changes nothing more."""
     openWorldHint: bool = True  # noqa: N815 - the protocol's spelling
     """It reaches beyond a closed set of things: networks, other programs."""
+
+    @classmethod
+    def reading(cls, title: str, *, open_world: bool = False) -> Self:
+        """Of a tool that only looks, and finds the same when asked again."""
+        return cls(title=title, readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=open_world)

@@ -49,13 +49,7 @@ class AskHumanTool(ToolDefinition[AskHumanAction, TextObservation]):
                 description=DESCRIPTION,
                 action_type=AskHumanAction,
                 observation_type=TextObservation,
-                annotations=ToolAnnotations(
-                    title="Ask the user",
-                    readOnlyHint=True,
-                    destructiveHint=False,
-                    idempotentHint=True,
-                    openWorldHint=False,
-                ),
+                annotations=ToolAnnotations.reading("Ask the user"),
                 executor=AskHumanExecutor(),
             )
         ]

@@ -83,13 +83,7 @@ class FileReadTool(ToolDefinition[FileReadAction, TextObservation]):
                 description=DESCRIPTION,
                 action_type=FileReadAction,
                 observation_type=TextObservation,
-                annotations=ToolAnnotations(
-                    title="Read a file",
-                    readOnlyHint=True,
-                    destructiveHint=False,
-                    idempotentHint=True,
-                    openWorldHint=False,
-                ),
+                annotations=ToolAnnotations.reading("Read a file"),
                 executor=FileReadExecutor(conv_state.require_runtime()),
             )
         ]

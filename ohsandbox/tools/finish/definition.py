@@ -46,8 +46,6 @@ def make_finish_tool() -> FinishTool:
         description=DESCRIPTION,
         action_type=AgentFinishAction,
         observation_type=TextObservation,
-        annotations=ToolAnnotations(
-            title="Finish", readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=False
-        ),
+        annotations=ToolAnnotations.reading("Finish"),
         executor=FinishExecutor(),
     )

@@ -71,13 +71,7 @@ class GlobTool(ToolDefinition[GlobAction, GlobObservation]):
                 description=DESCRIPTION,
                 action_type=GlobAction,
                 observation_type=GlobObservation,
-                annotations=ToolAnnotations(
-                    title="Find files",
-                    readOnlyHint=True,
-                    destructiveHint=False,
-                    idempotentHint=True,
-                    openWorldHint=False,
-                ),
+                annotations=ToolAnnotations.reading("Find files"),
                 executor=GlobExecutor(conv_state.require_runtime()),
             )
         ]

@@ -84,13 +84,7 @@ class GrepTool(ToolDefinition[GrepAction, GrepObservation]):
                 description=DESCRIPTION,
                 action_type=GrepAction,
                 observation_type=GrepObservation,
-                annotations=ToolAnnotations(
-                    title="Search files",
-                    readOnlyHint=True,
-                    destructiveHint=False,
-                    idempotentHint=True,
-                    openWorldHint=False,
-                ),
+                annotations=ToolAnnotations.reading("Search files"),
                 executor=GrepExecutor(conv_state.require_runtime()),
             )
         ]

@@ -45,13 +45,7 @@ class RequestCondensationTool(ToolDefinition[CondensationRequestAction, TextObse
                 description=DESCRIPTION,
                 action_type=CondensationRequestAction,
                 observation_type=TextObservation,
-                annotations=ToolAnnotations(
-                    title="Ask for a summary",
-                    readOnlyHint=True,
-                    destructiveHint=False,
-                    idempotentHint=True,
-                    openWorldHint=False,
-                ),
+                annotations=ToolAnnotations.reading("Ask for a summary"),
                 executor=RequestCondensationExecutor(has_condenser=has_condenser),
             )
         ]

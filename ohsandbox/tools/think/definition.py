@@ -40,8 +40,6 @@ def make_think_tool() -> ThinkTool:
         description=DESCRIPTION,
         action_type=AgentThinkAction,
         observation_type=TextObservation,
-        annotations=ToolAnnotations(
-            title="Think", readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=False
-        ),
+        annotations=ToolAnnotations.reading("Think"),
         executor=ThinkExecutor(),
     )

@@ -73,13 +73,7 @@ class WebReadTool(ToolDefinition[WebReadAction, TextObservation]):
                 description=DESCRIPTION,
                 action_type=WebReadAction,
                 observation_type=TextObservation,
-                annotations=ToolAnnotations(
-                    title="Read a web page",
-                    readOnlyHint=True,
-                    destructiveHint=False,
-                    idempotentHint=True,
-                    openWorldHint=True,
-                ),
+                annotations=ToolAnnotations.reading("Read a web page", open_world=True),
                 executor=WebReadExecutor(conv_state.require_runtime()),
             )
         ]
