@@ -14,7 +14,9 @@ from ohsandbox.agent.parsing import is_strict, parse_arguments
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError
 from ohsandbox.schema import Action
 from ohsandbox.tool.arguments import SECURITY_RISK, SECURITY_RISK_SCHEMA, take_security_risk
+from ohsandbox.tools.ask_human import AskHumanAction
 from ohsandbox.tools.file_read import FileReadSource
+from ohsandbox.tools.finish import AgentFinishAction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -192,6 +194,11 @@ def action_of(tool: AnyTool, arguments: dict[str, Any]) -> Action:
 def only_reads(tool: AnyTool, action: Action | None) -> bool:
     """Whether the call changes nothing: the tool never does, or this action of it is a look at a file."""
     return tool.is_read_only or isinstance(getattr(action, "impl_source", None), FileReadSource)
+
+
+def runs_beside(tool: AnyTool, action: Action | None) -> bool:
+    """Whether the call may run beside its neighbours: it changes nothing, and does not end the run."""
+    return only_reads(tool, action) and not isinstance(action, AgentFinishAction | AskHumanAction)
 
 
 def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ohsandbox.agent.calls import only_reads
+from ohsandbox.agent.calls import runs_beside
 from ohsandbox.agent.results import AgentErrorEvent, ObservationEvent, ResultEvent
 from ohsandbox.errors import OhsandboxError, SandboxFileError, ToolError, UsageError
 from ohsandbox.events import EventBody
@@ -80,17 +80,15 @@ def _groups(planned: Sequence[AnyCall]) -> list[list[AnyCall]]:
     """Neighbours that may run side by side together; every other call by itself."""
     groups: list[list[AnyCall]] = []
     for call in planned:
-        if groups and _only_reads(call) and _only_reads(groups[-1][-1]):
+        if groups and _runs_beside(call) and _runs_beside(groups[-1][-1]):
             groups[-1].append(call)
         else:
             groups.append([call])
     return groups
 
 
-def _only_reads(call: AnyCall) -> bool:
-    if call.refusal or call.tool is None or isinstance(call.action, AgentFinishAction | AskHumanAction):
-        return False
-    return only_reads(call.tool, call.action)
+def _runs_beside(call: AnyCall) -> bool:
+    return not call.refusal and call.tool is not None and runs_beside(call.tool, call.action)
 
 
 def _results(group: list[AnyCall], *, refusal: str | None) -> Iterator[tuple[AnyCall, ResultEvent]]:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import events
-from ohsandbox.agent.calls import ActionEvent, ActionSecurityRisk, action_of, find_tool, only_reads
+from ohsandbox.agent.calls import ActionEvent, ActionSecurityRisk, action_of, find_tool, runs_beside
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError
 from ohsandbox.tools import AgentFinishAction
 
@@ -186,7 +186,7 @@ def held_events(planned: Sequence[ActionEvent], verdicts: Sequence[Verdict]) -> 
             asks=verdict.asks,
             risk=verdict.risk.value,
             why=verdict.why,
-            only_reads=call.tool is not None and only_reads(call.tool, call.action),
+            only_reads=call.tool is not None and runs_beside(call.tool, call.action),
             fault=call.refusal,
         )
 

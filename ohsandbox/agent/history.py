@@ -146,6 +146,7 @@ class History:
         elif event.type == "assistant_message":
             self._close_response()
             self.empty_answers = 0
+            self._waits_for_user = False
             self._messages.append({"role": "assistant", "content": data["content"]})
         elif event.type == "tool_call":
             self.empty_answers = 0
@@ -163,6 +164,7 @@ class History:
     def _add_call(self, data: dict[str, Any]) -> None:
         if self._response is None or self._response[0] != data["response_id"] or data["call_index"] == 0:
             self._close_response()
+            self._waits_for_user = False
             message: dict[str, Any] = {"role": "assistant", "content": data.get("thought") or "", "tool_calls": []}
             self._messages.append(message)
             self._response = (data["response_id"], message)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 MAX_TAIL_CHARS = 2000
 """Of a line that does not end so much is kept in sight."""
 
-_FENCE = re.compile(r" {0,3}(```|~~~)")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+"""A code block's first line, and its last: of the same character, at least as long, with nothing behind it."""
 
 
 class Streamed:
@@ -38,7 +39,10 @@ class Streamed:
         """What of the final text was not given out; all of it where something else was. The next answer may begin."""
         given = self._given
         self._begin()
-        return final[len(given) :] if given and final.startswith(given) else final
+        for said in filter(None, (given, given.rstrip())):  # before a call that is written as text the end is stripped
+            if final.startswith(said):
+                return final[len(said) :]
+        return final
 
     def void(self) -> bool:
         """Forget the answer: it failed, and is asked for again. True where some of it was given out."""
@@ -51,7 +55,7 @@ class Streamed:
         self._given = ""
         self._unfinished = ""
         self._checked = 0
-        self._fenced = False
+        self._fence = ""
 
     def _take(self, text: str) -> list[str]:
         """Look at each line once, when it has ended."""
@@ -60,11 +64,17 @@ class Streamed:
         while (end := self._unfinished.find("\n", self._checked)) >= 0:
             line = self._unfinished[self._checked : end]
             self._checked = end + 1
-            if _FENCE.match(line):
-                self._fenced = not self._fenced
-            elif not line.strip() and not self._fenced:
+            if found := _FENCE.match(line):
+                self._note_fence(found[1], found[2])
+            elif not line.strip() and not self._fence:
                 blocks.append(self._unfinished[: self._checked])
                 self._unfinished = self._unfinished[self._checked :]
                 self._checked = 0
         self._given += "".join(blocks)
         return [block for block in blocks if block.strip()]
+
+    def _note_fence(self, mark: str, rest: str) -> None:
+        if not self._fence:
+            self._fence = mark
+        elif mark.startswith(self._fence) and not rest.strip():
+            self._fence = ""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
 
 READ_ONLY = frozenset(
-    {"file_read", "glob", "grep", "think", "finish", "web_read", "request_condensation", "task_tracker"}
+    {"file_read", "glob", "grep", "think", "finish", "web_read", "request_condensation", "task_tracker", "ask_human"}
 )
 """Tools that change no file of the sandbox, by name: a log must be readable without making its tools."""
 

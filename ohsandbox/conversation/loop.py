@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox import events
 from ohsandbox.agent import StepOutcome
+from ohsandbox.agent.agent import EXIT
 from ohsandbox.conversation.deadline import Deadline
 from ohsandbox.errors import ModelError
 from ohsandbox.events import ConversationStatus
@@ -144,13 +145,16 @@ class Loop:
 
     def _next_step(self) -> Step:
         spending = self._trail.spending
-        spending.check(self._limits)
-        if self._limits.stuck_detection:
-            self._trail.stuck.check()
+        leaves = self._trail.history.last_user_message.strip() == EXIT  # then no request follows
+        if not leaves:
+            spending.check(self._limits)
+            if self._limits.stuck_detection:
+                self._trail.stuck.check()
         tool_choice = self._tool_choice if spending.iterations == 0 else "auto"
         spending.iterations += 1
         self._before_step()
-        self._condensing.before_request()
+        if not leaves:
+            self._condensing.before_request()
         return self._agent.step(
             self._tools_map,
             self._trail.history,

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ohsandbox.conversation.outcome import status_after
+from ohsandbox.errors import OhsandboxError
 from ohsandbox.events import ConversationStatus
 
 if TYPE_CHECKING:
@@ -133,8 +134,12 @@ class Runs:
     def _is_over(self, status: ConversationStatus, error: BaseException | None) -> bool:
         with self._trail.guard:
             if status is ConversationStatus.WAITING_FOR_CONFIRMATION and not self._approvals.pending:
-                self._standing.become(ConversationStatus.RUNNING)
-                return False
+                try:
+                    self._standing.become(ConversationStatus.RUNNING)
+                except OhsandboxError as failure:  # the log: what ended the run
+                    status, error = status_after(failure, canceled=self._canceled.is_set())
+                else:
+                    return False
             if self._spoken_to and status in {ConversationStatus.IDLE, ConversationStatus.FINISHED}:
                 return False
             self._thread = None

@@ -63,8 +63,8 @@ def sub_agent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool)
     if names is None:
         names = [name for name in offered if name not in {*DELEGATING, *_FOR_USERS}]
     known: dict[str, Entry] = {**dict.fromkeys(ALWAYS, ""), **dict.fromkeys(_given(parent.tools), ""), **offered}
-    if not may_delegate:
-        known = {name: entry for name, entry in known.items() if name not in DELEGATING}
+    barred = _FOR_USERS if may_delegate else (*_FOR_USERS, *DELEGATING)
+    known = {name: entry for name, entry in known.items() if name not in barred}
     chosen = dict.fromkeys([*names, *ALWAYS])
     if unknown := [name for name in chosen if name not in known]:
         raise ToolError(

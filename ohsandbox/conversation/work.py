@@ -117,7 +117,8 @@ class Work:
             if runtime is None:
                 runtime = default_runtime(self._terms.read_settings(), conversation_id=self._trail.conversation_id)
             self._hands.reach(runtime, self._secrecy)
-            if self._terms.depth == 0:  # a sub-agent's is its parent's
+            adopted = runtime.resumed is not None and runtime.resumed.how == "same"
+            if self._terms.depth == 0 and not adopted:  # a sub-agent's is its parent's
                 note_container(self._trail.directory, runtime.id)
             parent = self._as_parent(runtime)
             self._sub_agents = SubAgents(parent, converse=partial(self._converse, **self._inherited()))

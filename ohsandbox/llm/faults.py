@@ -243,9 +243,9 @@ _NO_IMAGES = re.compile(
 _NO_STREAM = re.compile(
     r"must be verified to stream"
     r"|does(?: not|n't) support (?:stream\b|streaming|stream_options)"
-    r"|\bstream(?:ing|_options)?[`'\"]? (?:is|are) (?:not |un)(?:supported|enabled|available|allowed)"
+    r"|\bstream(?:ing|_options)?[`'\"]? (?:is|are) (?:not |un)(?:supported|allowed)"
     r"|(?:unsupported|unknown|unrecognized|invalid) (?:request )?(?:argument|param(?:eter)?|field)s?(?: supplied)?: "
-    r"[`'\"]?stream"
+    r"[`'\"]?stream(?:_options)?\b"
     r"|\bstream(?:_options)?\b.{1,60}extra inputs are not permitted",
     re.IGNORECASE | re.DOTALL,
 )
@@ -298,7 +298,7 @@ def kind_of(error: BaseException, *, status: int | None = None, asked: bool = Fa
     names = [cls.__name__ for cls in type(error).__mro__]
     by_class = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
     if status is not None and status >= _NO_SUCCESS:
-        unfit = None if status in _ABOUT_THE_ACCOUNT else _unfit(text)
+        unfit = None if status in _ABOUT_THE_ACCOUNT else _unfit(text, status)
         return unfit or _refine(_kind_of_status(status), by_class, text)
     if status is not None and by_class in {None, CONNECTION, SERVER}:
         return UNREADABLE  # answered 2xx, and litellm stumbled over the body
@@ -326,11 +326,11 @@ def _kind_of_status(status: int) -> Kind:
     return _BY_STATUS.get(status, SERVER if status >= 500 else REQUEST)  # noqa: PLR2004 - 5xx
 
 
-def _unfit(text: str) -> Kind | None:
+def _unfit(text: str, status: int) -> Kind | None:
     """What of the request the model cannot take, whatever the status: servers say it with 400, 404, 405 and 500."""
     if _NO_TOOLS.search(text):
         return TOOLS
-    if _NO_STREAM.search(text):
+    if _NO_STREAM.search(text) and status < 500:  # noqa: PLR2004 - 5xx: a stream that broke
         return STREAM
     return IMAGES if _NO_IMAGES.search(text) else None
 

@@ -71,6 +71,10 @@ for _name in ("mcp", "client"):  # the second is the SDK's session; else `lastRe
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
+CLOSED_WORDS = frozenset({"Connection closed", "SSE stream ended without a response"})
+"""The SDK's own, of a connection that ended."""
+
+
 class MCPClient(Client[ClientTransport]):
     """A client of one server. Usable as `async with`, and as `with` by code that knows no event loop.
 
@@ -324,7 +328,7 @@ class MCPClient(Client[ClientTransport]):
         if ended is not None:
             when = "while it started" if doing == INITIALIZE else f"before it could {doing}"
             return MCPServerGoneError(f"MCP server {self.server!r} ended {when}. {ended}")
-        if isinstance(cause, SdkError) and cause.code == CONNECTION_CLOSED and str(cause) == "Connection closed":
+        if isinstance(cause, SdkError) and cause.code == CONNECTION_CLOSED and str(cause) in CLOSED_WORDS:
             return self._unreachable(doing)
         said = one_line(str(cause) or type(cause).__name__, limit_chars=MAX_SAID_CHARS)
         if isinstance(cause, SdkError) and cause.code == PARSE_ERROR:

@@ -146,11 +146,12 @@ class Offer:
         Raises:
             MCPConfigError: the pins cannot be read or kept.
         """
-        changed = self._withheld.pop(tool, None)
+        changed = self._withheld.get(tool)
         if changed is None:
             return False
-        self.tools[tool] = changed
         self._pins.update(self._pinned_as, {tool: changed.fingerprint})
+        self._withheld.pop(tool, None)
+        self.tools[tool] = changed
         return True
 
 

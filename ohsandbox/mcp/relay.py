@@ -85,6 +85,7 @@ class Relay:
         self._guard = threading.Lock()
         self._links: set[_Link] = set()
         self._spare: Channel | None = None
+        self._connecting: set[Channel] = set()
         self._closed = False
         self.trouble = ""
         """Why the last connection failed; empty where it did not."""
@@ -117,12 +118,23 @@ class Relay:
             spare, self._spare = self._spare, None
         if spare is not None:
             with contextlib.suppress(OhsandboxError, BrokenPipeError, _DiedSilentlyError):
-                return spare, _ask(spare, asked)
+                return spare, self._ask(spare, asked)
         channel = self._start()
         try:
-            return channel, _ask(channel, asked)
+            return channel, self._ask(channel, asked)
         except _DiedSilentlyError:
             raise ConnectionError("the program that was to connect was killed") from None
+
+    def _ask(self, channel: Channel, asked: bytes) -> list[Chunk]:
+        with self._guard:
+            self._connecting.add(channel)
+            if self._closed:
+                _kill(channel)
+        try:
+            return _ask(channel, asked)
+        finally:
+            with self._guard:
+                self._connecting.discard(channel)
 
     def _start(self) -> Channel:
         return self._runtime.channel(["/bin/sh", "-c", _CONNECTOR, _PYTHON, _BASH])
@@ -145,12 +157,15 @@ class Relay:
         with self._guard:
             self._closed = True
             links, spare, self._spare = list(self._links), self._spare, None
+            for channel in self._connecting:
+                _kill(channel)
         for link in links:
             link.end()
         if spare is not None:
             _dismiss(spare)
         for link in links:
-            link.ended.wait(2 * GRACE_S)
+            if not link.ended.wait(2 * GRACE_S):
+                link.kill()
 
     def note(self, host: str, port: int, why: str) -> None:
         """Remember why a connection failed, with the remedy."""
@@ -196,6 +211,11 @@ def _answer(channel: Channel) -> list[Chunk]:
     raise ConnectionError(_last_line(said))
 
 
+def _kill(channel: Channel) -> None:
+    with contextlib.suppress(OhsandboxError, OSError):
+        channel.kill()
+
+
 def _dismiss(channel: Channel) -> None:
     with contextlib.suppress(OhsandboxError, OSError), channel:
         try:
@@ -225,6 +245,10 @@ class _Link:
         """Have `run` return."""
         with contextlib.suppress(OSError):
             self._far.shutdown(socket.SHUT_RDWR)
+
+    def kill(self) -> None:
+        """Have `run` return though the far end takes nothing."""
+        _kill(self._channel)
 
     def run(self) -> None:
         """Pass on; returns when the connection is over and its process gone."""

@@ -30,6 +30,9 @@ READ_S = 300.0
 """Between two bytes of an answer; a call's own timeout ends it earlier."""
 
 
+MAX_CONNECTIONS, MAX_IDLE_CONNECTIONS, IDLE_S = 100, 20, 5.0
+"""As httpx has them by default."""
+
 DRAIN_S = 0.05
 DRAIN_BYTES = 64 * 1024
 """After the message that was waited for a server has little to say."""
@@ -39,6 +42,8 @@ class _Reached(ClientTransport):
     """What both transports have beside FastMCP's: a way out of the sandbox, and a memory of what went wrong."""
 
     url: str
+    runtime: Runtime | None = None
+    """Whose sandbox the connections are made in; None makes them from here."""
     relay: Relay | None = None
     trouble: str = ""
     """What went wrong on the wire last: the SDK only says that the connection closed."""
@@ -46,10 +51,11 @@ class _Reached(ClientTransport):
     @contextlib.asynccontextmanager
     async def connect_session(self, **options: Any) -> AsyncIterator[ClientSession]:
         """See `ClientTransport`; the relay's processes end with the session."""
-        if self.relay is None:
+        if self.runtime is None:
             async with super().connect_session(**options) as session:
                 yield session
             return
+        self.relay = Relay(self.runtime)
         try:
             async with super().connect_session(**options) as session:
                 yield session
@@ -79,8 +85,7 @@ def remote_transport(server: ServerConfig, runtime: Runtime | None = None) -> _H
     url = httpx2.URL(server.url)
     kind = server.transport or ("sse" if url.path.rstrip("/").endswith("/sse") else "http")
     made = (_Sse if kind == "sse" else _Http)(server.url, headers=dict(server.headers))
-    if runtime is not None:
-        made.relay = Relay(runtime)
+    made.runtime = runtime
     made.httpx_client_factory = partial(_client, made)
     return made
 
@@ -108,20 +113,26 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
         super().__init__(proxy=None if relay else _proxy_for(httpx2.URL(memory.url)))
         if relay is not None:  # httpx has no parameter for it
             tls = httpx2.create_ssl_context()
-            self._pool = httpcore2.AsyncConnectionPool(ssl_context=tls, network_backend=SandboxNetwork(relay))
+            self._pool = httpcore2.AsyncConnectionPool(
+                ssl_context=tls,
+                network_backend=SandboxNetwork(relay),
+                max_connections=MAX_CONNECTIONS,
+                max_keepalive_connections=MAX_IDLE_CONNECTIONS,
+                keepalive_expiry=IDLE_S,
+            )
         self._memory = memory
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """One request."""
         try:
             response = await super().handle_async_request(request)
-            _refuse_elsewhere(request, response)
-            _refuse_compressed(response)
+            await _check(request, response)
         except httpx2.TransportError as error:
             self._memory.remember(error)
             raise
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - of an asynchronous transport
-        response.stream = _BoundedStream(response.stream, self._memory, is_answer=request.method == "POST")
+        message = _Message(is_events=response.headers.get("content-type", "").lower().startswith("text/event-stream"))
+        response.stream = _BoundedStream(response.stream, self._memory, message, is_answer=request.method == "POST")
         return response
 
 
@@ -133,7 +144,17 @@ def _proxy_for(url: httpx2.URL) -> str | None:
     if url.host in _HERE or proxy_bypass(url.host):
         return None
     proxies = getproxies()
-    return proxies.get(url.scheme) or proxies.get("all")
+    found = proxies.get(url.scheme) or proxies.get("all")
+    return found if found is None or "://" in found else f"http://{found}"
+
+
+async def _check(request: httpx2.Request, response: httpx2.Response) -> None:
+    try:
+        _refuse_elsewhere(request, response)
+        _refuse_compressed(response)
+    except httpx2.TransportError:
+        await response.aclose()
+        raise
 
 
 def _refuse_elsewhere(request: httpx2.Request, response: httpx2.Response) -> None:
@@ -154,18 +175,21 @@ def _refuse_compressed(response: httpx2.Response) -> None:
 class _BoundedStream(httpx2.AsyncByteStream):
     """Lets no message through that would fill this machine's memory."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, memory: _Reached, *, is_answer: bool) -> None:
-        self._stream, self._memory, self._is_answer = stream, memory, is_answer
+    def __init__(self, stream: httpx2.AsyncByteStream, memory: _Reached, message: _Message, *, is_answer: bool) -> None:
+        self._stream, self._memory, self._message, self._is_answer = stream, memory, message, is_answer
         self._chunks: AsyncIterator[bytes] | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        message = _Message()
         self._chunks = aiter(self._stream)
         async for chunk in self._chunks:
-            if why := message.refusal_of(chunk):
-                self._memory.trouble = why
-                raise httpx2.ReadError(why)
+            self._raise(self._message.refusal_of(chunk))
             yield chunk
+        self._raise(self._message.refusal_of_the_end())
+
+    def _raise(self, why: str) -> None:
+        if why:
+            self._memory.trouble = why
+            raise httpx2.ReadError(why)
 
     async def aclose(self) -> None:
         """See `httpx2.AsyncByteStream`."""
@@ -186,9 +210,10 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 class _Message:
-    """What has come since the last blank line, where one event of SSE ends and the next begins."""
+    """What has come of a message: all of an answer, or since the last blank line, where an event of SSE ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_events: bool) -> None:
+        self._is_events = is_events
         self._begin()
 
     def _begin(self, chunk: bytes = b"") -> None:
@@ -197,15 +222,21 @@ class _Message:
     def refusal_of(self, chunk: bytes) -> str:
         """Take more; a sentence where the message is too large by now."""
         joined = self._chunks[-1][-3:] + chunk
-        end = max(joined.rfind(b"\n\n"), joined.rfind(b"\r\n\r\n"))
+        end = max(joined.rfind(b"\n\n"), joined.rfind(b"\r\n\r\n")) if self._is_events else -1
         self._chunks.append(chunk)
         self._length += len(chunk)
         if self._length > MAX_LINE_BYTES and end < 0:
             return f"It sent a message of more than {MAX_LINE_BYTES} bytes"
-        if self._length > self._look_at:
-            if has_too_many_parts(b"".join(self._chunks)):
-                return f"It sent a message of more than {MAX_PARTS} JSON values"
+        if self._length > self._look_at or end >= 0:
+            if why := self.refusal_of_the_end():
+                return why
             self._look_at = 2 * self._length  # what is looked at again and again grows no faster than the whole
         if end >= 0:
             self._begin(joined[end:])
         return ""
+
+    def refusal_of_the_end(self) -> str:
+        """As `refusal_of`, now that all of it is there."""
+        if self._length <= MAX_PARTS or not has_too_many_parts(b"".join(self._chunks)):
+            return ""
+        return f"It sent a message of more than {MAX_PARTS} JSON values"

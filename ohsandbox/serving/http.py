@@ -187,9 +187,10 @@ class Sessions:
         with anyio.move_on_after(ENDING_S):
             while self._open >= self._max_sessions:
                 away = max(self._sessions.values(), key=lambda session: session.away_s, default=None)
-                if away is not None and away.away_s >= SPARED_S:
+                none_is_ending = self._open == len(self._sessions)
+                if away is not None and away.away_s >= SPARED_S and none_is_ending:
                     await self._end(away)
-                elif self._open == len(self._sessions) and not (away and away.away_s):
+                elif none_is_ending and not (away and away.away_s):
                     return  # all are in use
                 with anyio.move_on_after(LOOK_S):
                     await self._freed.wait()

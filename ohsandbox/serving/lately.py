@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ohsandbox.runtime.shell.terminal import clean, sanitize_for_terminal, whole_prefix
@@ -18,10 +19,12 @@ TAIL_BYTES = 4096
 
 def last_line(tail: bytes, masker: Masker | None = None) -> str:
     """The last line with something on it of a growing stream's tail; what is unfinished in it waits."""
+    if masker and len(tail) >= TAIL_BYTES:  # it may begin within a secret
+        line_break = re.search(rb"[\r\n]", tail)
+        tail = tail[line_break.end() :] if line_break else b""
     text = clean(tail[: whole_prefix(tail)])
     if masker:
         text = masker.before_gap(masker.mask(text))
-        text = masker.after_gap(text) if len(tail) >= TAIL_BYTES else text
     for line in reversed(sanitize_for_terminal(text).split("\n")):
         if words := " ".join(line.split()):
             return words if len(words) <= MAX_LINE_CHARS else f"{words[: MAX_LINE_CHARS - 1]}…"

@@ -11,7 +11,9 @@ import pytest
 from ohsandbox.llm import (
     LLM,
     LLMConfig,
+    faults,
 )
+from ohsandbox.llm.faults import kind_of
 from ohsandbox.llm.fit import IMAGE_NOTE, gemini_schema, shortened, with_cache_marks
 from ohsandbox.llm.traits import Listing, traits_of
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, error, text
@@ -163,6 +165,13 @@ def test_a_provider_that_refuses_to_stream_answers_whole(status: int, words: str
     assert [request.body.get("stream") for request in provider.requests] == [True, None, None]
     assert "answers come whole" in str(told[-1])
     assert [event.type for event in later] == []
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(503, "the event stream is not supported right now"), (400, "Invalid parameter: stream_id")]
+)
+def test_not_all_that_is_said_of_a_stream_is_a_refusal_to_stream(status: int, words: str) -> None:
+    assert kind_of(ValueError(words), status=status) is not faults.STREAM
 
 
 # --- cache marks ------------------------------------------------------------------------------------

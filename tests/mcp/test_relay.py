@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -16,8 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ohsandbox import DockerRuntime
-from ohsandbox.mcp import MCPConfig, MCPError, MCPServers, relay
+from ohsandbox.mcp import MCPClient, MCPConfig, MCPError, MCPServers, relay
+from ohsandbox.mcp.config import ServerConfig
 from ohsandbox.mcp.relay import Relay
+from ohsandbox.mcp.remote import remote_transport
 from tests.mcp.conftest import call
 
 if TYPE_CHECKING:
@@ -178,6 +181,25 @@ def test_an_image_that_has_nothing_to_connect_with(
         _connected(way)
 
 
+def test_closing_ends_a_connection_whose_far_end_does_not_read(
+    echoing: dict[str, Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "GRACE_S", 0.2)
+    runtime = echoing["debian"]
+    deaf = "import socket,time; s=socket.create_server(('127.0.0.1',7003)); c=s.accept(); time.sleep(600)"
+    _sh(runtime, f'setsid python3 -c "{deaf}" >/dev/null 2>&1 </dev/null &')
+    _sh(runtime, "until cat /proc/net/tcp* | grep -q ':1B5B .* 0A '; do sleep 0.05; done")
+    with _relayed(runtime) as way:
+        near = _connected(way, port=7003)
+        near.settimeout(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                near.send(b"x" * 65536)
+                time.sleep(0.001)
+    near.close()
+    _until_no_connector(runtime)
+
+
 def test_a_spare_that_was_killed_is_replaced(echoing: dict[str, Runtime]) -> None:
     runtime = echoing["debian"]
     with _relayed(runtime) as way:
@@ -254,6 +276,14 @@ def _certificate(name: str) -> tuple[bytes, bytes]:
     plain = serialization.NoEncryption()
     pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     return made.public_bytes(pem), key.private_bytes(pem, form, plain)
+
+
+def test_a_client_is_opened_again(inside: DockerRuntime) -> None:
+    server = ServerConfig(url="http://127.0.0.1:3001/mcp", where="sandbox")
+    client = MCPClient(remote_transport(server, inside))
+    for _ in range(2):
+        with client as opened:
+            assert opened.call_async_from_sync(opened.fetch_tools)
 
 
 def test_no_network_is_said_with_the_remedy(inside: DockerRuntime) -> None:

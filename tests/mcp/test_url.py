@@ -137,13 +137,19 @@ class _Evil(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             return
         self.send_response(200)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", "text/event-stream" if self.path == "/event" else "application/json")
         if self.path == "/packed":
             self.send_header("Content-Encoding", "gzip")
         self.end_headers()
         try:
             if self.path == "/parts":
                 self.wfile.write(b'{"jsonrpc": "2.0", "id": 1, "result": [' + b"{}," * 300_000 + b"{}]}")
+            if self.path == "/blank":
+                self.wfile.write(
+                    b'{"jsonrpc": "2.0", "id": 1, "result": [' + (b"{}," * 10_000 + b"\n\n") * 40 + b"{}]}"
+                )
+            if self.path == "/event":
+                self.wfile.write(b'data: {"jsonrpc": "2.0", "id": 1, "result": [' + b"{}," * 400_000 + b"{}]}\n\n")
             while self.path == "/huge":
                 self.wfile.write(b"x" * 65536)
         except OSError:
@@ -171,6 +177,8 @@ def evil() -> Iterator[tuple[str, list[str]]]:
         ("/redirect", "another host, 'localhost'"),
         ("/huge", "16000000 bytes"),
         ("/parts", "250000 JSON values"),
+        ("/blank", "250000 JSON values"),
+        ("/event", "250000 JSON values"),
         ("/packed", "compresses its answers ('gzip')"),
         ("/empty", "Invalid JSON"),
     ],
@@ -200,3 +208,11 @@ def test_a_proxy_of_the_environment_is_used(evil: tuple[str, list[str]], monkeyp
     with MCPServers(MCPConfig.parse({"mcpServers": entries}), None) as started:
         started.wait()
     assert {line.split()[0] for line in seen} == {"http://far.invalid/mcp"}
+
+
+def test_a_proxy_may_be_written_without_a_scheme_and_its_password_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"me:s3cret-word@127.0.0.1:{_free_port()}")
+    with MCPServers(MCPConfig.parse({"mcpServers": {"far": {"url": "http://far.invalid/mcp"}}}), None) as started:
+        started.wait()
+        assert "All connection attempts failed" in started.missing()
+        assert "s3cret" not in started.missing()

@@ -9,7 +9,7 @@ from ohsandbox.agent.calls import only_reads
 from ohsandbox.agent.held import Verdict
 from ohsandbox.conversation.confirmation.analysis import SecurityAnalyzer, default_analyzer, level
 from ohsandbox.errors import UsageError
-from ohsandbox.tools import AgentFinishAction, AgentThinkAction
+from ohsandbox.tools import AgentFinishAction, AgentThinkAction, AskHumanAction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,11 +37,11 @@ class NeverConfirm:
 
 
 class AlwaysConfirm:
-    """Every call asks; not `think` and `finish`, which are words."""
+    """Every call asks; not `think`, `finish` and `ask_human`, which are words."""
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:  # noqa: ARG002 - a signature
         """Yes, but for words."""
-        return not isinstance(call.action, AgentThinkAction | AgentFinishAction)
+        return not isinstance(call.action, AgentThinkAction | AgentFinishAction | AskHumanAction)
 
 
 class ConfirmRisky:

@@ -75,7 +75,7 @@ class LocalChannel(Channel):
         """Start argv in workdir with exactly env.
 
         Raises:
-            OSError: argv[0] cannot be executed or workdir cannot be entered.
+            OSError: workdir cannot be entered, or argv[0] cannot be executed (exit code 127 where we ignore a signal).
         """
         argv = [*_default_signals(), *argv]
         self._master: int | None = None

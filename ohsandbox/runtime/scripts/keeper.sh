@@ -1,7 +1,9 @@
 # The control side of a session: $1 is its private directory, made here. The shell reads its commands from the FIFO
 # `in` and reports on the FIFO `out`; both stay open here, so neither end ever finds the other one missing.
 # When the host goes away our stdin ends, `in` loses its last writer, and the shell leaves by itself; one that is at
-# work does not hear that. It is killed with what it runs in the foreground: nobody waits for that any more.
+# work does not hear that. It is killed with what it runs in the foreground: nobody waits for that any more. Background
+# jobs stay, but those begun under `set +m`, which share the shell's group. On a person's own machine the terminal hangs
+# up with the host, so the shell is mostly gone before we look, and what ignores SIGHUP stays, as it does everywhere.
 end() {
   read -r l <"/proc/$1/stat" || return 0
   set -- "$1" ${l##*) }   # from $2 on: state, parent, group, session, terminal, the terminal's foreground group

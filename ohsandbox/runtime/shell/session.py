@@ -53,6 +53,8 @@ JOB_COMMANDS = 50
 _EXIT = re.compile(r"\b(?:EXIT|0)\b")
 """What a trap for the shell's end names."""
 
+_LEAVES = re.compile(r"(?m)^exit\n")
+
 _LATE = b'command eval "$ohs_late"\n'
 """An interrupt or an error throws an interactive shell out of the line it was in, to this one, which reports what is
 unreported. bash reads a pipe byte by byte and gets it right behind each command. dash and ash read ahead: dash forgets
@@ -218,6 +220,11 @@ class ShellSession:
         self._keeper.write(b'ohs_n=%s;ohs_c=%s\ncommand eval "%s"\n%s' % (call.nonce.encode(), text, run, late))
         return call
 
+    @property
+    def traps_exit(self) -> bool:
+        """The agent may have set an EXIT trap, which a shell that leaves is busy with."""
+        return self._exit_trap
+
     def recover(self) -> None:
         """Ask a shell that waits for its next command to report the one whose report is missing."""
         self._keeper.write(self._late())
@@ -248,8 +255,8 @@ class ShellSession:
         if not self._bash:
             return text
         if not self.alive:
-            before, _, after = text.rpartition("exit\n")
-            text = before + after if self._exit_trap or not after else text
+            said = [*_LEAVES.finditer(text)] if self._exit_trap else []
+            text = text[: said[-1].start()] + text[said[-1].end() :] if said else text.removesuffix("exit\n")
         if "&" in call.command:
             self._job_commands.append(call.command)
         first = max(self._background_pid, self.pid)

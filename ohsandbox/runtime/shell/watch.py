@@ -127,7 +127,7 @@ class Watch:
             return None
         if verdict == "input" and not self._call.began:
             return Outcome.LOST  # it reads the terminal instead of its commands
-        if verdict == "spins":
+        if verdict == "spins" and not self._shell.traps_exit:
             return Outcome.LOST  # half a second is long for a report
         if verdict == "input" and not self._ignore_input:
             return Outcome.INPUT

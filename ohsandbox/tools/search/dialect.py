@@ -347,7 +347,7 @@ def repeat(node: Node, least: int, most: int | None) -> Repeat:
 
 def _once(node: Node) -> Node:
     """What repeated without end gives the same lines, and repeats less itself."""
-    if isinstance(node, Repeat) and node.least <= 1:
+    if isinstance(node, Repeat) and node.least <= 1 and node.most != 0:
         return _once(node.node)
     if isinstance(node, Choice):
         options = tuple(_once(option) for option in node.options if option != Sequence(()))
