@@ -123,6 +123,7 @@ def test_user_has_the_next_word_after_a_question_until_they_speak() -> None:
     assert History.from_events(stamp(calls("1"), failed)).needs_answer
     assert History.from_events(stamp(calls("1"), asked, said)).needs_answer
     assert History.from_events(stamp(calls("1"), said, asked)).needs_answer
+    assert History.from_events(stamp(calls("1"), asked, calls("2"))).needs_answer  # it went on without an answer
 
 
 def test_condensation_is_an_action_on_the_messages_and_done_by_its_event() -> None:

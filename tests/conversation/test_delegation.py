@@ -210,6 +210,12 @@ def test_a_model_cannot_give_a_child_what_it_has_not_got(tmp_path: Path, runtime
     assert not (conversation.directory / "agents").exists()
 
 
+def test_nobody_answers_a_child_so_it_cannot_be_given_a_question(tmp_path: Path, runtime: FakeRuntime) -> None:
+    turns = (delegate(tools=["ask_human"]), finish("end"))
+    conversation = run(tmp_path, runtime, *turns, tools=("file_read", "delegate", "ask_human"))
+    assert "cannot be given 'ask_human'" in results_of(conversation)[0]["error"]
+
+
 def test_what_the_configuration_allows_can_be_given(tmp_path: Path, runtime: FakeRuntime) -> None:
     tools = ("file_read", Tool(name="delegate", params={"tools": ["execute_bash"]}))
     turns = (delegate(tools=["execute_bash"]), bash("echo hi"), finish("ok"))

@@ -138,3 +138,13 @@ def test_no_deadline_starts_no_thread() -> None:
     with Deadline(None, lambda: None) as deadline:
         assert threading.active_count() == before
     assert not deadline.passed
+
+
+def test_exit_ends_the_conversation_at_a_limit_as_well(tmp_path: Path) -> None:
+    model = FakeModel(answer("one"))
+    conversation = talk(tmp_path, model, max_tokens=1)
+    conversation.run("go", 20)
+    asked = len(model.seen)
+    assert conversation.run("/exit", 20) is Status.FINISHED
+    assert len(model.seen) == asked
+    conversation.close()

@@ -301,8 +301,9 @@ def matched(runtime: Runtime, path: str, patterns: tuple[str, str]) -> list[int]
 
 @given(pattern=WHOLE, ignore_case=st.booleans())
 @example(pattern=r"\b(a|(Z*|.?)?)*", ignore_case=False)  # as it stands it kills busybox's sandbox
+@example(pattern=r"^b(a{0})*c", ignore_case=False)
 @example(pattern=r"(a*b?)+c|((a|)+){2,}$", ignore_case=False)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)  # glibc errs at `\b` in a repeated group: (a|.\ba*){2}
 def test_every_engine_agrees_with_python_on_any_pattern(pattern: str, *, ignore_case: bool, place: Runtime) -> None:
     try:
         node = parse(pattern, ignore_case=ignore_case)

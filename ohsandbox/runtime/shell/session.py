@@ -53,7 +53,8 @@ JOB_COMMANDS = 50
 _EXIT = re.compile(r"\b(?:EXIT|0)\b")
 """What a trap for the shell's end names."""
 
-_LEAVES = re.compile(r"(?m)^exit\n")
+_FAREWELL = "exit\n"
+"""bash's, as it leaves; a trap's output comes behind it."""
 
 _LATE = b'command eval "$ohs_late"\n'
 """An interrupt or an error throws an interactive shell out of the line it was in, to this one, which reports what is
@@ -255,8 +256,7 @@ class ShellSession:
         if not self._bash:
             return text
         if not self.alive:
-            said = [*_LEAVES.finditer(text)] if self._exit_trap else []
-            text = text[: said[-1].start()] + text[said[-1].end() :] if said else text.removesuffix("exit\n")
+            text = _without_farewell(text) if self._exit_trap else text.removesuffix(_FAREWELL)
         if "&" in call.command:
             self._job_commands.append(call.command)
         first = max(self._background_pid, self.pid)
@@ -376,3 +376,10 @@ class ShellSession:
             if self.call and self.call.report:
                 self.cwd = self.call.report.cwd
             self.changed.notify_all()
+
+
+def _without_farewell(text: str) -> str:
+    """Where a trap may have printed after it: a line of its own is likelier to be it than the end of another."""
+    lines = [*re.finditer(f"(?m)^{_FAREWELL}", text)]
+    start = lines[-1].start() if lines else text.rfind(_FAREWELL)
+    return text if start < 0 else text[:start] + text[start + len(_FAREWELL) :]

@@ -150,6 +150,8 @@ def an_interrupt_of_the_host_ends_the_command_and_is_raised(shell: Session) -> N
 def what_an_exit_trap_prints_is_shown_and_disturbs_no_other_command(shell: Session) -> None:
     told = shell("trap 'echo out; echo err >&2' EXIT; echo a; exit 3")
     assert (told.output, told.exit_code) == ("a\nout\nerr\n", 3)
+    told = shell("trap 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo ready to exit' EXIT; exit 4")
+    assert (told.output, told.exit_code) == ("ready to exit\n", 4)  # what computes is not lost
     shell("trap 'echo bye' EXIT")
     assert shell("sleep 60", idle_timeout_s=0.3).running
     assert shell.type("C-c").exit_code == 130
