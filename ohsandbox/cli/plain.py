@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
-from ohsandbox.cli.view import Stopwatch, call_of, outcome_of, safe, safe_line
+from ohsandbox.cli.view import MODEL_WORKS, Stopwatch, call_of, outcome_of, safe, safe_line
 
 if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.events import LLMEvent
 
 _KIND_COLUMNS = 8
+
+QUIET_S = 3.0
+"""Whoever reads along wonders after so long."""
 
 
 class PlainView:
@@ -25,6 +29,8 @@ class PlainView:
         self._watch = Stopwatch()
         self._at = datetime.now(UTC)
         """Of what is being shown: an old conversation is shown with its own times."""
+        self._status = self._told = ""
+        self._wrote_at = time.monotonic()
 
     def say(self, text: str) -> None:
         """Kind `info`."""
@@ -37,13 +43,19 @@ class PlainView:
         self._line("warning", safe_line(text, limit_chars=1000))
 
     def status(self, text: str) -> None:
-        """Nothing: a log holds what happened."""
+        """A line where there has been none for QUIET_S seconds, as while an image or a server is downloaded."""
+        self._status = text
+        self.tick()
 
     def hear(self, event: LLMEvent) -> None:
         """Nothing: the whole answer comes as an event."""
 
     def tick(self) -> None:
-        """Nothing."""
+        """See `status`."""
+        if self._status in {"", self._told, MODEL_WORKS} or time.monotonic() - self._wrote_at < QUIET_S:
+            return
+        self._at, self._told = datetime.now(UTC), self._status
+        self._line("progress", safe_line(self._status))
 
     def show(self, event: SDKEvent) -> None:
         """One line, or none; errors are told by who runs the conversation."""
@@ -88,6 +100,7 @@ class PlainView:
         encoding = self._out.encoding or "utf-8"
         self._out.write(line.encode(encoding, "replace").decode(encoding) + "\n")
         self._out.flush()
+        self._wrote_at = time.monotonic()
 
 
 def _tail(text: str, *, limit_chars: int = 200) -> str:

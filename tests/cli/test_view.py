@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import pytest
 
 from ohsandbox import events
-from ohsandbox.cli.view import Call, call_of
+from ohsandbox.cli import plain
+from ohsandbox.cli.view import MODEL_WORKS, Call, call_of
 from tests.fakes import stamp
 
 
@@ -35,3 +37,18 @@ def test_call_in_a_persons_words(name: str, arguments: dict[str, Any], shown: Ca
     )
     [event] = stamp(body)
     assert call_of(event) == shown
+
+
+def test_a_plain_log_tells_what_takes_long_once_and_nothing_of_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    view = plain.PlainView(out)
+    view.status("starting the sandbox")
+    assert out.getvalue() == ""
+    monkeypatch.setattr(plain, "QUIET_S", 0)
+    view.tick()
+    view.tick()
+    view.status("waiting for MCP servers: time\x1b[2J")
+    view.status(MODEL_WORKS)
+    view.status("")
+    told = [line.split(maxsplit=1)[1] for line in out.getvalue().splitlines()]
+    assert told == ["progress starting the sandbox", "progress waiting for MCP servers: time"]
