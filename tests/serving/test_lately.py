@@ -76,3 +76,11 @@ def test_a_call_that_waits_for_another_says_so(serve: Callable[..., Served], tmp
     assert "waits for another call" in served.receive()["params"]["message"]
     served.cancel(1)
     assert served.answer(100)["isError"]
+
+
+def test_nothing_is_told_from_within_a_secret_that_is_longer_than_what_is_looked_at() -> None:
+    value = "".join(f"{number:05d}" for number in range(2000))
+    masker = Masker({"BIG": value})
+    for start in (0, 3000, len(value) - TAIL_BYTES):
+        assert last_line(value[start : start + TAIL_BYTES].encode(), masker) == ""
+    assert last_line(f"{value[-3000:]}\n{'x' * 2000}\nnext".encode()[-TAIL_BYTES:], masker) == "next"

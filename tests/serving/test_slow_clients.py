@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import httpx
 import pytest
+from mcp.server.lowlevel import Server
 
-from ohsandbox.serving import patience
+from ohsandbox.serving import http, patience
 from ohsandbox.serving.guard import Guard
 from ohsandbox.serving.http import Address, Sessions, listening, serve_http
 from tests.serving.conftest import INITIALIZE
@@ -25,10 +26,10 @@ HEAD = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Address]:
-    """A server that has no session to give."""
+async def serving(sessions: Sessions | None = None) -> AsyncIterator[Address]:
+    """A server; by default one that has no session to give."""
     nobody: Any = None
-    sessions = Sessions(nobody, guard=Guard(), max_sessions=1, idle_timeout_s=60)
+    sessions = sessions or Sessions(nobody, guard=Guard(), max_sessions=1, idle_timeout_s=60)
     with listening(Address("127.0.0.1", 0)) as (listener, address):
         async with anyio.create_task_group() as group:
             ready = anyio.Event()
@@ -104,3 +105,32 @@ def test_the_place_of_a_client_that_is_gone_is_given_away_and_no_other(serve_htt
     for session, status in ((goes, 404), (stays, 200)):
         answer = httpx.post(served.url, json=ping, headers={**ACCEPT, "mcp-session-id": session})
         assert answer.status_code == status
+
+
+def test_one_new_session_takes_one_place_however_long_that_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "SPARED_S", 0.1)
+    monkeypatch.setattr(http, "LOOK_S", 0.02)
+
+    @asynccontextmanager
+    async def slowly_removed(_: Any) -> AsyncIterator[None]:
+        yield
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.5)
+
+    async def main() -> None:
+        sessions = Sessions(Server("s", lifespan=slowly_removed), guard=Guard(), max_sessions=3, idle_timeout_s=60)
+        message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE}
+        async with serving(sessions) as address, httpx.AsyncClient(base_url=address.url, timeout=30) as client:
+
+            async def begin() -> str:
+                began = await client.post("", json=message, headers=ACCEPT)
+                session: str = began.headers["mcp-session-id"]
+                async with client.stream("GET", "", headers={**ACCEPT, "mcp-session-id": session}):
+                    return session
+
+            old = [await begin() for _ in range(3)]
+            await anyio.sleep(0.3)
+            await begin()
+            assert [one in sessions._sessions for one in old].count(True) == 2
+
+    anyio.run(main)
