@@ -23,7 +23,7 @@ class Told:
         self.changed = threading.Condition()
         self.capture = Capture()
         self.alive = self.began = True
-        self.finished = False
+        self.finished = self.traps_exit = False
         self.recoveries = self.reaped = 0
 
     def recover(self) -> None:
@@ -58,6 +58,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 def test_a_shell_that_runs_on_behind_its_command_is_lost_without_being_asked(told: Told) -> None:
     assert told.watched(Wait(timeout_s=5), "spins") is Outcome.LOST
     assert told.recoveries == 0
+
+
+def test_a_shell_that_may_be_at_work_on_its_exit_trap_is_not_lost(told: Told) -> None:
+    told.traps_exit = True
+    assert told.watched(Wait(timeout_s=1), "spins") is Outcome.TIMEOUT
 
 
 def test_a_finished_command_is_finished_at_once(told: Told) -> None:
