@@ -26,6 +26,8 @@ CHUNK_BYTES = 64 * 1024
 STDERR_BYTES = 2000
 TROUBLE_CHARS = 300
 
+_ITS_OWN = ("localhost", "127.0.0.1", "::1")
+
 _CONNECTED = b"+"
 """The first byte that a connector prints; then come the far end's."""
 
@@ -169,10 +171,10 @@ class Relay:
 
     def note(self, host: str, port: int, why: str) -> None:
         """Remember why a connection failed, with the remedy."""
+        remedy = "Start the server there" if host in _ITS_OWN else "Give the sandbox a network (`--network open`)"
         self.trouble = (
-            f"From inside the sandbox, {host}:{port} cannot be reached: "
-            f"{one_line(why, limit_chars=TROUBLE_CHARS)}. Give the sandbox a network (`--network open`), "
-            'or take out `"where": "sandbox"` to connect from this machine'
+            f"From inside the sandbox, {host}:{port} cannot be reached: {one_line(why, limit_chars=TROUBLE_CHARS)}. "
+            f'{remedy}, or take out `"where": "sandbox"` to connect from this machine'
         )
 
 
@@ -208,7 +210,7 @@ def _answer(channel: Channel) -> list[Chunk]:
         raise ConnectionError("it does not answer")
     if not said.strip():
         raise _DiedSilentlyError
-    raise ConnectionError(_last_line(said))
+    raise ConnectionError(_words(said))
 
 
 def _kill(channel: Channel) -> None:
@@ -225,8 +227,8 @@ def _dismiss(channel: Channel) -> None:
             channel.kill()
 
 
-def _last_line(said: bytes) -> str:
-    return said.decode("utf-8", "replace").strip().splitlines()[-1].rstrip(".")
+def _words(said: bytes) -> str:
+    return " ".join(said.decode("utf-8", "replace").split()).rstrip(".")
 
 
 class _Link:
@@ -285,4 +287,4 @@ class _Link:
                     said = (said + data)[-STDERR_BYTES:]
             chunks = []
         if said.strip() and not answered:
-            self._note(_last_line(said))
+            self._note(_words(said))
