@@ -9,6 +9,7 @@
     │   ├── UnknownUserError          (LookupError) the sandbox has no such user
     │   ├── WorkdirError              (FileNotFoundError or NotADirectoryError)
     │   └── UnknownSessionError       (LookupError)
+    ├── CallCancelledError            an upload or download whose caller set `cancel`
     ├── ConversationOpenError         another process has it; exit code 3
     ├── LogCorruptError               the event log was damaged in the middle; exit code 1
     ├── LogWriteError                 (OSError) an event could not be made durable; exit code 1
@@ -126,6 +127,10 @@ class UnknownSessionError(UsageError, LookupError):
     """No shell session of that name is open."""
 
 
+class CallCancelledError(OhsandboxError):
+    """An upload or download was ended by its caller. Where it went, a part of it may stand."""
+
+
 class ConversationOpenError(OhsandboxError):
     """The conversation is open in another process."""
 
@@ -160,6 +165,10 @@ class EngineUnavailable(SandboxUnavailable, ConnectionError):  # noqa: N818 - as
 
 class ImageUnavailable(SandboxUnavailable):
     """The image is not here and cannot be pulled, or cannot run as a sandbox."""
+
+
+class SandboxRefused(SandboxUnavailable):
+    """The sandbox is less strict than asked, or there is no room for one; starting it again would not help."""
 
 
 class SandboxPaused(SandboxUnavailable):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
@@ -26,8 +26,12 @@ EventType = Literal[
     "notice",
     "condensation",
     "confirmation",
+    "approval",
+    "approval_revoked",
     "checkpoint",
 ]
+
+KNOWN_TYPES = frozenset(get_args(EventType))
 
 MAX_RAW_ARGUMENTS_CHARS = 20_000
 """Of arguments that are no JSON this much is kept beside the call: enough to see what went wrong, not 5 MB of it."""
@@ -55,6 +59,11 @@ class ConversationStatus(Enum):
     """Stopped by the person."""
     WAITING_FOR_CONFIRMATION = "WAITING_FOR_CONFIRMATION"
     """Calls are stored that a person must allow before they run."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConversationStatus | None:
+        """One that a newer version wrote: the person has the next word."""
+        return cls.IDLE if isinstance(value, str) else None
 
 
 class ToolResult(BaseModel):
@@ -89,7 +98,8 @@ class SDKEvent(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    type: EventType
+    type: str
+    """An `EventType`; or another, which a newer version wrote into the log: it is kept, and nothing obeys it."""
     ts: AwareDatetime
     """UTC; informative only, since clocks jump. Order is by `seq`."""
     conversation_id: str
@@ -147,10 +157,13 @@ def tool_call(
     security_risk: str | None = None,
     raw_arguments: str | None = None,
     raw_name: str | None = None,
+    approval: int | None = None,
     usage: Mapping[str, Any] | None = None,
     cost_usd: float | None = None,
 ) -> EventBody:
     """One call of a response, stored before it runs.
+
+    `approval` is the number of the standing approval without which a person would be asked.
 
     `arguments` is always a JSON object as text: as the model sent it, or "{}" with what it sent in `raw_arguments`.
     `thought`, `usage` and `cost_usd` belong to the response and stand on its first call (call_index 0) only.
@@ -168,6 +181,7 @@ def tool_call(
         "security_risk": security_risk,
         "raw_arguments": raw_arguments and raw_arguments[:MAX_RAW_ARGUMENTS_CHARS],
         "raw_name": raw_name,
+        "approval": approval,
         "usage": usage,
         "cost_usd": cost_usd,
     }
@@ -210,9 +224,25 @@ def held(
     return _body(call.type, **call.data, held={key: value for key, value in facts.items() if value is not None})
 
 
-def confirmation(*, tool_call_ids: Sequence[str], approved: bool, reason: str, by: str) -> EventBody:
-    """A person's word on held calls: {tool_call_ids, approved, reason, by}; by says who, or through what."""
-    return _body("confirmation", tool_call_ids=list(tool_call_ids), approved=approved, reason=reason, by=by)
+def confirmation(
+    *, tool_call_ids: Sequence[str], approved: bool, reason: str, by: str, approval: int | None = None
+) -> EventBody:
+    """A person's word on held calls: {tool_call_ids, approved, reason, by}; by says who, or through what.
+
+    `approval` is the number of the standing approval that was given with it.
+    """
+    extras = {} if approval is None else {"approval": approval}
+    return _body("confirmation", tool_call_ids=list(tool_call_ids), approved=approved, reason=reason, by=by, **extras)
+
+
+def approval(*, number: int, scope: Mapping[str, Any], text: str, by: str) -> EventBody:
+    """What a person allowed from now on: {number, scope, text, by}; text says it as they were shown it."""
+    return _body("approval", number=number, scope=dict(scope), text=text, by=by)
+
+
+def approval_revoked(*, number: int, by: str) -> EventBody:
+    """An approval lets nothing pass any more: {number, by}."""
+    return _body("approval_revoked", number=number, by=by)
 
 
 def status_update(status: ConversationStatus, *, model: str | None = None, user_id: str | None = None) -> EventBody:

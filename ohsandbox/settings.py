@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 
 from ohsandbox.errors import UsageError
-from ohsandbox.persistence import home_dir
+from ohsandbox.paths import check_private, home_dir
 from ohsandbox.secrets import check_name, check_reference
+from ohsandbox.strict_json import parse
 from ohsandbox.tools.flags import ToolFlags
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 DEFAULT_IMAGE = "python:3.12"
 """Most tasks are Python or need it; any image with a POSIX `sh` serves."""
+
+MAX_FILE_BYTES = 1_000_000
+"""As of an MCP configuration, which may stand in it."""
 
 _ENV_PREFIX = "env:"
 _MODEL_KEYS = (
@@ -64,6 +67,8 @@ class Settings(BaseModel):
 
     image: str = DEFAULT_IMAGE
     network: Literal["none", "open"] = "none"
+    git: Literal["guarded", "ro", "rw"] = "guarded"
+    """What of a workspace is guarded against the sandbox; see `DockerRuntime`."""
     instructions: str | None = None
     """A file on the host whose text ends the system prompt."""
     ca_bundle: str | None = None
@@ -86,7 +91,7 @@ class Settings(BaseModel):
     """Whether the files are kept before each turn's first change and after its last, for undo, fork, diff and apply."""
     stuck_detection: bool = True
     """Whether a model that goes round in circles is stopped."""
-    confirm: Literal["never", "always", "risky"] | None = None
+    confirm: Literal["never", "always", "risky", "medium"] | None = None
     """Which calls a person must allow; None is never in a container, and risky on this host where a person is there."""
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())
@@ -108,9 +113,12 @@ class Settings(BaseModel):
         A missing default file means all defaults; a missing file that was named is an error.
 
         Raises:
-            UsageError: the file cannot be read, is no JSON object, or has an unknown or wrong key.
+            UsageError: the file cannot be read, is no JSON object, or has an unknown or wrong key; other users may
+                write the default one.
         """
         file = cls.default_path() if path is None else Path(path)
+        if path is None:
+            check_private(file)
         values = _read_object(file, required=path is not None)
         settings = cls._validated(values, where=f"Settings file {str(file)!r}")
         settings = settings.with_flags(**flags)
@@ -182,17 +190,19 @@ class Settings(BaseModel):
 
 def _read_object(file: Path, *, required: bool) -> dict[str, Any]:
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        with file.open("rb") as opened:
+            data = opened.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         if required:
             raise UsageError(f"Settings file {str(file)!r} is not there. Make it, or leave --settings out.") from None
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UsageError(f"Settings file {str(file)!r} cannot be read: {reason}. Mend or remove it.") from None
+    except OSError as error:
+        raise UsageError(f"Settings file {str(file)!r} cannot be read: {error.strerror}. Mend or remove it.") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise UsageError(f"Settings file {str(file)!r} is over {MAX_FILE_BYTES} bytes. Mend or remove it.")
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        values = parse(data)
+    except ValueError as error:
         raise UsageError(f"Settings file {str(file)!r} is not JSON: {error}. Mend or remove it.") from None
     if not isinstance(values, dict):
         told = f"Settings file {str(file)!r} holds a {type(values).__name__}, not a JSON object {{...}}."

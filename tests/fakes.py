@@ -115,7 +115,9 @@ class RecordingRuntime(Runtime):
     def open_channel(self, argv: Sequence[str], **_: Any) -> Channel:
         raise NotImplementedError(argv)
 
-    def execute(self, command: str, **options: Any) -> CommandObservation:
+    def execute(self, command: str, *, cancel: threading.Event | None = None, **options: Any) -> CommandObservation:
+        if cancel is not None:
+            self.interrupted = cancel
         self.commands.append(command)
         self.calls.append(options)
         return CommandObservation(command=command, output=self.on_execute(command), exit_code=0, cwd=self.workdir)

@@ -266,7 +266,7 @@ class Kitchen(RecordingRuntime):
         schema = {"type": "object", "properties": properties, "required": ["cups"]}
         return [*super().get_tools(), {"name": "pour", "description": "Pour tea.", "inputSchema": schema}]
 
-    def execute_tool(self, name: str, arguments: Mapping[str, Any]) -> Observation:
+    def execute_tool(self, name: str, arguments: Mapping[str, Any], **_: Any) -> Observation:
         return TextObservation(text=f"{arguments}") if name == "pour" else super().execute_tool(name, arguments)
 
 

@@ -14,8 +14,8 @@ import ohsandbox
 
 ROOT = Path(ohsandbox.__file__).parent
 LAYERS = (
-    ("errors", "content"),
-    ("schema", "events", "secrets"),
+    ("errors", "content", "review_text", "strict_json"),
+    ("schema", "events", "secrets", "paths"),
     ("runtime", "llm", "persistence"),
     ("state",),
     ("tool",),
@@ -25,7 +25,7 @@ LAYERS = (
     ("eval", "testing"),
     ("cli", "__main__"),
 )
-"""ARCHITECTURE.md, "Layers", from the bottom."""
+"""The layers, from the bottom."""
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
 BESIDE = {("conversation", "settings"), ("__main__", "cli")}
 """Of one layer, and still in one direction only."""

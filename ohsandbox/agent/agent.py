@@ -187,8 +187,10 @@ class Agent:
             yield planned[0].event
             return StepOutcome.IDLE
         if verdicts := _verdicts(screen, planned):
-            yield from held_events(planned, verdicts)
-            return StepOutcome.WAITING
+            planned = [call._replace(approval=one.approval) for call, one in zip(planned, verdicts, strict=True)]
+            if any(verdict.asks for verdict in verdicts):
+                yield from held_events(planned, verdicts)
+                return StepOutcome.WAITING
         return (yield from run_calls(planned))
 
     def resume_calls(self, tools_map: ToolsMap, history: History, *, stopped: Callable[[], str | None]) -> Step:
@@ -217,14 +219,14 @@ def _made(entry: Entry, state: ConversationState) -> Sequence[ToolDefinition[Any
 
 
 def _verdicts(screen: Screen | None, planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
-    """What the screen says, and what the tools themselves ask for; None where nobody is to be asked."""
+    """What the screen says, and what the tools themselves ask for; None where there is nothing to say."""
     verdicts = None if screen is None else screen(planned)
     asking = [call.refusal is None and call.tool is not None and call.tool.require_confirmation for call in planned]
     if not any(asking):
         return verdicts
     verdicts = verdicts or [Verdict(call.security_risk or ActionSecurityRisk.UNKNOWN) for call in planned]
     return [
-        verdict._replace(asks=True, why=(*verdict.why, ALWAYS_ASKS)) if asks else verdict
+        verdict._replace(asks=True, why=(*verdict.why, ALWAYS_ASKS), approval=None) if asks else verdict
         for verdict, asks in zip(verdicts, asking, strict=True)
     ]
 

@@ -100,6 +100,8 @@ class ActionEvent(NamedTuple):
     raw_arguments: str | None = None
     """What the model wrote, where that is something else."""
     raw_name: str | None = None
+    approval: int | None = None
+    """The number of the standing approval that lets it pass; None where nobody would be asked, or is."""
 
     @property
     def tool_call_id(self) -> str:
@@ -134,6 +136,7 @@ class ActionEvent(NamedTuple):
             security_risk=self.security_risk.value if self.security_risk else None,
             raw_arguments=self.raw_arguments,
             raw_name=self.raw_name,
+            approval=self.approval,
             **(cost if self.metadata.call_index == 0 else {}),
         )
 

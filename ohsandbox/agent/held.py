@@ -39,10 +39,12 @@ class Verdict(NamedTuple):
     """For a person: what in the call gives it that risk."""
     asks: bool = False
     """A person is to be asked."""
+    approval: int | None = None
+    """The number of the standing approval for which nobody is."""
 
 
 Screen = Callable[[Sequence[ActionEvent]], Sequence[Verdict] | None]
-"""A verdict for each planned call of a response, or None where all may run at once."""
+"""A verdict for each planned call of a response, or None where all may run at once and nobody need be named for it."""
 
 
 class HeldCall(NamedTuple):
@@ -59,6 +61,8 @@ class HeldCall(NamedTuple):
     approved: bool | None = None
     """None: nobody has said."""
     reason: str = ""
+    approval: int | None = None
+    """The standing approval that lets it pass."""
 
     @property
     def waits(self) -> bool:
@@ -131,6 +135,8 @@ class HeldCalls:
             self._calls.pop(data["tool_call_id"], None)
         elif event.type == "confirmation":
             self._decide(data)
+        elif event.type == "approval_revoked" and self._stage is _Stage.WAITING:
+            self._ask_again(data["number"])
         elif event.type == "status_update" and self._stage is _Stage.RELEASED:
             self._stage = _Stage.OVER
         elif event.type == "status_update" and data["status"] == _RUNNING and self.is_decided:
@@ -159,6 +165,13 @@ class HeldCalls:
             if call is not None and call.approved is None:
                 self._calls[tool_call_id] = call._replace(approved=data["approved"], reason=data["reason"])
 
+    def _ask_again(self, number: int) -> None:
+        """What only a revoked approval let pass, and has not begun, waits for a person."""
+        for tool_call_id, call in self._calls.items():
+            if call.approval == number:
+                verdict = call.verdict._replace(asks=True, approval=None)
+                self._calls[tool_call_id] = call._replace(verdict=verdict, approval=None)
+
     def _perhaps_begun(self) -> set[str]:
         """The first that may run, and the neighbours that run at its side: the next begins when it has its result."""
         begun: list[HeldCall] = []
@@ -174,7 +187,13 @@ def _held_call(data: Mapping[str, Any]) -> HeldCall:
     held = data["held"]
     verdict = Verdict(ActionSecurityRisk(held["risk"]), tuple(held["why"]), held["asks"])
     return HeldCall(
-        data["tool_call_id"], data["name"], data["arguments"], verdict, held["only_reads"], held.get("fault")
+        data["tool_call_id"],
+        data["name"],
+        data["arguments"],
+        verdict,
+        held["only_reads"],
+        held.get("fault"),
+        approval=data.get("approval"),
     )
 
 

@@ -1,97 +1,102 @@
-"""What an agent left in a directory of this machine that the machine could run by itself."""
+"""What a person is told of a directory that a sandbox worked in: see `runtime.workspace_changes`."""
 
 from __future__ import annotations
 
-import fnmatch
 import os
-import stat
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from collections import Counter
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.view import safe_line
+from ohsandbox.paths import subdirectory
+from ohsandbox.runtime.workspace_changes import Change, Kind, WorkspaceReport, compare, look
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ohsandbox.cli.view import View
 
-MAX_ENTRIES = 200_000
-"""So many names are looked at: half a second on a local disk."""
-
-MAX_LINES = 20
-
-_RUN_BY_THEMSELVES = (
-    ".git/hooks/*", ".git/config", ".git/info/attributes", ".gitattributes", ".gitmodules", "*/.git/hooks/*",
-    "*/.git/config", ".vscode/*", ".idea/*", ".envrc", "*/.envrc", ".devcontainer/*", ".devcontainer.json",
-    ".github/workflows/*", ".gitlab-ci.yml", ".pre-commit-config.yaml", ".husky/*", ".npmrc", ".yarnrc*", ".mise.toml",
-    "conftest.py", "sitecustomize.py", "*.pth",
-)  # fmt: skip
-"""What git, an editor, a shell, a package manager or CI runs or obeys without being asked: a way out of a sandbox
-(SECURITY.md 2.2)."""
+MAX_NAMES = 200
+"""So many names of a kind are printed; more of a kind are an attack by themselves, and all stand in a file."""
+MAX_EXECUTABLES = 20
+"""A build makes hundreds: more are counted by directory."""
 
 
-class _Stamp(NamedTuple):
-    """What tells whether a file was changed; the change time cannot be set back without the machine's clock."""
+def tell_changes(
+    report: WorkspaceReport, directory: Path, *, warn: Callable[[str], None], killed: bool = False
+) -> None:
+    """Say what should be looked at; nothing where nothing is.
 
-    inode: int
-    size: int
-    mode: int
-    changed_ns: int
+    Args:
+        report: what changed.
+        directory: where.
+        warn: prints a line, and makes control characters in it visible.
+        killed: it is of an earlier session that could not tell it.
+    """
+    if not report.changes:
+        return
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(report.since))
+    since = f" (since {when}, when a session began that was killed)" if killed else ""
+    warn(f"Look at these before you work in {directory} again; this machine may run or obey them by itself{since}:")
+    more = dict(report.not_held)
+    cut = bool(more)
+    for kind, group in groupby(report.changes, key=lambda change: change.kind):
+        changes = list(group)
+        total = len(changes) + more.get(kind, 0)
+        warn(f"{kind.words} ({total}):")
+        lines = list(_executables(changes) if kind is Kind.EXECUTABLE else map(_line, changes))
+        for line in lines[:MAX_NAMES]:
+            warn(f"  {line}")
+        if len(lines) > MAX_NAMES:
+            warn(f"  and {total - MAX_NAMES} more")
+        cut = cut or len(lines) > MAX_NAMES or len(lines) != len(changes)
+    if cut:
+        warn(f"All by name: {_write_all(report)}")
 
 
 class Aftermath:
-    """Takes a look at a directory before the run, and says afterwards what should be looked at by a person."""
+    """Takes a look at a directory, and says afterwards what should be looked at by a person."""
 
     def __init__(self, directory: Path) -> None:
         """Look now."""
         self._directory = directory
-        self._before, self._complete = _look(directory)
+        self._before = look(directory)
 
     def tell(self, view: View) -> None:
-        """Say what is new or changed since; nothing where nothing is."""
-        after, complete = _look(self._directory)
-        found = sorted(name for name, stamp in after.items() if self._before.get(name) != stamp)
-        if not (complete and self._complete):
-            view.warn(f"{self._directory} has over {MAX_ENTRIES} files; not all were looked at for new executables.")
-        if not found:
-            return
-        view.warn(f"Look at these before you work in {self._directory} again; this machine may run them by itself:")
-        for name in found[:MAX_LINES]:
-            view.say(f"  {'new' if name not in self._before else 'changed'}: {name}")
-        if len(found) > MAX_LINES:
-            view.say(f"  and {len(found) - MAX_LINES} more")
+        """Say what is new or changed since."""
+        tell_changes(compare(self._directory, self._before, look(self._directory)), self._directory, warn=view.warn)
 
 
-def _look(root: Path) -> tuple[dict[str, _Stamp], bool]:
-    """The executables and what runs by itself, name below root to stamp; and whether all names were seen."""
-    found: dict[str, _Stamp] = {}
-    for count, entry in enumerate(_walk(str(root))):
-        if count >= MAX_ENTRIES:
-            return found, False
-        name = os.path.relpath(entry.path, root)
-        try:
-            status = entry.stat(follow_symlinks=False)
-        except OSError:
-            continue  # gone meanwhile
-        if _matters(name, status):
-            found[name] = _Stamp(status.st_ino, status.st_size, status.st_mode, status.st_ctime_ns)
-    return found, True
+def _line(change: Change) -> str:
+    detail = f" ({change.detail})" if change.detail else ""
+    return f"{'new' if change.is_new else 'changed'}: {change.path}{detail}"
 
 
-def _walk(directory: str) -> Iterator[os.DirEntry[str]]:
-    """Everything below that is no directory; links are not followed, what cannot be read is left out."""
-    below = [directory]
-    while below:
-        try:
-            with os.scandir(below.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        below.append(entry.path)
-                    else:
-                        yield entry
-        except OSError:
-            continue
+def _executables(changes: list[Change]) -> Iterator[str]:
+    if len(changes) <= MAX_EXECUTABLES:
+        yield from map(_line, changes)
+        return
+    for top, count in Counter(_top(change.path) for change in changes).most_common():
+        yield f"{count} in {top}"
 
 
-def _matters(name: str, status: os.stat_result) -> bool:
-    if stat.S_ISREG(status.st_mode) and status.st_mode & 0o111:
-        return True
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _RUN_BY_THEMSELVES)
+def _top(path: str) -> str:
+    head, slash, _ = path.partition("/")
+    return head if slash else "."
+
+
+def _write_all(report: WorkspaceReport) -> str:
+    """Every line in a private file; its path."""
+    path = subdirectory("workspaces") / time.strftime("report-%Y%m%d-%H%M%S.txt")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            for change in report.changes:
+                file.write(f"{change.kind.words}: {safe_line(_line(change), limit_chars=10_000)}\n")
+            for kind, count in report.not_held:
+                file.write(f"{kind.words}: {count} more, which were counted only\n")
+    except OSError as error:
+        return f"they could not be written ({error.strerror})"
+    return str(path)

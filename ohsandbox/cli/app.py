@@ -23,6 +23,7 @@ from ohsandbox.cli.options import (
     ConversationId,
     ExecOptions,
     NoTui,
+    Root,
     RunOptions,
     SandboxOptions,
     SettingsFile,
@@ -85,7 +86,10 @@ def demo(where: Annotated[SandboxOptions, Only.of("image", "runtime")], *, no_tu
 def exec_(
     program: Annotated[list[str], typer.Argument(metavar="CMD...", help="The program and its arguments.")],
     how: ExecOptions,
-    where: Annotated[SandboxOptions, Only.of("image", "attach", "workspace", "network", "ca_bundle", "runtime")],
+    where: Annotated[
+        SandboxOptions,
+        Only.of("image", "attach", "workspace", "copy", "copy_all", "git", "network", "ca_bundle", "runtime"),
+    ],
 ) -> int:
     """Run one command in a fresh sandbox; its exit code is ours (124 after --timeout)."""
     from ohsandbox.cli.exec import run_command
@@ -105,6 +109,23 @@ def confirm(
     if isinstance(answer, int):
         return answer
     return run_task(RunOptions(settings=settings, no_tui=no_tui, resume=answer, talks=False), SandboxOptions())
+
+
+@command(app)
+def approvals(
+    conversation: ConversationId,
+    *,
+    revoke: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Revoke the approval of this number; may be repeated.")
+    ] = None,
+    revoke_all: Annotated[bool, typer.Option("--revoke-all", help="Revoke every one.")] = False,
+    as_json: AsJson = False,
+    root: Root = None,
+) -> int:
+    """List what you allowed from now on in a conversation, or revoke it."""
+    from ohsandbox.cli.approvals import list_or_revoke
+
+    return list_or_revoke(conversation, root, revoke=revoke or [], revoke_all=revoke_all, as_json=as_json)
 
 
 @command(app)

@@ -25,10 +25,28 @@ def undo(
     yes: Yes = False,
     root: Root = None,
 ) -> int:
-    """Go back before the last N turns, files included, in a new conversation; the old one stays."""
+    """Take back the agent's last N turns, files and .git included, in a new conversation; the old one stays.
+
+    In a directory of yours what you changed since stays; a file that both have changed is left, and named.
+    """
     from ohsandbox.cli.undo import undo_turns
 
     return undo_turns(conversation, turns, root, yes=yes)
+
+
+@command(back)
+def redo(
+    conversation: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="What undo made, or how its id begins; else the newest.")
+    ] = None,
+    *,
+    yes: Yes = False,
+    root: Root = None,
+) -> int:
+    """Bring back what undo took, and the conversation of before with it."""
+    from ohsandbox.cli.undo import redo_undone
+
+    return redo_undone(conversation, root, yes=yes)
 
 
 @command(back)
@@ -68,7 +86,7 @@ def apply_(
     conversation: ConversationId,
     *,
     to: Annotated[
-        Path | None, typer.Option(parser=path, metavar="DIR", help="Where to; else the current directory.")
+        Path | None, typer.Option(parser=path, metavar="DIR", help="Where to; else where the copy came from, or here.")
     ] = None,
     yes: Yes = False,
     root: Root = None,

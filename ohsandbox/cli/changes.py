@@ -16,7 +16,7 @@ from ohsandbox.cli.view import safe, safe_line
 from ohsandbox.conversation.snapshots import merge, patch_of, put_back
 from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import find_stored
-from ohsandbox.conversation.workspace_then import bound_workspace, look_there, work_between
+from ohsandbox.conversation.workspace_then import bound_workspace, copied_workspace, look_there, work_between
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ def show_diff(wanted: str, a: int | None, b: int | None, root: Path | None, *, s
             for change in work.changes:
                 print(f"{change.word:8}{safe_line(change.path, limit_chars=1000)}")
             return 0
-        _print_patch(work.changes, work)
+        if sys.stdout.isatty():
+            _show_patch(work.changes, work)
+        else:
+            _write_patch(work.changes, work)
     return 0
 
 
@@ -59,9 +62,9 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
         SandboxUnavailable: the engine that has them does not serve.
     """
     directory = find_stored(root or default_root(), wanted)
-    target = (to or Path.cwd()).absolute()
+    target = (to or copied_workspace(directory) or Path.cwd()).resolve()
     if not target.is_dir():
-        raise UsageError(f"--to {str(target)!r} is no directory. Make it first.")
+        raise UsageError(f"{str(target)!r} is no directory. Make it first, or name another with --to.")
     bound = bound_workspace(directory)
     if bound is not None and bound.resolve() == target.resolve():
         raise UsageError(f"The agent worked in {str(target)!r} itself: its changes are there. See `ohsandbox undo`.")
@@ -76,7 +79,7 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
             print(f"Nothing to do: {safe_line(target)} has it all.")
             return 0
         if not yes or sys.stdout.isatty():
-            _print_patch(found.changes, work)
+            _show_patch(found.changes, work)
         if not _agreed(found.changes, target, yes=yes):
             print("Nothing was changed.")
             return 1
@@ -87,7 +90,7 @@ def _put(target: Path, changes: Sequence[Change], work: Work) -> int:
     from ohsandbox.cli.plain import PlainView  # noqa: PLC0415 - only what is applied is looked at
 
     aftermath = Aftermath(target)
-    refused = put_back(target, changes, work.store.content)
+    refused = put_back(target, changes, work.store, git=False)
     print(f"{len(changes) - len(refused)} changes were made in {safe_line(target)}.")
     aftermath.tell(PlainView())
     if refused:
@@ -108,16 +111,18 @@ def _agreed(changes: Sequence[Change], target: Path, *, yes: bool) -> bool:
     return confirm(f"Change these {len(changes)} files in {safe_line(target)}?")
 
 
-def _print_patch(changes: Sequence[Change], work: Work) -> None:
-    parts = patch_of(changes, work.store.content)
+def _write_patch(changes: Sequence[Change], work: Work) -> None:
+    """The patch itself, for a program."""
     sys.stdout.flush()
-    if not sys.stdout.isatty():
-        for part in parts:
-            sys.stdout.buffer.write(part.text)
-        sys.stdout.buffer.flush()
-        return
+    for part in patch_of(changes, work.store.content):
+        sys.stdout.buffer.write(part.text)
+    sys.stdout.buffer.flush()
+
+
+def _show_patch(changes: Sequence[Change], work: Work) -> None:
+    """The patch for a person, who may be about to agree to it."""
     console = open_console()
-    for part in parts:
+    for part in patch_of(changes, work.store.content):
         for line in part.text.decode("utf-8", "replace").split("\n")[:-1]:
             console.print(Text(safe(line), style=_style(line)), soft_wrap=True)
 

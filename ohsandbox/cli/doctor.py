@@ -18,7 +18,7 @@ from ohsandbox.cli.errors import code_of
 from ohsandbox.cli.model import key_source, provider_variables
 from ohsandbox.cli.view import safe_line
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.persistence import home_dir
+from ohsandbox.paths import home_dir
 from ohsandbox.runtime.docker.doctor import Check, checks
 from ohsandbox.settings import Settings
 
@@ -60,7 +60,7 @@ def _own_state() -> list[Check]:
         path = Settings.default_path()
         settings = Settings.load()
     except OhsandboxError as error:
-        return [Check("settings", "fail", str(error), "correct or remove the file")]
+        return [Check("settings", "fail", str(error))]
     where = str(path) if path.exists() else f"{path} is not there; defaults are used"
     warned = [Check("settings", "warn", text) for text in settings.warnings]
     return [*(warned or [Check("settings", "ok", where)]), _model(settings), _key(settings), _conversations()]

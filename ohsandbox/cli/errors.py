@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import sys
 import threading
@@ -84,13 +85,15 @@ def explain(error: BaseException) -> int:
     line, code = line_of(error), code_of(error)
     with contextlib.suppress(OSError):
         if os.environ.get(DEBUG_VARIABLE, "") not in {"", "0"}:
-            print(masked("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+            from ohsandbox.review_text import visible  # noqa: PLC0415 - for --debug alone
+
+            print(visible(masked("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
         print(f"ohsandbox: {line}", file=sys.stderr, flush=True)
     return code
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code that ARCHITECTURE.md gives to an error."""
+    """The exit code of an error."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
     if isinstance(error, Terminated):
@@ -122,9 +125,9 @@ def _place(error: OSError) -> str:
 
 
 def _one_line(text: str) -> str:
-    from ohsandbox.runtime.shell.terminal import sanitize_for_terminal  # noqa: PLC0415 - `--help` does without
+    from ohsandbox.review_text import visible  # noqa: PLC0415 - `--help` does without
 
-    return masked(sanitize_for_terminal(" ".join(text.split())))
+    return visible(" ".join(re.split(r"[ \t\n]+", masked(text).strip(" \t\n"))))
 
 
 def _with_value(message: str, cause: Any) -> str:

@@ -13,6 +13,7 @@ import tty
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.sandbox import make_runtime, started
+from ohsandbox.cli.view import safe_line
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.runtime.channel import Stream
 from ohsandbox.runtime.shell.terminal import sanitize_for_terminal, whole_prefix
@@ -28,6 +29,8 @@ TIMED_OUT = 124
 """As timeout(1) of coreutils has it."""
 DEFAULT_SIZE = (80, 24)
 """Columns and rows of the terminals that the others descend from."""
+MAX_LINE_CHARS = 5000
+"""A path is at most 4096 bytes."""
 READ_BYTES = 65536
 """What a pipe holds."""
 
@@ -58,11 +61,16 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     argv = _argv(command, with_tty=with_tty)
     if with_tty:
         env = {"TERM": os.environ.get("TERM", "dumb")} | env
-    with started(runtime):
+    with started(runtime, warn=_warn):
         channel = runtime.open_channel(argv, tty=with_tty, env=env, user=options.user)
         with channel, _killed_on_error(channel), _raw_terminal(wanted=with_tty and sys.stdin.isatty()):
             _feed_in_background(channel, with_tty=with_tty)
             return _relay(channel, options.timeout_s, raw=with_tty)
+
+
+def _warn(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"ohsandbox: {safe_line(text, limit_chars=MAX_LINE_CHARS)}", file=sys.stderr, flush=True)
 
 
 def _environment(pairs: Sequence[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from ohsandbox.cli.view import call_of, outcome_of, safe, safe_line
 from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import find_stored, look_at
 from ohsandbox.errors import LogCorruptError, UsageError
+from ohsandbox.events import KNOWN_TYPES
 from ohsandbox.persistence import encode_record, stream_events
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def export_conversation(wanted: str, root: Path | None, *, output: Path | None, 
 
 def markdown(event: SDKEvent) -> list[str]:
     """Its blocks; none for what a reader does not miss."""
+    if event.type not in KNOWN_TYPES:
+        return [f"> An event of a newer ohsandbox: {safe_line(event.type)}"]
     blocks = _BLOCKS.get(event.type)
     return [] if blocks is None else blocks(event)
 
@@ -69,8 +72,9 @@ def _call(event: SDKEvent) -> list[str]:
     heading = [] if event.data["call_index"] else [f"## Agent, {event.ts.astimezone():%H:%M:%S}"]
     thought = event.data.get("thought")
     call = call_of(event)
-    shown = safe(call.text) if call.answer else f"**{safe_line(event.data['name'])}**\n\n{fenced(call.text)}"
-    return [*heading, *([safe(thought)] if thought else []), shown]
+    shown = call.text if call.answer else f"**{safe_line(event.data['name'])}**\n\n{fenced(call.text)}"
+    passed = [f"> Allowed by approval {event.data['approval']}."] if "approval" in event.data else []
+    return [*heading, *([safe(thought)] if thought else []), shown, *passed]
 
 
 def _result(event: SDKEvent) -> list[str]:
@@ -99,6 +103,15 @@ def _confirmed(event: SDKEvent) -> list[str]:
     return [f"> {word} by {safe_line(data.get('by', ''))}: {safe_line(data.get('reason', ''), limit_chars=1000)}"]
 
 
+def _approved(event: SDKEvent) -> list[str]:
+    data = event.data
+    return [f"> Approval {data['number']} by {safe_line(data['by'])}: from now on {safe_line(data['text'])}."]
+
+
+def _revoked(event: SDKEvent) -> list[str]:
+    return [f"> Approval {event.data['number']} was revoked by {safe_line(event.data['by'])}."]
+
+
 _BLOCKS: dict[str, Callable[[SDKEvent], list[str]]] = {
     "user_message": _said,
     "assistant_message": _said,
@@ -109,6 +122,8 @@ _BLOCKS: dict[str, Callable[[SDKEvent], list[str]]] = {
     "retry": _told,
     "condensation": _condensed,
     "confirmation": _confirmed,
+    "approval": _approved,
+    "approval_revoked": _revoked,
 }
 
 

@@ -49,7 +49,7 @@ def approve(
     server: Annotated[str, typer.Argument(help="As in the configuration.")],
     tool: Annotated[str, typer.Argument(help="By the server's own name.")],
 ) -> int:
-    """Trust a tool as it is now, after its server changed what it says of it. Prints what that is."""
+    """Trust a tool as it is now, after its server changed what it says of it; shows that, and asks at a terminal."""
     from ohsandbox.cli.servers import approve_tool
 
     return approve_tool(server, tool)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -44,6 +45,9 @@ NEEDS_AGENT = (
 )
 """Tools that are of no use without our agent and its model; the client has its own."""
 
+MAX_LINE_CHARS = 5000
+"""A path is at most 4096 bytes."""
+
 MIN_IDLE_S = 1.0
 """A client pauses between two calls."""
 
@@ -68,7 +72,7 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
         if what.token:
             raise UsageError("--token is for --http. Leave it out: over stdio nobody else can call.")
         return _serve_stdio(server)
-    return _serve_http(server, what, full)
+    return _serve_http(server, what)
 
 
 def _names(usual: ToolFlags, what: ServeOptions) -> list[str]:
@@ -88,7 +92,7 @@ def _place(full: SandboxOptions) -> Place:
 
     @contextlib.contextmanager
     def start(runtime: Runtime) -> Iterator[Runtime]:
-        with started(runtime):
+        with started(runtime, warn=_say):
             name = str(getattr(runtime, "name", "") or runtime.id)
             yield runtime
         if full.keep:
@@ -106,7 +110,9 @@ def _instructions(full: SandboxOptions) -> str:
     else:
         network = "with the internet" if full.network == "open" else "without any network"
         place = f"Tools that work in a Linux container of image {full.image or DEFAULT_IMAGE}, {network}."
-    if full.workspace is not None:
+    if full.copies:
+        place += " /workspace is a copy of a directory of the user; it is lost when the session ends."
+    elif full.workspace is not None:
         place += " /workspace is a directory of the user; other files are lost when the session ends."
     elif not (full.keep or full.attach):
         place += " Its files are lost when the session ends."
@@ -124,23 +130,27 @@ def _serve_stdio(server: Server[Hands]) -> int:
     return 0
 
 
-def _serve_http(server: Server[Hands], what: ServeOptions, full: SandboxOptions) -> int:
+def _serve_http(server: Server[Hands], what: ServeOptions) -> int:
     from ohsandbox.serving.guard import Guard, is_loopback  # noqa: PLC0415 - one of the two
     from ohsandbox.serving.http import Address, Sessions, listening, serve_http  # noqa: PLC0415
 
     wanted = Address.parse(str(what.http))
-    token = _token(what.token)
-    made = not token and (not is_loopback(wanted.host) or full.workspace or full.attach or full.runtime == "cli")
-    if made:
-        token = secrets.token_urlsafe(32)
+    token = _token(what.token) or secrets.token_urlsafe(32)
     sessions = Sessions(server, guard=Guard(token), max_sessions=what.max_sessions, idle_timeout_s=what.idle_timeout_s)
     with listening(wanted) as (listener, address):
-        if made:
+        if what.token is None:
             _say(f"Clients need the header `Authorization: Bearer {token}`; choose your own with --token.")
+            _say(f"For a client's configuration: {_client_entry(address.url, token)}")
         if not is_loopback(address.host):
             _say(f"warning: {address.host} can be reached by others, and nothing is encrypted. Put TLS in front of it.")
         _run(lambda: serve_http(sessions, listener, ready=lambda: _say(f"Serving {address.url}; Ctrl-C ends it.")))
     return 0
+
+
+def _client_entry(url: str, token: str) -> str:
+    """As Claude Code, Cursor and others read it (`mcpServers`)."""
+    entry = {"type": "http", "url": url, "headers": {"Authorization": f"Bearer {token}"}}
+    return json.dumps({"mcpServers": {"sandbox": entry}})
 
 
 def _token(reference: str | None) -> str:
@@ -184,4 +194,4 @@ async def _until_signal(work: Callable[[], Awaitable[None]]) -> int | None:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):
-        print(f"ohsandbox: {safe_line(text, limit_chars=1000)}", file=sys.stderr, flush=True)
+        print(f"ohsandbox: {safe_line(text, limit_chars=MAX_LINE_CHARS)}", file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ from ohsandbox.errors import UsageError
 if TYPE_CHECKING:
     from ohsandbox.settings import Settings
 
-NEEDS_DOCKER = ("image", "network", "keep", "attach", "ca_bundle")
+NEEDS_DOCKER = ("image", "network", "git", "keep", "attach", "ca_bundle", "copy", "copy_all")
 """Options that mean nothing without a container; ignoring one would be a promise that is not kept."""
 
 _MODEL, _SANDBOX, _TOOLS, _LIMITS, _GOING_ON = "Model", "Sandbox", "Tools and prompt", "Limits", "Going on"
@@ -78,11 +78,36 @@ class SandboxOptions:
             rich_help_panel=_SANDBOX,
         ),
     ] = None
+    copy: Annotated[
+        bool,
+        Option(
+            "--copy",
+            help="Work on a copy of --workspace, without ignored files and secrets; `ohsandbox apply` brings it back.",
+            rich_help_panel=_SANDBOX,
+        ),
+    ] = False
+    copy_all: Annotated[
+        bool,
+        Option("--copy-all", help="As --copy, with ignored files and secrets.", rich_help_panel=_SANDBOX),
+    ] = False
     network: Annotated[
         Literal["none", "open"] | None,
         Option(help="none: no network at all (default). open: the internet.", rich_help_panel=_SANDBOX),
     ] = None
-    keep: Annotated[bool, Option("--keep", help="Leave the container when done.", rich_help_panel=_SANDBOX)] = False
+    git: Annotated[
+        Literal["guarded", "ro", "rw"] | None,
+        Option(
+            help="Of --workspace. guarded: commits work; config, hooks and what editors and agents run stay as they "
+            "are (default). ro: no .git changes. rw: nothing is guarded.",
+            rich_help_panel=_SANDBOX,
+        ),
+    ] = None
+    keep: Annotated[
+        bool,
+        Option(
+            "--keep", help="Leave the container, and what runs in it, when done or killed.", rich_help_panel=_SANDBOX
+        ),
+    ] = False
     attach: Annotated[
         str | None,
         Option(
@@ -120,9 +145,20 @@ class SandboxOptions:
             for name in NEEDS_DOCKER:
                 if getattr(self, name):
                     raise UsageError(f"--{name.replace('_', '-')} needs a container. Leave it out, or --runtime cli.")
+        if self.copies and self.workspace is None:
+            raise UsageError("--copy needs a directory to copy. Name one with --workspace.")
         if self.attach and self.image:
             raise UsageError("--image and --attach exclude each other. Leave one out: the container has its image.")
+        if self.git and (self.attach or self.workspace is None):
+            raise UsageError("--git is about --workspace DIR. Name one, or leave --git out.")
+        if self.git and self.copies:
+            raise UsageError("--git guards a directory that is bound, and a copy is not. Leave --git or --copy out.")
         return self
+
+    @property
+    def copies(self) -> bool:
+        """The work is on a copy, and nothing of the host is bound."""
+        return self.copy or self.copy_all
 
     def with_settings(self, settings: Settings) -> SandboxOptions:
         """What was not asked, taken from the settings."""
@@ -131,6 +167,7 @@ class SandboxOptions:
             self,
             image=settings.image if self.image is None else self.image,
             network=self.network or settings.network,
+            git=self.git or settings.git,
             ca_bundle=bundle,
         )
 
@@ -143,8 +180,11 @@ class RunOptions:
     settings: SettingsFile = None
     no_tui: NoTui = False
     confirm: Annotated[
-        Literal["never", "always", "risky"] | None,
-        Option(help="Which calls you must allow. Default: never; on this host, at a terminal, risky."),
+        Literal["never", "always", "risky", "medium"] | None,
+        Option(
+            help="Which calls you must allow: risky are those that could do harm, medium also those that the rules "
+            "cannot judge. Default: never; on this host, at a terminal, risky."
+        ),
     ] = None
     secrets: Annotated[
         tuple[str, ...],
@@ -237,7 +277,8 @@ class ExecOptions:
 class ConfirmOptions:
     """What `confirm` was asked."""
 
-    yes: Annotated[bool, Option("--yes", help="Allow all that waits.")] = False
+    yes: Annotated[bool, Option("--yes", help="Allow all that waits, where it is shown whole.")] = False
+    unseen: Annotated[bool, Option("--unseen", help="With --yes: also what is too long to be shown whole.")] = False
     no: Annotated[bool, Option("--no", help="Refuse all that waits.")] = False
     reason: Annotated[str, Option(metavar="TEXT", help="Told to the agent with --no.")] = ""
     no_run: Annotated[bool, Option("--no-run", help="Only store the answer; `run --resume` acts on it.")] = False
@@ -254,7 +295,10 @@ class ServeOptions:
     ] = None
     token: Annotated[
         str | None,
-        Option(metavar="env:NAME|file:PATH", help="With --http: clients must know this bearer token."),
+        Option(
+            metavar="env:NAME|file:PATH",
+            help="With --http: the bearer token of clients; default: one is made and printed.",
+        ),
     ] = None
     max_sessions: Annotated[int, Option(metavar="N", min=1, help="With --http: so many sandboxes at a time.")] = 8
     idle_timeout_s: Annotated[

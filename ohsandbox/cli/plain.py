@@ -7,13 +7,17 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
-from ohsandbox.cli.view import MODEL_WORKS, Stopwatch, call_of, outcome_of, safe, safe_line
+from ohsandbox.cli.view import ALLOWED_BY, MODEL_WORKS, Stopwatch, call_of, cut, outcome_of, safe, safe_line, words
+from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.events import LLMEvent
 
 _KIND_COLUMNS = 8
+
+MAX_CALL_CHARS = 200
+"""Of a call; whoever is asked about it is shown it whole."""
 
 QUIET_S = 3.0
 """Whoever reads along wonders after so long."""
@@ -66,9 +70,9 @@ class PlainView:
         elif event.type == "tool_result":
             self._outcome(event, seconds)
         elif event.type == "assistant_message":
-            self._answer(event.data.get("content", ""))
+            self._answer_lines(safe(event.data.get("content", "")))
         elif event.type == "user_message":
-            self._line("user", safe_line(event.data.get("content", "")))
+            self._line("user", words(event.data.get("content", "")))
         elif event.type in {"retry", "notice"}:
             self._line(event.type, safe_line(event.data.get("message", "")))
         elif event.type == "status_update":
@@ -76,12 +80,14 @@ class PlainView:
 
     def _call(self, event: SDKEvent) -> None:
         if event.data.get("thought"):
-            self._line("model", safe_line(event.data["thought"]))
+            self._line("model", words(event.data["thought"]))
         call = call_of(event)
         if call.answer:
-            self._answer(call.text)
+            self._answer_lines(call.text)
         else:
-            self._line("call", f"{call.sign} {safe_line(call.text)}")
+            self._line("call", f"{call.sign} {cut(on_one_line(call.text), MAX_CALL_CHARS)}")
+        if "approval" in event.data:
+            self._line("allowed", ALLOWED_BY.format(event.data["approval"]))
 
     def _outcome(self, event: SDKEvent, seconds: float | None) -> None:
         if event.data.get("name") == "finish" and event.data["result"].get("status") == "ok":
@@ -91,8 +97,8 @@ class PlainView:
         head = ", ".join(filter(None, [outcome.ending, took]))
         self._line("result", ": ".join(filter(None, [head, _tail(outcome.text)])))
 
-    def _answer(self, text: str) -> None:
-        for line in safe(text).splitlines() or [""]:
+    def _answer_lines(self, shown: str) -> None:
+        for line in shown.split("\n"):
             self._line("answer", line)
 
     def _line(self, kind: str, text: str) -> None:

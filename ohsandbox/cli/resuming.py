@@ -68,6 +68,8 @@ def remember(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
         fields["host_workdir"] = runtime.workdir
     if full.runtime == "cli":
         fields |= {"image": None, "network": None}  # of the settings, and only for containers
+    if full.runtime == "cli" or full.workspace is None or full.copies:
+        fields["git"] = None  # of the settings, and only for what is bound
     for name in _PATHS:
         fields[name] = str(Path(fields[name]).resolve()) if fields[name] else None
     with contextlib.suppress(OSError):
@@ -119,6 +121,11 @@ def _check_place(asked: SandboxOptions, before: SandboxOptions, conversation_id:
         raise UsageError(
             f"Conversation {conversation_id!r} works with --runtime {before.runtime}; its files are there. "
             "Leave --runtime out, or start a new conversation."
+        )
+    if asked.copies and before.workspace is not None and not before.copies:
+        raise UsageError(
+            f"Conversation {conversation_id!r} works in {str(before.workspace)!r} itself. "
+            "Leave --copy out, or start a new conversation."
         )
     was = before.workspace or before.host_workdir
     if before.runtime != "cli" or was is None:

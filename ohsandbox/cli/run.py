@@ -7,10 +7,11 @@ import contextlib
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.agent import Agent
-from ohsandbox.cli.aftermath import Aftermath
+from ohsandbox.cli import approvals
 from ohsandbox.cli.confirm import answer_at_terminal, keep_policy, kept_policy, waiting_line
 from ohsandbox.cli.errors import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.hidden import open_secrets
@@ -19,7 +20,7 @@ from ohsandbox.cli.model import complete, model_config, with_model_of
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.prompt import confirm, open_prompt, person_present, read_task
 from ohsandbox.cli.resuming import GoingOn, departure, going_on, remember
-from ohsandbox.cli.sandbox import make_runtime, progress_text, started
+from ohsandbox.cli.sandbox import make_runtime, progress_text, started, tell_copy, tell_news
 from ohsandbox.cli.servers import with_mcp_file
 from ohsandbox.cli.session import Session
 from ohsandbox.cli.view import safe_line
@@ -29,6 +30,7 @@ from ohsandbox.conversation.store import default_root, new_id
 from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
+from ohsandbox.paths import check_apart
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.secrets import parse_flags
 from ohsandbox.settings import Settings
@@ -40,7 +42,10 @@ if TYPE_CHECKING:
     from ohsandbox.cli.view import View
     from ohsandbox.runtime.base import Runtime
 
-HELP = "/exit or Ctrl-D leaves, Ctrl-C stops what the agent does, /help shows this. Anything else goes to the agent."
+HELP = (
+    "/exit or Ctrl-D leaves, Ctrl-C stops what the agent does, /approvals lists what you allowed from now on, "
+    "/help shows this. Anything else goes to the agent."
+)
 
 
 def run_task(what: RunOptions, where: SandboxOptions) -> int:
@@ -111,13 +116,15 @@ def work(
         tool_choice=tool_choice,
         secrets=secrets,
     )
+    if where.copies and not settings.checkpoints:
+        raise UsageError('--copy brings changes back by checkpoints, and "checkpoints" is false. Switch them on.')
+    if where.workspace is not None and where.runtime != "cli" and not where.copies:
+        check_apart(conversation.directory, where.workspace)  # before a sandbox is started
     with contextlib.ExitStack() as stack:
         if going is not None:
             stack.callback(conversation.close)
             conversation.start()  # a log that is open elsewhere or damaged is told before any sandbox is touched
             view.say(f"Conversation {going.id} goes on: {going.title or 'no title'}")
-        if where.workspace is not None:
-            stack.callback(Aftermath(where.workspace).tell, view)
         runtime, full = _enter_sandbox(stack, view, settings, where, conversation, person=person)
         conversation.runtime = runtime
         policy = settings.confirm or _usual_confirmation(runtime, person=person)
@@ -128,6 +135,9 @@ def work(
         stack.callback(_tell_waiting, session)
         stack.callback(session.close)
         stack.callback(session.tell_where)
+        if where.copies:
+            tell_copy(view, runtime, where)
+            stack.callback(_tell_apply, view, session, where)
         conversation.start()
         keep_policy(conversation.directory, policy)
         if runtime.resumed is None or runtime.resumed.how != "same":
@@ -193,7 +203,7 @@ def _enter_sandbox(
         full, conversation_id=conversation.id, progress=lambda progress: view.status(progress_text(progress))
     )
     try:
-        stack.enter_context(started(runtime, past=conversation.past))
+        stack.enter_context(started(runtime, past=conversation.past, warn=view.warn))
     except EngineUnavailable:
         view.status("")
         if not person or conversation.past.has_worked or where.runtime is not None or where.attach is not None:
@@ -201,7 +211,7 @@ def _enter_sandbox(
         if not confirm("No Docker engine answers. Work on THIS HOST instead, with no container around the agent?"):
             raise
         host = SandboxOptions(runtime="cli", workspace=where.workspace, host_workdir=where.host_workdir)
-        runtime = stack.enter_context(started(make_runtime(host)))
+        runtime = stack.enter_context(started(make_runtime(host), warn=view.warn))
         full = replace(full, runtime="cli")
     finally:
         view.status("")
@@ -209,6 +219,13 @@ def _enter_sandbox(
     if full.keep and full.runtime != "cli":
         stack.callback(_tell_kept, view, getattr(runtime, "name", runtime.id))
     return runtime, full
+
+
+def _tell_apply(view: View, session: Session, where: SandboxOptions) -> None:
+    if session.has_worked:
+        view.say(f"It worked on a copy. See what it changed: ohsandbox diff {session.conversation.id}")
+        target = safe_line(Path(where.workspace or ".").resolve())
+        view.say(f"Bring that to {target}: ohsandbox apply {session.conversation.id}")
 
 
 def _place(runtime: Runtime, full: SandboxOptions) -> str:
@@ -256,10 +273,13 @@ def _talk(session: Session, prompt: Prompt, view: View) -> int:
             return code
         if text == "/help":
             view.say(HELP)
+        elif text.split()[:1] == [approvals.COMMAND]:
+            approvals.take_command(session.conversation, text, view.say)
         elif text:
             status = session.run(text)
             interrupted = status is ConversationStatus.CANCELED
             code = _code_in_talk(status, session)
+            tell_news(session.conversation.runtime, view.warn)
 
 
 def _usual_confirmation(runtime: Runtime, *, person: bool) -> str:

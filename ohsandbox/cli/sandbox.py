@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.view import size
+from ohsandbox.cli.aftermath import tell_changes
+from ohsandbox.cli.view import safe_line, size
 from ohsandbox.conversation.resume import Past, start_again
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError
 from ohsandbox.runtime.docker import DockerRuntime
@@ -19,8 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ohsandbox.cli.options import SandboxOptions
+    from ohsandbox.cli.view import View
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.docker.images import PullProgress
+
+MAX_LEFT_OUT_NAMED = 12
+"""Of what is not copied; what looks like a secret first."""
 
 MAX_IMAGES_NAMED = 5
 """As many local images as a line holds."""
@@ -38,10 +44,12 @@ def make_runtime(
         UsageError: an image name, directory or option that cannot be.
     """
     if options.runtime == "cli":
-        return CLIRuntime(options.workspace or options.host_workdir)
+        return CLIRuntime(options.workspace or options.host_workdir, watch=options.workspace is not None)
     return DockerRuntime(
         DEFAULT_IMAGE if options.image is None else options.image,
         workspace=options.workspace,
+        git=options.git or "guarded",
+        copy="all" if options.copy_all else options.copy,
         network=options.network or "none",
         keep=options.keep,
         attach=options.attach,
@@ -52,12 +60,18 @@ def make_runtime(
 
 
 @contextlib.contextmanager
-def started(runtime: Runtime, *, past: Past | None = None) -> Iterator[Runtime]:
+def started(
+    runtime: Runtime, *, past: Past | None = None, warn: Callable[[str], None] | None = None
+) -> Iterator[Runtime]:
     """The runtime, started, and closed at the end; with a past, in what its conversation left.
+
+    warn prints a line of ours: what an agent left in a bound directory is told when all is closed, and at the start
+    what a session that was killed could not tell.
 
     Raises:
         SandboxUnavailable: it cannot be started; of an image that cannot be had the message names those that are here.
     """
+    runtime.tells_changes = warn is not None
     try:
         start_again(runtime, past or Past())
     except EngineUnavailable as error:
@@ -65,9 +79,43 @@ def started(runtime: Runtime, *, past: Past | None = None) -> Iterator[Runtime]:
     except ImageUnavailable as error:
         raise ImageUnavailable(f"{error}{_local_images()}") from error
     try:
+        if warn is not None:
+            _tell_beginning(runtime, warn)
         yield runtime
     finally:
         runtime.close()
+        if warn is not None:
+            tell_news(runtime, warn, last=True)
+
+
+def _tell_beginning(runtime: Runtime, warn: Callable[[str], None]) -> None:
+    for note in runtime.workspace_notes:
+        warn(note)
+    if runtime.was_killed:
+        tell_news(runtime, warn)
+
+
+def tell_news(runtime: Runtime | None, warn: Callable[[str], None], *, last: bool = False) -> None:
+    """What appeared or changed in the bound directory and was not told yet; last: nothing changes any more."""
+    if runtime is None or (directory := runtime.watched) is None:
+        return
+    killed = runtime.was_killed
+    tell_changes(runtime.workspace_changes(), directory, warn=warn, killed=killed)
+    if last:
+        runtime.end_watch()
+
+
+def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
+    """Say what of the workspace was not copied."""
+    left_out = dict(getattr(runtime, "left_out", {}))
+    if not left_out:
+        return
+    ranked = sorted(left_out.items(), key=lambda one: (one[1] == "ignored by git", one[0]))
+    shown = [f"{path} ({why})" for path, why in ranked[:MAX_LEFT_OUT_NAMED]]
+    more = f" and {len(ranked) - len(shown)} more" if len(ranked) > len(shown) else ""
+    how = "" if options.copy_all else " --copy-all takes them along."
+    source = safe_line(Path(options.workspace or ".").resolve())
+    view.say(f"Not in the copy of {source}: {', '.join(shown)}{more}.{how}")
 
 
 def with_remedies(fact: str) -> str:

@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ohsandbox.cli.prompt import confirm, person_present
 from ohsandbox.cli.sandbox import make_runtime, started
 from ohsandbox.cli.table import print_table
 from ohsandbox.cli.view import safe, safe_line
@@ -69,13 +70,25 @@ def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Pa
 
 
 def approve_tool(server: str, tool: str) -> int:
-    """Pin the tool as it was last seen.
+    """Pin the tool as it was last seen. At a terminal the person is shown that first, and asked.
 
     Raises:
-        UsageError: it does not wait for that.
+        UsageError: it does not wait for that, or changed while the person read.
     """
-    changed = Pins(pins_path()).approve(server, tool)
-    print(safe_line(f"Tool {tool!r} of MCP server {server!r} is trusted as it is now. Its server says of it:"))
+    pins = Pins(pins_path())
+    shown = next((one for one in pins.changed() if (one.server, one.tool) == (server, tool)), None)
+    what = f"Tool {tool!r} of MCP server {server!r}"
+    if shown is not None and person_present(no_tui=False):
+        print(safe_line(f"{what} has changed. Its server says of it now:"))
+        print(safe(shown.description))
+        if not confirm("Trust it as it is now?"):
+            print("Nothing was changed.")
+            return 1
+        pins.approve(server, tool, shown=shown)
+        print(safe_line(f"{what} is trusted as it is now."))
+        return 0
+    changed = pins.approve(server, tool)
+    print(safe_line(f"{what} is trusted as it is now. Its server says of it:"))
     print(safe(changed.description))
     return 0
 

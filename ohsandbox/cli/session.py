@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.view import MODEL_WORKS, Figures, safe_line
+from ohsandbox.cli.view import MODEL_WORKS, Figures
 from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
 
@@ -132,7 +132,7 @@ class Session:
         while not self._statuses.empty():
             text = self._statuses.get()
         if text is not None:
-            self._view.status(safe_line(text) or MODEL_WORKS)
+            self._view.status(text or MODEL_WORKS)
 
     def _show(self, event: SDKEvent | LLMEvent) -> bool:
         """Show it; True for the last one of a run."""

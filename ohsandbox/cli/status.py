@@ -21,7 +21,7 @@ QUIET_S = 1.0
 class StatusLine:
     """A line that is rewritten in place with a carriage return and colours, and no other control.
 
-    That makes it possible to hold, and to test, that a terminal receives no escape but ours (ADVERSARIAL.md, S55).
+    That makes it possible to hold, and to test, that a terminal receives no escape but ours.
     """
 
     def __init__(self, console: Console) -> None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.prompt import confirm
 from ohsandbox.cli.table import print_table
-from ohsandbox.cli.view import safe_line, size
+from ohsandbox.cli.view import cut, safe_line, size
 from ohsandbox.conversation.deleting import Deleting
 from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import Stored, find_stored, list_stored, look_at, size_of
 from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
-from ohsandbox.events import ConversationStatus
+from ohsandbox.events import KNOWN_TYPES, ConversationStatus
 from ohsandbox.persistence import LogFollower, holder_of, repair_log, stream_events
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _print(shown: Sequence[Stored], containers: dict[str, str]) -> None:
             "" if one.metadata.cost_usd is None else f"${one.metadata.cost_usd:.4f}",
             containers.get(one.id, ""),
             one.metadata.model or "",
-            safe_line(one.metadata.title or "", limit_chars=MAX_TITLE_CHARS),
+            cut(one.metadata.title or "", MAX_TITLE_CHARS),
         )
         for one in shown
     ]
@@ -194,8 +194,14 @@ def _show(event: SDKEvent, view: View) -> None:
     elif event.type == "confirmation":
         word = "Allowed" if data.get("approved") else "Refused"
         view.say(f"{word} by {data.get('by')}. {data.get('reason') or ''}".strip())
+    elif event.type == "approval":
+        view.say(f"Approval {data['number']} by {data['by']}: from now on {data['text']}.")
+    elif event.type == "approval_revoked":
+        view.say(f"Approval {data['number']} was revoked by {data['by']}.")
     elif event.type == "checkpoint":
         view.say("A checkpoint was taken.")
+    elif event.type not in KNOWN_TYPES:
+        view.say(f"An event of a newer ohsandbox, which this one does not know: {event.type}")
 
 
 def _print_sums(one: Stored, wanted: str, root: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -14,7 +15,20 @@ from ohsandbox.cli.console import open_console
 from ohsandbox.cli.hidden import current_masker
 from ohsandbox.cli.status import StatusLine
 from ohsandbox.cli.streamed import Streamed
-from ohsandbox.cli.view import MODEL_WORKS, Call, Outcome, Stopwatch, call_of, outcome_of, safe, safe_line
+from ohsandbox.cli.view import (
+    ALLOWED_BY,
+    MODEL_WORKS,
+    Call,
+    Outcome,
+    Stopwatch,
+    call_of,
+    cut,
+    outcome_of,
+    safe,
+    safe_line,
+    words,
+)
+from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -26,6 +40,8 @@ MAX_COMMAND_LINES = 12
 """A heredoc is shown by its beginning; the log has it whole."""
 MAX_OUTPUT_LINES = 15
 """The end of an output, where failures stand."""
+MAX_SAID_CHARS = 1000
+"""Of a line of ours, which may hold a foreign name."""
 MAX_LINE_CHARS = 400
 """About five rows; a minified file is no reading."""
 _GUTTER = (0, 0, 0, 2)
@@ -47,11 +63,11 @@ class RichView:
 
     def say(self, text: str) -> None:
         """Dim."""
-        self._print(Text(safe(text), style="dim"))
+        self._print(Text(safe_line(text, limit_chars=MAX_SAID_CHARS), style="dim"))
 
     def warn(self, text: str) -> None:
         """Yellow."""
-        self._print(Text(f"! {safe(text)}", style="yellow"))
+        self._print(Text(f"! {safe_line(text, limit_chars=MAX_SAID_CHARS)}", style="yellow"))
 
     def status(self, text: str) -> None:
         """At the bottom, with a spinner."""
@@ -63,7 +79,7 @@ class RichView:
             if self._answer is None:
                 self._answer = Streamed(current_masker())
             for block in self._answer.feed(event.text):
-                self._print(_markdown(block))
+                self._print(_markdown(safe(block)))
             self._line.set(_end_of(self._answer.tail, self._console.width - STATUS_MARGIN) or MODEL_WORKS)
         elif event.type == "retry" and self._answer is not None and self._answer.void():
             self.say("The answer broke off here, and begins again:")
@@ -93,18 +109,20 @@ class RichView:
         thought = str(event.data.get("thought") or "")
         rest = self._rest_of(thought)
         if rest.strip():
-            self._print(_block("\n●", safe(rest).strip(), "") if rest == thought else _markdown(rest))
+            self._print(_block("\n●", safe(rest).strip(), "") if rest == thought else _markdown(safe(rest)))
         call = call_of(event)
         if call.answer:
             self._print(_markdown(call.text))
             return
         self._print(_command(call))
-        self.status(safe_line(call.text, limit_chars=_STATUS_CHARS))
+        if "approval" in event.data:
+            self.say(f"  {ALLOWED_BY.format(event.data['approval'])}")
+        self._line.set(cut(on_one_line(call.text), _STATUS_CHARS))
 
     def _show_words(self, text: str) -> None:
         rest = self._rest_of(text)
         if rest.strip():
-            self._print(_markdown(rest))
+            self._print(_markdown(safe(rest)))
 
     def _rest_of(self, text: str) -> str:
         """What of an answer's text has not been shown while it was written."""
@@ -134,7 +152,7 @@ def _block(sign: str, text: str, style: str) -> RenderableType:
 
 
 def _command(call: Call) -> RenderableType:
-    shown = call.text.splitlines() or [""]
+    shown = call.text.split("\n")
     kept = [_cut(line) for line in shown[:MAX_COMMAND_LINES]]
     if len(shown) > len(kept):
         kept.append(f"… {len(shown) - len(kept)} more lines")
@@ -157,12 +175,12 @@ def _output(outcome: Outcome, seconds: float | None) -> RenderableType:
 
 def _markdown(text: str) -> RenderableType:
     """Markdown, as models write it. No hyperlinks: they are operating system commands to a terminal."""
-    return Padding(Markdown(safe(text), hyperlinks=False), (1, 0, 1, 0))
+    return Padding(Markdown(text, hyperlinks=False), (1, 0, 1, 0))
 
 
 def _end_of(text: str, columns: int) -> str:
     """The last words of text, on a line that is no wider than columns."""
-    line = safe_line(text, limit_chars=2 * len(text) + 1)
+    line = words(text, limit_chars=sys.maxsize)
     while line and cell_len(line) > max(columns, 1):
         line = line[max(1, (cell_len(line) - columns) // 2) :]
     return line

@@ -1,4 +1,4 @@
-"""`ohsandbox undo` and `ohsandbox fork`: back to how the conversation and its files were."""
+"""`ohsandbox undo`, `redo` and `fork`: back to how the conversation and its files were."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.prompt import confirm
 from ohsandbox.cli.view import safe_line
-from ohsandbox.conversation.checkpointing import SNAPSHOTS_NAME
-from ohsandbox.conversation.fork import Forked, empty_directory, find_files, fork, put_workspace, turns_back
-from ohsandbox.conversation.snapshots import Snapshots, changes_between, look
+from ohsandbox.conversation import undo
+from ohsandbox.conversation.fork import empty_directory, find_files, fork, put_workspace
+from ohsandbox.conversation.snapshots import is_git
 from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import LAST, find_stored
-from ohsandbox.conversation.workspace_then import bound_workspace
+from ohsandbox.conversation.workspace_then import copied_workspace
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.persistence import holder_of, stream_events
 
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.snapshots import Change, Refused
 
 MAX_LINES = 20
+_OBEYED = {"config", "config.worktree", "hooks", "info", "commondir"}
+"""Names in a `.git` that decide what git runs."""
 _MAX_TURNS_DIGITS = 3
 """A longer number is the beginning of an id: those begin with the date."""
 
 
 def undo_turns(wanted: str | None, turns: str | None, root: Path | None, *, yes: bool) -> int:
-    """Fork the conversation before its last turns, and put a bound workspace back.
+    """Fork the conversation before its last turns, and take the agent's changes back from a bound workspace.
 
     Raises:
         ConversationOpenError: a process works in it.
@@ -40,21 +42,38 @@ def undo_turns(wanted: str | None, turns: str | None, root: Path | None, *, yes:
         wanted, turns = None, wanted
     if turns is not None and not turns.isdecimal():
         raise UsageError(f"{turns!r} is no number of turns. Write `ohsandbox undo ID 2`.")
+    directory = _closed(wanted, root)
+    plan = undo.plan_undo(directory, int(turns or 1))
+    if not _agreed(plan, "`ohsandbox redo` brings it back.", yes=yes):
+        print("Nothing was changed.")
+        return 1
+    forked, refused = undo.undo(plan)
+    taken = "turn" if int(turns or 1) == 1 else f"{int(turns or 1)} turns"
+    print(f"Conversation {forked.id} is {directory.name} without its last {taken}; that one stays.")
+    return _told(forked.id, plan.workspace, refused, root)
+
+
+def redo_undone(wanted: str | None, root: Path | None, *, yes: bool) -> int:
+    """Bring back what an undo took, and go back to the conversation of before.
+
+    Raises:
+        ConversationOpenError: a process works in one of the two.
+        UsageError: the conversation was not made by an undo, or nobody can be asked.
+    """
+    plan = undo.plan_redo(_closed(wanted, root))
+    if not _agreed(plan, "`ohsandbox undo` takes it away again.", yes=yes):
+        print("Nothing was changed.")
+        return 1
+    older, refused = undo.redo(plan)
+    print(f"What {plan.directory.name} had taken back is there again, and conversation {older.name} with it.")
+    return _told(older.name, plan.workspace, refused, root)
+
+
+def _closed(wanted: str | None, root: Path | None) -> Path:
     directory = find_stored(root or default_root(), wanted or LAST)
     if (holder := holder_of(directory)) is not None:
         raise ConversationOpenError(f"Conversation {directory.name!r} is open in process {holder}. Close it there.")
-    at = turns_back(directory, int(turns or 1))
-    bound = find_files(directory, max(at, 0)).data.get("workspace")
-    workspace = None if bound is None else bound_workspace(directory)
-    if bound is not None and workspace is not None:
-        doomed = _to_put(directory, str(bound["snapshot"]), workspace)
-        if not _agreed(doomed, workspace, yes=yes):
-            print("Nothing was changed.")
-            return 1
-    forked = fork(directory, at, workspace=workspace)
-    refused = [] if workspace is None else put_workspace(forked, workspace)
-    print(f"Conversation {forked.id} is {directory.name} without its last {int(turns or 1)} turn(s); that one stays.")
-    return _told(forked, workspace, refused, root)
+    return directory
 
 
 def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path | None) -> int:
@@ -74,39 +93,59 @@ def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path |
     forked = fork(directory, seq, workspace=place)
     refused = [] if place is None else put_workspace(forked, place)
     print(f"Conversation {forked.id} goes on from event {seq} of {directory.name}.")
-    return _told(forked, place, refused, root)
+    return _told(forked.id, place, refused, root)
 
 
-def _to_put(directory: Path, snapshot: str, workspace: Path) -> list[Change]:
-    store = Snapshots(directory / SNAPSHOTS_NAME)
-    return changes_between(look(workspace, store.keep), store.load(snapshot))
-
-
-def _agreed(changes: Sequence[Change], workspace: Path, *, yes: bool) -> bool:
+def _agreed(plan: undo.Plan, remedy: str, *, yes: bool) -> bool:
     """A person's word on what is done to their directory.
 
     Raises:
         UsageError: there is nobody to ask.
     """
-    if not changes:
+    if plan.workspace is None:
         return True
-    print(f"In {safe_line(workspace)}:")
-    for change in changes[:MAX_LINES]:
-        verb = {"new": "comes back", "changed": "is put back", "gone": "is removed"}[change.word]
-        print(f"  {safe_line(change.path)} {verb}")
-    if len(changes) > MAX_LINES:
-        print(f"  and {len(changes) - MAX_LINES} more")
+    for path, why in [*plan.left_out.items()][:MAX_LINES]:
+        print(f"ohsandbox: not kept, so not brought back: {safe_line(path)}: {safe_line(why)}", file=sys.stderr)
+    _tell_refused("Left as it is", plan.kept_back)
+    if not plan.changes:
+        return True
+    if plan.is_cut_off:
+        print("The last turn was cut off: what you changed since it began cannot be told from what the agent did.")
+    print(f"In {safe_line(plan.workspace)}:")
+    shown = _lines(plan.changes)
+    for line in shown[:MAX_LINES]:
+        print(f"  {line}")
+    if len(shown) > MAX_LINES:
+        print(f"  and {len(shown) - MAX_LINES} more")
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(f"{len(changes)} files would be changed, and nobody can be asked. Say --yes.")
-    return confirm(f"Put {len(changes)} files back? What they are now is kept in the new conversation.")
+        raise UsageError(f"{len(plan.changes)} files would be changed, and nobody can be asked. Say --yes.")
+    return confirm(f"Change these {len(plan.changes)} files? {remedy}")
 
 
-def _told(forked: Forked, workspace: Path | None, refused: Sequence[Refused], root: Path | None) -> int:
+def _lines(changes: Sequence[Change]) -> list[str]:
+    """A line for each change outside `.git` and of what git obeys in it, that first, and one for all else in `.git`."""
+    verbs = {"new": "comes back", "changed": "is put back", "gone": "is removed"}
+    plain = [one for one in changes if not is_git(one.path)]
+    obeyed = [one for one in changes if is_git(one.path) and _OBEYED & {*one.path.split("/")}]
+    shown = [f"{safe_line(one.path)} {verbs[one.word]}" for one in (*obeyed, *plain)]
+    within = len(changes) - len(shown)
+    return [f".git is put back ({within} files)", *shown] if within else shown
+
+
+def _tell_refused(heading: str, refused: Sequence[Refused]) -> None:
     for one in refused[:MAX_LINES]:
-        print(f"Not put back: {safe_line(one.path)}: {safe_line(one.why)}", file=sys.stderr)
+        print(f"{heading}: {safe_line(one.path)}: {safe_line(one.why)}", file=sys.stderr)
+    if len(refused) > MAX_LINES:
+        print(f"{heading}: {len(refused) - MAX_LINES} more", file=sys.stderr)
+
+
+def _told(conversation: str, workspace: Path | None, refused: Sequence[Refused], root: Path | None) -> int:
+    _tell_refused("Not put back", refused)
     where = "" if workspace is None else f" --workspace {shlex.quote(str(workspace))}"
+    if (copied := copied_workspace((root or default_root()) / conversation)) is not None:
+        where = f" --workspace {shlex.quote(str(copied))} --copy"
     if root is None:
-        print(f"To go on with it: ohsandbox run --resume {forked.id}{where}")
+        print(f"To go on with it: ohsandbox run --resume {conversation}{where}")
     return 1 if refused else 0

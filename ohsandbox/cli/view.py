@@ -1,7 +1,8 @@
 """What a person sees of a conversation: `View`, and the words that its two forms share.
 
 `tui.RichView` is for a terminal, `plain.PlainView` for logs. A view is only ever called from the main thread. Every
-text that a model or a sandbox wrote passes through `safe` or `safe_line` before it is printed.
+text that a model or a sandbox wrote passes through `safe`, `safe_line` or `words` before it is printed, which delete
+nothing; what a program printed passes through `output` instead.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ohsandbox.cli.hidden import masked
+from ohsandbox.review_text import on_one_line, visible
 from ohsandbox.runtime.shell.terminal import sanitize_for_terminal
 
 if TYPE_CHECKING:
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 TAB_COLUMNS = 8
 MODEL_WORKS = "the model works"
 """The status while an answer is awaited."""
+ALLOWED_BY = "Allowed by approval {}."
+"""Of a call that a person would have been asked about."""
 
-_OWN_LAST_LINE = re.compile(r"\n?\[[^\n]*; working directory [^\n]*\]\Z")
+_OWN_LAST_LINE = re.compile(r"\[[^\n]*; working directory [^\n]*\]")
 """What `CommandObservation` appends for the model; a person is shown the exit code by us."""
 
 
@@ -125,13 +129,27 @@ class Stopwatch:
 
 
 def safe(text: object) -> str:
-    """Foreign text that may be printed: no escape or control but newlines, tabs as spaces."""
-    return masked(sanitize_for_terminal(str(text))).expandtabs(TAB_COLUMNS)
+    """Foreign text that may be printed, on its lines, with nothing deleted: see `review_text`. Tabs are spaces."""
+    return visible(masked(str(text))).expandtabs(TAB_COLUMNS)
 
 
 def safe_line(text: object, *, limit_chars: int = 200) -> str:
-    """Foreign text on one line, cut to limit_chars."""
-    line = " ".join(safe(text).split())
+    """Foreign text on one line, a newline spelt out, cut to limit_chars: a name in a list, a cell, a command."""
+    return cut(on_one_line(visible(masked(str(text)))), limit_chars)
+
+
+def words(text: object, *, limit_chars: int = 200) -> str:
+    """Prose on one line, cut to limit_chars: between words one blank, whatever stood there."""
+    return cut(" ".join(visible(masked(str(text))).split()), limit_chars)
+
+
+def output(text: object) -> str:
+    """What a program printed, as its terminal would show it: no escape or control but newlines, tabs as spaces."""
+    return masked(sanitize_for_terminal(str(text))).expandtabs(TAB_COLUMNS)
+
+
+def cut(line: str, limit_chars: int) -> str:
+    """The line, or its beginning and an ellipsis."""
     return line if len(line) <= limit_chars else line[: limit_chars - 1] + "…"
 
 
@@ -146,7 +164,7 @@ def size(count: int) -> str:
 
 
 def call_of(event: SDKEvent) -> Call:
-    """The `tool_call` event in a person's words."""
+    """The `tool_call` event in a person's words, ready to be printed."""
     name, arguments = str(event.data.get("name", "")), _arguments(event.data)
     given = {key: safe(value) for key, value in arguments.items() if isinstance(value, str)}
     match name, given:
@@ -156,7 +174,7 @@ def call_of(event: SDKEvent) -> Call:
         case "file_editor", {"command": command, "path": path}:
             call = _edit(command, path, given)
         case "file_write", {"path": path, "content": content}:
-            call = Call("+", f"{path} ({len(content.splitlines())} lines)")
+            call = Call("+", f"{path} ({_lines(content)})")
         case "think", {"thought": thought}:
             call = Call("*", thought)
         case "finish", {"message": message}:
@@ -168,7 +186,7 @@ def call_of(event: SDKEvent) -> Call:
             call = Call(one[0], given[one[1]])
         case _:
             shown = event.data.get("raw_arguments") or json.dumps(arguments, ensure_ascii=False)
-            call = Call(".", f"{safe_line(name)} {safe_line(shown)}")
+            call = Call(".", f"{safe_line(name)} {safe(shown)}")
     return call
 
 
@@ -186,11 +204,16 @@ _SIGN_AND_FIELD = {
 """Of the calls that one argument tells all of."""
 
 
+def _lines(text: str) -> str:
+    count = len(text.splitlines())
+    return "1 line" if count == 1 else f"{count} lines"
+
+
 def _edit(command: str, path: str, given: dict[str, str]) -> Call:
     if command == "view":
         return Call("<", path)
     if command == "create":
-        return Call("+", f"{path} ({len(given.get('file_text', '').splitlines())} lines)")
+        return Call("+", f"{path} ({_lines(given.get('file_text', ''))})")
     return Call("~", f"{path} ({command})")
 
 
@@ -203,14 +226,17 @@ def _arguments(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def outcome_of(event: SDKEvent) -> Outcome:
-    """The `tool_result` event in a person's words."""
+    """The `tool_result` event in a person's words, ready to be printed."""
     result, details = event.data.get("result") or {}, event.data.get("details") or {}
     if result.get("status") == "error":
         return Outcome(safe(result.get("error") or ""), "failed", ok=False)
     text = str(result.get("output") or "")
     if "exit_code" not in details:
-        return Outcome(safe(text), "", ok=True)
-    return Outcome(safe(_OWN_LAST_LINE.sub("", text)), _ending(details), ok=details["exit_code"] == 0)
+        return Outcome(output(text), "", ok=True)
+    above, _, last = text.rpartition("\n")
+    return Outcome(
+        output(above if _OWN_LAST_LINE.fullmatch(last) else text), _ending(details), ok=details["exit_code"] == 0
+    )
 
 
 def _ending(details: dict[str, Any]) -> str:
@@ -220,5 +246,7 @@ def _ending(details: dict[str, Any]) -> str:
         return "still running"
     if details.get("timed_out"):
         return "stopped by its time limit"
+    if details.get("cancelled"):
+        return "cancelled"
     code = details.get("exit_code")
     return "exit unknown" if code is None else f"exit {int(code)}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ohsandbox.runtime.base import Runtime
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Mapping, Sequence
 
     from ohsandbox.errors import SandboxUnavailable
@@ -86,10 +87,14 @@ class BorrowedRuntime(Runtime):
         """The lender's."""
         return self._lender.get_tools()
 
-    def execute_tool(self, name: str, arguments: Mapping[str, Any]) -> Observation:
+    def execute_tool(
+        self, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
+    ) -> Observation:
         """In a shell of one's own; what only the lender's kind of runtime offers is run by the lender."""
         ours = {tool["name"] for tool in super().get_tools()}
-        return super().execute_tool(name, arguments) if name in ours else self._lender.execute_tool(name, arguments)
+        if name in ours:
+            return super().execute_tool(name, arguments, cancel=cancel)
+        return self._lender.execute_tool(name, arguments)
 
     def _loss(self) -> SandboxUnavailable | None:
         return self._lender._loss()  # noqa: SLF001 - a runtime asks its like

@@ -19,6 +19,10 @@ SNAPSHOTS_NAME = "workspace"
 """In a conversation's directory: snapshots of the directory of this machine that it works in."""
 
 
+COPIED_FROM = "copied_from"
+"""Of a checkpoint event: the directory of this machine whose copy the agent works on."""
+
+
 class Checkpointing:
     """Keeps the files of a conversation's sandbox during one run; a failure is a notice, and the work goes on."""
 
@@ -69,12 +73,20 @@ class Checkpointing:
         kept = None if workspace is None else {"path": str(workspace), "snapshot": self._snapshots.take(workspace)}
         made = self._runtime.checkpoint(label, owner=self._trail.directory)
         image = self._runtime.describe().get("image")
+        facts = self._tools.keep() | self._copied_from()
         self._trail.emit(
-            events.checkpoint(
-                id=made.id, label=label, workspace=kept, size_bytes=made.size_bytes, image=image, **self._tools.keep()
-            )
+            events.checkpoint(id=made.id, label=label, workspace=kept, size_bytes=made.size_bytes, image=image, **facts)
         )
         self._looked = True
+
+    def _copied_from(self) -> dict[str, str]:
+        """Of the runtime, or as the log has it: who resumes need not name the directory again."""
+        if self._runtime is None or self._runtime.host_workspace is not None:
+            return {}
+        if (copied := self._runtime.copied_workspace) is not None:
+            return {COPIED_FROM: str(copied)}
+        kept = self._trail.files.kept
+        return {COPIED_FROM: kept[-1].data[COPIED_FROM]} if kept and COPIED_FROM in kept[-1].data else {}
 
     def _try(self, label: str) -> None:
         if self._given_up:

@@ -22,6 +22,7 @@ from ohsandbox.conversation.trail import Trail
 from ohsandbox.conversation.work import Work
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus, SDKEvent
+from ohsandbox.paths import check_apart
 from ohsandbox.persistence import read_events
 
 if TYPE_CHECKING:
@@ -29,7 +30,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ohsandbox.agent import Agent
-    from ohsandbox.conversation.confirmation import Ask, ConfirmationPolicy, PendingCall, SecurityAnalyzer
+    from ohsandbox.conversation.confirmation import (
+        AnyCall,
+        Approval,
+        Ask,
+        ConfirmationPolicy,
+        EditsUnder,
+        ExactCall,
+        PendingCall,
+        SecurityAnalyzer,
+    )
     from ohsandbox.conversation.limits import Limits
     from ohsandbox.conversation.resume import Past
     from ohsandbox.llm.events import LLMEvent
@@ -56,8 +66,8 @@ class Conversation:
         settings: None reads the settings file when it is needed.
         limits: None takes those of the settings where they are read, else the defaults.
         tool_choice: for the first request of each run; "required" forces a tool call. Later ones are "auto".
-        confirmation: which calls a person must allow: a policy, or "never", "always" or "risky"; None takes that of
-            the settings that are given, else "never".
+        confirmation: which calls a person must allow: a policy, or "never", "always", "risky" or "medium"; None takes
+            that of the settings that are given, else "never".
         security_analyzer: what such a policy goes by; None is the model's word and our rules.
         confirm: asks the person, in the run's thread; None lets the run end and wait for `confirm()`.
         secrets: for the sandbox's commands; None takes those of the settings that are given.
@@ -66,7 +76,7 @@ class Conversation:
         depth: how many agents stand above this one; for sub-agents.
     """
 
-    def __init__(  # noqa: PLR0917 - the seed document's order
+    def __init__(  # noqa: PLR0917 - callers may pass these by position
         self,
         agent: Agent | None = None,
         runtime: Runtime | None = None,
@@ -152,7 +162,8 @@ class Conversation:
         Raises:
             ConversationOpenError: another process has the conversation.
             LogCorruptError: its log is damaged.
-            UsageError: the directory cannot be used, or no model is named.
+            UsageError: the directory cannot be used, or lies in the workspace that the agent writes (or that one in
+                it); no model is named.
         """
         with self._trail.guard:
             if self._closed:
@@ -178,11 +189,13 @@ class Conversation:
         self.close()
 
     def _open(self) -> None:
+        if self.runtime is not None:
+            self._check_place(self.runtime)
         self._terms.settle()
         self._secrecy.learn(self._terms.llm, self._terms.settings)
         self._hands.expect_servers(self.agent.mcp_config)
         self._terms.llm.preload()
-        self._trail.open(self.past.add, self._standing.recall)
+        self._trail.open(self.past.add, self._standing.recall, self._approvals.standing.add)
         self._standing.take_over(is_finished=self.past.is_finished, is_asking=bool(self.pending))
 
     # --- talking ----------------------------------------------------------------------------------
@@ -238,19 +251,27 @@ class Conversation:
         """The calls that wait for a person, in order; empty where none do, or before `start`."""
         return self._approvals.pending
 
-    def confirm(self, tool_call_ids: Sequence[str] | None = None, *, by: str = "user", run: bool = True) -> None:
+    def confirm(
+        self,
+        tool_call_ids: Sequence[str] | None = None,
+        *,
+        by: str = "user",
+        run: bool = True,
+        scope: ExactCall | AnyCall | EditsUnder | None = None,
+    ) -> None:
         """Let calls that wait run. The run goes on once each that waits has its answer.
 
         Args:
             tool_call_ids: which; None is all.
             by: kept in the log.
             run: False only stores the answer; the next run acts on it.
+            scope: allow from now on what it says as well; see `approve`.
 
         Raises:
-            UsageError: nothing waits, or one that is named does not.
+            UsageError: nothing waits, or one that is named does not, or scope does not cover one.
             Everything that `start` raises.
         """
-        self._decide(tool_call_ids, approved=True, by=by, run=run)
+        self._decide(Decision(approved=True, tool_call_ids=_names(tool_call_ids), scope=scope), by=by, run=run)
 
     def reject(
         self, reason: str = "", tool_call_ids: Sequence[str] | None = None, *, by: str = "user", run: bool = True
@@ -260,7 +281,7 @@ class Conversation:
         A refusal of all also stops the calls of the same reply that would not have asked. Arguments and errors are
         those of `confirm`.
         """
-        self._decide(tool_call_ids, approved=False, by=by, run=run, reason=reason)
+        self._decide(Decision(approved=False, reason=reason, tool_call_ids=_names(tool_call_ids)), by=by, run=run)
 
     def go_on(self) -> bool:
         """Begin the run that acts on answers which were stored without one; False where there are none to act on.
@@ -271,13 +292,41 @@ class Conversation:
         self.start()
         return self._runs.begin_where(lambda: self._trail.history.held.is_decided)
 
-    def _decide(
-        self, tool_call_ids: Sequence[str] | None, *, approved: bool, by: str, run: bool, reason: str = ""
-    ) -> None:
-        self.start()
-        named = None if tool_call_ids is None else tuple(tool_call_ids)
+    @property
+    def approvals(self) -> list[Approval]:
+        """What is allowed from now on, in order; empty before `start`."""
         with self._trail.guard:
-            self._approvals.decide(Decision(approved, reason, named), by=by)
+            return self._approvals.standing.in_force
+
+    def approve(self, scope: ExactCall | AnyCall | EditsUnder, *, by: str = "user") -> Approval:
+        """Allow from now on, in this conversation, what would ask and is covered by scope. What waits already, waits.
+
+        Sub-agents have conversations of their own. Tools that are set to ask each time still do.
+
+        Raises:
+            UsageError: the scope names no directory, or a call that hides characters.
+            Everything that `start` raises.
+        """
+        self.start()
+        approval = self._approvals.grant(scope, by=by)
+        self._trail.flush()
+        return approval
+
+    def revoke(self, number: int, *, by: str = "user") -> None:
+        """Let an approval let nothing pass any more, from the next response on; what waits by it waits for a person.
+
+        Raises:
+            UsageError: none of that number is in force.
+            Everything that `start` raises.
+        """
+        self.start()
+        self._approvals.revoke(number, by=by)
+        self._trail.flush()
+
+    def _decide(self, decision: Decision, *, by: str, run: bool) -> None:
+        self.start()
+        with self._trail.guard:
+            self._approvals.decide(decision, by=by)
             self._runs.begin_where(lambda: run and not self.pending)
         self._trail.flush()
 
@@ -359,7 +408,18 @@ class Conversation:
 
     @runtime.setter
     def runtime(self, runtime: Runtime | None) -> None:
+        if runtime is not None:
+            self._check_place(runtime)
         self._hands.runtime = runtime
+
+    def _check_place(self, runtime: Runtime) -> None:
+        """Pass if the agent cannot write where we do; a sub-agent's directory lies in its parent's.
+
+        Raises:
+            UsageError: it can.
+        """
+        if runtime.host_workspace is not None:
+            check_apart(self.directory, runtime.host_workspace)
 
     @property
     def limits(self) -> Limits:
@@ -393,3 +453,7 @@ class Conversation:
     def past(self) -> Past:
         """What its log says of the sandbox before; known after `start`."""
         return self._hands.past
+
+
+def _names(tool_call_ids: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if tool_call_ids is None else tuple(tool_call_ids)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from ohsandbox.conversation.container_note import noted_container
 from ohsandbox.conversation.stored import delete_stored
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.paths import subdirectory
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
@@ -81,7 +82,6 @@ class Deleting:
             SandboxUnavailable: there is none, now or when it was last asked for.
         """
         from ohsandbox.runtime.docker.engine import connect  # noqa: PLC0415 - docker is for those who use it
-        from ohsandbox.runtime.docker.lease import subdirectory  # noqa: PLC0415 - as above
 
         if self._engine is None:
             if container is None and next(subdirectory("checkpoints").iterdir(), None) is None:

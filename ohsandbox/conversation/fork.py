@@ -13,10 +13,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox import events
-from ohsandbox.conversation.checkpointing import SNAPSHOTS_NAME
+from ohsandbox.conversation.checkpointing import COPIED_FROM, SNAPSHOTS_NAME
+from ohsandbox.conversation.confirmation.scopes import StandingApprovals
 from ohsandbox.conversation.delegation import STARTED
 from ohsandbox.conversation.files_then import FilesThen, Kept
-from ohsandbox.conversation.snapshots import Refused, Snapshots, changes_between, put_back
+from ohsandbox.conversation.snapshots import Refused, Snapshots, changes_between, look, put_back
 from ohsandbox.conversation.store import AGENTS_NAME, new_id
 from ohsandbox.conversation.tools_then import ToolsThen
 from ohsandbox.errors import UsageError
@@ -111,7 +112,8 @@ def fork(directory: Path, at: int, *, workspace: Path | None = None) -> Forked:
         tools.share_with(target, found)
         knows_tools = tools.put_into(target, kept.data, shared)
         _keep_images(target, found)
-        _add_own_events(target, _Origin(directory.name, at, kept, knows_tools=knows_tools), workspace)
+        revoked = _revoked_since(directory, shared)
+        _add_own_events(target, _Origin(directory.name, at, kept, knows_tools, revoked), workspace)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
@@ -140,7 +142,7 @@ def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Forked:
 
 
 def put_workspace(forked: Forked, workspace: Path) -> list[Refused]:
-    """Make a directory what it was then; it is kept as it is now first, in the fork. Returns what could not be put.
+    """Fill an empty directory with what was there then. Returns what could not be put.
 
     Raises:
         UsageError: it cannot be read, or the snapshot is lost.
@@ -150,8 +152,7 @@ def put_workspace(forked: Forked, workspace: Path) -> list[Refused]:
         return []
     store = Snapshots(forked.directory / SNAPSHOTS_NAME)
     wanted = store.load(bound["snapshot"])
-    now = store.load(store.take(workspace))
-    return put_back(workspace, changes_between(now, wanted), store.content)
+    return put_back(workspace, changes_between(look(workspace, store), wanted), store, git=True)
 
 
 def empty_directory(directory: Path) -> Path:
@@ -256,6 +257,17 @@ class _Origin(NamedTuple):
     at: int
     kept: Kept
     knows_tools: bool
+    revoked: tuple[int, ...]
+    """Approvals that were in force then, and are not now: going back brings none back."""
+
+
+def _revoked_since(directory: Path, shared: Sequence[SDKEvent]) -> tuple[int, ...]:
+    then, now = StandingApprovals(), StandingApprovals()
+    for event in shared:
+        then.add(event)
+    stream_events(directory, now.add)
+    still = {approval.number for approval in now.in_force}
+    return tuple(approval.number for approval in then.in_force if approval.number not in still)
 
 
 def _add_own_events(target: Path, origin: _Origin, workspace: Path | None) -> None:
@@ -264,6 +276,8 @@ def _add_own_events(target: Path, origin: _Origin, workspace: Path | None) -> No
     if bound is not None and workspace is not None:
         bound = {**bound, "path": str(workspace)}
     with EventLog(target, conversation_id=target.name) as log:
+        for number in origin.revoked:
+            log.append(events.approval_revoked(number=number, by=f"fork of {name}"))
         where = f"after event {at}" if at >= 0 else "before the first event"
         message = f"This conversation goes on from {name!r} as it was {where}."
         if not origin.knows_tools:
@@ -277,6 +291,7 @@ def _add_own_events(target: Path, origin: _Origin, workspace: Path | None) -> No
                 size_bytes=int(kept.get("size_bytes") or 0),
                 image=kept.get("image"),
                 **ToolsThen(target).keep(),
+                **({COPIED_FROM: kept[COPIED_FROM]} if COPIED_FROM in kept else {}),
             )
         )
 

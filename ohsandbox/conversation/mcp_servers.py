@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox import events
 from ohsandbox.mcp import MCPEvent, MCPServers, Pins, ServerState, read_mcp_config
 from ohsandbox.mcp.text import one_line
-from ohsandbox.persistence import home_dir
+from ohsandbox.paths import home_dir
 
 if TYPE_CHECKING:
     import threading

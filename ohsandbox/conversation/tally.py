@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ohsandbox.conversation.store import ConversationMetadata, title_of
-from ohsandbox.events import ConversationStatus
+from ohsandbox.events import KNOWN_TYPES, ConversationStatus
 
 if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
@@ -40,6 +40,8 @@ class Tally:
             self._status = ConversationStatus(data["status"])
             self._model = data.get("model", self._model)
             self._user_id = data.get("user_id", self._user_id)
+        if event.type not in KNOWN_TYPES:
+            return
         response = data.get("response_id")
         if response is not None and response != self._response:  # the calls of one response stand together
             self._response = response

@@ -80,7 +80,7 @@ class ToolsThen:
         except UsageError:  # the oldest snapshots go
             return False
         make_private_dir(tools)
-        return not tree.left_out and not put_back(tools, changes_between(Tree(0, {}, {}), tree), self._kept.content)
+        return not tree.left_out and not put_back(tools, changes_between(Tree(0, {}, {}), tree), self._kept, git=False)
 
     def _had_more_than_tasks(self) -> bool:
         return self._tools.is_dir() and any(path.name != TASK_LIST for path in self._tools.iterdir())

@@ -12,7 +12,7 @@ from ohsandbox.conversation.limits import Spending
 from ohsandbox.conversation.stuck import StuckDetector
 from ohsandbox.conversation.tally import Tally
 from ohsandbox.errors import UsageError
-from ohsandbox.events import EventBody
+from ohsandbox.events import KNOWN_TYPES, EventBody
 from ohsandbox.persistence import EventLog
 from ohsandbox.secrets import Masker
 
@@ -62,10 +62,12 @@ class Trail:
         """
 
         def take_in(event: SDKEvent) -> None:
+            self._tally.add(event)
+            if event.type not in KNOWN_TYPES:
+                return
             self.history.add(event)
             self.spending.recall(event)
             self.stuck.add(event)
-            self._tally.add(event)
             self.files.add(event)
             for one in take:
                 one(event)

@@ -97,7 +97,7 @@ class Work:
                 canceled=self._canceled,
                 condensing=Condensing(self._terms.agent, self._trail, ask),
                 checkpointing=checkpointing,
-                screen=self._screening.screen(workdir=None if runtime is None else runtime.workdir),
+                screen=self._screening.screen(runtime, self._approvals),
                 interrupt=self.interrupt,
                 before_step=prepare_request,
                 on_event=self._news,

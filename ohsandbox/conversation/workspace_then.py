@@ -5,20 +5,26 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.conversation.checkpointing import SNAPSHOTS_NAME
+from ohsandbox.conversation.checkpointing import COPIED_FROM, SNAPSHOTS_NAME
 from ohsandbox.conversation.files_then import FilesThen
 from ohsandbox.conversation.fork import find_files
-from ohsandbox.conversation.snapshots import Change, Snapshots, Tree, changes_between, look
+from ohsandbox.conversation.snapshots import Change, Snapshots, Tree, changes_between, look, outside_git, parents_of
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import stream_events
+from ohsandbox.runtime.copying import tracked_or_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+
+_COPY = "/workspace"
+"""Where the copy of a directory lies in a sandbox."""
 
 _LEFT_OUT = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"): (.*)""", re.DOTALL)
 
@@ -27,6 +33,7 @@ class Work(NamedTuple):
     """What was changed."""
 
     changes: list[Change]
+    """Outside `.git`."""
     store: Snapshots
     """Has every content, while the block lasts."""
     left_out: dict[str, str]
@@ -57,7 +64,11 @@ def work_between(directory: Path, a: int | None = None, b: int | None = None) ->
         new = trees.of(last.data) if last is not None else trees.now(files.kept[-1].data)
         left_out = old.left_out | new.left_out
         is_whole = b is not None or files.is_known or _path(first.data) is not None
-        yield Work(changes_between(old, new), trees.store, left_out, is_whole)
+        changes = outside_git(changes_between(old, new))
+        if COPIED_FROM in files.kept[-1].data:
+            changes, ignored = _without_ignored(changes, trees.ignored)
+            left_out |= _by_directory(ignored)
+        yield Work(changes, trees.store, left_out, is_whole)
 
 
 def bound_workspace(directory: Path) -> Path | None:
@@ -67,13 +78,21 @@ def bound_workspace(directory: Path) -> Path | None:
     return _path(files.kept[-1].data) if files.kept else None
 
 
+def copied_workspace(directory: Path) -> Path | None:
+    """The directory of this machine whose copy the conversation works on; None where it works on none."""
+    files = FilesThen()
+    stream_events(directory, files.add)
+    found = files.kept[-1].data.get(COPIED_FROM) if files.kept else None
+    return None if found is None else Path(found)
+
+
 def look_there(target: Path, changes: Sequence[Change], store: Snapshots) -> Tree:
     """What a directory has of the names that were changed.
 
     Raises:
         UsageError: it cannot be read.
     """
-    return look(target, store.keep, only=[change.path for change in changes])
+    return look(target, store, only=[change.path for change in changes])
 
 
 class _Trees:
@@ -83,6 +102,8 @@ class _Trees:
         self._kept = Snapshots(directory / SNAPSHOTS_NAME)
         self._temporary = temporary
         self.store = Snapshots(temporary / "store", beside=self._kept)
+        self.ignored: set[str] = set()
+        """Of the copy of a directory that was looked at last: what git would not track."""
 
     def of(self, data: dict[str, Any]) -> Tree:
         """Of a checkpoint."""
@@ -93,7 +114,7 @@ class _Trees:
     def now(self, data: dict[str, Any]) -> Tree:
         """The workspace of the last checkpoint as it is now, as far as that can be known."""
         path = _path(data)
-        return self.of(data) if path is None else look(path, self.store.keep, before=self.of(data))
+        return self.of(data) if path is None else look(path, self.store, before=self.of(data), git=False)
 
     def _fetched(self, data: dict[str, Any]) -> Tree:
         """Out of a sandbox made from the checkpoint, through the filter of every download."""
@@ -103,10 +124,32 @@ class _Trees:
             tempfile.TemporaryDirectory(dir=self._temporary) as place,
             DockerRuntime(str(data.get("image") or "python:3.12"), checkpoint=str(data["id"])) as sandbox,
         ):
-            left_out = sandbox.download(sandbox.workdir, place, user="0")
-            tree = look(Path(place), self.store.keep)
+            copied = COPIED_FROM in data
+            left_out = sandbox.download(_COPY if copied else sandbox.workdir, place, user="0")
+            tree = look(Path(place), self.store, git=False)
+            if copied:
+                shutil.rmtree(Path(place) / ".git", ignore_errors=True)
+                self.ignored = {*tree.entries} - tracked_or_new(Path(place))
+                self.ignored -= {path for path, entry in tree.entries.items() if entry.kind == "dir"}
         tree.left_out.update(map(_named, left_out))
         return tree
+
+
+def _without_ignored(changes: Sequence[Change], ignored: set[str]) -> tuple[list[Change], list[str]]:
+    """Without what is new and ignored by git, and without new directories that hold nothing else; and what that was."""
+    made = {change.path for change in changes if change.old is None and change.path in ignored}
+    filled = {parent for path in made for parent in parents_of(path)}
+    only_filled = {change.path for change in changes if change.old is None and change.path in filled}
+    kept = [change for change in changes if change.path not in made and change.path not in only_filled]
+    needed = {parent for change in kept for parent in parents_of(change.path)}
+    dropped = made | (only_filled - needed)
+    return [change for change in changes if change.path not in dropped], sorted(made)
+
+
+def _by_directory(paths: Sequence[str]) -> dict[str, str]:
+    """What the agent made and git ignores, by the directories at the top."""
+    counts = Counter(path.split("/")[0] + ("/" if "/" in path else "") for path in paths)
+    return {name: f"ignored by git ({count} new)" for name, count in counts.items()}
 
 
 def _named(line: str) -> tuple[str, str]:

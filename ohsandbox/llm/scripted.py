@@ -27,6 +27,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.llm.errors import ScriptError
 from ohsandbox.llm.text import one_line
 from ohsandbox.llm.turns import answer, last_result, position
+from ohsandbox.strict_json import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -176,7 +177,7 @@ def parse_script(text: str, *, name: str) -> Script:
 
 def _parsed(text: str) -> Mapping[str, Any]:
     try:
-        whole = json.loads(text)
+        whole = parse(text)
     except json.JSONDecodeError as error:
         lines = [line for line in text.splitlines() if line.strip()]
         if not (len(lines) > 1 and lines[0].rstrip().endswith("}")):
@@ -190,7 +191,7 @@ def _parsed(text: str) -> Mapping[str, Any]:
 
 def _lines(lines: list[str], *, whole_error: json.JSONDecodeError) -> list[Any]:
     try:
-        return [json.loads(line) for line in lines]
+        return [parse(line) for line in lines]
     except json.JSONDecodeError:
         raise whole_error from None
 

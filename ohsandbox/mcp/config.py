@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ohsandbox.mcp.errors import MCPConfigError
+from ohsandbox.strict_json import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,7 @@ MIN_MASKED_CHARS = 8
 
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_VARIABLE = re.compile(r"\$\{((?:secret:)?[A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{((?:secret:)?[A-Za-z_][A-Za-z0-9_]*)(?::-((?:[^}$]|\$(?!\{))*+))?\}")
 _ACCEPTED = {"progressEnabled", "description", "icon", "autoApprove", "alwaysAllow", "keep_alive"}
 """Keys of other programs' files without a meaning here; they are taken and do nothing."""
 
@@ -72,6 +73,9 @@ class ServerConfig(BaseModel):
     """Shell patterns of tool names; only these are offered."""
     exclude: tuple[str, ...] = ()
     disabled: bool = False
+    trusted: bool = False
+    """Whether its tools' hints may lower a risk: "only reads", "destroys nothing". What they say to their own harm
+    always counts."""
 
     @field_validator("env", "headers")
     @classmethod
@@ -174,9 +178,9 @@ class MCPConfig(BaseModel):
         if len(data) > MAX_CONFIG_BYTES:
             raise MCPConfigError(f"MCP configuration {str(path)!r} is over {MAX_CONFIG_BYTES} bytes.")
         try:
-            raw = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
-        except (ValueError, RecursionError) as error:
-            raise MCPConfigError(f"MCP configuration {str(path)!r} is no JSON: {error or 'nested too deep'}.") from None
+            raw = parse(data)
+        except ValueError as error:
+            raise MCPConfigError(f"MCP configuration {str(path)!r} is no JSON: {error}.") from None
         if not isinstance(raw, dict):
             raise MCPConfigError(f"MCP configuration {str(path)!r} is no JSON object with `mcpServers`.")
         try:
@@ -315,14 +319,6 @@ def _check_url(server: ServerConfig) -> None:
         raise ValueError("`args`, `env`, `cwd` and `user` go with `command`, not with `url`")
     if server.transport == "stdio":
         raise ValueError("`transport` is 'stdio', which goes with `command`, not with `url`")
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
-    return made
 
 
 def _refuse(message: str) -> NoReturn:

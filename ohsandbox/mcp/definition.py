@@ -11,7 +11,7 @@ from rich.text import Text
 from ohsandbox.mcp.observation import MCPToolObservation
 from ohsandbox.runtime.mcp_call import MCPAction
 from ohsandbox.schema import Action
-from ohsandbox.tool import ToolDefinition, ToolExecutor, take_security_risk
+from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor, take_security_risk
 from ohsandbox.tool.arguments import SECURITY_RISK, parse_action
 from ohsandbox.tool.schema import with_security_risk
 
@@ -82,6 +82,16 @@ class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
             self._caller.close()
 
 
+def believed(hints: ToolAnnotations) -> ToolAnnotations:
+    """What counts of the hints of a server that nobody trusts: the title, and what speaks against the tool.
+
+    MCP 2025-06-18, "Tools": annotations are untrusted unless they come from a trusted server.
+    """
+    said = hints.model_fields_set
+    dangers = {name: True for name in ("destructiveHint", "openWorldHint") if name in said and getattr(hints, name)}
+    return ToolAnnotations(title=hints.title, **dangers)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
     """A tool of an MCP server. What the server said of it is in `listed`."""
@@ -99,15 +109,16 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
         name: str,
         aliases: tuple[str, ...] = (),
         owns_caller: bool = False,
+        trusted: bool = False,
     ) -> list[MCPToolDefinition]:
-        """The tool under the name that the model knows it by."""
+        """The tool under the name that the model knows it by; trusted is as `ServerConfig.trusted`."""
         return [
             cls(
                 name=name,
                 description=listed.description,
                 action_type=MCPToolAction,
                 observation_type=MCPToolObservation,
-                annotations=listed.annotations,
+                annotations=listed.annotations if trusted else believed(listed.annotations),
                 executor=MCPToolExecutor(caller, server, listed.name, owns_caller=owns_caller),
                 aliases=aliases,
                 server=server,

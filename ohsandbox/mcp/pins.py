@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp.errors import MCPConfigError
+from ohsandbox.paths import make_private_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,16 +106,23 @@ class Pins:
                 if "now" in known
             ]
 
-    def approve(self, name: str, tool: str) -> Changed:
+    def approve(self, name: str, tool: str, *, shown: Changed | None = None) -> Changed:
         """Trust a tool as it is now; conversations at work take it at their next step.
 
+        Args:
+            name: the server's, as in the configuration.
+            tool: the server's own name for it.
+            shown: what a person was shown of it.
+
         Raises:
-            UsageError: no such tool waits for a person.
+            UsageError: no such tool waits for a person, or it is not what was shown any more.
         """
         with self._edited() as pins:
             for server, tools in pins.items():
                 if _name(server) == name and "now" in tools.get(tool, {}):
                     now = tools[tool]["now"]
+                    if shown is not None and shown.description != str(now["description"]):
+                        raise UsageError(f"Tool {tool!r} of MCP server {name!r} has changed again. Look at it again.")
                     tools[tool] = {"trusted": now["fingerprint"]}
                     return Changed(name, tool, str(now["description"]))
         waiting = ", ".join(f"{one.server} {one.tool}" for one in self.changed()) or "none"
@@ -128,8 +136,9 @@ class Pins:
                 yield self._pins
                 return
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                with self._path.with_suffix(".lock").open("a") as lock:
+                make_private_dirs(self._path.parent)
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                with os.fdopen(os.open(self._path.with_suffix(".lock"), flags, 0o600), "r+") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX)
                     self._pins = _read(self._path)
                     yield self._pins

@@ -19,6 +19,7 @@ from ohsandbox.mcp.framing import LineFramer, LineTooLongError
 from ohsandbox.mcp.loop import detach
 from ohsandbox.mcp.streams import Inbox, Intake, Outbox, ProtocolFloodError
 from ohsandbox.mcp.text import one_line, visible
+from ohsandbox.runtime.calls.process import limit_mark
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
 
 if TYPE_CHECKING:
@@ -61,9 +62,6 @@ _BEGIN = 'ulimit -m %d 2>/dev/null;exec "$@"'
 _BEGIN_IN = 'ulimit -m %d 2>/dev/null;cd "$0"&&exec "$@"'
 """In sh. The limit of the resident set is a second mark: Linux has not heeded it since 2.4.30, and children inherit it
 even with an empty environment, in a session of their own, and when their parents are gone."""
-
-_KIB_OF_MARK = 2**40
-"""A petabyte and more: where such a limit is heeded, it is none."""
 
 _FAMILY = (
     b"ohs_hit=' %d ' ohs_found= ohs_more=yes;while [ $ohs_more ];do ohs_more=;for ohs_d in /proc/[0-9]*;do"
@@ -108,7 +106,7 @@ class ServerProcess:
         """
         self._runtime, self._command = runtime, command
         self._mark = f"OHSANDBOX_MCP={secrets.token_hex(8)}"
-        self._limit_kib = _KIB_OF_MARK + secrets.randbelow(_KIB_OF_MARK)
+        self._limit_kib = limit_mark()
         self._channel = _open(runtime, command, self._mark, self._limit_kib)
         self._framer = LineFramer(MAX_LINE_BYTES)
         self.intake = Intake()
@@ -278,7 +276,7 @@ class ServerProcess:
             said = self._runtime.snippet(_FAMILY % self._channel.pid, user=self._command.user).stdout
         except OhsandboxError:
             return b""
-        return b" ".join(re.findall(rb"\d+:\d+", said))
+        return b" ".join(re.findall(rb"\b\d+:\d+", said))
 
     def _sweep(self, family: bytes) -> None:
         """SIGKILL to the family, and to all with one of our marks."""

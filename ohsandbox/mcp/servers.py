@@ -215,7 +215,13 @@ class MCPServers:
             alias = prefixed(key)
             aliases = () if names[key] == alias or alias in names.values() else (alias,)
             made += MCPToolDefinition.create(
-                key.server, tool, self, name=names[key], aliases=aliases, owns_caller=owned
+                key.server,
+                tool,
+                self,
+                name=names[key],
+                aliases=aliases,
+                owns_caller=owned,
+                trusted=self._servers[key.server].config.trusted,
             )
         self._names = {
             name: ServerTool(tool.server, tool.listed.name) for tool in made for name in (tool.name, *tool.aliases)

@@ -11,8 +11,9 @@ Mask = Callable[[str], str]
 """Takes secrets out of a text."""
 
 _ESCAPES = re.compile(
-    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: titles, clipboard, links
-    r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"  # DCS, SOS, PM, APC
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\n\x90\x98\x9c-\x9f]{0,4096}(?:\x07|\x1b\\|\x9c)"  # OSC: titles, clipboard, links
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\n\x90\x98\x9c-\x9f]{0,4096}(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
+    r"|\x1b[\]PX^_]"  # one without its end hides nothing
     r"|[\x1b\x9b]\[?[0-?]*[ -/]*[@-~]"  # CSI and the two-character ones
 )
 """ECMA-48 control sequences."""

@@ -1,7 +1,8 @@
 """What a conversation leaves on disk, and how it survives a kill at any byte."""
 
 from ohsandbox.errors import LogWriteError
-from ohsandbox.persistence.files import home_dir, make_private_dir, open_regular, write_atomically
+from ohsandbox.paths import home_dir
+from ohsandbox.persistence.files import make_private_dir, open_regular, write_atomically
 from ohsandbox.persistence.lock import DirectoryLock, holder_of
 from ohsandbox.persistence.log import EventLog
 from ohsandbox.persistence.reading import LOG_NAME, LogFollower, read_events, stream_events

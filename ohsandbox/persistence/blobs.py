@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
-from ohsandbox.persistence.files import PRIVATE_DIR_MODE, open_regular, sync_dir, write_atomically
+from ohsandbox.persistence.files import PRIVATE_DIR_MODE, open_regular, opened_dir, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,14 +64,14 @@ class Blobs:
         digest = hashlib.sha256(data).hexdigest()
         if self._bytes_of(digest) != data:  # not there yet, or damaged since
             self._make_directory()
-            write_atomically(self.directory / digest, data)
+            write_atomically(self.directory / digest, data, inside=self.directory.parent)
         return digest
 
     def _make_directory(self) -> None:
-        if not self.directory.is_dir():
-            self.directory.mkdir(mode=PRIVATE_DIR_MODE)
-            self.directory.chmod(PRIVATE_DIR_MODE)
-            sync_dir(self.directory.parent)
+        with opened_dir(self.directory.parent) as parent:
+            if not self.directory.is_dir():
+                os.mkdir(BLOBS_NAME, PRIVATE_DIR_MODE, dir_fd=parent)
+                os.fsync(parent)
 
     def _read(self, digest: str) -> str:
         if not _DIGEST.fullmatch(digest):  # a log of somebody else's must not name other files
@@ -86,7 +86,10 @@ class Blobs:
 
     def _bytes_of(self, digest: str) -> bytes | None:
         try:
-            with os.fdopen(open_regular(self.directory / digest, os.O_RDONLY, name="Long text"), "rb") as file:
+            path = self.directory / digest
+            with os.fdopen(
+                open_regular(path, os.O_RDONLY, name="Long text", inside=self.directory.parent), "rb"
+            ) as file:
                 return file.read()
         except (OSError, UsageError):
             return None

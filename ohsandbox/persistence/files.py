@@ -1,32 +1,31 @@
-"""Private directories and files on the host."""
+"""Private directories and files on the host.
+
+A file is reached through its directory's descriptor, and a directory that has become a symlink is not followed: a
+sandbox that can write the directory above could put one there between two of our writes.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import stat
-import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from ohsandbox.errors import UsageError
+from ohsandbox.paths import DIRECTORY, make_private_dirs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 PRIVATE_DIR_MODE = 0o700
 PRIVATE_FILE_MODE = 0o600
 _CHUNK_BYTES = 1024 * 1024
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 sync_data = getattr(os, "fdatasync", os.fsync)
 """macOS has no fdatasync."""
-
-
-def home_dir() -> Path:
-    """`~/.ohsandbox`, not made yet.
-
-    Raises:
-        UsageError: HOME is not set to an absolute path.
-    """
-    home = os.environ.get("HOME", "")
-    if not Path(home).is_absolute():
-        raise UsageError(f"HOME is {home!r}, so there is no place for ~/.ohsandbox. Set HOME to your home directory.")
-    return Path(home) / ".ohsandbox"
 
 
 def make_private_dir(directory: Path) -> None:
@@ -36,10 +35,7 @@ def make_private_dir(directory: Path) -> None:
         UsageError: it cannot be made, or something that is no directory stands there.
     """
     try:
-        for missing in reversed([directory, *directory.parents]):
-            if not missing.is_dir():
-                missing.mkdir(mode=PRIVATE_DIR_MODE, exist_ok=True)
-                missing.chmod(PRIVATE_DIR_MODE)
+        make_private_dirs(directory)
         directory.chmod(PRIVATE_DIR_MODE)
     except OSError as error:
         raise UsageError(
@@ -48,27 +44,62 @@ def make_private_dir(directory: Path) -> None:
         ) from error
 
 
-def open_regular(path: Path, access: int, *, name: str) -> int:
+def open_dir(directory: Path, *below: str) -> int:
+    """A descriptor of a directory, or of one below it, none of them a symlink; what leads to directory may be one.
+
+    Raises:
+        OSError: it is not there, is no directory, or is a symlink.
+    """
+    here = os.open(directory, DIRECTORY)
+    for name in below:
+        try:
+            found = os.open(name, DIRECTORY, dir_fd=here)
+        finally:
+            os.close(here)
+        here = found
+    return here
+
+
+@contextlib.contextmanager
+def opened_dir(directory: Path, *below: str) -> Iterator[int]:
+    """`open_dir`, closed at the end."""
+    descriptor = open_dir(directory, *below)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_regular(path: Path, access: int, *, name: str, inside: Path | None = None) -> int:
     """A descriptor of a regular file; a link, a FIFO or a device that somebody put there is not followed or waited for.
 
     Args:
         path: the file.
         access: O_RDONLY, O_RDWR, ...; one that O_CREAT makes has mode 0600.
         name: what the file is, for the message.
+        inside: a directory above it, from which on no symlink is followed; None is the one that it lies in.
 
     Raises:
         UsageError: it cannot be opened, or is no regular file.
     """
     flags = access | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not hang
     try:
-        descriptor = os.open(path, flags, PRIVATE_FILE_MODE)
+        with _parent(path, inside) as parent:
+            descriptor = os.open(path.name, flags, PRIVATE_FILE_MODE, dir_fd=parent)
     except OSError as error:
-        reason = "it is a symbolic link; move it away" if path.is_symlink() else str(error.strerror)
+        is_link = path.is_symlink() or path.parent.is_symlink()
+        reason = "it is, or lies in, a symbolic link; move it away" if is_link else str(error.strerror)
         raise UsageError(f"{name} {str(path)!r} cannot be opened: {reason}.") from error
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
     raise UsageError(f"{name} {str(path)!r} is no regular file. Move it away.")
+
+
+def _parent(path: Path, inside: Path | None) -> contextlib.AbstractContextManager[int]:
+    if inside is None:
+        return opened_dir(path.parent)
+    return opened_dir(inside, *path.parent.relative_to(inside).parts)
 
 
 def copy_apart(descriptor: int, path: Path, *, offset: int = 0) -> None:
@@ -77,48 +108,64 @@ def copy_apart(descriptor: int, path: Path, *, offset: int = 0) -> None:
     Raises:
         OSError: it could not be written; nothing is left of it.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    copy = os.open(path, flags, PRIVATE_FILE_MODE)
-    try:
-        os.fchmod(copy, PRIVATE_FILE_MODE)
-        while data := os.pread(descriptor, _CHUNK_BYTES, offset):
-            write_all(copy, data)
-            offset += len(data)
-        os.fsync(copy)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(copy)
-    sync_dir(path.parent)
+    with opened_dir(path.parent) as parent:
+        copy = os.open(path.name, NEW_FILE, PRIVATE_FILE_MODE, dir_fd=parent)
+        try:
+            os.fchmod(copy, PRIVATE_FILE_MODE)
+            while data := os.pread(descriptor, _CHUNK_BYTES, offset):
+                write_all(copy, data)
+                offset += len(data)
+            os.fsync(copy)
+        except BaseException:
+            os.unlink(path.name, dir_fd=parent)
+            raise
+        finally:
+            os.close(copy)
+        os.fsync(parent)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, inside: Path | None = None) -> None:
     """Replace the file by data: after a crash there is the old file or the new one, mode 0600.
 
+    Args:
+        path: the file.
+        data: all of it.
+        inside: see `open_regular`.
+
     Raises:
-        OSError: the directory cannot be written.
+        OSError: the directory cannot be written, or is a symlink.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+    with _parent(path, inside) as parent:
+        with new_file(parent, path.name) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        os.fsync(parent)
+
+
+@contextlib.contextmanager
+def new_file(directory: int, name: str) -> Iterator[BinaryIO]:
+    """A file of mode 0600 that takes its name, in an open directory, once all is written; nothing is left of it else.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    temporary = f".{name[:200]}.{secrets.token_hex(4)}"
+    file = os.fdopen(os.open(temporary, NEW_FILE, PRIVATE_FILE_MODE, dir_fd=directory), "wb")
+    try:
+        with file:
+            yield file
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=directory)
         raise
-    sync_dir(path.parent)
 
 
 def sync_dir(directory: Path) -> None:
     """Make the names in directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened_dir(directory) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -36,12 +36,7 @@ class DirectoryLock:
             ConversationOpenError: another holder has it; the message names its process.
             UsageError: the lock file cannot be opened.
         """
-        path = directory / LOCK_NAME
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            self._descriptor = os.open(path, flags, PRIVATE_FILE_MODE)
-        except OSError as error:
-            raise UsageError(f"Lock file {str(path)!r} cannot be opened: {error.strerror}. Move it away.") from error
+        self._descriptor = open_regular(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, name="Lock file")
         os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
         self.is_held = False
         """False where the file system cannot lock (some NFS): nothing then keeps a second process out."""

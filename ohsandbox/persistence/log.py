@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from ohsandbox.persistence.files import (
     copy_apart,
     make_private_dir,
     open_regular,
+    opened_dir,
     sync_data,
     sync_dir,
     write_all,
@@ -138,11 +140,18 @@ class EventLog:
             raise
 
     def _check_ours(self) -> None:
-        """Pass if the file is still there and ends where we left it; a lock does not keep `rm` or an editor out."""
+        """Pass if the file is still there and ends where we left it; a lock does not keep `rm` or an editor out.
+
+        It must be the file of that name: whoever replaced a directory above would have the next file written elsewhere.
+        """
         found = os.fstat(self._descriptor)
-        if found.st_nlink and found.st_size == self._end.offset:
+        is_there = False
+        with contextlib.suppress(OSError), opened_dir(self.directory) as directory:
+            named = os.stat(LOG_NAME, dir_fd=directory, follow_symlinks=False)
+            is_there = os.path.samestat(found, named)
+        if is_there and found.st_size == self._end.offset:
             return
-        harm = "changed by another program" if found.st_nlink else "removed"
+        harm = "changed by another program" if is_there else "removed, or its directory replaced,"
         self._failure = LogWriteError(
             f"Log {str(self.path)!r} was {harm} while it was open. Nothing more is written to it; "
             "start the conversation again."
@@ -163,6 +172,8 @@ class EventLog:
         os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
         if found.rest_bytes:
             self._cut_aside(found)
+        elif os.fstat(self._descriptor).st_size > found.end_offset:  # blank lines
+            os.ftruncate(self._descriptor, found.end_offset)
         if not found.records:
             sync_dir(self.directory)
         if not self._lock.is_held:

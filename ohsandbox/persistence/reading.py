@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.files import open_regular
-from ohsandbox.persistence.records import Scan, check_sound, check_version, decode_record, scan
+from ohsandbox.persistence.records import Scan, check_sound, check_version, decode_record, is_blank, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,6 +71,9 @@ class LogFollower:
         for line in self._file:
             if not line.endswith(b"\n"):
                 return
+            if is_blank(line):
+                self._offset += len(line)
+                continue
             if self._seq == 0:
                 check_version(line, self._path)
             try:

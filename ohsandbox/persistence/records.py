@@ -15,18 +15,16 @@ import shlex
 import zlib
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import LogCorruptError, UsageError
-from ohsandbox.events import EventType, SDKEvent
+from ohsandbox.events import SDKEvent
 from ohsandbox.persistence.blobs import MIN_BLOB_CHARS, Blobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 LOG_VERSION = 1
-
-_TYPES = frozenset(get_args(EventType))
 
 _ZERO_RUN = bytes(16)
 """One flipped bit can make one zero byte of a record, never sixteen in a row."""
@@ -42,7 +40,8 @@ class Scan(NamedTuple):
     end_offset: int
     """Where the last of them ends."""
     rest_bytes: int
-    """How much follows: a record that a crash tore or that is being written, or damage and all after it."""
+    """How much follows, but for blank lines: a record that a crash tore or that is being written, or damage and all
+    after it."""
     damage: str | None
     """Why what follows is damage; None where it is torn, or where nothing follows."""
     whole_after: int
@@ -78,7 +77,7 @@ def _encode(fields: dict[str, Any]) -> bytes:
 
 
 def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
-    """The event of a line without its newline.
+    """The event of a line without its newline; a type that only a newer version knows is an event like others.
 
     Raises:
         ValueError: the checksum, the JSON or the sequence number is wrong.
@@ -89,8 +88,8 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
     if fields.pop("seq") != seq:
         raise ValueError(f"it is not record {seq}")
     data, kind, conversation_id = fields["data"], fields["type"], fields["conversation_id"]
-    if kind not in _TYPES or not isinstance(data, dict) or not isinstance(conversation_id, str):
-        raise ValueError(f"it is no event of a type that this ohsandbox knows: {str(kind)[:100]!r}")
+    if not (isinstance(kind, str) and isinstance(data, dict) and isinstance(conversation_id, str)):
+        raise TypeError(f"it is no event: {str(kind)[:100]!r}")
     if "blobs" in fields:
         blobs.restore(data, fields["blobs"])
     # what the checksum vouches for is not validated again: that would take two thirds of the time of loading a log
@@ -101,25 +100,28 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
 def scan(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], None]) -> Scan:
     """Read a whole log, line by line, and give each event to take.
 
-    A last line without its newline was torn by a crash or is being written, and one with a run of zeros in it was torn
-    (a page that never reached the disk). Any other bad record was changed after it was written: that is damage. The
-    events before it are taken.
+    A blank line is nothing: an editor left it. A last line without its newline was torn by a crash or is being
+    written, and one with a run of zeros in it was torn (a page that never reached the disk). Any other bad record was
+    changed after it was written: that is damage. The events before it are taken.
 
     Raises:
         UsageError: a newer version wrote the log.
     """
-    offset = seq = 0
+    offset = blank = seq = 0
     blobs = Blobs(path.parent)
     stream = iter(lines)
     for line in stream:
+        if is_blank(line):
+            blank += len(line)
+            continue
         if seq == 0:
             check_version(line, path)
         try:
             event = _decode_line(line, seq=seq, blobs=blobs)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            return _ended(line, stream, Scan(seq, offset, len(line), str(error), 0))
+            return _ended(line, stream, Scan(seq, offset + blank, len(line), str(error), 0))
         take(event)
-        offset += len(line)
+        offset, blank = offset + blank + len(line), 0
         seq += 1
     return Scan(seq, offset, 0, None, 0)
 
@@ -161,6 +163,11 @@ def _decode_line(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
     if not line.endswith(b"\n"):
         raise ValueError("it has no end")
     return decode_record(line[:-1], seq=seq, blobs=blobs)
+
+
+def is_blank(line: bytes) -> bool:
+    """Whether a line holds white space alone."""
+    return not line.strip()
 
 
 def is_sealed(line: bytes) -> bool:

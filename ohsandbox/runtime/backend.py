@@ -3,30 +3,63 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
-from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
-from ohsandbox.runtime.calls.worker import CallInterrupted, CallTimedOut, Outcome, WorkerPool
+from ohsandbox.errors import (
+    EngineUnavailable,
+    OhsandboxError,
+    SandboxGone,
+    SandboxPaused,
+    SandboxRefused,
+    SandboxUnavailable,
+    UsageError,
+)
+from ohsandbox.paths import subdirectory
+from ohsandbox.runtime.calls.worker import (
+    INPUT_LEFT,
+    UNCOUNTED,
+    CallCancelled,
+    CallInterrupted,
+    CallTimedOut,
+    Outcome,
+    WorkerPool,
+    WorkerUnusable,
+)
 from ohsandbox.runtime.shell.processes import SWEEPS, ticks_at
+from ohsandbox.runtime.workspace_changes import Watch, WorkspaceReport
 from ohsandbox.secrets import Secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.calls.worker import OnBytes, Worker
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.checkpoint import Checkpoint
     from ohsandbox.runtime.resumed import Resumed
+
+T = TypeVar("T")
+
+_COUNT = re.compile(rb"\d{1,18}")
 
 DEFAULT_LIMIT_BYTES = 100 * 1024 * 1024
 """More than any source file, less than what a host would feel."""
 SNIPPET_TIMEOUT_S = 30.0
 """For our own questions to the sandbox: even a frozen one answers an error in bounded time."""
+
+STARVED_S = 1.0
+"""A sandbox at its limit of processes or memory has this long to start one, before it is restarted: it takes 0.3 s and
+ends all that runs, where a parallel build may be through with its peak."""
+FIRST_SIGNAL_CODE = 129
+"""A worker that was killed ends with 128 + N; one that could not begin, as without dd or a fork, with less."""
+
+STARVED_PAUSE_S = 0.1
 
 LOSS_SETTLES_S = 0.3
 """Engine 20.10 shows a killed container as running for some 10 ms after its execs have ended."""
@@ -37,8 +70,8 @@ class Kills(NamedTuple):
 
     mark: str
     """What has these words in its environment."""
-    orphans: bool
-    """What has begun since and has neither a parent nor a mark, where no other process lives: a program may fork."""
+    limit_kib: int = 0
+    """What has this soft limit (`limit_mark`); what has another one belongs to another call, whatever else it has."""
 
 
 class Backend(ABC):
@@ -50,6 +83,9 @@ class Backend(ABC):
     """No process lives here but the sandbox's own."""
     ends_processes: bool = False
     """`_close` ends every process of the sandbox by itself, so none needs to be killed before."""
+    tells_changes: bool = False
+    """The owner asks for `workspace_changes` after `close` and passes them on: `close` keeps what that needs."""
+    _watch: Watch | None = None
     resumed: Resumed | None = None
     """What `resume` found; None where it was not asked."""
 
@@ -61,6 +97,10 @@ class Backend(ABC):
         self._notices: list[str] = []
         self._oom_kills = 0
         self._life_number = 0
+        self._served = False
+        """A process has been started in the sandbox: its image is fit for it."""
+        self._damage = ""
+        """What was told when not even a restart let a process start."""
 
     # --- what a backend fills -----------------------------------------------------------------
 
@@ -148,6 +188,43 @@ class Backend(ABC):
     def close(self) -> None:
         """Let go of the sandbox. Twice is fine."""
 
+    def watch(self, directory: Path) -> None:
+        """Remember what a directory of this machine holds now, for `workspace_changes`.
+
+        Raises:
+            UsageError: the state directory cannot be written.
+        """
+        self._watch = Watch(directory, subdirectory("workspaces"))
+
+    def workspace_changes(self) -> WorkspaceReport:
+        """What appeared or changed in the bound directory that this machine may run or obey by itself, worst first.
+
+        Each change is given once: since `start`, or since the last call. It works after `close` as well, when nothing
+        changes any more. Where an earlier session on the directory was killed before it told, the first call begins
+        with that session. Nothing where no directory is bound.
+        """
+        return WorkspaceReport(0.0) if self._watch is None else self._watch.report()
+
+    def end_watch(self) -> None:
+        """Forget what the bound directory held: all was told, or nobody asks. `close` does it where it may."""
+        if self._watch is not None:
+            self._watch.end()
+
+    @property
+    def watched(self) -> Path | None:
+        """The directory that `workspace_changes` is about."""
+        return None if self._watch is None else self._watch.root
+
+    @property
+    def was_killed(self) -> bool:
+        """An earlier session on the directory was killed, and what it changed has not been asked for."""
+        return self._watch is not None and self._watch.was_killed
+
+    @property
+    def workspace_notes(self) -> tuple[str, ...]:
+        """What a person should know of how the bound directory is guarded, or of a joined container, a line each."""
+        return ()
+
     @property
     def keeps_checkpoints(self) -> bool:
         """`checkpoint` works here."""
@@ -156,6 +233,11 @@ class Backend(ABC):
     @property
     def host_workspace(self) -> Path | None:
         """The directory of this machine that the sandbox works in; None where its files are its own."""
+        return None
+
+    @property
+    def copied_workspace(self) -> Path | None:
+        """The directory of this machine whose files it began with; None where there is none."""
         return None
 
     def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:  # noqa: ARG002 - see message
@@ -219,15 +301,71 @@ class Backend(ABC):
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
     ) -> Channel:
-        """`open_channel` that brings a dead sandbox back first."""
-        life = self._life_number
-        try:
-            return self.open_channel(argv, tty=tty, env=env, user=user)
-        except SandboxUnavailable as failure:
-            with self._lock:
-                if life == self._life_number:  # else another thread has brought it back meanwhile
-                    self._notices.append(self.recover(failure))
-            return self.open_channel(argv, tty=tty, env=env, user=user)
+        """`open_channel` that brings a sandbox back first which is dead, or runs and can start no process.
+
+        Raises:
+            SandboxUnavailable: it cannot be brought back, or starts no process even then; its files are kept.
+        """
+        return self.insist(partial(self.open_channel, argv, tty=tty, env=env, user=user), SandboxUnavailable)
+
+    def insist(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
+        """attempt(), again while the sandbox may only be short of processes, and once more after it was brought back.
+
+        Raises:
+            SandboxUnavailable: it cannot be brought back, or `failing` comes even then.
+        """
+        life, patient_until = self._life_number, time.monotonic() + STARVED_S
+        while True:
+            try:
+                result = attempt()
+            except SandboxRefused:
+                raise
+            except failing as failure:
+                if self._served and time.monotonic() < patient_until and self._loss() is None:
+                    time.sleep(STARVED_PAUSE_S)
+                    continue
+                self.heal(failure, life)
+                break
+            self._served, self._damage = True, ""
+            return result
+        healed_until = time.monotonic() + STARVED_S
+        while True:
+            try:
+                return attempt()
+            except SandboxRefused:
+                raise
+            except failing as failure:  # runc was seen to fail at the first process of a container started just now
+                if time.monotonic() > healed_until:
+                    raise self._damaged(failure) from failure
+            time.sleep(STARVED_PAUSE_S)
+
+    def heal(self, failure: SandboxUnavailable, life: int) -> None:
+        """Bring back what failed in that life: a dead sandbox, or one that runs and can start no process.
+
+        Raises:
+            SandboxUnavailable: nothing can be done, or it did not help before; or failure itself, when the sandbox has
+                never started a process, so that its image is at fault.
+        """
+        with self._lock:
+            if life != self._life_number:  # another thread has brought it back meanwhile
+                return
+            if self._loss() is None and self._damage:
+                raise SandboxUnavailable(self._damage) from failure
+            if self._loss() is None and not self._served:
+                raise failure
+            self._notices.append(self.restart(failure))
+
+    def _damaged(self, failure: SandboxUnavailable) -> SandboxUnavailable:
+        """After a restart that did not help: failure, or what is wrong with the sandbox by now."""
+        if isinstance(loss := self._loss(), SandboxGone | SandboxPaused | EngineUnavailable):
+            return loss
+        why = str(failure).partition(" Remedy:")[0]
+        self._damage = (
+            f"The sandbox {self.id[:12]} was restarted and still cannot start a process: {why} Its files are kept, but "
+            "what a process needs was removed or replaced in them. Remedy: go back with `ohsandbox undo`, or make a "
+            "new sandbox."
+        )
+        return SandboxUnavailable(self._damage)
 
     def recover(self, failure: SandboxUnavailable) -> str:
         """Bring the sandbox back after failure; what happened, in a sentence.
@@ -265,7 +403,7 @@ class Backend(ABC):
         if not self.private_processes:
             return False
         with contextlib.suppress(SandboxUnavailable), self._lock:
-            said = self.snippet(b"ohs_oom").stdout.split()
+            said = _COUNT.match(self.snippet(b"ohs_oom").stdout)
             count, before = int(said[0]) if said else 0, self._oom_kills
             self._oom_kills = count
             return count > before
@@ -305,6 +443,32 @@ class Backend(ABC):
         stall_s: float | None = None,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
         kills: Kills | None = None,
+        on_output: OnBytes | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Outcome:
+        call = partial(
+            self._call_once, body, workdir=workdir, stdin=stdin, takes_stdin=takes_stdin, user=user,
+            timeout_s=timeout_s, stall_s=stall_s, limit_bytes=limit_bytes, kills=kills, on_output=on_output,
+            cancel=cancel,
+        )  # fmt: skip
+        outcome = self.insist(call, WorkerUnusable)
+        return call(to_end=True) if outcome.status == UNCOUNTED else outcome
+
+    def _call_once(
+        self,
+        body: bytes,
+        *,
+        workdir: str,
+        stdin: bytes,
+        takes_stdin: bool,
+        user: str | int | None,
+        timeout_s: float | None,
+        stall_s: float | None,
+        limit_bytes: int,
+        kills: Kills | None,
+        on_output: OnBytes | None,
+        cancel: threading.Event | None,
+        to_end: bool = False,
     ) -> Outcome:
         worker = self._pool.take(user)
         began = time.monotonic()
@@ -314,18 +478,23 @@ class Backend(ABC):
                 workdir=workdir,
                 stdin=stdin,
                 takes_stdin=takes_stdin,
+                to_end=to_end,
                 timeout_s=timeout_s,
                 stall_s=stall_s,
                 limit_bytes=limit_bytes,
+                on_output=on_output,
+                cancel=cancel,
             )
-        except CallTimedOut:
+        except (CallTimedOut, CallCancelled):
             if kills:  # a question of our own has nothing to kill, and asking another one would not end
                 self._kill_call(worker.channel.pid, kills, began, user)
             raise
         except CallInterrupted as died:
             if loss := self._loss_soon():
                 raise loss from None
-            return died.outcome._replace(status=str(worker.channel.wait()))
+            if (code := worker.channel.wait()) < FIRST_SIGNAL_CODE:
+                raise _not_served(worker, code, died.outcome) from None
+            return died.outcome._replace(status=str(code))
         except SandboxUnavailable as failure:
             worker.retired = True
             raise self._loss() or failure from None
@@ -339,11 +508,24 @@ class Backend(ABC):
 
     def _kill_call(self, pid: int, kills: Kills, began: float, user: str | int | None) -> None:
         """SIGKILL a call's processes and its worker, by another worker of the same user: root lacks CAP_SYS_PTRACE."""
-        private = b"yes" if self.private_processes and kills.orphans else b"no"
         ask = partial(self.snippet, user=user)
         with contextlib.suppress(OhsandboxError):
-            words = (pid, kills.mark.encode(), ticks_at(ask, began), private)
+            words = (pid, kills.mark.encode(), ticks_at(ask, began), 1024 * kills.limit_kib)
             for _ in range(SWEEPS):
-                if not ask(b"ohs_kill KILL %d %s %d %s" % words).stdout.strip():
+                if not ask(b"ohs_kill KILL %d %s %d %d" % words).stdout.strip():
                     break
             ask(b"kill -KILL %d" % pid)
+
+
+def _not_served(worker: Worker, code: int, outcome: Outcome) -> SandboxUnavailable:
+    """The error for a worker that ended by itself: without its end mark a call is never a success."""
+    if code == INPUT_LEFT:
+        return SandboxUnavailable(
+            "A call was cut off: the sandbox's `dd` did not hand its input on, so what it has done is not known. "
+            "Remedy: look at what `dd` is there, go back with `ohsandbox undo`, or make a new sandbox."
+        )
+    words = " ".join((outcome.stderr or outcome.stdout).decode("utf-8", "replace").split())[:200]
+    said = f"its shell ended with exit code {code}" + (f": {words}" if words else "")
+    if not outcome.stdout and (worker.calls == 1 or worker.complains(outcome.stderr)):
+        return WorkerUnusable(f"The sandbox could not start a process ({said}).")
+    return SandboxUnavailable(f"A call was cut off ({said}), so what it has done is not known. Remedy: look at it.")

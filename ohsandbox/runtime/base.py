@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from functools import partial
 from pathlib import Path
@@ -17,18 +16,22 @@ from ohsandbox.errors import (
 )
 from ohsandbox.runtime import files, tools, transfer
 from ohsandbox.runtime.backend import DEFAULT_LIMIT_BYTES, Backend, Kills
+from ohsandbox.runtime.calls.cancel import killing
+from ohsandbox.runtime.calls.options import check_call, check_seconds
 from ohsandbox.runtime.calls.process import Process
-from ohsandbox.runtime.calls.worker import CallStalled, CallTimedOut
+from ohsandbox.runtime.calls.worker import CallCancelled, CallStalled, CallTimedOut
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult
 from ohsandbox.runtime.resumed import Resumed
-from ohsandbox.runtime.shell import SessionOptions, Shell
-from ohsandbox.runtime.shell.watch import Wait
+from ohsandbox.runtime.shell import SessionOptions, Shell, in_subshell
+from ohsandbox.runtime.shell.watch import Wait, expectation
 from ohsandbox.schema import ErrorObservation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
 
+    from ohsandbox.runtime.calls.worker import OnBytes
     from ohsandbox.runtime.checkpoint import Checkpoint
     from ohsandbox.runtime.mcp_call import CallsMCP, MCPAction
     from ohsandbox.schema import Observation
@@ -66,6 +69,8 @@ class Runtime(Backend):
             shell.close(kill=not self.ends_processes)
         self._pool.close()
         self._close()
+        if not self.tells_changes:
+            self.end_watch()
 
     def resume(self, checkpoints: Sequence[str] = ()) -> Resumed:  # noqa: ARG002 - for those that keep some
         """`start`, in the sandbox that an earlier process of the same conversation left, where there is one.
@@ -103,29 +108,73 @@ class Runtime(Backend):
         *,
         timeout_s: float | None = None,
         idle_timeout_s: float | None = None,
+        yield_s: float | None = None,
         session: str = MAIN,
         is_input: bool = False,
         expect: str | None = None,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        user: str | int | None = None,
+        on_output: Callable[[str], object] | None = None,
+        cancel: threading.Event | None = None,
     ) -> CommandObservation:
         """Run command in the named shell, which is made on first use and keeps its state between commands.
 
-        timeout_s ends the command and all it started (`timed_out`); idle_timeout_s of silence, a match of the
-        regular expression `expect`, and a program that waits for input only return (`running`), and an empty command
-        then waits on. is_input types command to the running program: a key name (`C-c`, `ENTER`, `UP`) or a line.
+        timeout_s ends the command and all it started (`timed_out`), and so does another thread that sets cancel
+        (`cancelled`). After yield_s, after idle_timeout_s of silence, at a match of the regular expression `expect`,
+        and where a program waits for input, the call only returns (`running`), and an empty command then waits on.
+        is_input types command to the running program: a key name (`C-c`, `ENTER`, `UP`) or a line.
+
+        Calls of several threads in one session queue (`queued_s`); timeout_s counts from the command's start, yield_s
+        from the call. Behind a command that was left running a new one is refused at once, with `running` and a notice.
+
+        With env or workdir the command runs in a subshell: it sees the session's state, and what it changes of its
+        environment, variables and directory ends with it. With user it runs in a shell of that user's own, the session
+        `SESSION@USER`, which begins in `workdir`, keeps its state and is polled and closed by that name.
+
+        `on_output(text)` hears the output as it comes: masked, without escapes, with carriage returns and with what the
+        shell says of background jobs. It is called in this thread, and the command waits while it is slow; what it
+        raises ends the command and is raised here. It may use other sessions, and not this one.
 
         Raises:
-            UsageError: a limit is not a positive number, or command holds a NUL; nothing ran.
+            UsageError: an option cannot be meant, expect is no pattern, or command holds a NUL; nothing ran.
+            UnknownUserError, WorkdirError: as `run`.
             SandboxUnavailable: the sandbox cannot serve and could not be brought back.
         """
-        for name, value in (("timeout_s", timeout_s), ("idle_timeout_s", idle_timeout_s)):
-            _check_seconds(name, value)
+        check_seconds(timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, yield_s=yield_s)
+        check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
         if "\0" in command:
             raise UsageError("A command cannot hold a NUL byte; write such data to a file first")
-        try:
-            wait = Wait(timeout_s, idle_timeout_s, expect and re.compile(expect).pattern)
-        except re.error as error:
-            raise UsageError(f"expect={expect!r} is no regular expression: {error}") from None
-        return self._shell(session).execute(command, wait, is_input=is_input)
+        wait = Wait(timeout_s, idle_timeout_s, expect and expectation(expect).pattern, yield_s, cancel)
+        if user is not None:
+            session = self._session_of(session, user)
+        text = self._with_own(command, env, workdir, user) if env or workdir else ""
+        if text and is_input:
+            raise UsageError("env and workdir are for a new command; a program that runs has its own")
+        return self._shell(session).execute(command, wait, is_input=is_input, text=text, listener=on_output)
+
+    def _session_of(self, session: str, user: str | int) -> str:
+        """The session of that user beside this one, opened where it is not; this one where it is the user's."""
+        with self._lock:
+            shell = self._shells.get(session)
+        if shell is not None and shell.user == user:
+            return session
+        name = f"{session}@{user}"
+        if name not in self._shells:
+            try:
+                self.open_session(name, user=user)
+            except UsageError:
+                if name not in self._shells:  # else another thread has opened it meanwhile
+                    raise
+        return name
+
+    def _with_own(
+        self, command: str, env: Mapping[str, str] | None, workdir: str | None, user: str | int | None
+    ) -> str:
+        if workdir is not None:
+            workdir = self._absolute(workdir)
+            self._check_workdir(self._call(b":", workdir=workdir, user=user).status, workdir)
+        return in_subshell(command, env or {}, workdir) if command.strip() else ""
 
     def interrupt(self, session: str = MAIN) -> None:
         """Ctrl-C to what runs in the session, from any thread; nothing when nothing runs."""
@@ -150,9 +199,10 @@ class Runtime(Backend):
         """Make a shell session with options; one made by first use has none.
 
         Raises:
-            UsageError: a session of that name is open.
+            UsageError: a session of that name is open, or an option cannot be meant.
             UnknownUserError, WorkdirError: as `run`.
         """
+        check_call(env=env, user=user, workdir=workdir)
         if workdir is not None:
             workdir = self._absolute(workdir)
             self._check_workdir(self._call(b":", workdir=workdir, user=user).status, workdir)
@@ -214,34 +264,48 @@ class Runtime(Backend):
         user: str | int | None = None,
         timeout_s: float | None = None,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        merge_streams: bool = False,
+        on_output: OnBytes | None = None,
+        cancel: threading.Event | None = None,
     ) -> ExecResult:
         """Run one process to its end, streams apart and binary-safe; after stdin it reads end of file.
 
         A missing executable is exit code 127 and one that cannot be executed 126, both `not_started`. After
         timeout_s seconds the process and all it started are killed: a result with `timed_out`. Of each stream the
-        first limit_bytes are returned.
+        first limit_bytes are returned. merge_streams puts standard error into stdout, in the order of writing.
+
+        `on_output(stream, data)` hears all of it as it comes, past limit_bytes too: 'stdout' or 'stderr' and bytes,
+        not masked. It is called in this thread, and the process waits while it is slow; what it raises ends the
+        process and is raised here. Once another thread sets cancel the process and all it started are killed: a
+        result with `cancelled`. Where it was set before, nothing runs.
 
         Raises:
-            UsageError: argv is empty, a string, holds a NUL, or an environment name cannot be exported; nothing ran.
+            UsageError: argv is empty, a string, holds a NUL, or an option cannot be meant; nothing ran.
             UnknownUserError: also a LookupError.
             WorkdirError: also FileNotFoundError or NotADirectoryError.
             SandboxUnavailable: the sandbox went away.
         """
-        _check_seconds("timeout_s", timeout_s)
-        process = Process(argv, dict(env or {}))
+        check_seconds(timeout_s=timeout_s)
+        check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
+        process = Process(argv, env or {}, merge_streams=merge_streams)
         directory = self._absolute(workdir or ".")
+        if cancel is not None and cancel.is_set():
+            return ExecResult(None, b"", b"", not_started=True, cause="cancelled", cancelled=True)
         try:
             outcome = self._call(
                 process.body, workdir=directory, stdin=stdin, user=user, timeout_s=timeout_s, limit_bytes=limit_bytes,
-                kills=Kills(process.mark, orphans=True),
+                kills=Kills(process.mark, process.limit_kib), on_output=on_output, cancel=cancel,
             )  # fmt: skip
-        except CallTimedOut as late:
+        except (CallTimedOut, CallCancelled) as ended:
+            cancelled, so_far = isinstance(ended, CallCancelled), ended.outcome
             return ExecResult(
-                None, late.outcome.stdout, late.outcome.stderr, timed_out=True, truncated=late.outcome.truncated,
-                cause="timeout",
+                None, so_far.stdout, so_far.stderr, timed_out=not cancelled, truncated=so_far.truncated,
+                cause="cancelled" if cancelled else "timeout", cancelled=cancelled,
             )  # fmt: skip
         self._check_workdir(outcome.status, directory)
         result = process.result(outcome)
+        if on_output is not None and result.not_started:
+            on_output("stdout" if merge_streams else "stderr", result.stdout or result.stderr)
         if result.exit_code == KILLED and self.ran_out_of_memory():
             return result._replace(cause="out of memory")
         return result
@@ -297,7 +361,7 @@ class Runtime(Backend):
     def _file_call(self, body: bytes, *, path: str, limit_bytes: int, **options: Any) -> bytes:
         """What body prints, and a byte more than limit_bytes where it prints more."""
         limit_s = files.patience_s(limit_bytes)
-        kills = Kills(f"OHSANDBOX_CALL={secrets.token_hex(8)}", orphans=False)
+        kills = Kills(f"OHSANDBOX_CALL={secrets.token_hex(8)}")
         try:
             outcome = self._call(
                 body, limit_bytes=max(limit_bytes + 1, 65536), timeout_s=limit_s, kills=kills, **options
@@ -315,6 +379,7 @@ class Runtime(Backend):
         *,
         user: str | int | None = None,
         limits: transfer.TransferLimits | None = None,
+        cancel: threading.Event | None = None,
     ) -> list[str]:
         """Copy a host file to target, or a directory's contents into it, which is made; what has the same name goes.
 
@@ -325,16 +390,18 @@ class Runtime(Backend):
             What was left out: sockets, FIFOs and devices.
 
         Raises:
-            UsageError: there is no such source, or it is neither file nor directory.
+            UsageError: there is no such source, or it is neither file nor directory; or a symlink stands in its path,
+                which a sandbox could have made.
             SandboxFileError: the sandbox cannot store it, or this machine cannot read it.
             ToolError: it is larger than limits; nothing was sent.
+            CallCancelledError: cancel was set before its end.
         """
-        return transfer.upload(
-            lambda argv: self.channel(argv, user=user),
-            Path(source),
-            self._file(target),
-            limits or transfer.TransferLimits(),
-        )
+        check_call(user=user, cancel=cancel)
+        limits = limits or transfer.TransferLimits()
+        with killing(cancel) as killed:
+            return transfer.upload(
+                lambda argv: killed(self.channel(argv, user=user)), Path(source), self._file(target), limits
+            )
 
     def download(
         self,
@@ -343,6 +410,7 @@ class Runtime(Backend):
         *,
         user: str | int | None = None,
         limits: transfer.TransferLimits | None = None,
+        cancel: threading.Event | None = None,
     ) -> list[str]:
         """Copy a sandbox file to target on the host, or a directory's contents into it, through a strict filter.
 
@@ -357,14 +425,15 @@ class Runtime(Backend):
             SandboxFileError: there is no such source, it cannot be read, what the sandbox sends is no archive, or
                 this machine cannot store it.
             ToolError: it is larger than limits; target is untouched.
-            UsageError: target is itself a symlink to a directory.
+            UsageError: target is itself a symlink to a directory, or its path leads through one.
+            CallCancelledError: cancel was set before its end.
         """
-        return transfer.download(
-            lambda argv: self.channel(argv, user=user),
-            self._file(source),
-            Path(target),
-            limits or transfer.TransferLimits(),
-        )
+        check_call(user=user, cancel=cancel)
+        limits = limits or transfer.TransferLimits()
+        with killing(cancel) as killed:
+            return transfer.download(
+                lambda argv: killed(self.channel(argv, user=user)), self._file(source), Path(target), limits
+            )
 
     def _file(self, path: str) -> str:
         files.check_path(path)
@@ -381,9 +450,11 @@ class Runtime(Backend):
         """The runtime's own tools in MCP shape: execute_bash, file_read, file_write."""
         return tools.definitions()
 
-    def execute_tool(self, name: str, arguments: Mapping[str, Any]) -> Observation:
-        """Run one of them; an unknown name or wrong arguments are an ErrorObservation."""
-        return tools.execute(self, name, arguments)
+    def execute_tool(
+        self, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
+    ) -> Observation:
+        """Run one of them; an unknown name or wrong arguments are an ErrorObservation. cancel ends a command."""
+        return tools.execute(self, name, arguments, cancel=cancel)
 
     def call_tool_mcp(self, action: MCPAction) -> Observation:
         """Call a tool of the MCP servers in here; one that is not there, or gives no result, is an ErrorObservation."""
@@ -393,8 +464,3 @@ class Runtime(Backend):
             return self.mcp.call_tool_mcp(action)
         except ToolError as error:
             return ErrorObservation(message=str(error))
-
-
-def _check_seconds(name: str, value: float | None) -> None:
-    if value is not None and not 0 < value < float("inf"):
-        raise UsageError(f"{name} is {value}; give a positive number of seconds")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.errors import SandboxFileError, file_error
 from ohsandbox.runtime.calls.quoting import quote
-from ohsandbox.runtime.calls.worker import INLINE_STDIN_BYTES
 from ohsandbox.runtime.results import DirEntry
 
 if TYPE_CHECKING:
@@ -60,15 +59,19 @@ _BY_TEXT = {
     "Text file busy": errno.ETXTBSY,
     "Device or resource busy": errno.EBUSY,
     "Resource busy": errno.EBUSY,
+    "Resource temporarily unavailable": errno.EAGAIN,
+    "Cannot fork": errno.EAGAIN,
+    "Cannot allocate memory": errno.ENOMEM,
     "No such file": errno.ENOENT,
     "no such file": errno.ENOENT,
 }
 """What strerror says, in the words of glibc and of musl; last, what dash and ash say instead when they open."""
 
-_NO_NEW_FILE = re.compile(r"(?:cannot|can't) create .*(?:Directory nonexistent|nonexistent directory)$", re.IGNORECASE)
+_NO_NEW_FILE = ("directory nonexistent", "nonexistent directory")
 """dash, ash: ENOENT of a creating open. The directory is there (we looked), so it is one like /proc."""
 
-_NO_TOOL = re.compile(r"([\w.-]+): (?:command )?not found$")
+_NO_TOOL = re.compile(r"(?:dnammoc )?:([\w.-]+)")
+"""Read backwards, from the end of the line: 'dd: not found', 'dd: command not found'."""
 
 _REMEDIES = {
     errno.ENOENT: "list the directory above it to see what is there",
@@ -81,6 +84,8 @@ _REMEDIES = {
     errno.EROFS: "write to another place",
     errno.ELOOP: "look at the links with `ls -l`",
     errno.EEXIST: "remove what is there, or use another name",
+    errno.EAGAIN: "the sandbox is at its limit of processes; end some",
+    errno.ENOMEM: "the sandbox is at its limit of memory; end some processes",
 }
 
 
@@ -111,9 +116,8 @@ def read_body(path: str, limit_bytes: int, *, asks_size: bool = False) -> bytes:
 def write_body(path: str, size: int, mode: int | None) -> bytes:
     """The call that writes the size bytes it is fed."""
     octal = b"" if mode is None else b"%03o" % (mode & 0o7777)
-    how = b"counted" if size <= INLINE_STDIN_BYTES else b"all"
     temporary = f".ohs-{secrets.token_hex(8)}.tmp".encode()
-    return _body(b"ohs_write %s '%s' %d %s %s" % (quote(path), octal, size, how, temporary))
+    return _body(b"ohs_write %s '%s' %d %s" % (quote(path), octal, size, temporary))
 
 
 def list_body(path: str) -> bytes:
@@ -221,10 +225,11 @@ def _known(line: str, path: str) -> SandboxFileError | None:
         return file_error(errno.EINVAL, f"It is {_KINDS[name]}, not a regular file; use a shell for it", path)
     if word == "errno" and isinstance(number := getattr(errno, name, None), int):
         return refusal(number, path)
-    if _NO_NEW_FILE.search(line):
+    lower = line.lower()
+    if lower.endswith(_NO_NEW_FILE) and ("cannot create " in lower or "can't create " in lower):
         return file_error(errno.ENOENT, "No file can be made in this directory; write to another place", path)
-    if missing := _NO_TOOL.search(line):
-        reason = f"The sandbox has no `{missing[1]}`, which this needs; use an image that has it"
+    if line.endswith(" not found") and (missing := _NO_TOOL.match(line[: -len(" not found")][::-1])):
+        reason = f"The sandbox has no `{missing[1][::-1]}`, which this needs; use an image that has it"
         return file_error(errno.ENOSYS, reason, path)
     return next((refusal(number, path) for text, number in _BY_TEXT.items() if line.endswith(text)), None)
 
@@ -237,7 +242,7 @@ def parse_list(stdout: bytes) -> list[DirEntry]:
     return sorted(_entries(names.split(b"\0"), facts))
 
 
-_FACTS = re.compile(rb"([0-9a-f]+) (\d+) (-?\d+) ")
+_FACTS = re.compile(rb"([0-9a-f]{1,8}) (\d{1,20}) (-?\d{1,20}) ")
 
 
 def _entries(names: list[bytes], facts: bytes) -> Iterator[DirEntry]:

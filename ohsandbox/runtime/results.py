@@ -14,7 +14,7 @@ class ExecResult(NamedTuple):
     """One finished process of `run`."""
 
     exit_code: int | None
-    """128 + N where signal N ended it; None exactly when timed_out."""
+    """128 + N where signal N ended it; None exactly when timed_out or cancelled."""
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
@@ -22,9 +22,11 @@ class ExecResult(NamedTuple):
     truncated: bool = False
     """stdout or stderr went over limit_bytes; what was kept is the beginning."""
     not_started: bool = False
-    """The executable is missing (127) or not executable (126)."""
+    """The executable is missing (127) or not executable (126), or the call was cancelled before it began."""
     cause: str | None = None
-    """How it ended where that is no plain exit: 'timeout', 'out of memory', 'signal 9'; else None."""
+    """How it ended where that is no plain exit: 'timeout', 'cancelled', 'out of memory', 'signal 9'; else None."""
+    cancelled: bool = False
+    """Killed because its caller set `cancel`, with its whole tree; stdout and stderr hold what came before."""
 
 
 class CommandObservation(Observation):
@@ -34,14 +36,20 @@ class CommandObservation(Observation):
     output: str
     """The command's own text since the last call, escapes removed, progress collapsed, and nothing of ours."""
     exit_code: int | None
-    """None while it runs, after timed_out, and where the shell could not tell."""
+    """None while it runs, after timed_out or cancelled, where nothing ran, and where the shell could not tell."""
     cwd: str
     """The session's working directory afterwards."""
     session: str = "main"
     timed_out: bool = False
     """Killed by timeout_s."""
+    cancelled: bool = False
+    """Killed because its caller set `cancel`; with a notice where nothing ran."""
     running: bool = False
-    """Still running: the idle limit passed, `expect` matched, or it waits for input."""
+    """Still running: yield_s or the idle limit passed, `expect` matched, or it waits for input."""
+    nothing_ran: bool = False
+    """There was no command, and none that ran before to poll or to answer."""
+    queued_s: float = 0.0
+    """How long the call waited for another call in this session to return, before timeout_s began to count."""
     waiting_for_input: bool = False
     """The foreground program is blocked reading the terminal."""
     truncated: bool = False
@@ -78,6 +86,10 @@ class CommandObservation(Observation):
             return "Still running: poll with an empty command, or interrupt it with C-c"
         if self.timed_out:
             return "Stopped by the timeout"
+        if self.cancelled:
+            return "Cancelled"
+        if self.nothing_ran:
+            return "No command ran"
         return f"Exit code {'unknown' if self.exit_code is None else self.exit_code}"
 
 

@@ -12,13 +12,14 @@ from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.schema import Action, ErrorObservation, TextObservation
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Mapping, Sequence
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.schema import Observation
 
-DEFAULT_TIMEOUT_S = 120.0
-"""Long enough for a test suite, short enough that a forgotten server does not cost an afternoon."""
+YIELD_S = 120.0
+"""Long enough for a test suite; what still runs then is left running, and can be waited for again."""
 
 READ_LIMIT_BYTES = 16 * 1024 * 1024
 """A text file past this is data; `grep`, `head` and `sed` look into it without moving it to the host."""
@@ -33,17 +34,17 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 class ExecuteBash(Action):
     """Run a command in the sandbox's persistent shell and return its output and exit code.
 
-    Working directory, variables and functions stay for the next call. A command that is not done after `timeout`
-    seconds (at most 3600) is ended with all it started. A program that waits for input is reported and can be
-    answered with `is_input`.
+    Working directory, variables and functions stay for the next call. A command that is not done after 120 seconds is
+    left running, and an empty command waits on; with `timeout` (seconds, at most 3600) it is ended then, with all it
+    started. A program that waits for input is reported and can be answered with `is_input`.
     """
 
     command: str = Field(description="The command. Empty: wait for the running one.")
     is_input: bool | Literal["true", "false"] = Field(
         default=False, description="Type `command` to the running program; a key such as C-c is pressed."
     )
-    timeout: float = Field(
-        default=DEFAULT_TIMEOUT_S, gt=0, le=3600, allow_inf_nan=False, description="Seconds until it is ended."
+    timeout: float | None = Field(
+        default=None, gt=0, le=3600, allow_inf_nan=False, description="Seconds until it is ended; left out, it is not."
     )
 
 
@@ -80,12 +81,14 @@ def definitions() -> list[dict[str, Any]]:
     ]
 
 
-def execute(runtime: Runtime, name: str, arguments: Mapping[str, Any]) -> Observation:
-    """Run one; a model's mistakes come back as ErrorObservation."""
+def execute(
+    runtime: Runtime, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
+) -> Observation:
+    """Run one; a model's mistakes come back as ErrorObservation. cancel ends a command, as of `Runtime.execute`."""
     if name not in _ACTIONS:
         return ErrorObservation(message=f"Unknown tool: {name}")
     try:
-        return _dispatch(runtime, _ACTIONS[name].model_validate(dict(arguments)))
+        return _dispatch(runtime, _ACTIONS[name].model_validate(dict(arguments)), cancel)
     except ValidationError as error:
         found = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
         return ErrorObservation(message=f"Arguments of {name} are wrong: {found}. Nothing ran; correct them")
@@ -93,11 +96,14 @@ def execute(runtime: Runtime, name: str, arguments: Mapping[str, Any]) -> Observ
         return ErrorObservation(message=str(error))
 
 
-def _dispatch(runtime: Runtime, action: Action) -> Observation:
+def _dispatch(runtime: Runtime, action: Action, cancel: threading.Event | None) -> Observation:
     match action:
         case ExecuteBash():
             is_input = action.is_input in (True, "true")
-            return runtime.execute(action.command, timeout_s=action.timeout, is_input=is_input)
+            yield_s = YIELD_S if action.timeout is None else None
+            return runtime.execute(
+                action.command, timeout_s=action.timeout, yield_s=yield_s, is_input=is_input, cancel=cancel
+            )
         case FileRead():
             data = runtime.read_bytes(action.path, limit_bytes=READ_LIMIT_BYTES)
             return TextObservation(text=select_lines(data, action.view_range))

@@ -14,16 +14,17 @@ import stat
 import tarfile
 import threading
 from importlib.resources import files as resources
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.paths import DIRECTORY, open_directory, refuse_link
 from ohsandbox.runtime import unpack
 from ohsandbox.runtime.calls.quoting import told
 from ohsandbox.runtime.files import error_of, stalled
 from ohsandbox.runtime.unpack import STALL_S, TransferLimits, host_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -46,29 +47,41 @@ _END_S = 5.0
 """A killed process ends in milliseconds; one in the kernel's hands (a dead disk) is left to the sandbox's end."""
 
 
-def upload(open_channel: Opener, source: Path, target: str, limits: TransferLimits) -> list[str]:
+def upload(
+    open_channel: Opener,
+    source: Path,
+    target: str,
+    limits: TransferLimits,
+    *,
+    only: Collection[str] | None = None,
+) -> list[str]:
     """Copy a file to target, or a directory's contents into it; returns what was left out (sockets, FIFOs, devices).
 
+    only: of a directory these paths below it, directories included; None is all.
+
     Raises:
-        UsageError: there is no such source.
+        UsageError: there is no such source, or a symlink stands in its path.
         SandboxFileError: the sandbox cannot store it, or this machine cannot read it.
         ToolError: it goes over a limit; nothing was sent.
     """
-    with host_errors(source):
-        tree = _Tree(source, target)
+    with host_errors(source), _Tree(source, target, only) as tree:
         tree.check(limits)
+        _send(open_channel, tree, target)
+        return tree.skipped
+
+
+def _send(open_channel: Opener, tree: _Tree, target: str) -> None:
     directory, _, name = (target, "", "") if tree.is_dir else target.rpartition("/")
     with _start(open_channel, "ohs_unpack", directory or "/", name) as channel:
         said = _Listener(channel)
         try:
-            with host_errors(source), contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(BrokenPipeError):
                 tree.pack(said)
         except BaseException:
             said.stop()
             raise
         channel.close_stdin()
         said.check(target)
-    return tree.skipped
 
 
 def download(open_channel: Opener, source: str, target: Path, limits: TransferLimits) -> list[str]:
@@ -77,7 +90,7 @@ def download(open_channel: Opener, source: str, target: Path, limits: TransferLi
     Raises:
         SandboxFileError: there is no such source, it cannot be read, or this machine cannot store it.
         ToolError: it goes over a limit; target is untouched.
-        UsageError: target is a symlink to a directory.
+        UsageError: target is a symlink to a directory, or lies behind one.
     """
     with _start(open_channel, "ohs_pack", source) as channel:
         channel.close_stdin()
@@ -116,39 +129,58 @@ class _Entry(NamedTuple):
     path: str
     """In the archive."""
     name: str
-    directory: int | None
+    directory: int
     facts: os.stat_result
 
 
 class _Tree:
-    """What is to be uploaded."""
+    """What is to be uploaded, held by a descriptor until it is closed."""
 
-    def __init__(self, source: Path, target: str) -> None:
-        """Look at it.
+    def __init__(self, source: Path, target: str, only: Collection[str] | None = None) -> None:
+        """Open it.
 
         Raises:
-            UsageError: it is not there, or neither file nor directory; or target cannot be a file's name.
+            UsageError: it is not there, or neither file nor directory; a symlink stands in its path; or target cannot
+                be a file's name.
         """
-        if not source.exists():
-            raise UsageError(f"There is nothing at {str(source)!r} to upload; check the path")
-        self._source = source.resolve()
+        self._only = only
         self._target_name = target.rpartition("/")[2]
-        self.is_dir = self._source.is_dir()
         self.skipped: list[str] = []
-        if not self.is_dir and not self._source.is_file():
+        self._name, self.is_dir = "", True
+        try:
+            self._directory = open_directory(source)
+        except FileNotFoundError:
+            raise UsageError(f"There is nothing at {str(source)!r} to upload; check the path") from None
+        except NotADirectoryError:
+            self._name, self.is_dir = source.name, False
+            self._directory = open_directory(source.parent)
+        if self.is_dir:
+            return
+        try:
+            self._check_file(source, target)
+        except BaseException:
+            os.close(self._directory)
+            raise
+
+    def _check_file(self, source: Path, target: str) -> None:
+        if not stat.S_ISREG(os.stat(self._name, dir_fd=self._directory, follow_symlinks=False).st_mode):
+            refuse_link(self._name, self._directory, source)
             raise UsageError(f"{str(source)!r} is neither a file nor a directory; only those can be uploaded")
-        if not self.is_dir and self._target_name in ("", ".", ".."):
+        if self._target_name in ("", ".", ".."):
             raise UsageError(f"{target!r} names a directory, and {str(source)!r} is a file; add the file's new name")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._directory)
+
     def _entries(self) -> Iterator[_Entry]:
-        if not self.is_dir:
-            yield _Entry(self._target_name, str(self._source), None, self._source.stat())
+        if self.is_dir:
+            yield from _below(self._directory, "", self._only)
             return
-        for parent, directories, names, fd in os.fwalk(self._source, onerror=_raise):
-            below = os.path.relpath(parent, self._source)
-            for name in [*directories, *names]:
-                facts = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                yield _Entry(name if below == "." else f"{below}/{name}", name, fd, facts)
+        facts = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+        yield _Entry(self._target_name, self._name, self._directory, facts)
 
     def check(self, limits: TransferLimits) -> None:
         """Count it, before anything is sent.
@@ -196,6 +228,21 @@ class _Tree:
             self.skipped.append(entry.path)
 
 
+def _below(directory: int, prefix: str, only: Collection[str] | None) -> Iterator[_Entry]:
+    """Every name, a directory before what is in it. os.fwalk waits where a directory has become a FIFO (3.11)."""
+    for name in sorted(os.listdir(directory)):
+        if only is not None and prefix + name not in only:
+            continue
+        facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        yield _Entry(prefix + name, name, directory, facts)
+        if stat.S_ISDIR(facts.st_mode):
+            below = os.open(name, DIRECTORY, dir_fd=directory)
+            try:
+                yield from _below(below, f"{prefix}{name}/", only)
+            finally:
+                os.close(below)
+
+
 def _add_file(archive: tarfile.TarFile, entry: _Entry, seen: dict[tuple[int, int], str]) -> None:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(entry.name, flags, dir_fd=entry.directory), "rb") as file:  # noqa: PTH123 - a descriptor
@@ -219,10 +266,6 @@ def _member(entry: _Entry, kind: bytes, *, more: int = 0) -> tarfile.TarInfo:
     member.mode = entry.facts.st_mode & 0o777 | more
     member.mtime = int(entry.facts.st_mtime)
     return member
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 class _Writer(io.RawIOBase):

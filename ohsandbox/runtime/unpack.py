@@ -1,8 +1,9 @@
 """What a sandbox sends as tar becomes files of the host: never outside their directory, never more than the limits.
 
-Everything is unpacked into a fresh directory of ours in which no symlink exists until the last file is written, and
-then moved, by descriptors that follow none, to where it belongs. The archive is the sandbox's word and may be
-anything: Python's tarfile only reads its headers here, and only as many as a bounded number of bytes can hold.
+Everything is unpacked into a fresh directory of ours, out of every sandbox's reach, in which no symlink exists until
+the last file is written, and then moved, by descriptors that follow none, to where it belongs. The archive is the
+sandbox's word and may be anything: Python's tarfile only reads its headers here, and only as many as a bounded number
+of bytes can hold.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ import errno
 import io
 import os
 import re
+import secrets
 import shutil
 import stat
 import tarfile
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.errors import OhsandboxError, ToolError, UsageError, file_error
+from ohsandbox.errors import OhsandboxError, ToolError, file_error
+from ohsandbox.paths import DIRECTORY, open_directory, staging
 from ohsandbox.runtime.channel import Stream
 from ohsandbox.runtime.files import error_of, stalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from ohsandbox.runtime.channel import Channel
 
@@ -103,28 +105,15 @@ def receive(channel: Channel, source: str, target: Path, limits: TransferLimits)
     Raises:
         SandboxFileError: the sandbox failed, or sent no archive, or this machine cannot store it.
         ToolError: it goes over a limit.
-        UsageError: target is a symlink to a directory.
+        UsageError: target is a symlink to a directory, or lies behind one.
     """
-    with (
-        host_errors(target),
-        tempfile.TemporaryDirectory(dir=_beside(target), prefix=".ohs-", ignore_cleanup_errors=True) as fresh,
-    ):
-        reader, tree = _Reader(channel, source), _Tree(Path(fresh))
+    with host_errors(target), staging() as fresh:
+        reader, tree = _Reader(channel, source), _Tree(fresh)
         _unpack(reader, tree, Meter(limits, "Download"))
         notes = reader.finish()
         tree.settle()
-        tree.move(target, source)
+        tree.move(target, source, Meter(limits, "Download to another file system"))
         return tree.skipped + notes
-
-
-def _beside(target: Path) -> Path:
-    """An existing directory from which a rename reaches target."""
-    if target.is_symlink() and target.is_dir():
-        raise UsageError(f"{str(target)!r} is a symlink, which is not followed; name the directory it points to")
-    parent = next(one for one in target.absolute().parents if one.is_dir())
-    if target.is_dir() and target.stat().st_dev != parent.stat().st_dev:
-        return target
-    return parent
 
 
 def _unpack(reader: _Reader, tree: _Tree, meter: Meter) -> None:
@@ -303,29 +292,28 @@ class _Tree:
         for path, mode in self._directories.items():
             (self._root / path).chmod(mode)
 
-    def move(self, target: Path, source: str) -> None:
+    def move(self, target: Path, source: str, meter: Meter) -> None:
         """Bring it to target: the single file, or the contents of the directory."""
-        if not self._whole:
-            self._move_file(target, source)
+        if self._whole:
+            with _opened(target) as into:
+                _merge(os.open(self._root, DIRECTORY), into, meter)
             return
-        target.mkdir(parents=True, exist_ok=True)
-        into = os.open(target, _DIRECTORY)
-        try:
-            _merge(os.open(self._root, _DIRECTORY), into)
-        finally:
-            os.close(into)
-
-    def _move_file(self, target: Path, source: str) -> None:
         if len(self._files) != 1 or self._directories:
             reason = "The sandbox's `tar` sent something else than this file; use an image with a tar that works"
             raise file_error(errno.EIO, reason, source)
-        if target.is_dir() and not target.is_symlink():
-            raise IsADirectoryError(errno.EISDIR, "It is a directory; add the file's new name", str(target))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (self._root / next(iter(self._files))).replace(target)
+        with _opened(target.parent) as into, _opened(self._root) as here:
+            if _is_directory(target.name, into):
+                raise IsADirectoryError(errno.EISDIR, "It is a directory; add the file's new name", str(target))
+            _move(next(iter(self._files)), here, target.name, into, meter)
 
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = open_directory(directory, make=True)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _parts(name: str) -> list[str] | None:
@@ -344,28 +332,89 @@ def _stays_inside(path: str, linkname: str) -> bool:
     return not linkname.startswith("/") and "\0" not in linkname and ".." not in words[ups:] and ups <= path.count("/")
 
 
-def _merge(source: int, target: int) -> None:
+def _merge(source: int, target: int, meter: Meter) -> None:
     """Move what is in one directory into another; closes source."""
     try:
         for name in os.listdir(source):
-            mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
-            if not stat.S_ISDIR(mode):
-                os.replace(name, name, src_dir_fd=source, dst_dir_fd=target)
-            elif (below := _directory(name, target)) is None:
-                os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
-            else:
+            facts = os.stat(name, dir_fd=source, follow_symlinks=False)
+            if not stat.S_ISDIR(facts.st_mode):
+                _move(name, source, name, target, meter)
+                continue
+            below = _directory(name, target)
+            if below is None:
                 try:
-                    _merge(os.open(name, _DIRECTORY, dir_fd=source), below)
-                finally:
-                    os.close(below)
+                    os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+                    continue
+                except OSError as error:
+                    if error.errno not in _NOT_IN_ONE_STEP:
+                        raise
+                below = _new_directory(name, target, facts)
+            try:
+                _merge(os.open(name, DIRECTORY, dir_fd=source), below, meter)
+            finally:
+                os.close(below)
     finally:
         os.close(source)
+
+
+_NOT_IN_ONE_STEP = {errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
+"""Another file system, or somebody made a directory or a file of that name meanwhile."""
+
+
+def _new_directory(name: str, parent: int, facts: os.stat_result) -> int:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=parent)
+    descriptor = os.open(name, DIRECTORY, dir_fd=parent)
+    os.fchmod(descriptor, stat.S_IMODE(facts.st_mode))
+    return descriptor
+
+
+def _move(name: str, source: int, new: str, target: int, meter: Meter) -> None:
+    """A file or a symlink, in one step; on another file system a copy, whole before it gets its name."""
+    try:
+        return os.replace(name, new, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    temporary = f".ohsandbox-{secrets.token_hex(8)}"
+    try:
+        _copy(name, source, temporary, target, meter)
+        return os.replace(temporary, new, src_dir_fd=target, dst_dir_fd=target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=target)
+        raise
+
+
+def _copy(name: str, source: int, new: str, target: int, meter: Meter) -> None:
+    """Hard links become files of their own, and so each of them counts."""
+    facts = os.stat(name, dir_fd=source, follow_symlinks=False)
+    if stat.S_ISLNK(facts.st_mode):
+        os.symlink(os.readlink(name, dir_fd=source), new, dir_fd=target)
+        return
+    meter.count(name, facts.st_size)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with (
+        open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source), "rb") as old,  # noqa: PTH123
+        open(os.open(new, flags, 0o600, dir_fd=target), "wb") as file,  # noqa: PTH123 - descriptors
+    ):
+        shutil.copyfileobj(old, file, 1 << 20)
+        os.fchmod(file.fileno(), stat.S_IMODE(facts.st_mode))
+        file.flush()
+        os.utime(file.fileno(), ns=(facts.st_mtime_ns, facts.st_mtime_ns))
+
+
+def _is_directory(name: str, parent: int) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _directory(name: str, parent: int) -> int | None:
     """A descriptor of the directory of that name; None when there is none, and then nothing else is there either."""
     try:
-        return os.open(name, _DIRECTORY, dir_fd=parent)
+        return os.open(name, DIRECTORY, dir_fd=parent)
     except FileNotFoundError:
         return None
     except OSError as error:

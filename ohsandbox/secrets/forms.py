@@ -17,7 +17,7 @@ MIN_SECRET_BYTES = 8
 """A shorter value stands in too much that is none: masking `1234` would shred every output."""
 
 MIN_LINE_CHARS = 12
-"""A line of a value that has several is looked for by itself from here on (SECURITY.md 6)."""
+"""A line of a value that has several is looked for by itself from here on."""
 
 _BOUNDARY = re.compile(r"-----[A-Z0-9 ]+-----")
 """The first and last lines of PEM (RFC 7468) are no secret, and the same in every certificate."""

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 INTERRUPT_EVERY_S = 0.5
 """An interrupt can come before the command it is meant for; it is repeated until the call has ended."""
 
-OBEY_S = 2.0
-"""How long a command that was cancelled has to obey; then its shell ends, and all it started."""
+OBEY_S = 4.0
+"""How long a call that was cancelled has to end; a command is killed within a second. Then every shell ends."""
 
 CLOSE_S = 20.0
 """An engine takes up to ten seconds to remove a container; one that takes longer is left to `gc`."""

@@ -217,7 +217,7 @@ class Life:
         """Kill its session, its descendants, what carries its mark, and itself."""
         words = (self._channel.pid, quote(self._mark), ticks_at(self._ask, self._began))
         for _ in range(SWEEPS):
-            if not self._ask(b"ohs_kill KILL %d %s %d no" % words).stdout.strip():
+            if not self._ask(b"ohs_kill KILL %d %s %d 0" % words).stdout.strip():
                 break
         self._ask(b"kill -KILL %d 2>/dev/null" % self._channel.pid)
 

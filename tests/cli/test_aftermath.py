@@ -1,34 +1,14 @@
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.aftermath import MAX_LINES, Aftermath
+from ohsandbox.cli.aftermath import MAX_EXECUTABLES, MAX_NAMES, Aftermath
+from ohsandbox.cli.plain import PlainView
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ohsandbox.events import SDKEvent
-    from ohsandbox.llm.events import LLMEvent
-
-
-class Heard:
-    """A view that remembers."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-    warn = say
-
-    streams = False
-
-    def show(self, event: SDKEvent) -> None: ...
-    def hear(self, event: LLMEvent) -> None: ...
-    def status(self, text: str) -> None: ...
-    def tick(self) -> None: ...
+    import pytest
 
 
 def make(path: Path, text: str = "x", mode: int = 0o644) -> None:
@@ -37,58 +17,62 @@ def make(path: Path, text: str = "x", mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def told(aftermath: Aftermath) -> list[str]:
-    heard = Heard()
-    aftermath.tell(heard)
-    return heard.lines
+def told(aftermath: Aftermath, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    aftermath.tell(PlainView())
+    return [line.split(maxsplit=2)[2] for line in capsys.readouterr().out.splitlines()]
 
 
-def test_new_and_changed_things_that_run_by_themselves_are_told(tmp_path: Path) -> None:
+def test_what_is_new_and_changed_is_told_worst_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path / "old.sh", mode=0o755)
-    make(tmp_path / ".git" / "config")
     make(tmp_path / "src" / "a.py")
+    make(tmp_path / "conftest.py")
     aftermath = Aftermath(tmp_path)
-    make(tmp_path / ".git" / "hooks" / "pre-commit", mode=0o755)
-    make(tmp_path / "lib" / ".git" / "config")
+    make(tmp_path / "conftest.py", "changed")
+    make(tmp_path / "lib" / ".git" / "config", "[core]\nfsmonitor = evil\n")
     make(tmp_path / ".vscode" / "tasks.json")
     make(tmp_path / "src" / "a.py", "changed")
-    make(tmp_path / ".git" / "config", "changed")
-    (tmp_path / ".envrc").symlink_to("/etc/passwd")
-    lines = told(aftermath)
-    assert lines[0].startswith("Look at these before")
-    assert lines[1:] == [
-        "  new: .envrc",
-        "  changed: .git/config",
-        "  new: .git/hooks/pre-commit",
-        "  new: .vscode/tasks.json",
-        "  new: lib/.git/config",
+    lines = told(aftermath, capsys)
+    assert lines[0].startswith(f"Look at these before you work in {tmp_path}")
+    assert [line for line in lines[1:] if not line.endswith("):") or "(1)" not in line] == [
+        "new: lib/.git/config (core.fsmonitor = evil)",
+        "new: .vscode/tasks.json",
+        "changed: conftest.py",
     ]
 
 
-def test_a_file_of_the_same_size_and_time_is_seen_as_changed(tmp_path: Path) -> None:
-    make(tmp_path / "run", "aaa", 0o755)
-    before = (tmp_path / "run").stat()
-    aftermath = Aftermath(tmp_path)
-    make(tmp_path / "run", "bbb", 0o755)
-    os.utime(tmp_path / "run", ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert told(aftermath)[1:] == ["  changed: run"]
-
-
-def test_nothing_new_is_nothing_said(tmp_path: Path) -> None:
+def test_nothing_new_is_nothing_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path / "a.py")
     aftermath = Aftermath(tmp_path)
     make(tmp_path / "b.py")
-    assert told(aftermath) == []
+    assert told(aftermath, capsys) == []
 
 
-def test_many_are_counted(tmp_path: Path) -> None:
+def test_executables_are_counted_by_directory_and_all_stand_in_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     aftermath = Aftermath(tmp_path)
-    for number in range(MAX_LINES + 5):
-        make(tmp_path / f"{number}.sh", mode=0o755)
-    assert told(aftermath)[-1] == "  and 5 more"
+    for number in range(MAX_EXECUTABLES + 5):
+        make(tmp_path / "bin" / f"{number}.sh", mode=0o755)
+    make(tmp_path / "run", mode=0o755)
+    lines = told(aftermath, capsys)
+    assert lines[1:4] == ["executable (26):", "25 in bin", "1 in ."]
+    report = lines[4].removeprefix("All by name: ")
+    with open(report, encoding="utf-8") as file:  # noqa: PTH123 - as a person would
+        assert len(file.readlines()) == MAX_EXECUTABLES + 6
 
 
-def test_loops_and_missing_directories_are_no_trouble(tmp_path: Path) -> None:
-    (tmp_path / "loop").symlink_to(tmp_path)
-    assert told(Aftermath(tmp_path)) == []
-    assert told(Aftermath(tmp_path / "no")) == []
+def test_a_flood_of_one_kind_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    aftermath = Aftermath(tmp_path)
+    for number in range(MAX_NAMES + 30):
+        make(tmp_path / str(number) / ".envrc")
+    make(tmp_path / "x" / ".git" / "hooks" / "post-checkout", mode=0o755)
+    lines = told(aftermath, capsys)
+    assert lines[2] == "new: x/.git/hooks/post-checkout (a hook)"
+    assert lines[-2] == "and 30 more"
+
+
+def test_a_name_forges_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    aftermath = Aftermath(tmp_path)
+    make(tmp_path / "a\nNothing else was changed.\x1b[2K\u202e.pth")
+    (line,) = told(aftermath, capsys)[2:]
+    assert line == r"new: a\u{a}Nothing else was changed.\u{1b}[2K\u{202e}.pth"

@@ -23,9 +23,16 @@ FIRST = "printf '1\\n2\\n3\\n' > lines; printf '\\0\\1' > bin; touch 'a b'; prin
 SECOND = "printf '1\\n2\\nthree\\n' > lines; rm bin; printf '\\033]0;title\\007\\n' > 'a b'"
 
 
-def _work(root: Path, *, workspace: Path | None = None) -> int:
+CONCEALING = """
+printf 'import os; os.system("one") #\\rx = ""\\n' > x.py
+printf '\\033]0;os.system("two")\\007y = ""\\n\\342\\200\\256os.system("three")\\n' > y.py
+touch "$(printf 'a\\ngone    lines')"
+"""
+
+
+def _work(root: Path, *, workspace: Path | None = None, second: str = SECOND) -> int:
     """A conversation "c" of two turns; the event before the second."""
-    turns = [answer("", call("execute_bash", {"command": command})) for command in (FIRST, SECOND)]
+    turns = [answer("", call("execute_bash", {"command": command})) for command in (FIRST, second)]
     model = FakeModel(turns[0], answer("ok"), turns[1], answer("ok"))
     runtime = DockerRuntime("ohsandbox-base:debian", workspace=workspace)
     agent = Agent(model, ["execute_bash"])
@@ -89,6 +96,7 @@ def test_undo_puts_a_bound_workspace_back_in_a_new_conversation(
     done = invoke("undo", "c", "--yes", *where)
     assert done.code == 0, done.err
     assert "lines is put back" in done.out
+    assert "without its last turn; that one stays" in done.out
     assert (workspace / "lines").read_text() == "1\n2\n3\n"
     assert (workspace / "bin").read_bytes() == b"\0\1"
     (new,) = [path for path in (tmp_path / "c").iterdir() if path.name != "c"]
@@ -124,6 +132,20 @@ def test_apply_asks_at_a_terminal_after_showing(
     assert (target / "lines").exists()
 
 
+def test_nothing_of_what_apply_brings_is_hidden_from_who_is_asked(
+    at_terminal: Callable[..., Recorded], invoke: Invoke, tmp_path: Path, target: Path
+) -> None:
+    _work(tmp_path / "c", second=CONCEALING)
+    where = ("--dir", str(tmp_path / "c"))
+    asked = at_terminal("apply", "c", "--to", str(target), *where, answers=[(b"Change these", b"n\n")])
+    assert rb'+import os; os.system("one") #\u{d}x = ""' in asked.raw
+    assert rb'+\u{1b}]0;os.system("two")\u{7}y = ""' in asked.raw
+    assert "+\\u{202e}os.system" in asked.raw.decode()
+    listed = invoke("diff", "c", "--stat", *where).out.splitlines()
+    assert r"new     a\u{a}gone    lines" in listed
+    assert not [line for line in listed if line.startswith("gone")]
+
+
 def test_a_conversation_that_is_open_is_not_undone(invoke: Invoke, tmp_path: Path) -> None:
     _work(tmp_path / "c")
     with DirectoryLock(tmp_path / "c" / "c", name="c"):
@@ -143,7 +165,49 @@ def test_fork_says_what_it_needs(invoke: Invoke, tmp_path: Path, workspace: Path
     assert (workspace / "lines").read_text() == "1\n2\nthree\n"
 
 
-@pytest.mark.parametrize("command", ["undo", "fork", "diff", "apply"])
+def test_undo_and_redo_at_a_terminal_name_what_they_leave_alone_and_ask(
+    at_terminal: Callable[..., Recorded], tmp_path: Path, workspace: Path
+) -> None:
+    _work(tmp_path / "c", workspace=workspace)
+    (workspace / "mine").write_text("mine")
+    (workspace / "a b").write_text("mine, too")
+    where = ("--dir", str(tmp_path / "c"))
+    said_no = at_terminal("undo", *where, answers=[(b"Change these 2 files", b"n\n")])
+    assert said_no.code == 1
+    assert b"Left as it is: a b: it was changed since as well" in said_no.raw
+    assert (workspace / "lines").read_text() == "1\n2\nthree\n"
+    said_yes = at_terminal("undo", *where, answers=[(b"`ohsandbox redo` brings it back.", b"y\n")])
+    assert said_yes.code == 1, "something was left"
+    assert (workspace / "lines").read_text() == "1\n2\n3\n"
+    assert (workspace / "mine").read_text() == "mine"
+    assert (workspace / "a b").read_text() == "mine, too"
+    back = at_terminal("redo", *where, answers=[(b"Change these 2 files?", b"y\n")])
+    assert back.code == 0, back.raw
+    assert b"and conversation c with it" in back.raw
+    assert (workspace / "lines").read_text() == "1\n2\nthree\n"
+    assert not (workspace / "bin").exists()
+    again = at_terminal("redo", *where)
+    assert again.code == 2
+    assert b"'c' was not made by `ohsandbox undo`" in again.raw
+
+
+def test_a_repository_that_the_agent_removed_comes_back(invoke: Invoke, tmp_path: Path, workspace: Path) -> None:
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e"]
+    for arguments in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "mine"]):
+        subprocess.run([*git, *arguments], cwd=workspace, check=True)
+    model = FakeModel(answer("", call("execute_bash", {"command": "rm -rf .git 2>/dev/null; ls -A .git"})), answer())
+    runtime = DockerRuntime("ohsandbox-base:debian", workspace=workspace)
+    with Conversation(Agent(model, ["execute_bash"]), runtime, tmp_path / "c", checkpoints=True) as conversation:
+        conversation.run("go")
+    assert subprocess.run([*git, "log"], cwd=workspace, capture_output=True, check=False).returncode != 0
+    done = invoke("undo", "--yes", "--dir", str(tmp_path / "c"))
+    assert done.code == 0, done.err
+    assert ".git is put back" in done.out
+    log = subprocess.run([*git, "log", "--format=%s"], cwd=workspace, capture_output=True, check=True)
+    assert log.stdout == b"mine\n"
+
+
+@pytest.mark.parametrize("command", ["undo", "redo", "fork", "diff", "apply"])
 def test_a_conversation_that_is_not_there_is_one_line(invoke: Invoke, tmp_path: Path, command: str) -> None:
     ended = invoke(command, "nope", "--dir", str(tmp_path))
     assert ended.code == 2

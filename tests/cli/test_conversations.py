@@ -346,3 +346,19 @@ def test_wrong_use_is_one_line_and_changes_nothing(root: Path, invoke: Any, argu
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert said in ended.err
     assert sorted(path.name for path in root.iterdir()) == ["c1", "c2"]
+
+
+def test_events_of_a_newer_version_are_shown_as_such_and_left_by_repair(root: Path, invoke: Any) -> None:
+    directory = write(root, "one")
+    with EventLog(directory, conversation_id="one") as log:
+        log.append(events.EventBody("telem\x1betry", {"usage": [], "cost_usd": "free"}))  # type: ignore[arg-type]
+    whole = (directory / LOG_NAME).read_bytes()
+    for words in (["show", "one"], ["show", "one", "--no-tui"], ["export", "one", "--format", "md"]):
+        shown = invoke("conversations", *words)
+        assert shown.code == 0
+        assert "newer ohsandbox" in shown.out
+        assert "\x1b" not in shown.out
+    assert "telem" in invoke("conversations", "show", "one", "--json").out
+    assert "sound" in invoke("conversations", "repair", "one").out
+    assert "one" in invoke("conversations").out
+    assert (directory / LOG_NAME).read_bytes() == whole

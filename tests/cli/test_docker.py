@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ohsandbox.testing.provider import FakeProvider, calls, text
-from tests.cli.conftest import Invoke, Start
+from tests.cli.conftest import Invoke, Start, WriteScript
 
 pytestmark = pytest.mark.docker
 
@@ -110,3 +110,34 @@ def test_the_doctor_reports_the_engine(invoke: Invoke) -> None:
     ended = invoke("doctor", "--json")
     assert ended.code == 0
     assert {"engine", "runc", "storage", "seccomp", "model key"} <= {check["name"] for check in json.loads(ended.out)}
+
+
+def test_everything_that_is_kept_is_private_whatever_the_umask(
+    start: Start, write_script: WriteScript, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "not there" / "state"
+    state.parent.parent.chmod(0o755)
+    monkeypatch.setenv("OHSANDBOX_HOME", str(state))
+    edit = {"command": "create", "path": "f", "file_text": "x"}
+    plan = {"command": "plan", "task_list": [{"title": "a"}]}
+    model = write_script(
+        {"content": "", "tool_calls": [{"name": "file_editor", "arguments": edit}]},
+        {"content": "", "tool_calls": [{"name": "task_tracker", "arguments": plan}]},
+        ("", "seq 100000; echo y > g"),
+        ("done", None),
+    )
+    (tmp_path / "w").mkdir()
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"none": {"command": "false"}}}))
+    where = ("--image", image, "--workspace", str(tmp_path / "w"), "--mcp-config", str(config))
+    run = start("run", "go", "--model", model, "--no-tui", *where, umask=0)
+    out, err = run.communicate(timeout=110)
+    assert run.returncode == 0, out + err
+    undo = start("undo", "--yes", umask=0)
+    undo.communicate(timeout=60)
+    assert undo.returncode == 0
+    kept = [path for place in (tmp_path / "home" / ".ohsandbox", state.parent) for path in [place, *place.rglob("*")]]
+    assert any(path.parent.name == "checkpoints" for path in kept)
+    assert any(path.parent.name == "objects" for path in kept)
+    loose = [str(path) for path in kept if path.lstat().st_mode & 0o077 and not path.is_symlink()]
+    assert loose == []

@@ -48,3 +48,11 @@ def test_a_key_is_never_printed(invoke: Invoke, home: Path) -> None:
 def test_malformed_settings_are_a_failed_check(invoke: Invoke, home: Path) -> None:
     _settings(home, "{")
     assert _checks(invoke)["settings"]["status"] == "fail"
+
+
+def test_a_state_directory_that_others_may_write_has_one_remedy(invoke: Invoke, home: Path) -> None:
+    _settings(home, "{}")
+    (home / ".ohsandbox").chmod(0o777)
+    check = _checks(invoke)["settings"]
+    assert "`chmod 700 " in check["value"]
+    assert "remove" not in check["value"] + check["remedy"]

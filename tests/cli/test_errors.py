@@ -30,7 +30,7 @@ def test_each_error_has_the_exit_code_of_the_architecture(error: BaseException, 
 
 def test_an_error_is_one_line_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     exit_code_of(lambda: _raise(errors.UsageError("first\nsecond \x1b[31mred\x07")))
-    assert capsys.readouterr().err == "ohsandbox: first second red\u2407\n"
+    assert capsys.readouterr().err == "ohsandbox: first second \\u{1b}[31mred\\u{7}\n"
 
 
 def test_debug_shows_the_traceback_before_the_line(

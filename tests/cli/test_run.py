@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from ohsandbox import events
+from ohsandbox.persistence import EventLog
 from tests.cli.conftest import Invoke, WriteScript
 
 BAD_IMAGES = ["UPPER/x", "a b", "", "--help", "a" * 300, "../etc"]
@@ -154,3 +156,24 @@ def test_a_malformed_settings_file_is_a_usage_error(invoke: Invoke, tmp_path: Pa
 def test_home_that_is_not_set_is_a_usage_error(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME")
     assert invoke("run", "hi", "--model", "scripted:demo", "--runtime", "cli").code == 2
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("resumed", [False, True])
+def test_conversations_that_lie_in_the_workspace_by_a_link_are_refused_in_one_line(
+    invoke: Invoke, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, resumed: bool
+) -> None:
+    workspace = tmp_path / "w"
+    (workspace / "kept" / "c").mkdir(parents=True)
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path / "state"))
+    (home / ".ohsandbox").mkdir()
+    (home / ".ohsandbox" / "conversations").symlink_to(workspace / "kept")
+    with EventLog(workspace / "kept" / "c", conversation_id="c") as log:
+        log.append(events.user_message("go"))
+    before = {path: path.stat().st_mtime_ns for path in workspace.rglob("*")}
+    how = ("--resume", "c") if resumed else ()
+    ended = invoke("run", "task", "--model", "scripted:demo", "--workspace", str(workspace), *how)
+    assert ended.code == 2
+    assert "lie in one another" in ended.err
+    assert ended.err.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in workspace.rglob("*")} == before

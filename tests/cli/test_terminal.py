@@ -46,7 +46,9 @@ def test_no_control_of_model_or_sandbox_reaches_the_terminal(
         )]},
         {"content": "", "tool_calls": [{"name": "finish", "arguments": {"message": everything}}]},
     )  # fmt: skip
-    ended = at_terminal("run", everything, "--model", model, "--runtime", "cli", "--workspace", str(tmp_path))
+    ended = at_terminal(
+        "run", everything, "--model", model, "--runtime", "cli", "--workspace", str(tmp_path), "--confirm", "never"
+    )
     assert ended.code == 0
     assert "clipboard" in ended.raw.decode()
     assert_harmless(ended.raw)

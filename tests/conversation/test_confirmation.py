@@ -15,6 +15,7 @@ from ohsandbox.agent import ActionSecurityRisk, Agent, History
 from ohsandbox.agent.history import OUTCOME_UNKNOWN
 from ohsandbox.conversation import Conversation, Limits
 from ohsandbox.conversation.confirmation import ConfirmRisky, Decision, ModelsWord, PendingCall, pending_of
+from ohsandbox.conversation.confirmation.analysis import conceals
 from ohsandbox.errors import SandboxGone, UsageError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.persistence import read_events
@@ -72,6 +73,39 @@ def test_all_calls_are_stored_and_none_runs_before_the_answer(tmp_path: Path) ->
     assert statuses(conversation)[-1] == "WAITING_FOR_CONFIRMATION"
     assert runtime.commands == []
     assert [pending.arguments["command"] for pending in conversation.pending] == ["a", "b"]
+    conversation.close()
+
+
+@pytest.mark.parametrize(
+    "planned",
+    [
+        bash("awk 'BEGIN{system(\"id\")}' #\rls -la /workspace"),
+        bash("ls \u202egnol\u202c"),
+        bash("p\u0430ypal"),
+        call("file_write", {"path": "/workspace/a\u200b", "content": "x"}),
+        call("file_write", {"path": "/workspace/a", "content": "x\x1b]0;y\x07"}),
+    ],
+)
+def test_a_call_with_hidden_characters_is_high_with_the_reason(tmp_path: Path, planned: Any) -> None:
+    conversation, runtime = waiting(tmp_path, planned, confirmation="risky", security_analyzer=ModelsWord())
+    [pending] = conversation.pending
+    assert pending.risk is ActionSecurityRisk.HIGH
+    assert pending.why[0].startswith("It holds ")
+    assert runtime.commands == []
+    conversation.close()
+
+
+def test_hidden_characters_are_found_in_nested_arguments_and_names() -> None:
+    assert conceals("t", {"a": [{"b": ["x", {"c\u2066": 1}]}]})
+    assert conceals("t\u200b", {})
+    assert conceals("t", {"a": {"deep": ["\r"]}})
+    assert not conceals("t", {"a": {"deep": ["plain\n\ttext", 1, None, True]}})
+
+
+def test_words_with_a_no_break_space_ask_nobody(tmp_path: Path) -> None:
+    turn = answer("", call("finish", {"message": "Fini\xa0!"}))
+    conversation = talk(tmp_path, turn, confirmation="risky")
+    assert conversation.run("go", 20) is Status.FINISHED
     conversation.close()
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ohsandbox import events
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, FileConversationStore, Limits
 from ohsandbox.conversation.terms import default_runtime
@@ -27,7 +29,7 @@ from ohsandbox.errors import (
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.events import SDKEvent
 from ohsandbox.llm import DeltaEvent, ReplayLLM, RetryEvent, WarningEvent
-from ohsandbox.persistence import LogWriteError, read_events
+from ohsandbox.persistence import EventLog, LogWriteError, read_events
 from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.schema import TextObservation
 from ohsandbox.settings import Settings
@@ -666,3 +668,71 @@ def test_stop_from_every_callback_ends_the_run_and_stop_after_it_is_a_no_op(tmp_
     assert conversation.run("go", 20) is Status.CANCELED
     assert conversation.stop() is Status.CANCELED
     conversation.close()
+
+
+def test_a_log_with_events_of_a_newer_version_goes_on(tmp_path: Path) -> None:
+    first = types(run(tmp_path, answer("Hello."), conversation_id="c"))
+    with EventLog(tmp_path / "c", conversation_id="c") as log:
+        for event_type, data in (
+            ("telemetry", {"usage": [], "response_id": {}}),
+            ("status_update", {"status": "DOZING"}),
+        ):
+            log.append(events.EventBody(event_type, data))  # type: ignore[arg-type]  # a newer version's
+    second = run(tmp_path, answer("Hello again."), conversation_id="c")
+    assert types(second)[: len(first) + 2] == [*first, "telemetry", "status_update"]
+    assert second.status() is Status.IDLE
+
+
+class BoundRuntime(RecordingRuntime):
+    """Bound to a directory."""
+
+    def __init__(self, workspace: Path) -> None:
+        super().__init__()
+        self._workspace = workspace
+
+    @property
+    def host_workspace(self) -> Path:
+        return self._workspace
+
+
+@pytest.mark.parametrize("place", ["w/conversations", ".", "link"])
+def test_a_conversation_that_the_agent_could_replace_by_a_link_is_refused_before_anything_is_written(
+    tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "link").symlink_to("w")
+    root, workspace = tmp_path / place, tmp_path / "w" if place != "." else tmp_path / "c" / "w"
+    workspace.mkdir(parents=True, exist_ok=True)
+    conversation = Conversation(Agent(FakeModel(), []), BoundRuntime(workspace), root, conversation_id="c")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match="lie in one another"):
+        conversation.send_message("go")
+    later = Conversation(Agent(FakeModel(), []), persist_dir=root, conversation_id="c")
+    with pytest.raises(UsageError, match="lie in one another"):
+        later.runtime = BoundRuntime(workspace)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("text", ["short", "x" * 300_000])
+def test_a_conversation_whose_directory_is_replaced_by_a_link_ends_and_writes_nothing_there(
+    tmp_path: Path, text: str
+) -> None:
+    outside = tmp_path / "outside"
+
+    def replace() -> Any:
+        (tmp_path / "c").rename(tmp_path / "moved")
+        shutil.copytree(tmp_path / "moved", outside)
+        (outside / "blobs").mkdir(exist_ok=True)
+        (tmp_path / "c").symlink_to(outside)
+        before.update({path: path.stat().st_mtime_ns for path in outside.rglob("*")})
+        return answer(text)
+
+    before: dict[Path, int] = {}
+    model = FakeModel(replace)
+    with Conversation(Agent(model, []), RecordingRuntime(), tmp_path, conversation_id="c") as conversation:
+        assert conversation.run("go") is Status.ERROR
+        assert "its directory replaced" in str(conversation.error)
+    assert {path: path.stat().st_mtime_ns for path in outside.rglob("*")} == before
+    with pytest.raises(UsageError, match="symbolic link"):
+        Conversation(Agent(FakeModel(), []), RecordingRuntime(), tmp_path, conversation_id="c").start()
+    assert {path: path.stat().st_mtime_ns for path in outside.rglob("*")} == before

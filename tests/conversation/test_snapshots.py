@@ -1,14 +1,27 @@
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
+import socket
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.conversation.snapshots import Snapshots, changes_between, git, look, merge, patch_of, put_back, tree
+from ohsandbox.conversation.snapshots import (
+    Snapshots,
+    changes_between,
+    look,
+    merge,
+    outside_git,
+    patch_of,
+    put_back,
+    tree,
+)
 from ohsandbox.conversation.snapshots import store as stores
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime import git
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +42,11 @@ def store(tmp_path: Path) -> Snapshots:
     return Snapshots(tmp_path / "store")
 
 
+def _git(directory: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=n", "-c", "user.email=e", *arguments]
+    return subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True).stdout
+
+
 def _fill(root: Path) -> None:
     for name in HOSTILE:
         (root / f"d {name}").mkdir()
@@ -43,7 +61,7 @@ def _fill(root: Path) -> None:
 
 
 def _what(root: Path) -> dict[str, tuple[object, ...]]:
-    return {path: entry[:3] for path, entry in look(root, Snapshots(root.parent / "check").keep).entries.items()}
+    return {path: entry[:3] for path, entry in look(root, Snapshots(root.parent / "check")).entries.items()}
 
 
 def _wreck(root: Path) -> None:
@@ -68,22 +86,153 @@ def test_a_directory_is_put_back_whole_whatever_its_names(root: Path, store: Sna
     before, name = _what(root), store.take(root)
     _wreck(root)
     now = store.load(store.take(root))
-    assert put_back(root, changes_between(now, store.load(name)), store.content) == []
+    assert put_back(root, changes_between(now, store.load(name)), store, git=True) == []
     assert _what(root) == before
 
 
-def test_the_persons_git_is_neither_read_nor_written(root: Path, store: Snapshots) -> None:
+def test_a_repository_that_was_removed_comes_back_whole_and_without_running_anything(
+    root: Path, store: Snapshots
+) -> None:
     for place in (root, root / "sub"):
-        (place / ".git").mkdir(parents=True)
-        (place / ".git" / "HEAD").write_text("mine")
+        place.mkdir(exist_ok=True)
+        (place / "f").write_text("x")
+        _git(place, "init", "-q")
+        _git(place, "add", "f")
+        _git(place, "commit", "-qm", "one")
+        with (place / ".git" / "config").open("a") as config:
+            config.write(f'[core]\n\tfsmonitor = "touch {root.parent}/ran; false"\n')
     name = store.take(root)
-    (root / "sub" / "file").write_text("x")
-    (root / ".git" / "HEAD").write_text("mine, later")
+    for place in (root / "sub", root):
+        shutil.rmtree(place / ".git")
     now = store.load(store.take(root))
-    assert not [path for path in now.entries if ".git" in path]
-    put_back(root, changes_between(now, store.load(name)), store.content)
-    assert (root / ".git" / "HEAD").read_text() == "mine, later"
-    assert not (root / "sub" / "file").exists()
+    assert put_back(root, changes_between(now, store.load(name)), store, git=True) == []
+    assert not (root.parent / "ran").exists()
+    for place in (root, root / "sub"):
+        assert _git(place, "-c", "core.fsmonitor=", "fsck", "--strict") == ""
+        assert _git(place, "-c", "core.fsmonitor=", "log", "--format=%s") == "one\n"
+        assert {path.stat().st_mode & 0o777 for path in (place / ".git" / "objects").glob("??/*")} == {0o444}
+
+
+def test_git_is_restored_through_no_link(root: Path, store: Snapshots) -> None:
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (root / ".git" / "hooks").mkdir(parents=True)
+    (root / ".git" / "hooks" / "post-checkout").write_text("mine")
+    name = store.take(root)
+    shutil.rmtree(root / ".git")
+    changes = changes_between(look(root, store), store.load(name))
+    (root / ".git").symlink_to(outside)
+    refused = put_back(root, changes, store, git=True)
+    assert {one.path for one in refused} == {".git", ".git/hooks", ".git/hooks/post-checkout"}
+    assert list(outside.iterdir()) == []
+
+
+def test_objects_over_the_bound_are_left_out_and_told_and_the_rest_of_git_is_kept(
+    root: Path, store: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / ".git" / "objects" / "pack").mkdir(parents=True)
+    (root / ".git" / "objects" / "pack" / "p.pack").write_bytes(b"x" * 2000)
+    (root / ".git" / "HEAD").write_text("ref: refs/heads/main")
+    monkeypatch.setattr(tree, "MAX_GIT_BYTES", 2000)
+    assert not store.load(store.take(root)).left_out
+    monkeypatch.setattr(tree, "MAX_GIT_BYTES", 1999)
+    kept = store.load(store.take(root))
+    assert kept.left_out == {".git/objects": "over 0 MiB"}
+    assert sorted(kept.entries) == [".git", ".git/HEAD"]
+    monkeypatch.setattr(tree, "MAX_GIT_BYTES", 2000)
+    monkeypatch.setattr(tree, "MAX_GIT_ENTRIES", 0)
+    assert store.load(store.take(root)).left_out == {".git/objects": "over 0 files"}
+
+
+def test_objects_have_bounds_of_their_own_for_all_repositories_together(
+    root: Path, store: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (root / name / ".git" / "objects").mkdir(parents=True)
+        for number in range(4):
+            (root / name / ".git" / "objects" / str(number)).write_bytes(b"x" * 100)
+    monkeypatch.setattr(tree, "MAX_ENTRIES", 6)  # the directories alone
+    monkeypatch.setattr(tree, "MAX_TOTAL_BYTES", 10)
+    monkeypatch.setattr(tree, "MAX_GIT_BYTES", 800)
+    assert store.load(store.take(root)).left_out == {}
+    monkeypatch.setattr(tree, "MAX_GIT_BYTES", 799)
+    kept = store.load(store.take(root))
+    assert [*kept.left_out] == ["b/.git/objects"]
+    assert "a/.git/objects/3" in kept.entries
+
+
+def test_a_pack_is_stored_in_pieces_once_and_comes_back(root: Path, store: Snapshots) -> None:
+    pack = root / ".git" / "objects" / "pack" / "p.pack"
+    pack.parent.mkdir(parents=True)
+    pack.write_bytes(data := os.urandom(3 * 1024**2 + 7))
+    name = store.take(root)
+    (root / "f").write_text("x")
+    store.take(root)
+    assert sum(path.stat().st_size for path in store.directory.rglob("objects/??/*")) == len(data) + 1
+    shutil.rmtree(root / ".git")
+    put_back(root, changes_between(look(root, store), store.load(name)), store, git=True)
+    assert pack.read_bytes() == data
+
+
+@pytest.mark.parametrize("path", [".git/config", "a/.GIT/config", "a/.g\u200cit/hooks/x", ".Git", "sub/.git"])
+def test_what_any_file_system_may_take_for_git_goes_into_no_other_directory(
+    root: Path, store: Snapshots, path: str
+) -> None:
+    (root / "f").write_text("x")
+    entry = store.load(store.take(root)).entries["f"]
+    (change,) = changes_between(tree.Tree(0, {}, {}), tree.Tree(0, {path: entry}, {}))
+    assert outside_git([change]) == []
+    assert [refused.path for refused in put_back(root, [change], store, git=False)] == [path]
+
+
+def test_names_that_only_look_like_git_are_work(root: Path) -> None:
+    assert not any(map(tree.is_git, [".gitignore", ".github/workflows/x", "a.git", "é/.gitattributes", "a/b.git/c"]))
+    assert root.is_dir()
+
+
+def test_special_files_are_counted_and_cost_nothing(root: Path, store: Snapshots) -> None:
+    (root / "f").write_text("x")
+    (root / "sub").mkdir()
+    store.take(root)
+    size = (store.directory / "000001.json").stat().st_size
+    for number in range(2000):
+        os.mkfifo(root / "sub" / f"{number:0200}")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(root / "s"))
+        kept = store.load(store.take(root))
+    assert (kept.special, sorted(kept.entries), kept.left_out) == (2001, ["f", "sub"], {})
+    assert (store.directory / "000001.json").stat().st_size < size + 20
+    assert look(root, store, only=["s"]).left_out == {"s": "neither file, directory nor symlink"}
+
+
+def test_a_file_that_became_a_fifo_comes_back(root: Path, store: Snapshots) -> None:
+    (root / "f").write_text("x")
+    name = store.take(root)
+    (root / "f").unlink()
+    os.mkfifo(root / "f")
+    assert put_back(root, changes_between(look(root, store), store.load(name)), store, git=True) == []
+    assert (root / "f").read_text() == "x"
+
+
+@pytest.mark.parametrize("kind", ["fifos", "files", "long names", "long links", "unreadable"])
+def test_a_flood_of_names_is_refused_by_one_line_and_not_kept(
+    root: Path, store: Snapshots, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(tree, "MAX_SPECIAL", 500)
+    monkeypatch.setattr(tree, "MAX_ENTRIES", 500)
+    monkeypatch.setattr(tree, "MAX_NAMES_CHARS", 100_000)
+    monkeypatch.setattr(tree, "MAX_FILE_BYTES", -1 if kind == "unreadable" else 100)
+    for number in range(501):
+        path = root / (f"{number:0250}" if kind == "long names" else str(number))
+        if kind == "fifos":
+            os.mkfifo(path)
+        elif kind == "long links":
+            path.symlink_to("x" * 4000)
+        else:
+            path.touch()
+    with pytest.raises(UsageError, match="too many to keep"):
+        store.take(root)
+    assert store.names() == []
 
 
 def test_nothing_is_written_through_a_symlink_that_was_put_in_the_way(root: Path, store: Snapshots) -> None:
@@ -96,7 +245,46 @@ def test_nothing_is_written_through_a_symlink_that_was_put_in_the_way(root: Path
     changes = changes_between(store.load(store.take(root)), store.load(name))
     (root / "d").rmdir()
     (root / "d").symlink_to(outside)
-    assert [refused.path for refused in put_back(root, changes, store.content)] == ["d/f"]
+    assert [refused.path for refused in put_back(root, changes, store, git=True)] == ["d/f"]
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("deed", ["saved", "replaced", "made", "removed"])
+def test_what_a_person_saves_after_the_look_is_not_lost(root: Path, store: Snapshots, deed: str) -> None:
+    """`apply` asks a question between the look and the writing: minutes."""
+    for name in ("saved", "replaced", "removed"):
+        (root / name).write_text("before")
+    name = store.take(root)
+    if deed in {"saved", "replaced"}:
+        (root / deed).write_text("the agent's")
+    elif deed == "made":
+        then = store.load(name)
+        name = store.add(then._replace(entries={**then.entries, "made": then.entries["saved"]}))
+    else:
+        (root / deed).unlink()
+        name = store.take(root)
+        (root / deed).write_text("the agent's")
+    changes = changes_between(look(root, store), store.load(name))
+    if deed == "replaced":
+        (root / "other").write_text("the person's")
+        (root / "other").replace(root / deed)
+    else:
+        (root / deed).write_text("the person's")
+    assert [refused.path for refused in put_back(root, changes, store, git=True)] == [deed]
+    assert (root / deed).read_text() == "the person's"
+    assert not list(root.glob(".ohsandbox-*"))
+
+
+def test_a_root_that_was_replaced_by_a_link_is_not_written(root: Path, store: Snapshots) -> None:
+    (root / "f").write_text("x")
+    name = store.take(root)
+    (root / "f").unlink()
+    changes = changes_between(look(root, store), store.load(name))
+    outside = root.parent / "outside"
+    root.rename(outside)
+    root.symlink_to(outside)
+    with pytest.raises(UsageError, match="is a symlink, which is not followed"):
+        put_back(root, changes, store, git=True)
     assert list(outside.iterdir()) == []
 
 
@@ -105,7 +293,7 @@ def test_a_path_that_leads_out_or_into_git_is_refused(root: Path, store: Snapsho
     (root / "f").write_text("x")
     entry = store.load(store.take(root)).entries["f"]
     change = changes_between(tree.Tree(0, {}, {}), tree.Tree(0, {path: entry}, {}))
-    assert [refused.path for refused in put_back(root, change, store.content)] == [path]
+    assert [refused.path for refused in put_back(root, change, store, git=False)] == [path]
     assert sorted(path.name for path in root.parent.iterdir()) == ["root", "store"]
 
 
@@ -137,8 +325,8 @@ def test_what_is_too_large_or_no_file_is_left_out_and_left_alone(
     (root / "new").mkdir()
     (root / "new" / "big").write_bytes(b"x" * 11)
     now = store.load(store.take(root))
-    assert sorted(now.left_out) == ["big", "fifo", "new/big"]
-    put_back(root, changes_between(now, store.load(name)), store.content)
+    assert (sorted(now.left_out), now.special) == (["big", "new/big"], 1)
+    put_back(root, changes_between(now, store.load(name)), store, git=True)
     assert sorted(path.name for path in root.iterdir()) == ["big", "fifo", "new"]
 
 
@@ -166,7 +354,7 @@ def test_a_content_that_was_changed_on_disk_is_not_put_back(root: Path, store: S
     (kept,) = (store.directory / "objects").glob("??/*")
     kept.write_text("two")
     (root / "f").unlink()
-    (refused,) = put_back(root, changes_between(look(root, store.keep), store.load(name)), store.content)
+    (refused,) = put_back(root, changes_between(look(root, store), store.load(name)), store, git=True)
     assert "was changed or cut" in refused.why
     assert list(root.iterdir()) == []
 
@@ -214,10 +402,10 @@ def _merge(root: Path, there: Path, store: Snapshots) -> Merge:
     (root / "gone").unlink()
     (root / "new").write_text("n")
     changes = changes_between(old, store.load(store.take(root)))
-    now = look(there, store.keep, only=[change.path for change in changes])
+    now = look(there, store, only=[change.path for change in changes])
     found = merge(changes, now, store, owner=(os.getuid(), os.getgid()))
     if not found.conflicts:
-        assert put_back(there, found.changes, store.content) == []
+        assert put_back(there, found.changes, store, git=True) == []
     return found
 
 
@@ -275,7 +463,7 @@ def test_a_symlink_where_a_directory_should_be_is_a_conflict(
     (root / "d").mkdir(exist_ok=True)
     (root / "d" / "passwd").write_text("x")
     changes = changes_between(old, store.load(store.take(root)))
-    now = look(there, store.keep, only=[change.path for change in changes])
+    now = look(there, store, only=[change.path for change in changes])
     assert [one.path for one in merge(changes, now, store, owner=(0, 0)).conflicts] == expected
 
 
@@ -286,3 +474,24 @@ def test_without_git_a_patch_is_refused_clearly(root: Path, store: Snapshots, mo
     assert not git.is_here()
     with pytest.raises(UsageError, match="Install git"):
         patch_of(changes, store.content)
+
+
+@pytest.mark.parametrize("replaced", ["c", "c/store", "c/store/objects", "c/store/objects/2c"])
+def test_a_store_that_is_replaced_by_a_link_is_not_written_through(root: Path, tmp_path: Path, replaced: str) -> None:
+    (tmp_path / "c").mkdir()
+    store = Snapshots(tmp_path / "c" / "store")
+    (root / "f").write_text("old")
+    store.take(root)
+    (tmp_path / "c/store/objects/2c").mkdir(exist_ok=True)
+    outside = tmp_path / "outside"
+    shutil.copytree(tmp_path / replaced, outside)
+    before = sorted(outside.rglob("*"))
+    (tmp_path / replaced).rename(tmp_path / "moved")
+    (tmp_path / replaced).symlink_to(outside)
+    (root / "f").write_text("bar")
+    assert hashlib.sha256(b"foo").hexdigest().startswith("2c")
+    (root / "g").write_text("foo")
+    for fresh in (store, Snapshots(tmp_path / "c" / "store")):
+        with pytest.raises(UsageError, match="cannot be written"):
+            fresh.take(root)
+    assert sorted(outside.rglob("*")) == before

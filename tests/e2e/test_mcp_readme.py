@@ -95,7 +95,7 @@ def test_the_options_of_a_server_for_several_are_accepted(
     [said] = [url for url in INLINE if url.startswith("http://127.0.0.1")]
     [port] = [options[1] for options in OPTIONS if options[0] == "--http"]
     assert f":{port}/" in said
-    assert not serve_http().token
+    assert serve_http().token
     assert not serve_http("--token", "env:NAME").token  # it is known, so none is made
     served = serve_http("--workspace", str(files))
     assert served.token

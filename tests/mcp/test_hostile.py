@@ -1,4 +1,4 @@
-"""Servers that misbehave: the M cases of ADVERSARIAL.md that need a server."""
+"""Servers that misbehave."""
 
 from __future__ import annotations
 

@@ -249,3 +249,9 @@ def test_a_repositorys_env_file_is_no_setting_of_ours(tmp_path: Path) -> None:
     program = "import ohsandbox.mcp as m; print(m.MCPClient.__name__)"
     ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False, capture_output=True, text=True)
     assert ended.stdout == "MCPClient\n", ended.stderr
+
+
+def test_a_control_string_without_its_end_hides_nothing() -> None:
+    assert printable("a\x1b]0;title\x07b") == "ab"
+    assert printable("a\x1b]52;c;\nthe rest") == "a52;c;\nthe rest"
+    assert printable("\x9dnever ends") == "never ends"

@@ -192,10 +192,17 @@ def test_a_lone_name_stays_and_answers_to_the_long_one_too(servers: Servers) -> 
         started.call_tool_mcp(MCPAction(name="nope"))
 
 
+def test_a_trusted_server_is_believed_which_tools_only_read(servers: Servers) -> None:
+    started = servers({"odd": odd(include=["echo", "sleep"], trusted=True)})
+    offered = {tool.name: tool.to_openai_tool()["function"]["parameters"]["properties"] for tool in started.tools()}
+    assert "security_risk" in offered["sleep"]
+    assert "security_risk" not in offered["echo"]
+
+
 def test_what_the_model_is_offered(servers: Servers) -> None:
     tools = {tool.name: tool.to_openai_tool()["function"] for tool in servers.odd().tools()}
     assert "security_risk" in tools["sleep"]["parameters"]["properties"]
-    assert "security_risk" not in tools["echo"]["parameters"]["properties"]
+    assert "security_risk" in tools["echo"]["parameters"]["properties"]  # it says itself that it only reads
     assert tools["echo"]["parameters"]["properties"]["text"] == {"type": "string"}
     assert tools["echo"]["description"].startswith("Does echo.\n(Described by the MCP server 'odd'")
 

@@ -8,6 +8,8 @@ import stat
 import subprocess
 import sys
 import threading
+import warnings
+import zlib
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -16,12 +18,22 @@ import pytest
 
 from ohsandbox import events
 from ohsandbox.errors import ConversationOpenError, LogCorruptError, UsageError
-from ohsandbox.persistence import LOG_NAME, EventLog, LogWriteError, home_dir, read_events
+from ohsandbox.events import SDKEvent
+from ohsandbox.persistence import (
+    LOG_NAME,
+    EventLog,
+    LogFollower,
+    LogWriteError,
+    encode_record,
+    home_dir,
+    read_events,
+    repair_log,
+)
+from ohsandbox.persistence.blobs import Blobs
+from ohsandbox.persistence.records import decode_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ohsandbox.events import SDKEvent
 
 WRITER = """
 import sys
@@ -369,3 +381,65 @@ def test_home_must_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "relative")
     with pytest.raises(UsageError, match="Set HOME"):
         home_dir()
+
+
+def newer(directory: Path, *, event_type: str = "telemetry") -> bytes:
+    """A log whose second record only a newer version knows, and has fields of."""
+    write(directory, "a", "b", "c")
+    path = directory / LOG_NAME
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    body = second.replace(b'"user_message"', json.dumps(event_type).encode()).rpartition(b',"crc"')[0]
+    body = body.replace(b'"data":{', b'"parent":[1],"data":{"usage":[],"response_id":{},"new":{"a":[1,null]},')
+    path.write_bytes(first + body + b',"crc":"%08x"}\n' % zlib.crc32(body) + third)
+    return path.read_bytes()
+
+
+def test_an_event_of_a_newer_version_is_kept_and_the_log_goes_on(tmp_path: Path) -> None:
+    before = newer(tmp_path)
+    assert repair_log(tmp_path, conversation_id="c").copy is None
+    assert write(tmp_path, "d").startswith(before)
+    found = read_events(tmp_path)
+    assert [event.type for event in found] == ["user_message", "telemetry", "user_message", "user_message"]
+    assert found[1].data["new"] == {"a": [1, None]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert SDKEvent.model_validate_json(found[1].model_dump_json()) == found[1]
+    again = decode_record(encode_record(found[1], None)[:-1], seq=1, blobs=Blobs(tmp_path))
+    assert again == found[1]
+
+
+def test_what_is_no_event_is_damage_still(tmp_path: Path) -> None:
+    body = b'{"type":7,"ts":"2026-01-01T00:00:00+00:00","conversation_id":"c","data":{},"seq":0'
+    (tmp_path / LOG_NAME).write_bytes(body + b',"crc":"%08x"}\n' % zlib.crc32(body))
+    with pytest.raises(LogCorruptError, match="it is no event"):
+        read_events(tmp_path)
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"\n\n", b" \n", b"\r\n", b"  ", b"\n\t\n "])
+def test_blank_lines_are_nothing(tmp_path: Path, blank: bytes) -> None:
+    whole = write(tmp_path, "a", "b")
+    lines = whole.splitlines(keepends=True)
+    path = tmp_path / LOG_NAME
+    path.write_bytes(whole + blank)
+    assert contents(tmp_path) == ["a", "b"]
+    assert repair_log(tmp_path, conversation_id="c").copy is None
+    write(tmp_path, "c")
+    assert contents(tmp_path) == ["a", "b", "c"]
+    assert [path.name for path in tmp_path.iterdir() if path.name not in {LOG_NAME, "lock"}] == []
+    if blank.endswith(b"\n"):
+        path.write_bytes(blank + lines[0] + blank + lines[1])
+        assert contents(tmp_path) == ["a", "b"]
+        with LogFollower(tmp_path) as log:
+            assert [event.seq for event in log.new()] == [0, 1]
+
+
+def test_a_torn_record_after_a_blank_line_is_cut_and_damage_is_damage(tmp_path: Path) -> None:
+    whole = write(tmp_path, "a", "b")
+    path = tmp_path / LOG_NAME
+    path.write_bytes(whole[:-9].replace(b"\n", b"\n\n"))
+    assert contents(tmp_path) == ["a"]
+    write(tmp_path, "c")
+    assert contents(tmp_path) == ["a", "c"]
+    path.write_bytes(whole + b"\nx\n")
+    with pytest.raises(LogCorruptError, match=f"byte {len(whole) + 1}, record 2"):
+        read_events(tmp_path)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+
+from ohsandbox import CLIRuntime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,3 +33,29 @@ def test_ctrl_c_ends_a_command_though_the_host_program_ignores_it(tmp_path: Path
     words = ["sh", "-c", f'{started} "$@"', "sh", sys.executable, "-c", PROGRAM, str(tmp_path)]
     told = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert told.stdout.splitlines() == ["130", "131", "129", "signal 2", "130", "127"], told.stderr
+
+
+def zombies() -> set[str]:
+    """Children of ours that have ended and that nobody has waited for."""
+    listed = subprocess.run(["ps", "-o", "pid=,stat=", "--ppid", str(os.getpid())], capture_output=True, check=False)
+    return {line.split()[0] for line in listed.stdout.decode().splitlines() if line.split()[1].startswith("Z")}
+
+
+def test_no_shell_or_worker_that_ended_stays_a_zombie(tmp_path: Path) -> None:
+    before = zombies()
+    with CLIRuntime(tmp_path, bubblewrap=False, quiet=True) as runtime:
+        runtime.execute("exit 3")
+        runtime.execute("kill -9 $$")
+        runtime.execute("sleep 9", timeout_s=0.3)
+        runtime.run(["sh", "-c", "sleep 0.5 &"])
+        runtime.run(["sleep", "9"], timeout_s=0.3)
+        runtime.execute("true", session="closed")
+        runtime.close_session("closed")
+        deadline = time.monotonic() + 20
+        while zombies() - before and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert zombies() <= before
+    deadline = time.monotonic() + 20
+    while zombies() - before and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert zombies() <= before

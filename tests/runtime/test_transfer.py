@@ -199,7 +199,7 @@ def test_a_symlink_stays_inside_whatever_the_others_are(path: str, linkname: str
 @pytest.mark.parametrize("image", ["debian", "nonroot", "busybox", "hostile"])
 def test_a_download_that_is_refused_ends_its_tar(image: str, flavour: Callable[[str], Runtime], tmp_path: Path) -> None:
     runtime = flavour(image)
-    runtime.run(["sh", "-c", "dd if=/dev/zero of=/tmp/big bs=1 count=0 seek=20G"])
+    runtime.run(["sh", "-c", "dd if=/dev/zero of=/tmp/big bs=1 count=0 seek=15G"])
     with pytest.raises(ToolError, match="refused"):
         runtime.download("/tmp/big", tmp_path / "big")
     assert b"tar" not in runtime.run(["sh", "-c", "cat /proc/[0-9]*/comm; rm /tmp/big"]).stdout.split()

@@ -146,12 +146,21 @@ class OverHTTP:
         self.process = process
         self.token = ""
         self.url = ""
+        self.entry: dict[str, Any] = {}
+        """Of the printed configuration."""
         assert process.stderr is not None
         while not self.url:
             line = process.stderr.readline()
             assert line, "it ended before it served"
             self.token = self.token or "".join(re.findall(r"Bearer ([\w-]+)", line))
+            if "configuration: " in line:
+                self.entry = json.loads(line.partition("configuration: ")[2])["mcpServers"]["sandbox"]
             self.url = "".join(re.findall(r"Serving (http\S+);", line))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a client of ours sends."""
+        return {"accept": "application/json, text/event-stream", "authorization": f"Bearer {self.token}"}
 
 
 @pytest.fixture

@@ -79,7 +79,8 @@ def test_a_client_that_leaves_in_mid_request_leaves_no_trace(
     served = serve_http("--max-sessions", "1")
     url = httpx.URL(served.url)
     with socket.create_connection((url.host, url.port or 0)) as client:
-        client.sendall(HEAD + b'Content-Length: 99\r\n\r\n{"method": "initialize"')
+        client.sendall(HEAD + f"Authorization: Bearer {served.token}\r\n".encode())
+        client.sendall(b'Content-Length: 99\r\n\r\n{"method": "initialize"')
     assert open_session(served).status_code == 200  # it took no place
     served.process.terminate()
     _, err = served.process.communicate(timeout=30)
@@ -88,22 +89,22 @@ def test_a_client_that_leaves_in_mid_request_leaves_no_trace(
 
 def open_session(served: OverHTTP) -> httpx.Response:
     message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE}
-    return httpx.post(served.url, json=message, headers=ACCEPT, timeout=30)
+    return httpx.post(served.url, json=message, headers=served.headers, timeout=30)
 
 
 def test_the_place_of_a_client_that_is_gone_is_given_away_and_no_other(serve_http: Callable[..., OverHTTP]) -> None:
     served = serve_http("--max-sessions", "2")
     stays, goes = (open_session(served).headers["mcp-session-id"] for _ in range(2))
     assert open_session(served).status_code == 503  # both may be there: neither ever had a stream
-    headers = {"accept": "text/event-stream", "mcp-session-id": goes}
+    headers = {**served.headers, "accept": "text/event-stream", "mcp-session-id": goes}
     with httpx.stream("GET", served.url, headers=headers) as stream:
         assert stream.status_code == 200
         assert open_session(served).status_code == 503
-    assert httpx.get(served.url, headers=ACCEPT).status_code == 400  # asks for no place, and costs nobody one
+    assert httpx.get(served.url, headers=served.headers).status_code == 400  # asks for no place, and costs nobody one
     assert open_session(served).status_code == 200
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     for session, status in ((goes, 404), (stays, 200)):
-        answer = httpx.post(served.url, json=ping, headers={**ACCEPT, "mcp-session-id": session})
+        answer = httpx.post(served.url, json=ping, headers={**served.headers, "mcp-session-id": session})
         assert answer.status_code == status
 
 

@@ -14,6 +14,7 @@ import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
+import ohsandbox.tools  # noqa: F401 - registers those that ship
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool, resolve_tool
@@ -104,13 +105,14 @@ def test_the_sandbox_goes_with_its_client_while_a_command_runs(
 def test_a_cancelled_command_is_ended_and_not_answered(serve: Serve, image: Named, command: str) -> None:
     served = serve("--image", image.name)
     served.begin()
+    served.bash(99, "export KEPT=kept")
     served.ask(100, "execute_bash", command=command, timeout=60)
     served.until_it_runs(100)
     served.cancel(100)
-    served.ask(1, "execute_bash", command="kill -0 $(cat pid) 2>/dev/null || echo gone")
+    served.ask(1, "execute_bash", command="kill -0 $(cat pid) 2>/dev/null || echo gone $KEPT")
     while (message := served.receive()).get("method") == "notifications/progress":
         pass
-    assert (message["id"], message["result"]["structuredContent"]["output"]) == (1, "gone\n")
+    assert (message["id"], message["result"]["structuredContent"]["output"]) == (1, "gone kept\n")
 
 
 @pytest.mark.docker
@@ -146,6 +148,19 @@ def test_a_workspace_is_worked_in_and_has_no_undo(serve: Serve, image: Named, tm
     assert (workspace / "file").read_text() == "hello\n"
     served.send(id=2, method="tools/list")
     assert [tool["name"] for tool in served.answer(2)["tools"]] == TOOLS
+
+
+@pytest.mark.docker
+def test_what_a_session_left_in_a_workspace_is_told_at_its_end(serve: Serve, image: Named, tmp_path: Path) -> None:
+    workspace = tmp_path / "files"
+    workspace.mkdir()
+    served = serve("--image", image.name, "--workspace", str(workspace), "--git", "rw")
+    served.begin()
+    served.bash(1, "mkdir .git; printf '[core]\\nfsmonitor = evil\\n' > .git/config")
+    _, err = served.process.communicate(timeout=60)
+    lines = err.decode().splitlines()
+    assert "ohsandbox:   new: .git/config (core.fsmonitor = evil)" in lines
+    assert lines[0].startswith("ohsandbox: --git rw: the sandbox can change what git")
 
 
 def test_rubbish_is_answered_and_the_session_goes_on(serve: Serve, tmp_path: Path) -> None:

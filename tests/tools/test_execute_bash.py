@@ -52,6 +52,44 @@ def test_command_survives_the_soft_timeout_and_is_polled_to_its_end(bash: Bash) 
     assert bash("cat f; echo $X").output == "finished\nkept\n"
 
 
+def test_a_chatty_command_is_left_running_and_only_a_timeout_stops_it(
+    bash: Bash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(impl, "YIELD_S", 0.6)
+    first = bash("i=0; while [ $i -lt 8 ]; do echo $i; sleep 0.2; i=$((i+1)); done; exit 5")
+    assert (first.running, first.timed_out) == (True, False)
+    assert first.output.startswith("0\n1\n")
+    assert "poll with an empty command" in text_of(first)
+    printed = first.output
+    while (told := bash("")).running:
+        printed += told.output
+    assert (told.exit_code, printed + told.output) == (5, "".join(f"{i}\n" for i in range(8)))
+    assert bash("while :; do echo x; sleep 0.1; done", timeout=1).timed_out
+
+
+def test_an_interrupt_ends_a_call_that_ignores_ctrl_c_and_keeps_the_shell(
+    state: ConversationState, folder: str
+) -> None:
+    [tool] = ExecuteBashTool.create(conv_state=state, session="interrupted")
+    told: list[CommandObservation] = []
+
+    def use(command: str) -> None:
+        told.append(tool(tool.action_from_arguments({"command": command})))
+
+    use(f"cd '{folder}'; A=kept")
+    thread = threading.Thread(target=use, args=("sh -c 'trap \"\" INT TERM; : >begun; while :; do sleep 1; done'",))
+    thread.start()
+    while state.require_runtime().run(["test", "-e", f"{folder}/begun"]).exit_code:
+        assert thread.is_alive()
+    tool.interrupt()
+    thread.join(20)
+    assert (told[-1].cancelled, told[-1].timed_out) == (True, False)
+    assert "[Cancelled" in text_of(told[-1])
+    use("echo $A; pwd")
+    assert told[-1].output == f"kept\n{folder}\n"
+    state.require_runtime().close_session("interrupted")
+
+
 @pytest.mark.usefixtures("impatient")
 def test_nothing_new_starts_while_a_command_runs(bash: Bash, folder: str) -> None:
     bash("Y=1; sleep 60")
@@ -123,8 +161,18 @@ def test_reset_gives_a_new_shell_in_the_first_directory(bash: Bash, state: Conve
     bash("cd /; X=1; sleep 60 &")
     fresh = bash("echo [$X]; pwd", reset=True)
     assert fresh.output == f"[]\n{state.require_runtime().workdir}\n"
+    assert "was reset" in text_of(fresh)
     with pytest.raises(ToolArgumentsError, match="exclude each other"):
         bash("x", reset=True, is_input=True)
+
+
+def test_a_reset_without_a_command_is_acknowledged(bash: Bash) -> None:
+    bash("X=1")
+    shown = text_of(bash("", reset=True))
+    assert "The shell was reset" in shown
+    assert "No command ran" in shown
+    assert "unknown" not in shown + text_of(bash(""))
+    assert bash("echo [$X]").output == "[]\n"
 
 
 def test_long_output_loses_its_middle_and_says_how_much(bash: Bash) -> None:

@@ -57,7 +57,8 @@ def test_command_runs_with_the_default_limits_that_the_description_names(runtime
     observation = use("execute_bash", runtime, command="ls")
     assert isinstance(observation, CommandObservation)
     [options] = runtime.calls
-    assert options == {"timeout_s": 120.0, "idle_timeout_s": 30.0, "session": "main", "is_input": False}
+    wanted = {"timeout_s": None, "yield_s": 120.0, "idle_timeout_s": 30.0, "session": "main", "is_input": False}
+    assert {name: options[name] for name in wanted} == wanted
     description = make("execute_bash", runtime).description
     assert all(text in description for text in ("30 s", "120 s", "3600", "30000 characters"))
 
@@ -71,7 +72,7 @@ def test_hard_timeout_that_is_set_on_an_action_is_the_one_that_holds(runtime: Re
     tool, action = make("execute_bash", runtime), CmdRunAction(command="make")
     for timed in (action.set_hard_timeout(5), action.set_hard_timeout(5).set_hard_timeout(None)):
         tool(timed)
-    assert [options["timeout_s"] for options in runtime.calls] == [5.0, 120.0]
+    assert [options["timeout_s"] for options in runtime.calls] == [5.0, None]
     assert action.timeout is None
     with pytest.raises(ValidationError):
         action.set_hard_timeout(0)

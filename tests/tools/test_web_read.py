@@ -340,6 +340,21 @@ def test_a_hostile_page_ends_in_bounded_time_with_its_text(name: str) -> None:
     assert "x" in made_of(HOSTILE[name].encode()[: definition.MAX_PAGE_BYTES]).text
 
 
+def test_the_converter_has_nothing_of_the_person_s_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.exit('loaded')")
+    (tmp_path / "html_to_markdown.py").write_text("import sys; sys.exit('loaded')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
+    monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "sitecustomize.py"))
+    monkeypatch.chdir(tmp_path)
+    html = b"<h1>Head</h1><p>a <b>word</b></p>"
+    assert made_of(html).text == "# Head\n\na **word**"
+    told = tmp_path / "told.py"
+    told.write_text("import os, sys\nprint(dict(os.environ), sys.flags.isolated, os.getcwd())")
+    monkeypatch.setattr(page, "_CONVERTER", told)
+    assert made_of(html).text in {"{} 1 /", "{'LC_CTYPE': 'C.UTF-8'} 1 /"}  # PEP 538 sets the latter
+
+
 def test_a_page_that_cannot_be_converted_comes_as_bare_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "CONVERT_TIMEOUT_S", 0.001)
     read = made_of(b"<h1>Head &lt;1&gt;</h1>\n\n\n\n<script>no</script><p>text</p>")

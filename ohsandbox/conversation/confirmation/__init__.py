@@ -5,6 +5,7 @@ from ohsandbox.conversation.confirmation.analysis import (
     CommandRules,
     Highest,
     ModelsWord,
+    RaisedByModel,
     SecurityAnalyzer,
     default_analyzer,
 )
@@ -18,22 +19,28 @@ from ohsandbox.conversation.confirmation.policy import (
     policy_of,
     screen_of,
 )
+from ohsandbox.conversation.confirmation.scopes import AnyCall, Approval, EditsUnder, ExactCall
 from ohsandbox.conversation.confirmation.screening import Screening
 
 __all__ = [
     "POLICIES",
     "AlwaysConfirm",
     "AnnotationRules",
+    "AnyCall",
+    "Approval",
     "Approvals",
     "Ask",
     "CommandRules",
     "ConfirmRisky",
     "ConfirmationPolicy",
     "Decision",
+    "EditsUnder",
+    "ExactCall",
     "Highest",
     "ModelsWord",
     "NeverConfirm",
     "PendingCall",
+    "RaisedByModel",
     "Screening",
     "SecurityAnalyzer",
     "default_analyzer",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.agent.calls import only_reads
-from ohsandbox.conversation.confirmation.commands import command_findings
+from ohsandbox.conversation.confirmation.commands import cell_findings, command_findings, input_findings
+from ohsandbox.conversation.confirmation.network_rules import browser_findings, web_findings
 from ohsandbox.conversation.confirmation.places import place_findings
 from ohsandbox.conversation.sub_agent import DELEGATING
+from ohsandbox.mcp.definition import MCPToolAction
+from ohsandbox.review_text import concealed_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ohsandbox.agent import ActionEvent
     from ohsandbox.conversation.confirmation.findings import Finding
@@ -26,11 +30,13 @@ LOW, MEDIUM, HIGH, UNKNOWN = (
 
 _LEVELS = {UNKNOWN: -1, LOW: 0, MEDIUM: 1, HIGH: 2}
 
-_COMMANDS = {"execute_bash": "command", "execute_ipython_cell": "code"}
-"""Tools that run a program of the model's, and the argument that holds it."""
+_BASH, _PYTHON, _WEB, _BROWSER = "execute_bash", "execute_ipython_cell", "web_read", "browser"
 
 _FILE_TOOLS = frozenset({"file_write", "file_editor", "edit_file"})
 """Ours, that change one file and do nothing else."""
+
+_SAY_MORE = _FILE_TOOLS | {_BASH, _PYTHON, _WEB, _BROWSER}
+"""Tools of ours whose arguments say more than their hints."""
 
 _PATHS = ("path", "file_path")
 """Arguments by which our tools and most of others name a file."""
@@ -64,7 +70,7 @@ class ModelsWord:
 
 
 class CommandRules:
-    """Rules on commands and paths, of the tools that take some."""
+    """Rules on commands, code, addresses and paths, of the tools that take some."""
 
     def __init__(self, workdir: str | None = None) -> None:
         """Paths outside workdir are outside the workspace; None is /workspace."""
@@ -73,40 +79,53 @@ class CommandRules:
     def assess(self, call: ActionEvent) -> Assessment:
         """The highest of the rules that match; where none does LOW for what they look at, else UNKNOWN.
 
-        So a model that says nothing of a command's risk is not asked about more than one that says LOW: neither word
-        can be relied on, and the rules look at both.
+        By the name of the tool only where it is ours: a server may call its tools as it likes.
         """
         arguments = {} if call.action is None else call.action.model_dump()
-        command = arguments.get(_COMMANDS.get(call.name, ""))
-        if isinstance(command, str):
-            found = _of_findings(command_findings(command, workdir=self._workdir))
-            return Assessment(LOW, ("No rule speaks against it.",)) if found.risk is UNKNOWN else found
+        if _is_ours(call) and (found := self._of_ours(call.name, arguments)) is not None:
+            assessed = _of_findings(found)
+            return Assessment(LOW, ("No rule speaks against it.",)) if assessed.risk is UNKNOWN else assessed
         paths = [arguments[name] for name in _PATHS if isinstance(arguments.get(name), str)]
         if not paths or (call.tool is not None and only_reads(call.tool, call.action)):
             return Assessment(UNKNOWN)
-        found = _of_findings(finding for path in paths for finding in place_findings(path, workdir=self._workdir))
-        if found.risk is UNKNOWN and call.name in _FILE_TOOLS:
+        assessed = _of_findings(finding for path in paths for finding in place_findings(path, workdir=self._workdir))
+        if assessed.risk is UNKNOWN and call.name in _FILE_TOOLS and _is_ours(call):
             return Assessment(LOW, ("A file of the workspace.",))
-        return found
+        if assessed.risk is MEDIUM and AnnotationRules().assess(call).risk is UNKNOWN and call.name not in _FILE_TOOLS:
+            return Assessment(UNKNOWN, assessed.why)  # a path with a fault is no better than a path without
+        return assessed
+
+    def _of_ours(self, name: str, arguments: Mapping[str, Any]) -> Iterable[Finding] | None:
+        """What is found in the text that one of our tools takes; None is another tool."""
+        if name == _BASH:
+            rules = input_findings if arguments.get("is_input") else command_findings
+            return rules(str(arguments.get("command", "")), workdir=self._workdir)
+        if name == _PYTHON:
+            return cell_findings(str(arguments.get("code", "")), workdir=self._workdir)
+        if name == _WEB:
+            return web_findings(str(arguments.get("url", "")))
+        return browser_findings(str(arguments.get("code", ""))) if name == _BROWSER else None
 
 
 class AnnotationRules:
-    """What a tool says of itself. A tool that says nothing has no LOW from here, and no word against it either."""
+    """What a tool says of itself. What a server says of its own tools, see `believed` in `ohsandbox.mcp.definition`."""
 
     def assess(self, call: ActionEvent) -> Assessment:
-        """LOW: it only reads, or neither destroys nor reaches out. MEDIUM: it says outright that it destroys."""
+        """HIGH: it says outright that it destroys. LOW: it only reads, or neither destroys nor reaches out.
+
+        A tool that says nothing is UNKNOWN, and so is one that says that it reaches out: a danger that is declared is
+        never better than silence.
+        """
         hints = None if call.tool is None else call.tool.annotations
-        if call.name in DELEGATING:
+        if _is_ours(call) and call.name in DELEGATING:
             return Assessment(LOW, ("The sub-agent's own calls are looked at one by one.",))
-        if hints is None or call.name in _COMMANDS or call.name in _FILE_TOOLS:
-            return Assessment(UNKNOWN)  # of ours, what they are told to do says more
-        if hints.readOnlyHint or not (hints.destructiveHint or hints.openWorldHint):
-            return Assessment(LOW, ("The tool says that it destroys nothing.",))
+        if hints is None or (_is_ours(call) and call.name in _SAY_MORE):
+            return Assessment(UNKNOWN)
         said = hints.model_fields_set
         if "destructiveHint" in said and hints.destructiveHint:
-            return Assessment(MEDIUM, ("The tool says that it may overwrite or delete.",))
-        if "openWorldHint" in said and hints.openWorldHint:
-            return Assessment(MEDIUM, ("The tool says that it reaches beyond the sandbox.",))
+            return Assessment(HIGH, ("The tool says that it may overwrite or delete.",))
+        if hints.readOnlyHint or not (hints.destructiveHint or hints.openWorldHint):
+            return Assessment(LOW, ("The tool says that it destroys nothing.",))
         return Assessment(UNKNOWN)
 
 
@@ -123,14 +142,58 @@ class Highest:
         return Assessment(risk, tuple(word for each in found if each.risk is risk for word in each.why))
 
 
+class RaisedByModel:
+    """An analyzer, and on top of it the model's word, which never lowers: UNKNOWN stays, unless the model says HIGH."""
+
+    def __init__(self, analyzer: SecurityAnalyzer) -> None:
+        self.analyzer = analyzer
+
+    def assess(self, call: ActionEvent) -> Assessment:
+        """The analyzer's, or the model's where that is higher."""
+        found, said = self.analyzer.assess(call), ModelsWord().assess(call)
+        if found.risk is UNKNOWN:
+            return said if said.risk is HIGH else found
+        if level(said.risk) > level(found.risk):
+            return said
+        return Assessment(found.risk, (*said.why, *found.why) if said.risk is found.risk else found.why)
+
+
+def concealment(call: ActionEvent) -> tuple[str, ...]:
+    """What of a call's name and arguments a person would not see as it is; such a call is HIGH, whatever it does."""
+    return conceals(call.name, json.loads(call.arguments))
+
+
+def conceals(name: str, arguments: Any) -> tuple[str, ...]:
+    """`concealment`, of a call as the log has it."""
+    texts = [*_texts_in(arguments), name]
+    return tuple(dict.fromkeys(why for text in texts for why in concealed_in(text)))
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, keys included."""
+    below = [value]
+    while below:
+        one = below.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            below += [*one.values(), *one]
+        elif isinstance(one, list):
+            below += one
+
+
 def default_analyzer(workdir: str | None = None) -> SecurityAnalyzer:
-    """The model's word and all our rules."""
-    return Highest(ModelsWord(), CommandRules(workdir), AnnotationRules())
+    """All our rules, and the model's word where it is worse."""
+    return RaisedByModel(Highest(CommandRules(workdir), AnnotationRules()))
 
 
 def level(risk: ActionSecurityRisk) -> int:
     """For comparison; UNKNOWN is the lowest."""
     return _LEVELS[risk]
+
+
+def _is_ours(call: ActionEvent) -> bool:
+    return not isinstance(call.action, MCPToolAction)
 
 
 def _of_findings(findings: Iterable[Finding]) -> Assessment:

@@ -19,10 +19,19 @@ _SECRETS = re.compile(
 
 _RUN_BY_THEMSELVES = re.compile(
     r"(?:^|/)\.(?:bashrc|bash_profile|bash_login|bash_logout|profile|zshrc|zshenv|zprofile|gitconfig|xinitrc|xprofile)$|"
-    r"(?:^|/)authorized_keys$|(?:^|/)\.git/(?:hooks/|config$)|(?:^|/)\.config/(?:autostart|systemd)/|"
+    r"(?:^|/)authorized_keys$|(?:^|/)\.git/(?:hooks|config|info|modules|worktrees|commondir)(?:/|\.|$)|(?:^|/)\.git$|"
+    r"(?:^|/)\.config/(?:autostart|systemd|git|fish|environment\.d)/|"
+    r"(?:^|/)\.(?:vscode|idea|claude|cursor|devcontainer|husky|zed)/|(?:^|/)\.cargo/(?:config|env|bin)|"
+    r"(?:^|/)\.(?:mcp\.json|envrc|inputrc|npmrc|yarnrc(?:\.yml)?|pythonrc|vimrc|exrc|gdbinit|tmux\.conf|screenrc|Rprofile|"
+    r"pre-commit-config\.yaml|bash_aliases|zlogin|login|cshrc|kshrc|lesskey|lldbinit|psqlrc|sqliterc|irbrc|pryrc)$|"
+    r"(?:^|/)(?:sitecustomize|usercustomize)\.py$|\.pth$|"
     r"^/etc/(?:cron|profile|rc\.|init|systemd|sudoers|ld\.so|pam\.d|passwd|group|hosts)|^/var/spool/cron|"
     r"^/(?:lib|usr/lib)/systemd/"
 )
+
+_GIT = re.compile(r"(?:^|/)\.git/")
+_LISTED_BY_GIT = re.compile(r"(?:^|/)\.(?:gitmodules|gitattributes|github/workflows/.*|gitlab-ci\.yml)$")
+"""Files of the repository that make git, or the machine that builds it, run programs."""
 
 _DEVICE = re.compile(r"^/dev/(?:sd|hd|vd|nvme|xvd|mmcblk|dm-|loop|mem|kmem|disk/|mapper/)|^/sys/|^/proc/sys")
 _SOCKET = re.compile(r"docker\.sock|containerd\.sock|podman\.sock")
@@ -43,10 +52,18 @@ def place_findings(path: str, *, workdir: str) -> Iterator[Finding]:
     full = re.sub(r"^//+", "/", full)
     if _RUN_BY_THEMSELVES.search(full):
         yield Finding("HIGH", f"Writes {quoted(path)}, which other programs run or trust by themselves.")
+    elif _GIT.search(full):
+        yield Finding("MEDIUM", f"Writes git's own files: {quoted(path)}.")
+    elif _LISTED_BY_GIT.search(full):
+        yield Finding("MEDIUM", f"Writes {quoted(path)}, by which git or a build server runs programs.")
     if _DEVICE.search(full):
         yield Finding("HIGH", f"Writes to a device or the kernel: {quoted(path)}.")
     yield from secret_findings(full)
-    if not _UNKNOWN.search(path) and not is_inside(full, workdir) and not any(is_inside(full, at) for at in _ANYBODYS):
+    if found := _UNKNOWN.search(full):
+        full = full[: found.start()].rpartition("/")[0] or (
+            "/" if full.startswith("/") and found.start() > 0 else workdir
+        )
+    if not is_inside(full, workdir) and not any(is_inside(full, at) for at in _ANYBODYS):
         yield Finding("HIGH", f"Writes outside the workspace: {quoted(path)}.")
 
 

@@ -9,7 +9,9 @@ from ohsandbox.conversation.confirmation.policy import ConfirmationPolicy, polic
 if TYPE_CHECKING:
     from ohsandbox.agent.held import Screen
     from ohsandbox.conversation.confirmation.analysis import SecurityAnalyzer
+    from ohsandbox.conversation.confirmation.approvals import Approvals
     from ohsandbox.conversation.terms import Terms
+    from ohsandbox.runtime.base import Runtime
 
 
 class Screening:
@@ -35,6 +37,11 @@ class Screening:
         named = settings.confirm if settings is not None else None
         return self.asked_for or policy_of(named or "never")
 
-    def screen(self, *, workdir: str | None) -> Screen | None:
+    def screen(self, runtime: Runtime | None, approvals: Approvals) -> Screen | None:
         """What looks at the calls of each response in the next run; None looks at none."""
-        return screen_of(self.policy, self.analyzer, workdir=workdir)
+        return screen_of(
+            self.policy,
+            self.analyzer,
+            workdir=None if runtime is None else runtime.workdir,
+            approval_for=lambda call: approvals.approval_for(call, runtime),
+        )

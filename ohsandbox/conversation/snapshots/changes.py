@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ohsandbox.conversation.snapshots.tree import is_git
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ohsandbox.conversation.snapshots.tree import Entry, Tree
 
 
@@ -28,6 +32,11 @@ class Change(NamedTuple):
     def is_of_directories(self) -> bool:
         """Only directories: a patch has no word for them."""
         return all(entry is None or entry.kind == "dir" for entry in (self.old, self.new))
+
+
+def outside_git(changes: Iterable[Change]) -> list[Change]:
+    """Those of the work itself: what is in `.git` goes into no patch, and to no other directory."""
+    return [change for change in changes if not is_git(change.path)]
 
 
 def changes_between(old: Tree, new: Tree) -> list[Change]:

@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.conversation.snapshots import git
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime import git
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,13 +9,16 @@ import secrets
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
+from ohsandbox.conversation.snapshots.tree import is_git
 from ohsandbox.errors import UsageError
+from ohsandbox.paths import open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from ohsandbox.conversation.snapshots.changes import Change
+    from ohsandbox.conversation.snapshots.store import Snapshots
     from ohsandbox.conversation.snapshots.tree import Entry
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -29,29 +32,36 @@ class Refused(NamedTuple):
     why: str
 
 
-def put_back(root: Path, changes: Sequence[Change], content: Callable[[str], bytes]) -> list[Refused]:
+def put_back(root: Path, changes: Sequence[Change], store: Snapshots, *, git: bool) -> list[Refused]:
     """Make each change in root: `new` is what shall be there. Returns what could not be done; the rest is done.
 
+    What is no longer as `old` says is left alone: somebody has saved it since it was looked at.
+
     Args:
-        root: the directory.
-        changes: paths below it; `.git` is refused at any depth.
-        content: gives a file's content by its SHA-256.
+        root: the directory; no symlink leads there.
+        changes: paths below it.
+        store: has the contents.
+        git: whether `.git`, at any depth, may be written. Only what was in this directory before may come back so:
+            git runs what stands in there.
 
     Raises:
-        UsageError: root is not there.
+        UsageError: root is not there, or a symlink stands in its path.
     """
     try:
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = open_directory(root)
     except OSError as error:
         raise UsageError(f"Directory {str(root)!r} cannot be written: {error.strerror}. Make it first.") from error
     try:
-        putting = _Putting(descriptor, content)
+        putting = _Putting(descriptor, store, git=git)
         gone = [change for change in changes if _must_go(change)]
         for change in sorted(gone, key=lambda change: change.path, reverse=True):  # what lies in a directory before it
             putting.do(change, putting.remove)
         for change in changes:
             if change.new is not None:
                 putting.do(change, putting.write)
+        for change in reversed(changes):  # a directory that may not be written gets that mode once it is full
+            if change.new is not None and change.new.kind == "dir":
+                putting.do(change, putting.dress)
     finally:
         os.close(descriptor)
     return putting.refused
@@ -65,15 +75,16 @@ def _must_go(change: Change) -> bool:
 
 
 class _Putting:
-    def __init__(self, root: int, content: Callable[[str], bytes]) -> None:
+    def __init__(self, root: int, store: Snapshots, *, git: bool) -> None:
         self.refused: list[Refused] = []
         self._root = root
-        self._content = content
+        self._store = store
+        self._git = git
 
     def do(self, change: Change, act: Callable[[int, str, Change], None]) -> None:
         """Do it in the directory that holds the path, or note why not."""
         *parents, name = change.path.split("/")
-        if {"", ".", "..", ".git"} & {*parents, name}:
+        if {"", ".", ".."} & {*parents, name} or (not self._git and is_git(change.path)):
             self.refused.append(Refused(change.path, "no such name is written"))
             return
         try:
@@ -92,7 +103,10 @@ class _Putting:
         """Take a name away; a directory that still holds something (`.git`, a file too large to keep) stays."""
         assert change.old is not None  # noqa: S101 - see _must_go
         if change.old.kind != "dir":
-            os.unlink(name, dir_fd=directory)
+            if change.old.is_still(name, directory):
+                os.unlink(name, dir_fd=directory)
+            else:
+                self.refused.append(Refused(change.path, _CHANGED))
             return
         try:
             os.rmdir(name, dir_fd=directory)
@@ -107,20 +121,29 @@ class _Putting:
         if wanted.kind == "dir":
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=directory)
-            descriptor = os.open(name, _DIRECTORY, dir_fd=directory)
-            try:
-                _dress(descriptor, wanted)
-            finally:
-                os.close(descriptor)
+            os.close(os.open(name, _DIRECTORY, dir_fd=directory))
             return
         temporary = f".ohsandbox-{secrets.token_hex(8)}"
         try:
             self._make(directory, temporary, wanted)
+            if not _may_write(directory, name, change):
+                self.refused.append(Refused(change.path, _CHANGED))
+                os.unlink(temporary, dir_fd=directory)
+                return
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=directory)
             raise
+
+    def dress(self, directory: int, name: str, change: Change) -> None:
+        """Give a directory its mode and owner."""
+        assert change.new is not None  # noqa: S101 - only called for those
+        descriptor = os.open(name, _DIRECTORY, dir_fd=directory)
+        try:
+            _dress(descriptor, change.new)
+        finally:
+            os.close(descriptor)
 
     def _make(self, directory: int, name: str, wanted: Entry) -> None:
         if wanted.kind == "link":
@@ -128,11 +151,24 @@ class _Putting:
             if os.geteuid() == 0:
                 os.chown(name, wanted.uid, wanted.gid, dir_fd=directory, follow_symlinks=False)
             return
-        data = self._content(wanted.what)
         with os.fdopen(os.open(name, _NEW_FILE, 0o600, dir_fd=directory), "wb") as file:
-            file.write(data)
+            self._store.copy_content(wanted.what, file)
             file.flush()
             _dress(file.fileno(), wanted)
+
+
+_CHANGED = "it was changed while this was done, and stays as it is"
+
+
+def _may_write(directory: int, name: str, change: Change) -> bool:
+    """What a file or a link takes the place of is what was seen there; what had to go first is gone."""
+    if change.old is None or _must_go(change):
+        try:
+            mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return True
+        return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))  # a FIFO is in no tree
+    return change.old.is_still(name, directory)
 
 
 _IN_THE_WAY = {errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY}

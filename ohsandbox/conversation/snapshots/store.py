@@ -6,24 +6,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import re
-import tempfile
+import secrets
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from ohsandbox.conversation.snapshots.tree import Entry, Tree, look
+from ohsandbox.conversation.snapshots.tree import MAX_GIT_BYTES, Entry, Tree, look
 from ohsandbox.errors import UsageError
-from ohsandbox.persistence import make_private_dir, open_regular, write_atomically
+from ohsandbox.paths import DIRECTORY
+from ohsandbox.persistence.files import NEW_FILE, new_file, open_dir, open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 MAX_SNAPSHOTS = 50
 """Of these the oldest but the first go."""
+
+_PIECE_BYTES = 1024**2
 
 _NAME = re.compile(r"\d{6}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -45,16 +50,11 @@ class Snapshots:
         Raises:
             UsageError: root is too large, or the snapshot cannot be written.
         """
-        make_private_dir(self._objects)
         name, before = self._newest()
-        tree = look(root, self.keep, taken_ns=time.time_ns(), before=before)
+        tree = look(root, self, taken_ns=time.time_ns(), before=before)
         if before is None or not same(tree, before):
             name = f"{int(name or 0) + 1:06}"
-        try:
-            write_atomically(self._path(name), _encode(tree))
-        except OSError as error:
-            raise _full(self.directory, error) from error
-        self._last = (name, tree)
+        self._write(name, tree)
         self._prune()
         return name
 
@@ -67,10 +67,21 @@ class Snapshots:
         try:
             if not _NAME.fullmatch(name):
                 raise ValueError(name)  # noqa: TRY301 - one place tells of both
-            with os.fdopen(open_regular(self._path(name), os.O_RDONLY, name="Snapshot"), "rb") as file:
+            descriptor = open_regular(self._path(name), os.O_RDONLY, name="Snapshot", inside=self.directory.parent)
+            with os.fdopen(descriptor, "rb") as file:
                 return _decode(file.read())
         except (OSError, ValueError, LookupError, TypeError, UsageError) as error:
             raise UsageError(f"Snapshot {name[:20]!r} in {str(self.directory)!r} is lost: {error}.") from error
+
+    def add(self, tree: Tree) -> str:
+        """Keep a tree whose contents are kept already; the name of the snapshot.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        name = f"{int(max(self.names(), default='0')) + 1:06}"
+        self._write(name, tree)
+        return name
 
     def names(self) -> list[str]:
         """All, oldest first."""
@@ -85,22 +96,17 @@ class Snapshots:
             UsageError: it cannot be written.
         """
         digest = hashlib.sha256(data).hexdigest()
-        if self.holds(digest, len(data)) or (self._beside is not None and self._beside.holds(digest, len(data))):
-            return digest
-        path = self._object(digest)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                Path(temporary).replace(path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            raise _full(self.directory, error) from error
+        if not self._is_kept(digest, len(data)):
+            self._store(io.BytesIO(data), limit_bytes=len(data))
         return digest
+
+    def keep_file(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
+        """Keep what is left to read of an open file, in pieces; None, and nothing kept, where it is over limit_bytes.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        return self._store(file, limit_bytes=limit_bytes)
 
     def content(self, digest: str) -> bytes:
         """A content that was kept.
@@ -108,15 +114,28 @@ class Snapshots:
         Raises:
             UsageError: it is lost or was changed.
         """
+        data = io.BytesIO()
+        self.copy_content(digest, data)
+        return data.getvalue()
+
+    def copy_content(self, digest: str, target: BinaryIO) -> None:
+        """Write a content that was kept to target, in pieces.
+
+        Raises:
+            UsageError: it is lost or was changed; target then has what was found.
+        """
         if self._beside is not None and not self._object(digest).exists():
-            return self._beside.content(digest)
-        data = b""
+            self._beside.copy_content(digest, target)
+            return
+        found = hashlib.sha256()
         if _DIGEST.fullmatch(digest):
-            with os.fdopen(open_regular(self._object(digest), os.O_RDONLY, name="Kept file"), "rb") as file:
-                data = file.read()
-        if hashlib.sha256(data).hexdigest() != digest:
+            path, anchor = self._object(digest), self.directory.parent
+            with os.fdopen(open_regular(path, os.O_RDONLY, name="Kept file", inside=anchor), "rb") as file:
+                while data := file.read(_PIECE_BYTES):
+                    found.update(data)
+                    target.write(data)
+        if found.hexdigest() != digest:
             raise UsageError(f"A kept file in {str(self._objects)!r} was changed or cut ({digest[:12]!r}).")
-        return data
 
     def copy_to(self, directory: Path, names: Iterable[str]) -> None:
         """Give another store these snapshots; contents are hard links where that can be: they never change.
@@ -125,15 +144,28 @@ class Snapshots:
             UsageError: one is lost, or directory cannot be written.
         """
         other = Snapshots(directory)
-        make_private_dir(other._objects)
         try:
             for name in names:
                 tree = self.load(name)
                 for digest in {entry.what for entry in tree.entries.values() if entry.kind == "file"}:
                     other._adopt(self._object(digest), digest)
-                write_atomically(other._path(name), _encode(tree))
+                other._write(name, tree)
         except OSError as error:
             raise _full(directory, error) from error
+
+    def adopt(self, other: Snapshots, digest: str) -> None:
+        """Keep a content of another store.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        source = other._object(digest)
+        if not source.exists() and other._beside is not None:
+            source = other._beside._object(digest)  # noqa: SLF001 - as above
+        try:
+            self._adopt(source, digest)
+        except OSError as error:
+            raise _full(self.directory, error) from error
 
     def holds(self, digest: str, size: int) -> bool:
         """Whether a content of that many bytes is kept."""
@@ -142,15 +174,72 @@ class Snapshots:
         except FileNotFoundError:
             return False
 
-    def _adopt(self, source: Path, digest: str) -> None:
-        target = self._object(digest)
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def _is_kept(self, digest: str, size: int) -> bool:
+        return self.holds(digest, size) or (self._beside is not None and self._beside.holds(digest, size))
+
+    def _store(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
+        """Copy to a file of ours while it is hashed; the name comes last."""
+        found, size = hashlib.sha256(), 0
+        temporary = f".{secrets.token_hex(8)}"
         try:
-            target.hardlink_to(source)
-        except FileExistsError:
-            return
-        except OSError:
-            self.keep(source.read_bytes())
+            with self._opened("objects") as objects:
+                descriptor = os.open(temporary, NEW_FILE, 0o600, dir_fd=objects)
+                try:
+                    with os.fdopen(descriptor, "wb") as copy:
+                        while data := file.read(_PIECE_BYTES):
+                            size += len(data)
+                            if size > limit_bytes:
+                                return None
+                            found.update(data)
+                            copy.write(data)
+                    digest = found.hexdigest()
+                    if not self._is_kept(digest, size):
+                        with self._opened("objects", digest[:2]) as place:
+                            os.rename(temporary, digest[2:], src_dir_fd=objects, dst_dir_fd=place)
+                finally:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(temporary, dir_fd=objects)
+        except OSError as error:
+            raise _full(self.directory, error) from error
+        return digest
+
+    def _adopt(self, source: Path, digest: str) -> None:
+        with self._opened("objects", digest[:2]) as place:
+            try:
+                os.link(source, digest[2:], dst_dir_fd=place, follow_symlinks=False)
+            except FileExistsError:
+                return
+            except OSError:  # another file system, or too many links
+                self._copy(source)
+
+    def _copy(self, source: Path) -> None:
+        with os.fdopen(open_regular(source, os.O_RDONLY, name="Kept file"), "rb") as file:
+            self._store(file, limit_bytes=MAX_GIT_BYTES)
+
+    @contextlib.contextmanager
+    def _opened(self, *below: str) -> Iterator[int]:
+        """A directory of the store, made where it is missing; none that was replaced by a symlink is followed."""
+        here = open_dir(self.directory.parent)
+        try:
+            for name in (self.directory.name, *below):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=here)
+                found = os.open(name, DIRECTORY, dir_fd=here)
+                os.close(here)
+                here = found
+            yield here
+        finally:
+            os.close(here)
+
+    def _write(self, name: str, tree: Tree) -> None:
+        try:
+            with self._opened() as directory, new_file(directory, f"{name}.json") as file:
+                file.write(_encode(tree))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _full(self.directory, error) from error
+        self._last = (name, tree)
 
     def _newest(self) -> tuple[str, Tree | None]:
         if self._last is None and (names := self.names()):
@@ -194,7 +283,7 @@ def _encode(tree: Tree) -> bytes:
 def _decode(data: bytes) -> Tree:
     fields = json.loads(data)
     entries = {path: Entry(*values) for path, values in fields["entries"].items()}
-    return Tree(int(fields["taken_ns"]), entries, dict(fields["left_out"]))
+    return Tree(int(fields["taken_ns"]), entries, dict(fields["left_out"]), int(fields.get("special", 0)))
 
 
 def _full(directory: Path, error: OSError) -> UsageError:

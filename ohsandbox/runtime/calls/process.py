@@ -19,6 +19,18 @@ FIRST_SIGNAL_CODE = 129
 LAST_SIGNAL_CODE = 192
 """A shell reports death by signal N as 128 + N; Linux has 64 signals."""
 
+_LEAST_LIMIT_KIB = 2**40
+
+
+def limit_mark() -> int:
+    """KiB of resident set, a petabyte and more: as a soft limit it says whose a process is.
+
+    Linux has not heeded that limit since 2.4.30. Children inherit it with an empty environment (`env -i`), as another
+    user (`su -`), in a session of their own and when their parents are gone; /proc/PID/limits shows it to everybody.
+    """
+    return _LEAST_LIMIT_KIB + secrets.randbelow(_LEAST_LIMIT_KIB)
+
+
 _WORDING = re.compile(r"^(?:line )?\d*:? *(?:exec: )?(?:line \d+: )?")
 """What dash, bash and ash put before the program's name: '1: exec: ', 'line 1: exec: ', 'exec: line 0: '."""
 
@@ -26,8 +38,8 @@ _WORDING = re.compile(r"^(?:line )?\d*:? *(?:exec: )?(?:line \d+: )?")
 class Process:
     """A program with its arguments and environment."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Check them.
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, merge_streams: bool = False) -> None:
+        """Check them. merge_streams sends standard error where standard output goes.
 
         Raises:
             UsageError: argv is empty, or one string, or something in it or in env cannot be passed to a process.
@@ -38,15 +50,20 @@ class Process:
             raise UsageError(f"argv is the string {argv[:50]!r}; give a list of words, or ['sh', '-c', ...]")
         check_env_names(env)
         self.mark = f"OHSANDBOX_CALL={secrets.token_hex(8)}"
+        self.limit_kib = limit_mark()
         exports = b"".join(b" %s=%s" % (name.encode(), quote(value)) for name, value in env.items())
-        self.body = b"(export %s%s;exec %s)" % (self.mark.encode(), exports, quote_all(argv))
+        self._merged = merge_streams
+        merged = b"exec 2>&1;" if merge_streams else b""  # dash 0.5.12 forgets it behind `(...)` that ends in exec
+        begin = b"ulimit -S -m %d 2>/dev/null;%s" % (self.limit_kib, merged)
+        self.body = b"(%sexport %s%s;exec %s)" % (begin, self.mark.encode(), exports, quote_all(argv))
 
     def result(self, outcome: Outcome) -> ExecResult:
         """The outcome in the words of the contract."""
         code = int(outcome.status)
         if outcome.complaint:
-            said = _WORDING.sub("", outcome.complaint).encode()
-            return ExecResult(code, outcome.stdout, said + b"\n", not_started=True, cause="not started")
+            said = _WORDING.sub("", outcome.complaint).encode() + b"\n"
+            out, err = (said, b"") if self._merged else (outcome.stdout, said)
+            return ExecResult(code, out, err, not_started=True, cause="not started")
         return ExecResult(code, outcome.stdout, outcome.stderr, truncated=outcome.truncated, cause=_cause(code))
 
 

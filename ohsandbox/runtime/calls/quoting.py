@@ -45,11 +45,23 @@ def check_env_names(names: Iterable[str]) -> None:
             raise UsageError(f"Environment name {name!r} is not letters, digits and underscores; rename it")
 
 
+SCRIPT_LOST = 97
+"""Exit code of a shell from `told` that could not read its script; none of ours ends with it."""
+_END = "#ohs-end"
+_READER = (
+    "ohs_x=$(dd bs=SIZE count=1 iflag=fullblock 2>/dev/null);"
+    'case $ohs_x in "")ohs_no_dd=yes;ohs_nl=$(printf "\\n.");ohs_nl=${ohs_nl%.};while IFS= read -r ohs_l;'
+    'do ohs_x=$ohs_x$ohs_l$ohs_nl;[ "$ohs_l" != "END" ]||break;done;esac;'
+    'case $ohs_x in *"END"*)eval "$ohs_x";;*)exit LOST;esac'
+)
+"""dd takes exactly the script, in 1 ms. Where it is missing, `read` does: a byte at a time, 0.1 s for 15 KB."""
+
+
 def told(script: str, *arguments: str) -> tuple[list[str], bytes]:
     """The argv of a shell that reads its script from stdin, and the script: so that `ps` inside shows one short line.
 
-    dd takes exactly the script; what follows on stdin is the script's own.
+    What follows on stdin is the script's own. The shell ends with SCRIPT_LOST where the script does not arrive.
     """
-    raw = script.encode()
-    reader = f'eval "$(dd bs={len(raw)} count=1 iflag=fullblock 2>/dev/null)"'
+    raw = f"{script}\n{_END}\n".encode()
+    reader = _READER.replace("SIZE", str(len(raw))).replace("END", _END).replace("LOST", str(SCRIPT_LOST))
     return ["/bin/sh", "-c", reader, *arguments], raw

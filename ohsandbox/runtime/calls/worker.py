@@ -17,11 +17,17 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.calls.cancel import LOOK_EVERY_S
 from ohsandbox.runtime.calls.quoting import NEWLINE, quote, told
 from ohsandbox.runtime.channel import Channel, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ohsandbox.runtime.channel import Chunk
+
+    OnBytes = Callable[[str, bytes], object]
+    """Hears 'stdout' or 'stderr' and what has come on it."""
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
 SCRIPT = "\n".join(
@@ -38,8 +44,17 @@ INLINE_STDIN_BYTES = 64 * 1024
 SPARE_WORKERS = 4
 """Idle workers kept for each user; more than that many calls at once pay for an exec."""
 
+NO_FORK = 254
+"""What bash as /bin/sh gives a pipeline that it cannot fork for; others end."""
+
+INPUT_LEFT = 96
+"""What a worker ends with, and no end mark, where a call's stdin was not taken from its stream."""
+
 _TAIL_BYTES = 160
 """Longer than any end mark."""
+
+_COMPLAINT_BYTES = 4096
+"""Longer than what a shell says of a program that it cannot execute, but where its path is longer still."""
 
 
 class CallInterrupted(Exception):  # noqa: N818 - control flow inside the runtime, never seen outside
@@ -54,6 +69,10 @@ class CallTimedOut(CallInterrupted):
     """The call's time ran out; its processes still run."""
 
 
+class CallCancelled(CallInterrupted):
+    """The caller has set the call's `cancel`; its processes still run."""
+
+
 class CallStalled(CallTimedOut):
     """It printed nothing for as long as it may be silent; its processes still run."""
 
@@ -62,11 +81,23 @@ class WorkerDied(CallInterrupted):
     """The worker itself ended, as after `kill -9 -1` in the call."""
 
 
+class WorkerUnusable(SandboxUnavailable):
+    """A new worker ended before it served its first call, so nothing of that has run."""
+
+
+UNCOUNTED = "uncounted"
+"""The status of a call that was not begun, for the sandbox has no `dd` to tell its stdin from the next call's."""
+
+
+_WHY_NOT = b"missing|file|denied|" + UNCOUNTED.encode()
+"""What stands in the place of an exit code where nothing ran."""
+
+
 class Outcome(NamedTuple):
     """One call as the worker reports it."""
 
     status: str
-    """An exit code, or 'missing', 'file' or 'denied' where the working directory could not be entered."""
+    """An exit code; UNCOUNTED; or 'missing', 'file' or 'denied' where the working directory could not be entered."""
     stdout: bytes
     stderr: bytes
     truncated: bool
@@ -83,6 +114,7 @@ class Worker:
         """No further calls: a background process holds its streams, or its stdin was closed."""
         self.calls = 0
         self._complaint = f"{secret}: ".encode()
+        self._feeder: threading.Thread | None = None
 
     def call(
         self,
@@ -91,13 +123,20 @@ class Worker:
         workdir: str,
         stdin: bytes = b"",
         takes_stdin: bool = False,
+        to_end: bool = False,
         timeout_s: float | None = None,
         stall_s: float | None = None,
         limit_bytes: int,
+        on_output: OnBytes | None = None,
+        cancel: threading.Event | None = None,
     ) -> Outcome:
         """Run body, a one-line shell command, in workdir. takes_stdin: body itself reads exactly stdin's bytes.
 
+        on_output hears, in this thread, all that is printed; while it does, nothing is read. What it raises is raised.
+        to_end: nothing is sent behind stdin, so that it needs no counting; the worker serves no further call.
+
         Raises:
+            CallCancelled: cancel is set; with what came before. The processes still run.
             CallTimedOut: timeout_s is over; with what came before. The processes still run.
             CallStalled: nothing came for stall_s; as before.
             WorkerDied: with what came before.
@@ -106,39 +145,67 @@ class Worker:
         mark = secrets.token_hex(16)
         self.calls += 1
         streams = {stream: _Collector(mark, limit_bytes) for stream in Stream}
-        line = b"ohs_begin;ohs_enter %s&&%s;ohs_end %s $?\n" % (
+        relay = None if on_output is None else _Relay(on_output, mark, self._complaint)
+        to_end = to_end or len(stdin) > INLINE_STDIN_BYTES
+        word = b"" if to_end or not stdin else secrets.token_hex(8).encode()
+        line = b"ohs_to_end=%s;ohs_begin;ohs_enter %s&&%s;ohs_end %s $? %s\n" % (
+            b"yes" if to_end else b"",
             quote(workdir),
-            body if takes_stdin else _fed(body, len(stdin)),
+            _fed(body, len(stdin), takes_stdin=takes_stdin, to_end=to_end),
             mark.encode(),
+            b"%s %s" % (word, b"own" if takes_stdin else b"fed") if word else b"",
         )
-        self._send(line, stdin)
+        self._send(line, stdin + word + b"\n" if word else stdin, to_end=to_end)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not all(stream.ended for stream in streams.values()):
             left = None if deadline is None else deadline - time.monotonic()
             stalls = stall_s is not None and (left is None or stall_s < left)
             wait_s = stall_s if stalls else left
-            chunks = self.channel.read(wait_s) if wait_s is None or wait_s > 0 else None
-            if chunks is None:
-                self.retired = True
-                raise (CallStalled if stalls else CallTimedOut)(self._outcome(streams))
+            chunks = self._read(wait_s, cancel)
             if not chunks:
                 self.retired = True
-                raise WorkerDied(self._outcome(streams))
+                if relay:
+                    relay.finish(streams)
+                raise _why_ended(chunks, cancel, stalls=stalls)(self._outcome(streams))
             for chunk in chunks:
                 streams[chunk.stream].feed(chunk.data)
+                if relay:
+                    relay.feed(chunk)
         outcome = self._outcome(streams)
+        if relay and not outcome.complaint:
+            relay.finish(streams)
         self.retired = self.retired or bool(
-            stdin and outcome.status != "0" and (takes_stdin or outcome.status.isalpha())
+            stdin
+            and outcome.status != "0"
+            and (takes_stdin or outcome.status.isalpha() or outcome.status == str(NO_FORK))
         )
         return outcome
 
-    def _send(self, line: bytes, stdin: bytes) -> None:
-        if len(stdin) <= INLINE_STDIN_BYTES:
+    def _read(self, wait_s: float | None, cancel: threading.Event | None) -> list[Chunk] | None:
+        """`Channel.read`; None as well soon after cancel is set."""
+        until = None if wait_s is None else time.monotonic() + wait_s
+        if cancel is None:
+            return self.channel.read(wait_s) if wait_s is None or wait_s > 0 else None
+        while not cancel.is_set():
+            left = LOOK_EVERY_S if until is None else min(LOOK_EVERY_S, until - time.monotonic())
+            if left <= 0:
+                break
+            if (chunks := self.channel.read(left)) is not None:
+                return chunks
+        return None
+
+    def complains(self, stderr: bytes) -> bool:
+        """Whether stderr begins with this shell's own words, as when it cannot fork; no program knows its name."""
+        return stderr.startswith(self._complaint)
+
+    def _send(self, line: bytes, stdin: bytes, *, to_end: bool) -> None:
+        if not to_end:
             self.channel.write(line + stdin)
             return
         self.retired = True
         self.channel.write(line)
-        threading.Thread(target=self._feed, args=(stdin,), name="ohsandbox-stdin", daemon=True).start()
+        self._feeder = threading.Thread(target=self._feed, args=(stdin,), name="ohsandbox-stdin", daemon=True)
+        self._feeder.start()
 
     def _feed(self, stdin: bytes) -> None:
         with contextlib.suppress(OSError, SandboxUnavailable):  # the process may end before it read all of it
@@ -149,43 +216,59 @@ class Worker:
         out, err = streams[Stream.STDOUT], streams[Stream.STDERR]
         self.retired = self.retired or "held" in (out.reply, err.reply)
         stderr, complaint = err.payload(), ""
-        if out.status in ("126", "127") and stderr.startswith(self._complaint):
-            complaint, stderr = stderr.removeprefix(self._complaint).decode("utf-8", "replace").strip(), b""
-        return Outcome(out.status, out.payload(), stderr, out.truncated or err.truncated, complaint)
+        stdout = out.payload()
+        if out.status in ("126", "127") and self.complains(stderr or stdout):
+            said = stderr or stdout  # standard output where the two are merged
+            complaint = said.removeprefix(self._complaint).decode("utf-8", "replace").strip()
+            stdout, stderr = (b"" if said is stdout else stdout), b""
+        return Outcome(out.status, stdout, stderr, out.truncated or err.truncated, complaint)
 
     def drain(self) -> None:
         """Read and drop what the holders of a retired worker still print, until they end."""
         with contextlib.suppress(SandboxUnavailable, OSError):
-            self.channel.close_stdin()
+            if self._feeder is None:  # else it closes it: under its hands the descriptor would become another file's
+                self.channel.close_stdin()
             while self.channel.read():
                 pass
+        if self._feeder is not None:
+            self._feeder.join()
         self.channel.close()
 
 
-def _fed(body: bytes, stdin_bytes: int) -> bytes:
+def _why_ended(chunks: list[Chunk] | None, cancel: threading.Event | None, *, stalls: bool) -> type[CallInterrupted]:
+    """Of a read without output: the end of the stream, a cancel, silence or the end of the time."""
+    if chunks is not None:
+        return WorkerDied
+    if cancel is not None and cancel.is_set():
+        return CallCancelled
+    return CallStalled if stalls else CallTimedOut
+
+
+def _fed(body: bytes, stdin_bytes: int, *, takes_stdin: bool, to_end: bool) -> bytes:
     """Body with its stdin: none, the next stdin_bytes of the worker's stream, or the rest of that stream."""
+    if to_end:
+        return b"{ %s; }" % body
+    if takes_stdin:
+        return b"ohs_counts&&{ %s; }" % body if stdin_bytes else body
     if stdin_bytes == 0:
         return b"{ %s; } </dev/null" % body
-    if stdin_bytes > INLINE_STDIN_BYTES:
-        return b"{ %s; }" % body
     # dd reads exactly one full block from a pipe; busybox's head -c reads ahead and would eat the next call
-    return b"dd bs=%d count=1 iflag=fullblock 2>/dev/null|{ { %s; };ohs_s=$?;cat >/dev/null;exit $ohs_s; }" % (
-        stdin_bytes,
-        body,
-    )
+    return b"ohs_counts&&dd bs=%d count=1 iflag=fullblock 2>/dev/null|{ %s; }" % (stdin_bytes, body)
 
 
 class _Collector:
     """One stream of one call: its beginning, its size, and whether its end mark has come."""
 
     def __init__(self, mark: str, limit_bytes: int) -> None:
-        self._pattern = re.compile(rb"%s:(\w+):(free|held)\n\Z" % mark.encode())
+        self._pattern = re.compile(rb"%s:(\d{1,3}|%s):(free|held)\n\Z" % (mark.encode(), _WHY_NOT))
         self._limit_bytes = limit_bytes
         self._parts: list[bytes] = []
         self._kept = 0
         self._total = 0
         self._tail = b""
         self.ended = False
+        self.mark_bytes = 0
+        """The length of its end mark."""
         self.status = ""
         self.reply = ""
 
@@ -198,7 +281,8 @@ class _Collector:
         if self._tail.endswith(b"\n") and (found := self._pattern.search(self._tail)):
             self.ended = True
             self.status, self.reply = found[1].decode(), found[2].decode()
-            self._total -= len(found[0])
+            self.mark_bytes = len(found[0])
+            self._total -= self.mark_bytes
 
     @property
     def truncated(self) -> bool:
@@ -214,6 +298,44 @@ class _Collector:
             self._kept -= min(surplus, len(last))
             surplus -= len(last)
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+
+class _Relay:
+    """Hands a call's own bytes on as they come, neither its end marks nor what the shell says of a failed exec."""
+
+    def __init__(self, on_output: OnBytes, mark: str, complaint: bytes) -> None:
+        self._on_output = on_output
+        self._mark = mark.encode()
+        self._complaint = complaint
+        self._held = dict.fromkeys(Stream, b"")
+        self._begun = dict.fromkeys(Stream, False)
+
+    def feed(self, chunk: Chunk) -> None:
+        """More of one stream; what may be the beginning of a mark or of a complaint waits."""
+        held = self._held[chunk.stream] + chunk.data
+        self._held[chunk.stream] = held
+        may_complain = not self._begun[chunk.stream] and held[: len(self._complaint)] == self._complaint[: len(held)]
+        if not may_complain or len(held) > _COMPLAINT_BYTES:
+            self._give(chunk.stream, self._mark_at(held))
+
+    def finish(self, streams: dict[Stream, _Collector]) -> None:
+        """The call is over: what waits is its own, but for the end marks."""
+        for stream, collector in streams.items():
+            self._give(stream, len(self._held[stream]) - collector.mark_bytes)
+
+    def _mark_at(self, held: bytes) -> int:
+        """Where the mark stands or may begin; the end of held where it does not."""
+        at = held.rfind(self._mark)
+        if at >= 0 and len(held) - at <= _TAIL_BYTES:
+            return at
+        first = max(0, len(held) - len(self._mark) + 1)
+        return next((at for at in range(first, len(held)) if self._mark.startswith(held[at:])), len(held))
+
+    def _give(self, stream: Stream, count: int) -> None:
+        data, self._held[stream] = self._held[stream][:count], self._held[stream][count:]
+        if data:
+            self._begun[stream] = True
+            self._on_output(stream.name.lower(), data)
 
 
 class WorkerPool:

@@ -43,7 +43,7 @@ def take(container: Container, *, label: str, conversation: str | None, owner: P
     marks = [f"LABEL {LABEL}=1", f"LABEL {CONVERSATION_LABEL}={conversation or ''}"]
     record = kept.begin(engine, owner=owner)
     try:
-        with engine_errors(f"keeping the files of sandbox {container.name!r}"):
+        with container.frozen(), engine_errors(f"keeping the files of sandbox {container.name!r}"):
             made = engine.api.commit(container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks)
             done = _checkpoint(engine.api.inspect_image(made["Id"]), engine.api.history(made["Id"]))
     except SandboxUnavailable:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.errors import OhsandboxError
+from ohsandbox.runtime.docker import disk
 from ohsandbox.runtime.docker.engine import connect, socket_mode
 from ohsandbox.runtime.docker.failures import engine_errors
 
@@ -60,6 +61,7 @@ def judge(engine: Engine, info: dict[str, Any], version: dict[str, Any]) -> list
         _seccomp(security),
         _cgroup(info),
         _storage(info),
+        *_disk(engine, info),
         _runtimes(info),
         _socket(engine),
         _limits(info),
@@ -148,9 +150,22 @@ def _storage(info: dict[str, Any]) -> Check:
     return Check(
         "storage",
         "warn",
-        f"{text}: a sandbox can fill the engine's disk",
+        f"{text}: Limits(disk_bytes=...) cannot bound what a sandbox takes; what writes below the floor is killed",
         "keep the engine's data on xfs mounted with pquota",
     )
+
+
+def _disk(engine: Engine, info: dict[str, Any]) -> list[Check]:
+    """What is free where the engine keeps its data; nothing where that is not on this machine."""
+    where = engine.address.is_local and disk.reachable(str(info.get("DockerRootDir") or ""))
+    if not where:
+        return []
+    found = disk.space(where)
+    if (short := disk.shortage(found, None)) is not None:
+        return [
+            Check("disk", "fail", f"it {short}: sandboxes refuse to start", "`docker system df` shows what is held")
+        ]
+    return [Check("disk", "ok", f"{found.free_bytes / 1024**3:.1f} GiB free of {found.total_bytes / 1024**3:.0f} GiB")]
 
 
 def _runtimes(info: dict[str, Any]) -> Check:

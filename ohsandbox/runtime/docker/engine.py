@@ -161,12 +161,22 @@ def _negotiated(address: Address) -> Any:
     api = docker.APIClient(base_url=address.url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S)
     try:
         api.trust_env = False
-        version = _version(api.version(api_version=False), address)
+        version = _version(_asked(api), address)
         api._version = version  # noqa: SLF001 - docker-py sets it in its constructor only
     except BaseException:
         api.close()
         raise
     return api
+
+
+def _asked(api: Any) -> Any:
+    """What tells the engine's API version: the header of its ping, in 1 ms.
+
+    Where there is none, GET /version, for which engine 20.10 asks all of its parts: 10 ms.
+    """
+    pinged = api.get(f"{api.base_url}/_ping", timeout=api.timeout)
+    version = pinged.headers.get("Api-Version")
+    return {"ApiVersion": version} if pinged.ok and version else api.version(api_version=False)
 
 
 def _version(answer: Any, address: Address) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import secrets
 import time
+from contextlib import nullcontext
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.errors import SandboxUnavailable, UsageError, WorkdirMissingError, WorkdirNotADirectoryError
 from ohsandbox.runtime.channel import Chunk, Stream
 from ohsandbox.runtime.docker.failures import engine_errors, start_error
 from ohsandbox.runtime.docker.frames import Demultiplexer, Passthrough
@@ -15,28 +18,42 @@ from ohsandbox.runtime.docker.wire import Wire, swallowed, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from ohsandbox.runtime.docker.engine import Engine
 
-HELLO_TIMEOUT_S = 60.0
-"""From the exec's start to its hello: 32 ms idle, 3.7 s behind an exec whose pipe a background job held (finding 2)."""
+HELLO_TIMEOUT_S = 20.0
+"""From the exec's start to its hello: 32 ms idle, 3.7 s behind an exec whose pipe a background job held."""
 HELLO_LIMIT_BYTES = 64 * 1024
 """More than this before the hello is an image whose shell talks; runc's longest message was 400 bytes."""
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 """One argv string, its NUL not counted (Linux MAX_ARG_STRLEN)."""
 KILLED = 137
-"""128 + SIGKILL: also what the engine reports for every exec of a container that it removed or killed (finding 5)."""
+"""128 + SIGKILL: also what the engine reports for every exec of a container that it removed or killed."""
 
-HELLO_SCRIPT = 'read -r go;printf "%s %s\\n" NONCE $$;GO exec "$@"'
+ENTER_SCRIPT = """
+read -r go
+f=
+cd -- "$1" 2>/dev/null || {
+  if [ -d "$1" ]; then f=" cd:denied"; elif [ -e "$1" ]; then f=" cd:file"; else f=" cd:missing"; fi
+  [ -z "$2" ] || { cd /; f=; }
+}
+unset OLDPWD
+shift 2
+"""
+"""Go to the working directory from inside. The engine's runtime starts every process in `/`: an agent can replace any
+other directory by a link to what the runtime has open (CVE-2024-21626), and no process would begin there any more."""
+
+HELLO_SCRIPT = ENTER_SCRIPT + 'printf "%s %s%s\\n" NONCE $$ "$f"\nGO unset f go\nexec "$@"'
 """Says nothing before we write: docker-py loses bytes that arrive together with the HTTP header."""
 
 CHECK_SCRIPT = (
-    "read -r go;f=;while read -r k v;do case $k in CapEff:|CapBnd:|NoNewPrivs:|Seccomp:|Uid:)"
-    'f="$f $k${v%%[!0-9a-f]*}";;esac;done </proc/self/status;'
-    'if [ -S /var/run/docker.sock ];then f="$f socket:1";fi;'
-    'printf "%s %s%s\\n" NONCE $$ "$f";GO unset f k v go;exec "$@"'
+    ENTER_SCRIPT.replace("cd -- ", '[ -z "$2" ] || [ -e "$1" ] || mkdir -p -- "$1" 2>/dev/null\ncd -- ')
+    + files("ohsandbox.runtime").joinpath("scripts/selfcheck.sh").read_text("utf-8")
+    + HELLO_SCRIPT.removeprefix(ENTER_SCRIPT)
 )
-"""HELLO_SCRIPT that also reports what the kernel says of the process: builtins only, so it costs 1 ms."""
+"""HELLO_SCRIPT that also makes a working directory that is not there, and reports what the kernel says of the process
+and its sandbox, in 5 ms."""
 
 _WAIT_FOR_GO = "read -r go;"
 """Without a terminal the process waits for a second newline: the engine copies its two streams by two threads, so that
@@ -53,7 +70,9 @@ class Start(NamedTuple):
     tty: bool = False
     env: Mapping[str, str] | None = None
     user: str = ""
-    workdir: str | None = None
+    workdir: str = "/"
+    elsewhere: bool = False
+    """Begin in the root directory where workdir cannot be entered."""
     unset: Sequence[str] = ()
     """Variables of the container that the process must not have."""
     check: bool = False
@@ -75,11 +94,26 @@ class Begun(NamedTuple):
 
 
 class Exec:
-    """One exec of one container. `loss` tells what became of the container, or None where it runs as before."""
+    """One exec of one container.
+
+    Args:
+        engine: where.
+        container: its id.
+        start: the process.
+        loss: tells what became of the container; None where it runs as before.
+        starting: held while the engine starts a process; see `Container.starting`.
+    """
 
     def __init__(
-        self, engine: Engine, container: str, start: Start, *, loss: Callable[[], SandboxUnavailable | None]
+        self,
+        engine: Engine,
+        container: str,
+        start: Start,
+        *,
+        loss: Callable[[], SandboxUnavailable | None],
+        starting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        self._starting = starting
         self._engine = engine
         self._container = container
         self._start = start
@@ -94,16 +128,22 @@ class Exec:
 
         Raises:
             UsageError: an argument cannot be passed, the user or the working directory is not there.
-            SandboxUnavailable: paused, stopped, removed, no shell in the image, no hello within 60 s, engine gone.
+            SandboxUnavailable: paused, stopped, removed, no shell in the image, no hello within 20 s, engine gone.
         """
         _refuse_impossible(self._start)
+        with self._starting():
+            return self._begin()
+
+    def _begin(self) -> Begun:
         raw = self._engine_start()
         wire = wrap(raw)
         try:
-            return self._greet(wire, raw)
+            begun = self._greet(wire, raw)
+            self._refuse_elsewhere(begun.hello)
         except BaseException:
             wire.close()
             raise
+        return begun
 
     def _engine_start(self) -> Any:
         start = self._start
@@ -111,7 +151,9 @@ class Exec:
         script = script.replace("NONCE", self._nonce).replace("GO ", "" if start.tty else _WAIT_FOR_GO)
         try:
             with engine_errors("opening a process in the sandbox"):
-                self._id = self._create(("/bin/sh", "-c", script, "sh", *start.argv))
+                self._id = self._create(
+                    ("/bin/sh", "-c", script, "sh", start.workdir, "yes" * start.elsewhere, *start.argv)
+                )
                 return self._engine.api.exec_start(self._id, socket=True, tty=start.tty)
         except SandboxUnavailable as error:
             raise self._loss() or error from error
@@ -127,23 +169,24 @@ class Exec:
             tty=start.tty and stdin,
             user=start.user,
             environment=environment,
-            workdir=start.workdir,
+            workdir="/",
         )
         return str(created["Id"])
 
     def _greet(self, wire: Wire, raw: Any) -> Begun:
         """Write the newline that the wrapper waits for, then read up to its hello; what comes before is dropped."""
         deadline = time.monotonic() + HELLO_TIMEOUT_S
-        one_byte = memoryview(bytearray(1))  # what follows the hello stays in the socket, where `poll` sees it
+        # what follows the hello stays in the socket, where `poll` sees it; without a terminal nothing does
+        buffer = memoryview(bytearray(1 if self._start.tty else 4096))
         greeting = _Greeting(self._nonce)
         try:
             wire.sendall(memoryview(b"\n"))
             while len(greeting.heard) < HELLO_LIMIT_BYTES:
                 if not wire.readable(deadline):
                     raise self.lost(f"its shell said nothing for {HELLO_TIMEOUT_S:.0f} s")
-                if not wire.recv_into(one_byte):
+                if not (count := wire.recv_into(buffer)):
                     break
-                if (hello := greeting.feed(self.frames.feed(one_byte))) is not None:
+                if (hello := greeting.feed(self.frames.feed(buffer[:count]))) is not None:
                     if not self._start.tty:
                         wire.sendall(memoryview(b"\n"))
                     return Begun(wire, hello)
@@ -151,10 +194,20 @@ class Exec:
             pass  # the engine reset the connection; what it said before that tells why
         raise self._failure(greeting.heard or swallowed(raw)[8:])
 
+    def _refuse_elsewhere(self, hello: Hello) -> None:
+        where = self._start.workdir
+        match hello.facts.get("cd"):
+            case "missing":
+                raise WorkdirMissingError(errno.ENOENT, "The sandbox has no such directory; make it first", where)
+            case "file":
+                raise WorkdirNotADirectoryError(errno.ENOTDIR, "It is no directory; name a directory", where)
+            case "denied":
+                raise UsageError(f"{where!r} may not be entered. Remedy: name a directory that this user may enter.")
+
     def _failure(self, heard: bytes) -> Exception:
         """Why there was no hello. The container's own state comes first: text alone may be anybody's."""
         return self._loss() or start_error(
-            heard.decode(errors="replace"), user=self._start.user, workdir=self._start.workdir or ""
+            heard.decode(errors="replace"), user=self._start.user, workdir=self._start.workdir
         )
 
     def lost(self, what: str) -> SandboxUnavailable:
@@ -192,7 +245,7 @@ class Exec:
         Detached: while a child still holds an ended exec's streams, engine 20.10 keeps every attached one waiting.
         """
         try:
-            with engine_errors("killing a process in the sandbox"):
+            with self._starting(), engine_errors("killing a process in the sandbox"):
                 killer = self._create(("/bin/sh", "-c", KILL_SCRIPT, "sh", str(pid)), stdin=False)
                 self._engine.api.exec_start(killer, detach=True)
         except SandboxUnavailable as error:
@@ -203,7 +256,7 @@ class _Greeting:
     """Looks for the hello at the beginning of a stream."""
 
     def __init__(self, nonce: str) -> None:
-        self._pattern = re.compile(rb"%s (\d+)([^\r\n]*)\r?\n" % nonce.encode())
+        self._pattern = re.compile(rb"%s (\d{1,10})([^\r\n]*)\r?\n" % nonce.encode())
         self.heard = b""
 
     def feed(self, chunks: list[Chunk]) -> Hello | None:
@@ -213,12 +266,13 @@ class _Greeting:
                 continue
             self.heard += chunk.data
             if chunk.data.endswith(b"\n") and (found := self._pattern.search(self.heard)):
-                return Hello(int(found[1]), dict(word.split(":", 1) for word in found[2].decode().split()))
+                words = [word.partition(":") for word in found[2].decode(errors="replace").split()]
+                return Hello(int(found[1]), {name: value for name, _, value in words})
         return None
 
 
 def _refuse_impossible(start: Start) -> None:
-    """What the engine or the kernel would refuse with worse words (finding 7)."""
+    """What the engine or the kernel would refuse with worse words."""
     if not start.argv or start.argv[0] in {"", "-"} or start.argv[0].startswith("-"):
         raise UsageError("The command's first word must name a program. Remedy: pass argv with a program first.")
     if not all(start.env or {}) or any("=" in name for name in start.env or {}):

@@ -2,7 +2,7 @@
 
 Two pure functions: `translate` for what docker-py, requests, urllib3 and sockets raise, `start_error` for the text that
 the engine writes into an exec's own stream when the process could not be started. Every pattern below was captured from
-engine 20.10.24 with runc 1.1.5 (SECURITY.md findings 6, 15, 16, 22), or from the wording that newer engines document.
+engine 20.10.24 with runc 1.1.5, or from the wording that newer engines document.
 """
 
 from __future__ import annotations
@@ -43,6 +43,14 @@ class Rule(NamedTuple):
     remedy: str
 
 
+def _in_order(first: str, later: str) -> str:
+    """The pattern of a line with the one and then the other, looked for behind the first place alone.
+
+    In between the engine repeats paths and arguments, which are anybody's: plain `.*` would begin at each of them.
+    """
+    return rf"(?m:^)(?:(?!{first}).)*(?:{first}).*(?:{later})"
+
+
 def _rule(pattern: str, kind: type[OhsandboxError], remedy: str) -> Rule:
     return Rule(re.compile(pattern, re.IGNORECASE), kind, remedy)
 
@@ -59,12 +67,16 @@ START_RULES: tuple[Rule, ...] = (
         UnknownUserError,
         "name a user of the image's /etc/passwd, or a numeric id",
     ),
-    _rule(r"chdir to cwd .*not a directory", WorkdirNotADirectoryError, "name a directory"),
-    _rule(r"chdir to cwd .*no such file or directory", WorkdirMissingError, "make it first, or name another"),
-    _rule(r"chdir to cwd .*permission denied", UsageError, "name a directory that this user may enter"),
-    _rule(r"(container|cannot exec in a?) ?.*paused", SandboxPaused, "unpause it with `docker unpause`"),
+    _rule(_in_order("chdir to cwd ", "not a directory"), WorkdirNotADirectoryError, "name a directory"),
+    _rule(
+        _in_order("chdir to cwd ", "no such file or directory"), WorkdirMissingError, "make it first, or name another"
+    ),
+    _rule(_in_order("chdir to cwd ", "permission denied"), UsageError, "name a directory that this user may enter"),
+    _rule(_in_order("container|cannot exec in a?", "paused"), SandboxPaused, "unpause it with `docker unpause`"),
     _rule(r"exec format error", ImageUnavailable, _OTHER_ARCH),
-    _rule(r'"?/bin/sh"?: .*(no such file or directory|not found|permission denied)', ImageUnavailable, _NO_SHELL),
+    _rule(
+        _in_order('/bin/sh"?: ', "no such file or directory|not found|permission denied"), ImageUnavailable, _NO_SHELL
+    ),
     _rule(r"argument list too long", UsageError, "pass large data over stdin; one argument holds at most 128 KiB"),
     _rule(
         r"connection reset by peer|resource temporarily unavailable|cannot allocate memory|EOF",
@@ -130,9 +142,9 @@ def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxErr
             return WorkdirMissingError(errno.ENOENT, f"The sandbox has no such directory; {rule.remedy}", workdir)
         if rule.kind is WorkdirNotADirectoryError:
             return WorkdirNotADirectoryError(errno.ENOTDIR, f"It is no directory; {rule.remedy}", workdir)
-        return rule.kind(f"The process could not start: {_quote(text)}. Remedy: {rule.remedy}.")
+        return rule.kind(f"The process could not start: {one_line(text)}. Remedy: {rule.remedy}.")
     return SandboxUnavailable(
-        f"The process could not start: {_quote(text) or 'the stream ended before it said anything'}. "
+        f"The process could not start: {one_line(text) or 'the stream ended before it said anything'}. "
         "Remedy: look at the container with `docker inspect`."
     )
 
@@ -147,9 +159,9 @@ def translate(error: BaseException, *, doing: str) -> OhsandboxError:
         return _transport_error(error, text, doing)
     for rule in API_RULES:
         if rule.pattern.search(text):
-            return rule.kind(f"{_sentence(doing)} failed: {_quote(text)}. Remedy: {rule.remedy}.")
+            return rule.kind(f"{_sentence(doing)} failed: {one_line(text)}. Remedy: {rule.remedy}.")
     kind = UsageError if status == http.client.BAD_REQUEST else SandboxUnavailable
-    return kind(f"{_sentence(doing)} failed: the engine answered {status or 'an error'}: {_quote(text)}.")
+    return kind(f"{_sentence(doing)} failed: the engine answered {status or 'an error'}: {one_line(text)}.")
 
 
 @contextmanager
@@ -194,8 +206,8 @@ def _transport_error(error: BaseException, text: str, doing: str) -> OhsandboxEr
             f"{_sentence(doing)} failed: the engine did not answer in time. Remedy: {NO_ENGINE_REMEDY}."
         )
     if isinstance(error, ValueError) and not isinstance(error, OSError):
-        return UsageError(f"{_sentence(doing)} failed: {_quote(text)}.")
-    return EngineUnavailable(f"{_sentence(doing)} failed: {_quote(text) or name}. Remedy: {NO_ENGINE_REMEDY}.")
+        return UsageError(f"{_sentence(doing)} failed: {one_line(text)}.")
+    return EngineUnavailable(f"{_sentence(doing)} failed: {one_line(text) or name}. Remedy: {NO_ENGINE_REMEDY}.")
 
 
 def _is_stream_error(error: BaseException) -> bool:
@@ -214,7 +226,7 @@ def _words(error: BaseException) -> str:
     return str(explanation or getattr(error, "msg", None) or error)
 
 
-def _quote(text: str) -> str:
+def one_line(text: str) -> str:
     """One printable line of bounded length, without a full stop at its end."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split()).rstrip(". ")
     return line if len(line) <= _QUOTE_CHARS else line[: _QUOTE_CHARS - 1] + "…"

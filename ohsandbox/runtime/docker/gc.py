@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import lease
+from ohsandbox.runtime.docker import guard, lease
 from ohsandbox.runtime.docker.container import remove
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.failures import engine_errors
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.kept import KeptCheckpoint
     from ohsandbox.runtime.docker.lease import LeaseRecord
+
+WORKSPACE_LABEL = "ohsandbox.workspace"
 
 
 class SandboxInfo(NamedTuple):
@@ -67,7 +71,7 @@ def gc(engine: Engine | None = None, *, kept: bool = False) -> list[Reaped]:
     A container is taken when all of this holds: its label names a lease file of this state directory, that file names
     this very container, nobody holds its lock, and it is not kept and not to be resumed (or kept is set). A label
     alone is never enough: labels are inherited by committed images, and anybody may write them. Without its lease file
-    a container stays, and `ps` shows it.
+    a container stays, and `ps` shows it. The locks that the guard of a dead owner's workspace held go as well.
 
     Raises:
         EngineUnavailable: no engine answers.
@@ -75,12 +79,48 @@ def gc(engine: Engine | None = None, *, kept: bool = False) -> list[Reaped]:
     """
     with _connected(engine) as there:
         before = lease.all_ids()  # a lease taken after this may have no container yet
+        workspaces = _workspaces_of_the_dead(there, before)
         containers = _labelled(there)
         reaped = [done for found in containers if (done := _reap(there, found, kept=kept))]
         present = {_lease_id(found) for found in containers}
         forgotten = [done for one in before if one not in present and (done := _forget(there, one))]
         dropped = [done for record in orphaned_checkpoints(there) if (done := _drop(there, record))]
+        for workspace in workspaces:
+            _unlock(there, workspace)
         return reaped + forgotten + dropped
+
+
+def digest(workspace: str) -> str:
+    """What the label of a bound workspace says."""
+    return hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
+
+
+def of_workspace(engine: Engine, workspace: str, *, stopped: bool = False) -> list[dict[str, Any]]:
+    """The running containers of whomever that a directory is bound into; with stopped, the others, too.
+
+    Raises:
+        SandboxUnavailable: the engine does not say.
+    """
+    with engine_errors("looking for other sandboxes of the workspace"):
+        filters = {"label": [f"{WORKSPACE_LABEL}={digest(workspace)}"]} | ({} if stopped else {"status": ["running"]})
+        return list(engine.api.containers(all=stopped, filters=filters))
+
+
+def _workspaces_of_the_dead(engine: Engine, lease_ids: list[str]) -> set[str]:
+    """What sandboxes of dead owners worked in."""
+    found = (lease.read(one) for one in lease_ids if not lease.owner_alive(one))
+    return {one.workspace for one in found if one is not None and one.workspace and one.engine == engine.address.url}
+
+
+def _unlock(engine: Engine, workspace: str) -> None:
+    """Let the person's git change the configuration again, unless a sandbox works there or is about to."""
+    with contextlib.suppress(SandboxUnavailable):
+        containers = of_workspace(engine, workspace, stopped=True)
+        if any(found.get("State") == "running" for found in containers):
+            return
+        records = ((one, lease.read(one)) for one in lease.all_ids())
+        if not any(found and found.workspace == workspace and lease.owner_alive(one) for one, found in records):
+            guard.release(workspace, gone=not containers)
 
 
 def orphans_here(engine: Engine) -> bool:

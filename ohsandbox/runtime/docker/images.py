@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable
+from ohsandbox.paths import subdirectory
 from ohsandbox.runtime.docker.failures import engine_errors, translate
-from ohsandbox.runtime.docker.lease import subdirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,6 +8,7 @@ and anybody may write them. The image goes with its last tag.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
 import time
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
+from ohsandbox.paths import subdirectory
 from ohsandbox.runtime.docker.failures import engine_errors
-from ohsandbox.runtime.docker.lease import subdirectory
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
@@ -35,6 +36,8 @@ MAX_ALL_BYTES = 20 * 1024**3
 
 UNFINISHED_S = 3600.0
 """A record without an image after so long is of a process that died while it was made."""
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _TAG = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 
@@ -183,7 +186,8 @@ def _write(record: KeptCheckpoint) -> KeptCheckpoint:
     path = _path(record.tag)
     temporary = path.with_name(f".{record.tag}")
     try:
-        temporary.write_text(record.model_dump_json(), encoding="utf-8")
+        with os.fdopen(os.open(temporary, _NEW, 0o600), "w", encoding="utf-8") as file:
+            file.write(record.model_dump_json())
         temporary.replace(path)
     except OSError as error:
         raise UsageError(

@@ -14,15 +14,16 @@ import secrets
 import socket
 import time
 import weakref
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox.errors import UsageError
+from ohsandbox.paths import subdirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 LEASE_LABEL = "ohsandbox.lease"
 _ID_BYTES = 16
@@ -47,6 +48,8 @@ class LeaseRecord(BaseModel):
     created_at: float
     conversation: str | None = None
     keep: bool = False
+    workspace: str | None = None
+    """The directory of this machine that is bound."""
     resumable: bool = False
     """A conversation has worked in it, so it outlives a process that is killed."""
 
@@ -110,40 +113,15 @@ def _leave_all_in_child() -> None:
 os.register_at_fork(after_in_child=_leave_all_in_child)
 
 
-def state_dir() -> Path:
-    """Where leases and locks live: $OHSANDBOX_HOME, or ~/.ohsandbox; made with mode 0700.
-
-    Raises:
-        UsageError: it cannot be made or written.
-    """
-    named = os.environ.get("OHSANDBOX_HOME")
-    try:
-        path = Path(named) if named else Path.home() / ".ohsandbox"
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:
-        raise UsageError(
-            f"The state directory cannot be made: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
-        ) from error
-    return path
-
-
-def subdirectory(name: str) -> Path:
-    """A directory of ours below the state directory.
-
-    Raises:
-        UsageError: it cannot be made.
-    """
-    path = state_dir() / name
-    try:
-        path.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"The state directory cannot be used: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
-        ) from error
-    return path
-
-
-def take(*, container: str, engine: str, image: str, conversation: str | None = None, keep: bool = False) -> Lease:
+def take(
+    *,
+    container: str,
+    engine: str,
+    image: str,
+    conversation: str | None = None,
+    keep: bool = False,
+    workspace: str | None = None,
+) -> Lease:
     """A new lease, locked before it gets its name, so that no `gc` ever sees it free.
 
     Raises:
@@ -152,6 +130,7 @@ def take(*, container: str, engine: str, image: str, conversation: str | None = 
     record = LeaseRecord(
         id=secrets.token_hex(_ID_BYTES), container=container, engine=engine, image=image, pid=os.getpid(),
         host=socket.gethostname(), created_at=time.time(), conversation=conversation, keep=keep,
+        workspace=workspace,
     )  # fmt: skip
     path = subdirectory("leases") / record.id
     temporary = path.with_name(f".{record.id}")

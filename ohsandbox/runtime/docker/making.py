@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ohsandbox.runtime.docker import checkpoints, gc, images, lease, plan, reattach, setup
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable, ToolError, UsageError
+from ohsandbox.runtime import copying, transfer
+from ohsandbox.runtime.docker import checkpoints, gc, guard, images, lease, plan, reattach, setup
 from ohsandbox.runtime.docker import container as containers
+from ohsandbox.runtime.docker.guard import WORKSPACE
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.resumed import Resumed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ohsandbox.runtime.docker.channel import DockerChannel
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.lease import Lease
 
     Progress = Callable[[images.PullProgress], None]
+
+
+"""A digest of the directory that is bound."""
 
 
 def make(
@@ -48,18 +56,22 @@ def make(
     name = options.name or f"ohsandbox-{secrets.token_hex(4)}"
     held = lease.take(
         container=name, engine=engine.address.url, image=options.image, conversation=options.conversation,
-        keep=options.keep,
+        keep=options.keep, workspace=options.workspace,
     )  # fmt: skip
     container: Container | None = None
     try:
-        resolved = plan.plan(options, facts, engine, name=name, labels=_labels(held, options))
+        guarded = _guarded(options)
+        resolved = plan.plan(options, facts, engine, name=name, labels=_labels(held, options), guard=guarded)
         container = containers.create(engine, resolved.spec)
         made = Sandbox(container, options, resolved.user, resolved.spec.workdir, held, resolved, facts)
         (prepare if begins_with is None else prepare_again)(made)
+        if options.copy_of is not None and begins_with is None:
+            made = copy_in(made, Path(options.copy_of), everything=options.copies_all)
     except BaseException:
         if container is not None:
             container.remove()
         held.release()
+        release_workspace(engine, options, gone=True)
         raise
     return made
 
@@ -80,12 +92,51 @@ def resume(
         return made, Resumed("new" if checkpoint is None else "checkpoint", (), made.container.name)
     found = adopted.sandbox
     try:
-        reattach.end_processes(found.open_as_root, found.open_as_user)
+        _mount_anew(found)
+        notes = [*adopted.notes, *reattach.end_processes(found)]
     except BaseException:
         if found.lease is not None:
             found.lease.leave()
         raise
-    return found, Resumed("same", tuple(adopted.notes), found.container.name)
+    return found, Resumed("same", tuple(notes), found.container.name)
+
+
+def _mount_anew(found: Sandbox) -> None:
+    """Start a container again whose workspace has lost a mount: what was unlinked on the host is not mounted any more.
+
+    Raises:
+        SandboxUnavailable: it is not mounted then, either.
+    """
+    if found.plan is None or not found.plan.spec.guard or found.plan.spec.runtime:
+        return
+    try:
+        guard.verify(found.plan.spec.guard, setup.mounts_of_workspace(found.open_as_root))
+    except SandboxUnavailable:
+        found.container.kill()
+        found.container.start()
+        found.container.note_start()
+        setup.open_private_dir(found.open_as_root)
+        guard.verify(found.plan.spec.guard, setup.mounts_of_workspace(found.open_as_root))
+
+
+def release_workspace(engine: Engine, options: plan.Options, made: plan.Plan | None = None, *, gone: bool) -> None:
+    """Remove what the guard made on this machine, unless another container works on the same directory.
+
+    Args:
+        engine: where.
+        options: what was asked for.
+        made: knows what was guarded; None looks everywhere.
+        gone: our container is no more.
+
+    What cannot be removed stays: it does no harm, and says what it is.
+    """
+    if options.workspace is None or options.git != "guarded":
+        return
+    with contextlib.suppress(OhsandboxError):
+        others = gc.of_workspace(engine, options.workspace)
+        if len(others) <= (0 if gone else 1):
+            paths = None if made is None else [mount.path for mount in made.spec.guard]
+            guard.release(options.workspace, paths, gone=gone)
 
 
 def join(engine: Engine, options: plan.Options) -> Sandbox:
@@ -107,13 +158,15 @@ def restore(sandbox: Sandbox, resolved: plan.Plan, checkpoint: str) -> Sandbox:
         ImageUnavailable: there is no such checkpoint; nothing has changed.
         SandboxUnavailable: the engine failed; nothing has changed.
     """
+    resolved = resolved._replace(spec=resolved.spec.model_copy(update={"guard": _guarded(sandbox.options)}))
+    anew = sandbox._replace(plan=plan.with_policy(resolved))
     made = checkpoints.restore(
         sandbox.container,
         resolved.spec,
         checkpoint,
-        prepare=lambda container: prepare_again(sandbox._replace(container=container)),
+        prepare=lambda container: prepare_again(anew._replace(container=container)),
     )
-    return sandbox._replace(container=made)
+    return anew._replace(container=made)
 
 
 def prepare(made: Sandbox) -> None:
@@ -123,10 +176,40 @@ def prepare(made: Sandbox) -> None:
         SandboxUnavailable: the image lacks what it takes.
     """
     if made.plan is not None and made.plan.identity is not None:
-        setup.make_mapped_home(made.open_as_root, made.plan.identity)
+        mounts = setup.make_mapped_home(made.open_as_root, made.plan.identity)
+        if not made.plan.spec.runtime:  # gVisor and Kata have a mount table of their own
+            guard.verify(made.plan.spec.guard, mounts)
     elif made.plan is not None and not made.plan.as_root:
         setup.own_workdir(made.open_as_root, made.workdir, made.user)
     _copy_ca_bundle(made)
+
+
+_GIT_CONFIG = b"""[core]
+\trepositoryformatversion = 0
+\tfilemode = true
+\tbare = false
+\tlogallrefupdates = true
+"""
+
+
+def copy_in(made: Sandbox, source: Path, *, everything: bool) -> Sandbox:
+    """Copy a directory's files to /workspace, with the history of its repository and without its configuration.
+
+    Raises:
+        UsageError: it is too large, cannot be read or cannot be stored.
+    """
+
+    def open_plain(argv: Sequence[str]) -> DockerChannel:
+        return made.open(argv, workdir="/")  # no terminal: bytes go through
+
+    chosen = copying.select(source, everything=everything)
+    try:
+        special = transfer.upload(open_plain, source, WORKSPACE, transfer.TransferLimits(), only=chosen.paths)
+    except ToolError as error:
+        raise UsageError(f"The workspace {str(source)!r} cannot be copied: {error}") from error
+    if chosen.has_git:
+        setup.write_file(open_plain, f"{WORKSPACE}/.git/config", _GIT_CONFIG)
+    return made._replace(left_out=chosen.left_out | dict.fromkeys(special, "neither file, directory nor symlink"))
 
 
 def prepare_again(made: Sandbox) -> None:
@@ -145,10 +228,16 @@ def _copy_ca_bundle(target: Sandbox) -> None:
         setup.write_file(target.open_as_root, plan.CA_PATH, bundle)
 
 
+def _guarded(options: plan.Options) -> tuple[guard.GuardMount, ...]:
+    return guard.guard(options.workspace, options.git) if options.workspace is not None else ()
+
+
 def _labels(held: Lease, options: plan.Options) -> dict[str, str]:
     marks = {
         "ohsandbox": "1",
         lease.LEASE_LABEL: held.id,
         "ohsandbox.created": f"{held.record.created_at:.0f}",
     }
+    if options.workspace is not None:
+        marks[gc.WORKSPACE_LABEL] = gc.digest(options.workspace)
     return marks | ({"ohsandbox.conversation": options.conversation} if options.conversation else {})

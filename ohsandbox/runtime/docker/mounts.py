@@ -2,36 +2,63 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import pwd
 import re
 import stat
+import sys
+import sysconfig
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker.lease import state_dir
+from ohsandbox.paths import state_dir
 
-SYSTEM_TREES = ("/etc", "/proc", "/sys", "/dev", "/boot", "/run", "/var/run", "/usr", "/bin", "/sbin", "/lib", "/lib64")
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SYSTEM_TREES = (
+    "/etc", "/proc", "/sys", "/dev", "/boot", "/run", "/var/run", "/usr", "/bin", "/sbin", "/lib", "/lib64",
+    "/nix", "/gnu", "/snap", "/var/spool", "/var/mail", "/var/cron", "/var/at", "/var/backups", "/var/db",
+    "/System", "/Library", "/Applications", "/cores",
+)  # fmt: skip
 """Never, and nothing below them: whoever writes there is the host."""
 SYSTEM_ROOTS = (
-    "/",
-    "/home",
-    "/root",
-    "/var",
-    "/var/lib",
-    "/opt",
-    "/srv",
-    "/mnt",
-    "/media",
-    "/tmp",  # noqa: S108
-    "/Users",
-    "/private",
-)
+    "/", "/home", "/root", "/var", "/var/lib", "/opt", "/srv", "/mnt", "/media", "/tmp",  # noqa: S108
+    "/Users", "/Users/Shared", "/private", "/private/var", "/Volumes",
+)  # fmt: skip
 """Never as a whole; a directory below may do. /var/lib/docker is below the next list."""
 ENGINE_TREES = ("/var/lib/docker", "/var/lib/containerd", "/var/lib/rancher", "/var/lib/kubelet")
-SECRET_NAMES = (".ssh", ".aws", ".docker", ".config", ".gnupg", ".kube", ".azure", ".netrc", ".local/share/keyrings")
-"""In the home directory: what an agent could steal or plant."""
+
+HOME_NAMES = frozenset({"bin", "library", "appdata", "applications", "snap", "maildir", "start menu", "ntuser.dat"})
+"""In a home directory, beside all hidden names: programs that run by themselves or by name, keychains, browsers."""
+STARTUP_FILES = (
+    ".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".zshrc", ".zshenv",
+    ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".login", ".cshrc", ".tcshrc", ".inputrc", ".xprofile", ".xinitrc",
+    ".xsession", ".pam_environment", ".gitconfig", ".vimrc", ".emacs", ".tmux.conf", ".screenrc", ".npmrc", ".pypirc",
+    ".netrc", ".pgpass", ".my.cnf", ".git-credentials", ".claude.json", ".pythonrc", ".gdbinit", ".irbrc", ".curlrc",
+    ".wgetrc", ".config", ".ssh", ".gnupg", ".local", ".claude", ".codex", ".gemini", ".vim", ".emacs.d", "bin",
+)  # fmt: skip
+"""Often links into a directory of settings ("dotfiles"), which is then as good as the home directory."""
+VARIABLES = (
+    "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "ZDOTDIR", "BASH_ENV", "ENV",
+    "PYTHONSTARTUP", "PYTHONUSERBASE", "GIT_CONFIG_GLOBAL", "GNUPGHOME", "DOCKER_CONFIG", "KUBECONFIG", "CARGO_HOME",
+    "CLAUDE_CONFIG_DIR", "CODEX_HOME",
+)  # fmt: skip
+"""They move what otherwise lies in the home directory."""
+WINDOWS_TREES = frozenset(
+    {"windows", "program files", "program files (x86)", "programdata", "$recycle.bin", "system volume information"}
+)
+"""On a drive that WSL mounts at /mnt/<letter>."""
+
+_ANOTHER = "Remedy: name a project's own directory."
+_COPY = "Remedy: work on a copy (--copy, copy=True), or name another directory."
+_ELSEWHERE = (
+    "Remedy: install ohsandbox outside of it (`pipx install`, `uv tool install`), work on a copy (--copy, copy=True), "
+    "or name another directory."
+)
 
 
 class Identity(NamedTuple):
@@ -47,8 +74,8 @@ class Identity(NamedTuple):
         return f"{self.uid}:{self.gid}"
 
 
-def vet(directory: str | os.PathLike[str]) -> str:
-    """The real path of a directory that may be bound read-write into a sandbox.
+def vet(directory: str | os.PathLike[str], *, copied: bool = False) -> str:
+    """The real path of a directory that may be bound read-write into a sandbox, or only be copied into one.
 
     Raises:
         UsageError: it is not there, is no directory, or is (a link to) a place that no agent may write.
@@ -63,27 +90,125 @@ def vet(directory: str | os.PathLike[str]) -> str:
         ) from error
     if not stat.S_ISDIR(mode):
         raise UsageError(f"The workspace {str(directory)!r} is no directory. Remedy: name a directory.")
-    if why := _forbidden(path):
-        raise UsageError(f"The workspace {str(path)!r} is refused: {why}. Remedy: name a project's own directory.")
+    if why := _forbidden(path, copied=copied):
+        may_be_copied = not copied and _forbidden(path, copied=True) is None
+        remedy = _ELSEWHERE if why.endswith(_OUR_CODE) else _COPY if may_be_copied else _ANOTHER
+        raise UsageError(f"The workspace {str(path)!r} is refused: {why}. {remedy}")
     return str(path)
 
 
-def _forbidden(path: Path) -> str | None:
-    for tree in SYSTEM_TREES + ENGINE_TREES:
-        if path.is_relative_to(Path(tree).resolve()) or path == Path(tree):
-            return f"it lies in {tree}, which belongs to the host"
-    if any(path == Path(root).resolve() for root in SYSTEM_ROOTS):
-        return "it is a directory of the host's system"
-    home = Path.home().resolve()
-    if home.is_relative_to(path):
-        return "it is or holds your home directory"
-    for name in SECRET_NAMES:
-        if path.is_relative_to((home / name).resolve()):
-            return f"it lies in ~/{name}, which holds secrets"
-    state = state_dir().resolve()
-    if path.is_relative_to(state) or state.is_relative_to(path):
+_OUR_CODE = "which this ohsandbox runs from"
+
+
+def _forbidden(path: Path, *, copied: bool = False) -> str | None:
+    if why := _of_the_system(path) or _of_a_home(path):
+        return why
+    if _touch(path, state_dir()):
         return "it touches ohsandbox's own state directory"
+    return None if copied else _of_ours(path) or _of_the_environment(path)
+
+
+@functools.cache
+def _real_system() -> tuple[dict[str, Path], set[Path]]:
+    """Trees and roots with their links resolved: 0.8 ms, once."""
+    return {tree: Path(tree).resolve() for tree in SYSTEM_TREES + ENGINE_TREES}, {
+        Path(root).resolve() for root in SYSTEM_ROOTS
+    }
+
+
+def _of_the_system(path: Path) -> str | None:
+    trees, roots = _real_system()
+    for tree, real in trees.items():
+        if path.is_relative_to(real) or path == Path(tree):
+            return f"it lies in {tree}, which belongs to the host"
+    if path in roots:
+        return "it is a directory of the host's system"
+    match [part.lower() for part in path.parts[:4]]:
+        case ["/", "mnt", letter] if len(letter) == 1:
+            return "it is a drive of Windows"
+        case ["/", "mnt", letter, name, *_] if len(letter) == 1 and name in WINDOWS_TREES:
+            return "it belongs to Windows"
     return None
+
+
+def _homes(path: Path) -> Iterator[Path]:
+    """The caller's, by the environment and by the system's word, and whose else path could lie in."""
+    yield Path.home().resolve()
+    names = [part for part in (os.environ.get("SUDO_USER", ""),) if os.geteuid() == 0 and part]
+    if len(path.parts) > 2 and path.parts[1] in {"home", "Users"}:  # noqa: PLR2004 - below it
+        names.append(path.parts[2])
+    with contextlib.suppress(KeyError):
+        yield Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
+    for name in names:
+        with contextlib.suppress(KeyError):
+            yield Path(pwd.getpwnam(name).pw_dir).resolve()
+    match path.parts:
+        case ["/", "mnt", letter, users, name, *_] if len(letter) == 1 and users.lower() == "users":
+            yield Path(*path.parts[:5])
+        case ["/", "mnt", letter, users] if len(letter) == 1 and users.lower() == "users":
+            yield path / "anybody"
+
+
+def _of_a_home(path: Path) -> str | None:
+    for home in {*_homes(path)} - {Path("/")}:
+        if home.is_relative_to(path):
+            return "it is or holds a home directory"
+        below = path.relative_to(home).parts if path.is_relative_to(home) else ()
+        if below and (below[0].startswith(".") or below[0].lower() in HOME_NAMES):
+            return f"it lies in ~/{below[0]}, where programs of yours keep what they run, or secrets"
+        for name in STARTUP_FILES:
+            if (home / name).is_symlink() and _touch(path, home / name):
+                return f"~/{name} leads into it, and programs of yours obey that"
+    return None
+
+
+def _of_ours(path: Path) -> str | None:
+    schemes = sysconfig.get_paths()
+    code = (
+        Path(__file__).parents[2],
+        Path(sys.prefix),
+        Path(sys.base_prefix),
+        Path(sys.executable).resolve().parent,
+        Path(schemes["purelib"]),
+        Path(schemes["platlib"]),
+        *(Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry),
+    )
+    for place in code:
+        if place != Path("/") and _touch(path, place):
+            return f"it holds or is part of {str(place)!r}, {_OUR_CODE}"
+    return None
+
+
+def _of_the_environment(path: Path) -> str | None:
+    for variable in VARIABLES:
+        value = os.environ.get(variable, "")
+        if value.startswith("/") and value != "/" and _touch(path, Path(value)):
+            return f"{variable} is {value!r}, and programs of yours obey that"
+    locked = path_directories(str(path))
+    for entry in os.get_exec_path():
+        found = Path(os.path.abspath(entry))  # noqa: PTH100 - no link is followed
+        if (found.is_relative_to(path) or _touch(path, found)) and os.path.relpath(found, path) not in locked:
+            return f"{entry or '.'!r} is on your PATH: what is written there runs by its name"
+    return None
+
+
+def path_directories(workspace: str) -> set[str]:
+    """The directories on PATH below a workspace, relative to it: a virtual environment's `bin`, `node_modules/.bin`.
+
+    They are bound read-only. One that is not there, or is reached by a link, cannot be, and is not among them.
+    """
+    found = {os.path.abspath(entry) for entry in os.get_exec_path()}  # noqa: PTH100 - no link is followed
+    inside = {entry for entry in found if entry.startswith(f"{workspace}/") and Path(entry).is_dir()}
+    return {os.path.relpath(entry, workspace) for entry in inside if os.path.realpath(entry) == entry}
+
+
+def _touch(path: Path, place: Path) -> bool:
+    """One of the two lies in the other, or they are the same."""
+    try:
+        real = place.resolve()
+    except (OSError, RuntimeError):  # a loop of links, or below a current directory that is gone
+        return False
+    return path.is_relative_to(real) or real.is_relative_to(path)
 
 
 def identity(workspace: str, *, rootless: bool) -> Identity:
@@ -91,7 +216,7 @@ def identity(workspace: str, *, rootless: bool) -> Identity:
 
     An ordinary caller: that uid and gid. Root: the directory's owner, since under sudo the tree is somebody's. A tree
     that is root's own is worked on as uid 0 without any capability, and the `mapped` system-call filter lets nobody
-    set a setuid or setgid bit, which is what made finding 18 a hole. A rootless engine maps its uid 0 to the caller.
+    set a setuid or setgid bit, which would stay on the host as such. A rootless engine maps its uid 0 to the caller.
     """
     found = Path(workspace).stat()
     uid, gid = os.getuid(), os.getgid()

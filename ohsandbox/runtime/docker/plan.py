@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime import git_layout
 from ohsandbox.runtime.docker import mounts, spec
 from ohsandbox.runtime.docker.failures import engine_errors
+from ohsandbox.runtime.docker.guard import WORKSPACE, Git, GuardMount
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.images import ImageFacts
 
-WORKSPACE = "/workspace"
+WORKDIR_LABEL = "ohsandbox.workdir"
+"""Where processes start; the container's own working directory is the root directory."""
 MAPPED_HOME = "/home/ohsandbox"
 """In the container's own layer, not on a tmpfs: pip and npm caches would count as memory, and ours is noexec."""
 CA_PATH = "/usr/local/share/ohsandbox-ca.pem"
@@ -31,6 +34,12 @@ CA_VARIABLES = (
 _ROOT_USERS = {"", "0", "root", "0:0", "root:root"}
 _WANTED_CPUS = 2.0
 _WANTED_FILES = 65536
+_MAX_TOLD = 20
+_GIT_READ_ONLY = "read-only: commits fail"
+_GIT_GUARDED = (
+    "commits, branches and merges work; config, hooks and info of repositories are read-only ('could not lock config "
+    "file'): use `git config --global` or `git -c`. A directory that holds a repository cannot be moved or removed"
+)
 
 
 class Options(BaseModel):
@@ -43,6 +52,10 @@ class Options(BaseModel):
     user: str | None = None
     workdir: str | None = None
     workspace: str | None = None
+    copy_of: str | None = None
+    """A directory whose files are copied to /workspace at the start; workspace is then None."""
+    copies_all: bool = False
+    git: Git = "guarded"
     network: spec.Network = "none"
     profile: spec.Profile = "contained"
     limits: spec.Limits = spec.Limits()
@@ -107,6 +120,10 @@ def options(**asked: object) -> Options:
 def _with_workspace(found: Options) -> Options:
     if found.profile == "mapped" and found.workspace is None:
         raise UsageError("profile='mapped' needs a directory. Remedy: pass workspace=DIR.")
+    if found.copy_of is not None:
+        if found.attach is not None:
+            raise UsageError("copy= makes a container of its own. Remedy: leave out attach=, or use `upload`.")
+        return found.model_copy(update={"copy_of": mounts.vet(found.copy_of, copied=True)})
     if found.workspace is None:
         return found
     if found.attach is not None:
@@ -114,7 +131,15 @@ def _with_workspace(found: Options) -> Options:
     return found.model_copy(update={"workspace": mounts.vet(found.workspace), "profile": "mapped"})
 
 
-def plan(asked: Options, facts: ImageFacts, engine: Engine, *, name: str, labels: dict[str, str]) -> Plan:
+def plan(
+    asked: Options,
+    facts: ImageFacts,
+    engine: Engine,
+    *,
+    name: str,
+    labels: dict[str, str],
+    guard: tuple[GuardMount, ...] = (),
+) -> Plan:
     """The resolved sandbox.
 
     Raises:
@@ -129,11 +154,19 @@ def plan(asked: Options, facts: ImageFacts, engine: Engine, *, name: str, labels
     resolved = spec.SandboxSpec(
         name=name, image=facts.id, profile=asked.profile, workdir=workdir, env=_environment(asked, facts), unset=unset,
         network=asked.network, limits=asked.limits, cpus=cpus, open_files=_open_files(asked, engine),
-        workspace=asked.workspace, runtime=asked.runtime,
+        workspace=asked.workspace, guard=guard, runtime=asked.runtime,
         gid=identity.gid if identity else 0, architecture=facts.platform.split("/")[-1],
     )  # fmt: skip
-    marks = {"ohsandbox.policy": resolved.policy(), "ohsandbox.user": user, "ohsandbox.image": asked.image}
-    return Plan(resolved.model_copy(update={"labels": labels | marks}), user, identity)
+    marks = {"ohsandbox.user": user, WORKDIR_LABEL: workdir, "ohsandbox.image": asked.image}
+    if asked.workspace is not None:
+        marks["ohsandbox.git"] = asked.git
+    return with_policy(Plan(resolved.model_copy(update={"labels": labels | marks}), user, identity))
+
+
+def with_policy(made: Plan) -> Plan:
+    """The same with the digest of what bounds it in its labels."""
+    labels = made.spec.labels | {"ohsandbox.policy": made.spec.policy()}
+    return made._replace(spec=made.spec.model_copy(update={"labels": labels}))
 
 
 def describe(asked: Options, made: Plan | None, facts: ImageFacts | None, *, user: str, workdir: str) -> dict[str, str]:
@@ -150,10 +183,41 @@ def describe(asked: Options, made: Plan | None, facts: ImageFacts | None, *, use
     memory = f"{resolved.limits.memory_bytes / spec.GIB:g} GiB of memory"
     told["network"] = "none: only the sandbox itself is reachable" if resolved.network == "none" else "open"
     told["limits"] = f"{memory}, {resolved.cpus:g} processors, {resolved.limits.pids} processes"
+    if resolved.limits.file_bytes is not None:
+        told["limits"] += f", files of at most {resolved.limits.file_bytes / spec.GIB:g} GiB"
     if facts is not None:
         told |= {"platform": facts.platform, "digest": facts.digest or facts.id}
     if asked.workspace:
         told["workspace"] = f"{WORKSPACE} is a directory of the user's machine"
+        told |= _guarded(asked.git, resolved.guard)
+    if asked.copy_of:
+        without = "" if asked.copies_all else ", without files that git ignores and without secrets"
+        told["workspace"] = f"{WORKSPACE} is a copy of a directory of the user's{without}"
+    return told
+
+
+def notes(asked: Options, made: Plan) -> tuple[str, ...]:
+    """What a person should know of how the workspace is guarded."""
+    if asked.git == "rw":
+        return ("--git rw: the sandbox can change what git, editors and agents run from the workspace.",)
+    pointer = git_layout.pointed(str(asked.workspace), ".git") if made.spec.guard else None
+    if pointer is not None and pointer.startswith("/"):
+        return (f"git does not work in the sandbox: .git names {pointer!r}, which is outside of the workspace.",)
+    return ()
+
+
+def _guarded(git: Git, mounts: tuple[GuardMount, ...]) -> dict[str, str]:
+    """What a model runs into."""
+    told = {}
+    if any(".git" in mount.path.split("/") for mount in mounts):
+        told["git"] = _GIT_READ_ONLY if git == "ro" else _GIT_GUARDED
+    others = [mount for mount in mounts if mount.read_only and (mount.source or ".git" not in mount.path.split("/"))]
+    for name, found in {
+        "read-only files": [mount.path for mount in others if not mount.source],
+        "hidden sockets": [mount.path for mount in others if mount.source],
+    }.items():
+        if found:
+            told[name] = ", ".join(found[:_MAX_TOLD]) + (", ..." if len(found) > _MAX_TOLD else "")
     return told
 
 
@@ -185,7 +249,7 @@ def _identity(asked: Options, engine: Engine) -> mounts.Identity | None:
 
 def _default_workdir(asked: Options, facts: ImageFacts) -> str:
     image = spec.sane_workdir(facts.workdir)
-    return WORKSPACE if asked.workspace is not None or image in {None, "/"} else image or WORKSPACE
+    return WORKSPACE if asked.workspace or asked.copy_of or image in {None, "/"} else image or WORKSPACE
 
 
 def _environment(asked: Options, facts: ImageFacts) -> dict[str, str]:

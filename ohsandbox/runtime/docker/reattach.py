@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.errors import SandboxGone, SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker import checkpoints, gc, images, lease, plan
+from ohsandbox.errors import EngineUnavailable, SandboxGone, SandboxPaused, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker import checkpoints, gc, images, lease, mounts, plan
 from ohsandbox.runtime.docker.container import Container, how_it_ended
+from ohsandbox.runtime.docker.exposure import exposures
 from ohsandbox.runtime.docker.failures import engine_errors
+from ohsandbox.runtime.docker.guard import WORKSPACE, GuardMount, guard
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.docker.spec import ALWAYS_UNSET, PRIVATE_DIR, sane_workdir
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 END_S = 10.0
 """A shell that sends one signal takes 30 ms."""
 _NO_NETWORK = {"none"}
+_STOPPED = {137, 143}
+"""Exit codes of PID 1 that KILL (`DockerRuntime.leave`) and TERM (host_watch.py) gave."""
 _END_ALL = f"chmod 1777 {PRIVATE_DIR} 2>/dev/null; kill -KILL -1 2>/dev/null || :"
 """All but PID 1 and the shell that says it: kill(2). A container made from a checkpoint has our tmpfs with mode 0755
 each time it is started (setup.py)."""
@@ -58,10 +62,11 @@ def join(engine: Engine, options: plan.Options) -> Sandbox:
         container=joined,
         options=options,
         user=options.user or labels.get("ohsandbox.user") or config.get("User") or "",
-        workdir=sane_workdir(options.workdir) or sane_workdir(config.get("WorkingDir")) or "/",
+        workdir=sane_workdir(options.workdir) or _workdir(config),
         exec_env=(plan.ca_environment() if options.ca_bundle else {}) | options.env,
         unset=ALWAYS_UNSET,
         state_dir=PRIVATE_DIR if has_ours else "/tmp",  # noqa: S108 - in the container; every image has it
+        exposed=tuple(exposures(found)),
     )
 
 
@@ -93,17 +98,40 @@ def last_checkpoint(engine: Engine, candidates: Sequence[str]) -> str | None:
     return None
 
 
-def end_processes(*openers: Opener) -> None:
+def end_processes(left: Sandbox) -> list[str]:
     """Kill all that runs in the container but PID 1: what a dead process of ours began must not go on unseen.
 
-    openers: as root, and as the user: the root of a mapped sandbox has no CAP_KILL.
+    A container that runs and can start no process is restarted. When this returns, it can.
+
+    Returns:
+        What a person should know, a line each.
 
     Raises:
-        SandboxUnavailable: no process can be started in it.
+        SandboxUnavailable: no process can be started in it, not even after a restart.
     """
+    # as the user, too: the root of a mapped sandbox has no CAP_KILL; on a terminal, since a shell will need one
+    openers = (left.open_as_root, left.open_as_user)
+    try:
+        _end_all(*openers)
+    except (SandboxGone, SandboxPaused, EngineUnavailable):
+        raise
+    except SandboxUnavailable:
+        container = left.container
+        container.kill()
+        container.start()
+        container.note_start()
+        _end_all(*openers)
+        return [f"Sandbox {container.name} could start no process any more and was restarted; its files are kept."]
+    return []
+
+
+def _end_all(*openers: Opener) -> None:
     for open_as in openers:
         with open_as(["/bin/sh", "-c", _END_ALL]) as channel:
-            channel.wait(END_S)
+            try:
+                channel.wait(END_S)
+            except TimeoutError as error:
+                raise SandboxUnavailable(f"Its processes could not be ended in {END_S:g} s.") from error
 
 
 def _find(engine: Engine, conversation: str) -> dict[str, Any] | None:
@@ -120,45 +148,74 @@ def _adopted(engine: Engine, options: plan.Options, found: dict[str, Any], held:
     container = Container(engine, str(found["Id"]), name=str(found["Name"]).lstrip("/"))
     labels = dict(found["Config"].get("Labels") or {})
     real = _as_made(options, found, labels)
+    if real.workspace is not None:
+        mounts.vet(real.workspace)  # an older version took more, and what lies there may have changed
     facts = images.look(engine, str(found["Image"])) or _facts_of(found)
-    made = plan.plan(real, facts, engine, name=container.name, labels=_ours(labels))
-    notes = [*_awaken(container, found["State"]), *_drift(options, real, container.name)]
+    made = plan.plan(real, facts, engine, name=container.name, labels=_ours(labels), guard=_guard_of(found))
+    if real.workspace is not None:
+        guard(real.workspace, real.git)  # what is mounted must be there when the container is started
+    afresh = real.workspace is not None and not held.record.keep
+    notes = [*_awaken(container, found["State"], afresh=afresh), *_drift(options, real, container.name)]
     if _is_outdated(engine, options, found):
         notes.append(f"Image {options.image} is another one now; sandbox {container.name} stays on the one it had.")
     container.note_start()
-    made = made._replace(spec=made.spec.model_copy(update={"workdir": found["Config"]["WorkingDir"] or "/"}))
+    made = made._replace(spec=made.spec.model_copy(update={"workdir": _workdir(found["Config"])}))
     sandbox = Sandbox(container, real, made.user, made.spec.workdir, held, made, facts)
     return Adopted(sandbox, notes)
 
 
-def _awaken(container: Container, state: dict[str, Any]) -> list[str]:
+def _awaken(container: Container, state: dict[str, Any], *, afresh: bool) -> list[str]:
+    """Make it run; afresh: without what runs in it, which the end of its last owner may be ending just now."""
+    notes = []
     if state.get("Paused"):
         with engine_errors(f"unpausing sandbox {container.name!r}"):
             container.engine.api.unpause(container.id)
-        return [f"Sandbox {container.name} was paused; it goes on."]
-    if not state.get("Running"):
+        notes = [f"Sandbox {container.name} was paused; it goes on."]
+    elif not state.get("Running"):
+        stopped = afresh and state.get("ExitCode") in _STOPPED and not state.get("OOMKilled")
+        how = "was stopped when it was left, as each with a workspace is" if stopped else how_it_ended(state)
+        notes = [f"Sandbox {container.name} {how}; it was started again, its files are kept."]
+    if afresh or not state.get("Running"):
+        container.kill()
         container.start()
-        return [f"Sandbox {container.name} {how_it_ended(state)}; it was started again, its files are kept."]
-    return []
+    return notes
 
 
 def _as_made(options: plan.Options, found: dict[str, Any], labels: dict[str, str]) -> plan.Options:
     """The options as the container has them."""
     host = found["HostConfig"]
     networks = {*((found.get("NetworkSettings") or {}).get("Networks") or {})} - _NO_NETWORK
-    sources = [str(one["Source"]) for one in found.get("Mounts") or [] if one.get("Type") == "bind"]
+    binds = [one for one in found.get("Mounts") or [] if one.get("Type") == "bind"]
+    sources = [str(one["Source"]) for one in binds if one.get("Destination") == WORKSPACE]
     limits = {"memory_bytes": host.get("Memory"), "pids": host.get("PidsLimit")}
     limits["cpus"] = (host.get("NanoCpus") or 0) / 1_000_000_000
+    sizes = [one.get("Hard") for one in host.get("Ulimits") or [] if one.get("Name") == "fsize"]
+    kept = {key: value for key, value in limits.items() if value} | {"file_bytes": sizes[0] if sizes else None}
     return options.model_copy(
         update={
             "image": labels.get("ohsandbox.image", options.image),
             "user": labels.get("ohsandbox.user", options.user),
             "network": "open" if networks or host.get("NetworkMode") != "none" else "none",
             "workspace": sources[0] if sources else None,
+            "git": labels.get("ohsandbox.git", "rw"),
             "profile": "mapped" if sources else "contained",
-            "limits": options.limits.model_copy(update={key: value for key, value in limits.items() if value}),
+            "limits": options.limits.model_copy(update=kept),
         }
     )
+
+
+def _guard_of(found: dict[str, Any]) -> tuple[GuardMount, ...]:
+    """The nested mounts that a container was made with."""
+    binds = {str(one.get("Destination")): one for one in found.get("Mounts") or [] if one.get("Type") == "bind"}
+    root = str(binds.get(WORKSPACE, {}).get("Source"))
+    mounts = []
+    for target, bind in sorted(binds.items()):
+        path = target.removeprefix(f"{WORKSPACE}/")
+        if path != target:
+            source = str(bind.get("Source"))
+            own = "" if source == f"{root}/{path}" else source
+            mounts.append(GuardMount(path, read_only=not bind.get("RW", True), source=own))
+    return tuple(mounts)
 
 
 def _drift(asked: plan.Options, real: plan.Options, name: str) -> list[str]:
@@ -167,10 +224,12 @@ def _drift(asked: plan.Options, real: plan.Options, name: str) -> list[str]:
         ("image", asked.image, real.image),
         ("network", asked.network, real.network),
         ("workspace", asked.workspace or "none", real.workspace or "none"),
+        ("--git", asked.git if real.workspace else real.git, real.git),
         ("user", asked.user or real.user, real.user),
         ("memory", f"{asked.limits.memory_bytes >> 20} MiB", f"{real.limits.memory_bytes >> 20} MiB"),
         ("processors", asked.limits.cpus or real.limits.cpus, real.limits.cpus),
         ("processes", asked.limits.pids, real.limits.pids),
+        ("file size", asked.limits.file_bytes or "any", real.limits.file_bytes or "any"),
     ]
     remedy = f"To change it, remove the sandbox and its files: docker rm -f {name}"
     return [
@@ -178,6 +237,12 @@ def _drift(asked: plan.Options, real: plan.Options, name: str) -> list[str]:
         for what, wanted, had in pairs
         if wanted != had
     ]
+
+
+def _workdir(config: dict[str, Any]) -> str:
+    """Where processes of a container start, by our label, or else as it is configured."""
+    labelled = (config.get("Labels") or {}).get(plan.WORKDIR_LABEL)
+    return sane_workdir(labelled) or sane_workdir(config.get("WorkingDir")) or "/"
 
 
 def _is_outdated(engine: Engine, options: plan.Options, found: dict[str, Any]) -> bool:

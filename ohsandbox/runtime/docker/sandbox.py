@@ -33,6 +33,10 @@ class Sandbox(NamedTuple):
     """For every process, above the container's own."""
     unset: tuple[str, ...] = ()
     state_dir: str = PRIVATE_DIR
+    exposed: tuple[str, ...] = ()
+    """What one that was joined reaches beyond itself."""
+    left_out: Mapping[str, str] = {}
+    """What of the directory that was copied into it stayed behind, and why."""
 
     def open(
         self,
@@ -57,15 +61,17 @@ class Sandbox(NamedTuple):
             env={**self.exec_env, **(env or {})},
             user=self.user if user is None else str(user),
             workdir=str(Path(self.workdir or "/") / (workdir or "")),
+            elsewhere=workdir is None,
             unset=self.unset,
             check=check,
         )
-        return DockerChannel(Exec(self.container.engine, self.container.id, start, loss=self.container.loss))
+        ours = self.container
+        return DockerChannel(Exec(ours.engine, ours.id, start, loss=ours.loss, starting=ours.starting))
 
     def open_as_root(self, argv: Sequence[str]) -> DockerChannel:
         """How set-up steps run: as root, in the root directory."""
         return self.open(argv, user="0", workdir="/")
 
     def open_as_user(self, argv: Sequence[str]) -> DockerChannel:
-        """As the user, in the root directory."""
-        return self.open(argv, workdir="/")
+        """As the user, in the root directory, on a terminal."""
+        return self.open(argv, workdir="/", tty=True)

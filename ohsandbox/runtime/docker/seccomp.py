@@ -6,6 +6,8 @@ It is stricter than the default of any engine from 20.10 on, which a test checks
   before 29, CVE-2026-31431), no packet, Bluetooth or CAN sockets;
 - no io_uring (open before 25), whose operations no filter sees;
 - nothing newer than futex_waitv (449): runc answers ENOSYS to those, so that libc falls back;
+- no reserving of space: fallocate and FS_IOC_RESVSP take any size of a disk at once, which no watch is fast enough for;
+  EOPNOTSUPP, as on file systems without it, makes glibc and databases write instead. Punching holes works;
 - only the processor's own calls: a 32-bit program on a 64-bit engine is killed with SIGSYS, since `socketcall` hides
   the family of a socket behind a pointer.
 
@@ -30,6 +32,11 @@ _MODE_ARGUMENT = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "creat": 1, "mknod": 1
 _OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}
 """Positions of flags and mode."""
 _ENOSYS = 38
+_EOPNOTSUPP = 95
+_PUNCH_HOLE, _COLLAPSE_RANGE = 0x02, 0x08
+"""Modes of fallocate(2) that take nothing: linux/falloc.h."""
+_RESERVES = 0x40305800
+"""The upper 24 bits of FS_IOC_RESVSP, _RESVSP64 and _ZERO_RANGE: _IOW('X', n, struct space_resv), linux/falloc.h."""
 
 
 @cache
@@ -38,10 +45,10 @@ def profile_json(forbidden_mode: int = 0) -> str:
 
     Args:
         forbidden_mode: file mode bits that no call may set. With a host directory bound in, a setuid file made in the
-            sandbox would be one on the host as well (finding 18).
+            sandbox would be one on the host as well.
     """
     profile = json.loads((files(__package__) / "seccomp.json").read_text())
-    profile["syscalls"] = _without_tracing_the_keeper(profile["syscalls"])
+    profile["syscalls"] = _without_reserving(_without_tracing_the_keeper(profile["syscalls"]))
     if forbidden_mode:
         profile["syscalls"] = _without_mode(profile["syscalls"], forbidden_mode)
     return json.dumps(profile, separators=(",", ":"))
@@ -56,6 +63,22 @@ def _without_tracing_the_keeper(rules: list[dict[str, Any]]) -> list[dict[str, A
     kept = [rule for rule in rules if rule["names"] != ["ptrace"]]
     others = [_allow("ptrace", _bits(1, 1 << bit, 1 << bit)) for bit in range(1, 32)]
     return [*kept, _allow("ptrace", _bits(1, 0xFFFFFFFF, 0)), *others]
+
+
+def _without_reserving(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """fallocate(fd, mode) only where mode frees space; ioctl(fd, request) but for those that reserve it.
+
+    A filter cannot say "none of these", so a request passes where any of its upper 24 bits differs from theirs.
+    """
+    kept = [{**rule, "names": [n for n in rule["names"] if n not in {"fallocate", "ioctl"}]} for rule in rules]
+    frees = _PUNCH_HOLE | _COLLAPSE_RANGE
+    return [
+        *kept,
+        _allow("fallocate", _bits(1, _PUNCH_HOLE, _PUNCH_HOLE)),
+        _allow("fallocate", _bits(1, frees, _COLLAPSE_RANGE)),
+        {**_allow("fallocate", _bits(1, frees, 0)), "action": "SCMP_ACT_ERRNO", "errnoRet": _EOPNOTSUPP},
+        *(_allow("ioctl", _bits(1, 1 << bit, ~_RESERVES & 1 << bit)) for bit in range(31, 7, -1)),
+    ]
 
 
 def _without_mode(rules: list[dict[str, Any]], bits: int) -> list[dict[str, Any]]:

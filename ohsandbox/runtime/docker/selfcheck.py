@@ -1,41 +1,70 @@
-"""Is the sandbox what was asked for? Judged on what the kernel says of the first process in it."""
+"""Is the sandbox what was asked for? Judged on what the kernel says inside it, and on what the engine says it made.
+
+The create call is only a wish: an engine without the right control groups, a kernel without swap accounting, a proxy
+before the engine's socket or an OCI runtime may drop a field or add one, with a warning or in silence.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
-from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.errors import SandboxRefused
+from ohsandbox.runtime.docker.guard import WORKSPACE
+from ohsandbox.runtime.docker.spec import PRIVATE_DIR, host_config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ohsandbox.runtime.docker.channel import DockerChannel
     from ohsandbox.runtime.docker.plan import Plan
+    from ohsandbox.runtime.docker.spec import SandboxSpec
 
 _SECCOMP_FILTER = "2"
+_READ_ONLY = ("/proc/sys", "/sys")
+_ENGINE_MOUNTS = {"/", "/dev", "/dev/shm", PRIVATE_DIR, "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"}  # noqa: S108
+"""Mount points that every engine makes; where they come from is the engine's business."""
+_NEVER = (
+    "Privileged", "AutoRemove", "OomKillDisable", "Devices", "DeviceRequests", "DeviceCgroupRules", "VolumesFrom",
+    "Binds", "GroupAdd", "PortBindings",
+)  # fmt: skip
+"""Fields of HostConfig that are empty or false in every sandbox."""
+_MODES = ("PidMode", "IpcMode", "UTSMode", "UsernsMode", "CgroupnsMode", "NetworkMode")
+_FOREIGN_NAMESPACE = re.compile("host$|container:")
+_VOLUME = re.compile(r".*/volumes/[0-9a-f]{64}/_data")
+"""An anonymous volume: the image's VOLUME."""
+_TUNNELS = {"tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0"}
+"""A kernel with these modules puts one of each into every new network namespace, down and without an address
+(net.core.fb_tunnels_only_for_init_net)."""
+_ROUNDING = 1.05
+"""Limits are rounded to pages and to scheduler periods; a machine's memory includes what its kernel keeps."""
 
 
-def refuse_weaker(channel: DockerChannel, plan: Plan) -> None:
-    """Close the first process's channel where its sandbox is not what was asked for.
+def refuse_weaker(facts: Mapping[str, str], plan: Plan, found: Mapping[str, Any]) -> None:
+    """Refuse a sandbox that is not what was asked for.
+
+    Args:
+        facts: of scripts/selfcheck.sh, as the first process told them.
+        plan: what was asked for.
+        found: the engine's description of the container; empty where it gave none.
 
     Raises:
-        SandboxUnavailable: it is weaker than the plan.
+        SandboxRefused: it is weaker than the plan.
     """
-    if (wrong := verdict(channel.facts, plan)) is not None:
-        channel.close()
-        raise SandboxUnavailable(
+    if (wrong := verdict(facts, plan) or added(found, plan.spec)) is not None:
+        raise SandboxRefused(
             f"Sandbox {plan.spec.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`."
         )
 
 
 def verdict(facts: Mapping[str, str], plan: Plan) -> str | None:
-    """The first fact of `CHECK_SCRIPT` that is weaker than the plan; None where all hold.
+    """The first fact of scripts/selfcheck.sh that is weaker than the plan; None where all hold.
 
-    gVisor and Kata have their own kernel in between, so a named OCI runtime is only held to the capabilities.
+    gVisor and Kata have their own kernel in between, so a named OCI runtime is not held to what Linux alone has.
     """
-    mask = plan.spec.capability_mask
+    spec = plan.spec
+    mask = spec.capability_mask
     wanted = {"CapBnd": mask, "CapEff": mask if facts.get("Uid") == "0" else f"{0:016x}"}
-    if not plan.spec.runtime:
+    if not spec.runtime:
         wanted |= {"NoNewPrivs": "1", "Seccomp": _SECCOMP_FILTER}
     numeric = plan.user.split(":")[0]
     if numeric.isdigit():
@@ -43,4 +72,98 @@ def verdict(facts: Mapping[str, str], plan: Plan) -> str | None:
     for name, value in wanted.items():
         if facts.get(name) != value:
             return f"{name} is {facts.get(name)!r}, not {value!r}"
-    return "/var/run/docker.sock is reachable in it" if "socket" in facts else None
+    limits = unenforced(facts, spec)
+    if limits and spec.limits.enforced:
+        return (
+            f"limits are not in force ({', '.join(limits)}); "
+            "Limits(enforced=False) accepts that, and describe() says so"
+        )
+    return _network(facts, spec) or next(_reach(facts, spec), None)
+
+
+def unenforced(facts: Mapping[str, str], spec: SandboxSpec) -> list[str]:
+    """Which limits the kernel does not show as in force, in words."""
+    limits = spec.limits
+    quota, _, period = (facts.get("cpu") or f"{facts.get('quota')},{facts.get('period')}").partition(",")
+    checks = {
+        "memory": _at_most(facts.get("memory"), limits.memory_bytes),
+        "processes": _at_most(facts.get("pids"), limits.pids),
+        "processors": period.isdigit() and _at_most(quota, round(spec.cpus * int(period) * _ROUNDING)),
+        "a file's size": limits.file_bytes is None
+        or all(_at_most(one, limits.file_bytes) for one in facts.get("fsize", "").split(",")),
+        "open files": spec.open_files is None or _at_most(facts.get("nofile"), spec.open_files),
+    }
+    total = facts.get("MemTotal", "")
+    if "memory" not in facts and total.isdigit() and int(total) * 1024 <= limits.memory_bytes * _ROUNDING:
+        # gVisor and Kata show the control group's limit as the machine's memory, and no control groups
+        checks |= {"memory": True, "processes": True, "processors": True}
+    return [name for name, holds in checks.items() if not holds]
+
+
+def _at_most(shown: str | None, limit: int) -> bool:
+    return shown is not None and shown.isdigit() and int(shown) <= limit
+
+
+def _network(facts: Mapping[str, str], spec: SandboxSpec) -> str | None:
+    others = {*facts.get("interfaces", "?").split(",")} - {"lo", ""} - _TUNNELS
+    if spec.network == "none" and others:
+        return f"network is 'none', and it has the interface {min(others)!r}"
+    return None
+
+
+def _reach(facts: Mapping[str, str], spec: SandboxSpec) -> Iterator[str]:
+    """What reaches out of the sandbox."""
+    if "socket" in facts:
+        yield f"{facts['socket']} is reachable in it"
+    if "kthreadd" in facts:
+        yield "it sees the processes of the engine's machine"
+    own = {"/tmp"} if spec.runtime and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor makes one there
+    yield from _mounts(facts, [] if spec.workspace is None else [WORKSPACE], _ENGINE_MOUNTS | own)
+    if spec.runtime:
+        return
+    if "unmasked" in facts:
+        yield f"{facts['unmasked']} is not masked"
+    yield from (f"{path} is not read-only" for path in _READ_ONLY if f"ro{path}" not in facts)
+
+
+def _mounts(facts: Mapping[str, str], asked: list[str], known: set[str]) -> Iterator[str]:
+    """Mounts that are missing, and those that were not asked for."""
+    yield from (f"{one} is not mounted" for one in asked if one not in facts)
+    if not facts.get(PRIVATE_DIR, "").startswith("tmpfs,"):
+        yield f"{PRIVATE_DIR} is no tmpfs"
+    for point, source in facts.items():
+        if not point.startswith("/") or point in known or _VOLUME.fullmatch(source):
+            continue
+        if not any(point == one or point.startswith(one + "/") for one in asked):
+            yield f"{point} is a mount that was not asked for ({source})"
+
+
+def added(found: Mapping[str, Any], spec: SandboxSpec) -> str | None:
+    """What the engine says it made otherwise than the create call asked; None where that is nothing."""
+    host: Mapping[str, Any] = found.get("HostConfig") or {}
+    sent = host_config(spec)
+    sources = {one["Source"] for one in sent["Mounts"]}
+    binds = {str(one.get("Source")) for one in found.get("Mounts") or [] if one.get("Type") == "bind"}
+    log = (host.get("LogConfig") or {}).get("Type")
+    pairs = [
+        ("SecurityOpt", _without_filter(host.get("SecurityOpt")), _without_filter(sent["SecurityOpt"])),
+        ("StorageOpt", host.get("StorageOpt"), sent.get("StorageOpt")),
+        ("Runtime", spec.runtime and host.get("Runtime"), spec.runtime),
+    ]
+    wrong = [
+        *(f"{kind} is {str(host[kind])[:100]}, and none was asked for" for kind in _NEVER if host.get(kind)),
+        *(f"{kind} is {host[kind]!r}" for kind in _MODES if _FOREIGN_NAMESPACE.match(str(host.get(kind)))),
+        *(f"{one} is mounted, and was not asked for" for one in binds - sources),
+        *(
+            f"{kind} is {str(real)[:60]}, not {str(asked)[:60]}"
+            for kind, real, asked in pairs
+            if (real or None) != (asked or None)
+        ),
+        *([f"its output is kept on the engine's disk (log driver {log!r})"] if log != "none" else []),
+    ]
+    return next(iter(wrong), None)
+
+
+def _without_filter(options: Sequence[str] | None) -> list[str]:
+    """SecurityOpt with any filter of ours in one word: an earlier release's may differ from today's."""
+    return sorted("seccomp={...}" if one.startswith("seccomp={") else one for one in options or [])

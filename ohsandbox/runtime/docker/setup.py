@@ -29,31 +29,48 @@ done </etc/passwd
 known=
 while IFS=: read -r n x g rest; do [ "$g" = "$gid" ] && known=1; done </etc/group
 [ "$known" ] || printf '%s:x:%s:\\n' "$name" "$gid" >>/etc/group
-mkdir -p "$home" && chmod 1777 "$home"
+mkdir -p "$home" && chmod 1777 "$home" || exit
 """
 """Root without capabilities may still write what uid 0 owns. Mode 1777, since it may not chown."""
 
+_MOUNTS = """
+cat /proc/self/mountinfo 2>/dev/null || while read -r n; do printf '%s\\n' "$n"; done </proc/self/mountinfo
+"""
+"""A shell reads byte by byte: 0.3 s for 900 mounts, where cat takes 5 ms."""
 _OWN_WORKDIR = """
 workdir=$1 user=$2 home=$3 uid=${2%%:*}
+[ -e "$workdir" ] || mkdir -p "$workdir"
 [ "$(ls -A "$workdir")" ] || chown "$user" "$workdir"
 case $uid in *[!0-9]*) exit 0 ;; esac
 while IFS=: read -r n x u rest; do [ "$u" = "$uid" ] && exit 0; done </etc/passwd
 printf 'sandbox:x:%s:0::%s:/bin/sh\\n' "$uid" "$home" >>/etc/passwd
 mkdir -p "$home" && chown "$user" "$home"
 """
-"""The engine makes a missing WorkingDir as root; a directory with something in it is the image's own. A bare id
+"""A directory with something in it is the image's own. A bare id
 without a passwd entry would have HOME=/ and no name."""
 
 _WRITE_FILE = 'mkdir -p "${1%/*}" && cat >"$1" && chmod 644 "$1"'
 
 
-def make_mapped_home(open_root: Opener, identity: Identity) -> None:
+def make_mapped_home(open_root: Opener, identity: Identity) -> str:
     """A passwd and group entry, so that `whoami` works, and a home that the user may write.
+
+    Returns:
+        What /proc/self/mountinfo says.
 
     Raises:
         SandboxUnavailable: the image has no mkdir or chmod, or a read-only /etc.
     """
-    _do(open_root, _MAPPED_HOME, str(identity.uid), str(identity.gid), identity.name, MAPPED_HOME)
+    return _do(open_root, _MAPPED_HOME + _MOUNTS, str(identity.uid), str(identity.gid), identity.name, MAPPED_HOME)
+
+
+def mounts_of_workspace(open_root: Opener) -> str:
+    """What /proc/self/mountinfo says, a line each mount.
+
+    Raises:
+        SandboxUnavailable: no process can be started.
+    """
+    return _do(open_root, _MOUNTS)
 
 
 def own_workdir(open_root: Opener, workdir: str, user: str) -> None:
@@ -85,7 +102,7 @@ def write_file(open_root: Opener, path: str, data: bytes) -> None:
     _do(open_root, _WRITE_FILE, path, stdin=data)
 
 
-def _do(open_root: Opener, script: str, *arguments: str, stdin: bytes = b"") -> None:
+def _do(open_root: Opener, script: str, *arguments: str, stdin: bytes = b"") -> str:
     heard = b""
     with open_root(["/bin/sh", "-c", script, "sh", *arguments]) as channel:
         if stdin:
@@ -99,3 +116,4 @@ def _do(open_root: Opener, script: str, *arguments: str, stdin: bytes = b"") -> 
         raise SandboxUnavailable(
             f"The sandbox could not be set up (exit code {code}): {words}. Remedy: try another image."
         )
+    return heard.decode("utf-8", "surrogateescape")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime.docker.guard import WORKSPACE, GuardMount
 from ohsandbox.runtime.docker.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
 
 Profile = Literal["contained", "mapped"]
@@ -26,10 +27,12 @@ PRIVATE_DIR = "/run/ohs"
 """A tmpfs of ours, mode 1777: several users keep a 0700 directory each in it."""
 
 PID_1 = "trap '' HUP INT QUIT TERM USR1 USR2 PIPE ALRM; while :; do sleep 3600 & wait $!; done"
-"""Survives `kill -9 -1` from inside and reaps orphans; tini + sleep does neither (finding 1)."""
+"""Survives `kill -9 -1` from inside and reaps orphans; tini + sleep does neither."""
+MAPPED_PID_1 = f"trap 'exit 143' TERM; {PID_1.replace(' TERM', '')}"
+"""TERM ends it, for host_watch.py; an agent that runs as an ordinary user cannot send it one."""
 
 CONTAINED_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-"""The least with which apt, useradd, `su` and killing another user's process work (SECURITY.md 3.1)."""
+"""The least with which apt, useradd, `su` and killing another user's process work."""
 _CAPABILITY_BITS = {
     "CHOWN": 0,
     "DAC_OVERRIDE": 1,
@@ -75,12 +78,12 @@ _MAX_IMAGE_NAME = 255
 
 
 class Limits(BaseModel):
-    """What a sandbox may use. All are enforced by the engine."""
+    """What a sandbox may use. All but free_bytes are enforced by the engine, and looked at from inside."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     memory_bytes: int = Field(default=2 * GIB, ge=32 * MIB)
-    """Memory and swap together. SECURITY.md 7: enough for a compiler, a quarter of a laptop."""
+    """Memory and swap together: enough for a compiler, a quarter of a laptop."""
     cpus: float | None = Field(default=None, gt=0)
     """Processors; None: two, or what the engine's machine has."""
     pids: int = Field(default=512, ge=16)
@@ -91,6 +94,16 @@ class Limits(BaseModel):
     """Shared memory; None: 256 MiB, or an eighth of the memory."""
     open_files: int | None = Field(default=None, ge=256)
     """RLIMIT_NOFILE, hard; the soft one is at most 4096. None: 65536, or what the engine may give."""
+
+    file_bytes: int | None = Field(default=16 * GIB, ge=16 * MIB)
+    """RLIMIT_FSIZE: one file's size, on any file system in it; what writes more is killed by SIGXFSZ. Half-precision
+    weights of 7 billion parameters are 14 GiB in one file. None: no limit."""
+    free_bytes: int | None = Field(default=None, ge=0)
+    """What writing may leave free on the engine's disk and on the workspace's; see `disk`. None: 2 GiB, or a tenth of
+    a smaller disk than 20 GiB. 0: the disk is not watched."""
+    enforced: bool = True
+    """Refuse an engine that does not enforce these limits; False takes it, and `describe` says which are not in force.
+    """
 
     @property
     def shm(self) -> int:
@@ -132,6 +145,8 @@ class SandboxSpec(BaseModel):
     """Resolved: an engine without CAP_SYS_RESOURCE cannot raise it above its own; None: that of the engine."""
     workspace: str | None = None
     """A host directory, already vetted; `mapped` only."""
+    guard: tuple[GuardMount, ...] = ()
+    """What of it does not change."""
     gid: int = 0
     """Of the mapped user: for gid 0 setgid files are as bad as setuid ones."""
     architecture: str = "amd64"
@@ -165,17 +180,17 @@ class SandboxSpec(BaseModel):
 
 
 def create_payload(spec: SandboxSpec) -> dict[str, Any]:
-    """The body of POST /containers/create, field by field as SECURITY.md 3.2 has it.
+    """The body of POST /containers/create.
 
     PID 1 and the configured user are uid 0: with no-new-privileges an exec as root in a container *configured* for
     another user has no capability (CapEff 0, measured). The agent's processes get their user in each exec.
     """
     return {
         "Image": spec.image,
-        "Entrypoint": ["/bin/sh", "-c", PID_1],
+        "Entrypoint": ["/bin/sh", "-c", MAPPED_PID_1 if spec.workspace is not None else PID_1],
         "Cmd": [],
         "User": "0:0",
-        "WorkingDir": spec.workdir,
+        "WorkingDir": "/",  # the engine's runtime goes there as the container starts, and again after an agent's work
         "Env": [f"{name}={value}" for name, value in sorted(spec.env.items())] + sorted(spec.unset),
         "Hostname": "sandbox",
         "Healthcheck": {"Test": ["NONE"]},
@@ -206,6 +221,12 @@ ENGINE_MASKED_PATHS = (
 Ours has one more: the memory of PID 1, which root could write. Tracing it is refused by the filter (seccomp.py)."""
 
 
+ENGINE_READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+"""What engines protect by default; naming a list takes the default's place. Ours has one more: under cgroup v1 the
+parent of the hierarchies is a tmpfs as large as half of the machine, where a root could fill all memory of the sandbox
+with what no kernel can reclaim, so that no process starts any more."""
+
+
 def host_config(spec: SandboxSpec) -> dict[str, Any]:
     """The HostConfig part. AutoRemove stays false: a killed container's files must outlive it."""
     limits = spec.limits
@@ -227,13 +248,14 @@ def host_config(spec: SandboxSpec) -> dict[str, Any]:
         "RestartPolicy": {"Name": "no"},
         "NetworkMode": "none" if spec.network == "none" else "bridge",
         "MaskedPaths": [*ENGINE_MASKED_PATHS, "/proc/1/mem"],
+        "ReadonlyPaths": [*ENGINE_READONLY_PATHS, "/sys/fs/cgroup"],
         "IpcMode": "private",
         "CgroupnsMode": "private",
         "Tmpfs": {PRIVATE_DIR: f"rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777"},
         "Mounts": [],
     }
     if spec.workspace is not None:
-        config["Mounts"] = [_bind(spec.workspace)]
+        config["Mounts"] = [_bind(spec.workspace), *(_nested(spec.workspace, mount) for mount in spec.guard)]
     if limits.disk_bytes is not None:
         config["StorageOpt"] = {"size": str(limits.disk_bytes)}
     if spec.runtime:
@@ -241,15 +263,20 @@ def host_config(spec: SandboxSpec) -> dict[str, Any]:
     return config
 
 
-def _bind(workspace: str) -> dict[str, Any]:
+def _bind(source: str, target: str = WORKSPACE, *, read_only: bool = False) -> dict[str, Any]:
     """The Mounts form, unlike Binds, refuses a source that is not there instead of making it."""
     return {
         "Type": "bind",
-        "Source": workspace,
-        "Target": "/workspace",
-        "ReadOnly": False,
+        "Source": source,
+        "Target": target,
+        "ReadOnly": read_only,
         "BindOptions": {"Propagation": "rprivate"},
     }
+
+
+def _nested(workspace: str, mount: GuardMount) -> dict[str, Any]:
+    source = mount.source or f"{workspace}/{mount.path}"
+    return _bind(source, f"{WORKSPACE}/{mount.path}", read_only=mount.read_only)
 
 
 def image_name(image: str) -> str:
@@ -300,7 +327,6 @@ def _security(spec: SandboxSpec) -> list[str]:
 
 
 def _ulimits(spec: SandboxSpec) -> list[dict[str, Any]]:
-    core = {"Name": "core", "Soft": 0, "Hard": 0}
-    if spec.open_files is None:
-        return [core]
-    return [{"Name": "nofile", "Soft": min(4096, spec.open_files), "Hard": spec.open_files}, core]
+    hard = {"nofile": spec.open_files, "core": 0, "fsize": spec.limits.file_bytes}
+    soft = hard | {"nofile": min(4096, spec.open_files or 0)}
+    return [{"Name": name, "Soft": soft[name], "Hard": limit} for name, limit in hard.items() if limit is not None]

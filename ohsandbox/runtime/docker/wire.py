@@ -71,7 +71,7 @@ class SocketWire(Wire):
     def __init__(self, sock: socket.socket, *, holders: Sequence[Any]) -> None:
         self._sock = sock
         self._holders = holders  # docker-py's reader and HTTP response: the socket lives until each is closed
-        sock.settimeout(None)  # docker-py leaves its 60 s HTTP timeout on it (finding 8)
+        sock.settimeout(None)  # docker-py leaves its 60 s HTTP timeout on it
 
     def fileno(self) -> int:
         """See `Wire.fileno`."""

@@ -43,7 +43,7 @@ except OSError as error:
 
 _leaving = threading.Lock()
 _left_running: list[subprocess.Popen[bytes]] = []
-"""Processes whose channel was closed before they ended; each is reaped when a later channel closes."""
+"""Processes whose channel was closed before they ended; a thread each waits for them, so that none stays a zombie."""
 
 
 def _default_signals() -> list[str]:
@@ -57,13 +57,21 @@ def _default_signals() -> list[str]:
 
 
 def _outlive(process: subprocess.Popen[bytes]) -> None:
-    with _leaving:  # of two that close at once, each would write a list without the other's
-        _left_running[:] = [one for one in (*_left_running, process) if one.poll() is None]
+    if process.poll() is None:
+        with _leaving:
+            _left_running.append(process)
+        threading.Thread(target=_reap, args=(process,), name="ohsandbox-reap", daemon=True).start()
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    with _leaving:
+        _left_running.remove(process)
 
 
 @atexit.register
 def _reap_the_last() -> None:
-    for process in _left_running:
+    for process in [*_left_running]:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.2)
 
@@ -140,12 +148,12 @@ class LocalChannel(Channel):
 
     def write(self, data: Buffer) -> None:
         """See `Channel.write`."""
-        if self._stdin is None:
-            raise BrokenPipeError("stdin is closed")
         view = memoryview(data)
         while view:
+            if (stdin := self._stdin) is None:
+                raise BrokenPipeError("stdin is closed")
             try:
-                view = view[os.write(self._stdin, view) :]
+                view = view[os.write(stdin, view) :]
             except OSError as error:
                 raise BrokenPipeError(str(error)) from error
 

@@ -39,8 +39,10 @@ class CLIRuntime(Runtime):
     private_processes = False
 
     def __init__(self, workdir: Path | str | None = None, *, env: Mapping[str, str] | None = None,
-                 bubblewrap: bool | None = None, quiet: bool = False) -> None:  # fmt: skip
+                 bubblewrap: bool | None = None, quiet: bool = False, watch: bool = False) -> None:  # fmt: skip
         """Run in workdir (default: the current directory). bubblewrap None: when it works; True: or fail.
+
+        watch: `workspace_changes` tells of workdir; its whole tree is read at the start.
 
         Raises:
             WorkdirMissingError: there is no such directory.
@@ -51,6 +53,7 @@ class CLIRuntime(Runtime):
             raise WorkdirMissingError(2, "There is no such directory. Make it, or name another", str(self._workdir))
         self._env = dict(env or {})
         self._bubblewrap, self._quiet = bubblewrap, quiet
+        self._watches = watch
         self._prefix: list[str] = []
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
@@ -69,6 +72,8 @@ class CLIRuntime(Runtime):
         if self._directory is None:
             self._directory = tempfile.TemporaryDirectory(prefix="ohsandbox-", ignore_cleanup_errors=True)
             self.state_dir = self._directory.name
+            if self._watches:
+                self.watch(self._workdir)
             self._prefix = _bubblewrap(self._workdir, self.state_dir) if self._bubblewrap is not False else []
             if self._bubblewrap and not self._prefix:
                 self._close()

@@ -40,12 +40,13 @@ ohs_read() {
   ohs_regular "$1" || ohs_absent "$1"
   [ -r "$1" ] || ohs_refuse EACCES
   [ -z "$3" ] || ! [ "$(stat -L -c %s -- "$1" 2>/dev/null)" -gt "$3" ] 2>/dev/null || ohs_refuse EFBIG
+  ohs_dd || exec head -c "$(($2 * 131072))" <"$1"
   exec dd bs=131072 count="$2" iflag=fullblock <"$1"
 }
 
-# ohs_write PATH MODE BYTES HOW TEMP: our input becomes the file; the old one stays until the new one is whole. MODE
-# may be empty: that of the old file, or 644. HOW: 'counted' takes BYTES of our input, 'all' takes it to its end. TEMP
-# is a name that nobody can guess; what is done to the new file is done to descriptor 3, which nobody can replace.
+# ohs_write PATH MODE BYTES TEMP: our input becomes the file; the old one stays until the new one is whole. MODE may be
+# empty: that of the old file, or 644. TEMP is a name that nobody can guess; what is done to the new file is done to
+# descriptor 3, which nobody can replace.
 ohs_write() {
   umask 022
   ohs_to=$1 ohs_old= ohs_mode=${2:-644} ohs_owner= ohs_mine=
@@ -60,11 +61,11 @@ ohs_write() {
     mkdir -p -- "$ohs_dir" || ohs_blocked "$ohs_dir"
   fi
   ohs_umask "$ohs_mode"
-  ohs_new=$ohs_dir$5
+  ohs_new=$ohs_dir$4
   set -C # a shell then creates exclusively: a link that waits at this name is not followed
   exec 3>"$ohs_new" || exit 1
   trap 'rm -f -- "$ohs_new"' EXIT
-  ohs_fill "$3" "$4"
+  ohs_fill "$3"
   ohs_settle
   exec 3>&-
 }
@@ -124,11 +125,12 @@ ohs_umask() {
   esac
 }
 
-# ohs_fill BYTES HOW: our input into descriptor 3, all of it or the end of the call.
+# ohs_fill BYTES: as many of our input into descriptor 3, or the end of the call. Where $ohs_to_end says that nothing
+# comes behind them, to the end of our input.
 ohs_fill() {
-  case $2:$1 in
-    counted:0) ;;
-    counted:*) dd bs="$1" count=1 iflag=fullblock >&3 || exit 1 ;;
+  case $ohs_to_end:$1 in
+    *:0) ;;
+    :*) dd bs="$1" count=1 iflag=fullblock >&3 && [ -s /proc/self/fd/3 ] || exit 1 ;;
     *) cat >&3 && [ "$(stat -L -c %s /proc/self/fd/3)" = "$1" ] || exit 1 ;;
   esac
 }
@@ -138,15 +140,15 @@ ohs_fill() {
 ohs_settle() {
   if [ "$ohs_owner" = "$ohs_mine" ] || chown "$ohs_owner" /proc/self/fd/3; then
     [ -z "$ohs_mode" ] || chmod "$ohs_mode" /proc/self/fd/3 || exit 1
-    if mv -f -- "$ohs_new" "$ohs_to"; then trap - EXIT; return; fi
+    if mv -f -- "$ohs_new" "$ohs_to" && [ ! -e "$ohs_new" ]; then trap - EXIT; return; fi
   fi
   [ "$ohs_old" ] && cat -- "$ohs_new" >|"$ohs_to" || exit 1
 }
 
-# ohs_in_place PATH MODE BYTES HOW: the whole call where the directory takes no new file.
+# ohs_in_place PATH MODE BYTES: the whole call where the directory takes no new file.
 ohs_in_place() {
   exec 3>|"$ohs_to" || exit 1
-  ohs_fill "$3" "$4"
+  ohs_fill "$3"
   [ -z "$2" ] || chmod "$2" /proc/self/fd/3
   exit
 }

@@ -40,13 +40,19 @@ ohs_probe() {
   ohs_stat "$1" || { echo gone; return; }
   ohs_shell=$1 ohs_tty=$2 ohs_in=$3
   set -- $ohs_line
-  case $1 in Z | X) echo gone; return ;; esac
+  case $1 in
+    Z | X) echo gone; return ;;
+    T) kill -CONT "$ohs_shell" ;;   # nobody but us goes on with a session's shell that was stopped
+  esac 2>/dev/null
   ohs_group=$3 ohs_front=$6
   if [ "$ohs_front" = "$ohs_group" ]; then
     read -r ohs_call ohs_fd _ <"/proc/$ohs_shell/syscall"
     read -r ohs_wait <"/proc/$ohs_shell/wchan"
     case $ohs_call,$ohs_wait in
-      0,* | 63,*) [ "/proc/$ohs_shell/fd/$((ohs_fd))" -ef "$ohs_in" ] && { echo idle; return; } ;;
+      0,* | 63,*)
+        ohs_fd="/proc/$ohs_shell/fd/$((ohs_fd))"
+        # where its FIFO was deleted, no report comes either
+        if [ "$ohs_fd" -ef "$ohs_in" ] || { [ -p "$ohs_fd" ] && [ ! -p "$ohs_in" ]; }; then echo idle; return; fi ;;
       *poll*) echo input; return ;;   # ash's own `read` polls a canonical terminal
       # ash whose saved descriptors a command closed (exec 11>&-) runs on behind that command, and never reads again
       running,*) [ "/proc/$ohs_shell/fd/0" -ef "$ohs_in" ] && { echo spins; return; } ;;
@@ -72,6 +78,64 @@ ohs_signal() {
   kill "-$ohs_sig" "-$6"   # no `--`: busybox does not know it
 } 2>/dev/null
 
+# ohs_front SHELL: the terminal's foreground group.
+ohs_front() {
+  ohs_stat "$1" || return
+  set -- $ohs_line
+  echo "$6"
+}
+
+# ohs_mortal PID: whether an interrupt would end it: it runs, and neither catches, ignores nor blocks SIGINT.
+ohs_mortal() {
+  while read -r ohs_k ohs_v _; do
+    case $ohs_k,$ohs_v in
+      State:,[TtZX]* | Sig[BIC]*,*[2367abef]) return 1 ;;   # SIGINT is bit 1 of SigBlk, SigIgn, SigCgt
+    esac
+  done <"/proc/$1/status"
+}
+
+# ohs_insist SHELL TTY COMMANDS GROUP: GROUP was sent a SIGINT by the terminal; send it again where it was lost. Between
+# two commands of a list it may go to a process that has just ended, or to one that is not yet the program it becomes.
+ohs_insist() {
+  ohs_shell=$1 ohs_tty=$2 ohs_in=$3 ohs_group=$4 ohs_tries=0
+  case $(stty -a <"$2") in *-isig*) return ;; esac
+  while [ $ohs_tries -lt 10 ]; do
+    ohs_tries=$((ohs_tries + 1))
+    sleep 0.02 || return
+    ohs_stat "$ohs_shell" || return
+    set -- $ohs_line
+    if [ "$6" = "$3" ]; then
+      case $(ohs_probe "$ohs_shell" "$ohs_tty" "$ohs_in") in idle | input | gone) return ;; esac
+      kill -INT "$ohs_shell"
+    elif [ "$6" = "$ohs_group" ]; then
+      ohs_outlived "$6"
+      case $? in 0) kill -INT "-$6" ;; 2) return ;; esac
+    else
+      ohs_group=$6
+      kill -INT "-$6"
+    fi
+  done
+} 2>/dev/null
+
+# ohs_outlived GROUP: 2 where a program of it has taken the interrupt, whatever it starts next; 0 where one lives that
+# the interrupt would have ended; 1 where there is nobody yet or any more: the shell forks before it executes, and its
+# child still has its words.
+ohs_outlived() {
+  ohs_wanted=$1 ohs_found=1 ohs_own=
+  read -r ohs_own <"/proc/$ohs_shell/cmdline"
+  for ohs_d in /proc/[0-9]*; do
+    ohs_stat "${ohs_d#/proc/}" || continue
+    set -- $ohs_line
+    [ "$3" = "$ohs_wanted" ] || continue
+    case $1 in Z | X) continue ;; esac
+    if ohs_mortal "${ohs_d#/proc/}"; then ohs_found=0; continue; fi
+    ohs_c=
+    read -r ohs_c <"$ohs_d/cmdline"
+    [ "$ohs_c" = "$ohs_own" ] || return 2
+  done
+  return $ohs_found
+} 2>/dev/null
+
 # ohs_oom: how many processes the kernel has killed here for want of memory (cgroup v2, then v1; Linux 4.13 on).
 ohs_oom() {
   for ohs_f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
@@ -79,23 +143,51 @@ ohs_oom() {
   done
 } 2>/dev/null
 
-# ohs_ours PID PARENT SESSION: whether a process that began with the command, or after it, belongs to it: by
-# session, by descent, by the session's mark in its environment (setsid and nohup keep that), or, where $ohs_private
-# says that nobody else lives here, as an orphan without any mark (env -i setsid).
+# ohs_written: for each process but PID 1 and us: its id; the bytes that its first thread has written to disks, and those
+# that all of it and its reaped children have written, to disks and by calls (proc(5)), or ? where we may not know; the
+# ticks that it and they spent in the kernel; its user and group; its name.
+ohs_written() {
+  for ohs_d in /proc/[1-9]*; do
+    ohs_p=${ohs_d#/proc/} ohs_n= ohs_u= ohs_o='?' ohs_b='?' ohs_w='?'
+    case $ohs_p in 1 | $$) continue ;; esac
+    ohs_stat "$ohs_p" || continue
+    set -- $ohs_line
+    ohs_t=$((${13} + ${15}))
+    while read -r ohs_k ohs_v; do [ "$ohs_k" != write_bytes: ] || ohs_o=$ohs_v; done <"$ohs_d/task/$ohs_p/io"
+    while read -r ohs_k ohs_v; do
+      case $ohs_k in wchar:) ohs_w=$ohs_v ;; write_bytes:) ohs_b=$ohs_v ;; esac
+    done <"$ohs_d/io"
+    while read -r ohs_k ohs_v _; do
+      case $ohs_k in Uid:) ohs_u=$ohs_v ;; Gid:) ohs_u=$ohs_u:$ohs_v; break ;; esac
+    done <"$ohs_d/status"
+    read -r ohs_n <"$ohs_d/comm"
+    [ -z "$ohs_u" ] || echo "$ohs_p $ohs_o $ohs_b $ohs_w $ohs_t $ohs_u $ohs_n"
+  done
+} 2>/dev/null
+
+# ohs_ours PID PARENT SESSION: whether a process that began with the command, or after it, belongs to it: by the
+# command's own limit of the resident set (limit_mark in process.py; env -i, su and setsid keep it), or, where it has
+# no command's limit, by session, by descent, or by the session's mark in its environment.
 ohs_ours() {
+  ohs_v=
+  [ "$ohs_limit" = 0 ] || while read -r _ _ ohs_k ohs_v _; do [ "$ohs_k" != set ] || break; done <"/proc/$1/limits"
+  case $ohs_v in "$ohs_limit") return ;; [12]???????????????) return 1 ;; esac   # 16 digits: another command's
   [ "$3" = "$ohs_session" ] && return
   case $ohs_hit in *" $2 "*) return ;; esac
-  grep -qs "$ohs_mark" "/proc/$1/environ" && return
-  [ "$ohs_private" = yes ] && [ "$2" = 1 ] && ! grep -qs OHSANDBOX_ "/proc/$1/environ"
-}
+  grep -qs "$ohs_mark" "/proc/$1/environ"
+} 2>/dev/null
 
-# ohs_kill SIGNAL SHELL MARK SINCE PRIVATE: signal all that belongs to a command that began in SHELL at the clock tick
-# SINCE, and print their ids. Jobs that were there before it stay.
+# ohs_kill SIGNAL SHELL MARK SINCE LIMIT: signal all that belongs to a command that began in SHELL at the clock tick
+# SINCE, with that many bytes of resident set as its mark (0: with any), and print their ids. Jobs that were there
+# before it stay.
 ohs_kill() {
-  ohs_sig=$1 ohs_shell=$2 ohs_mark=$3 ohs_since=$4 ohs_private=$5 ohs_hit=' ' ohs_more=yes
-  ohs_stat "$2" || return
-  set -- $ohs_line
-  ohs_session=$4
+  ohs_sig=$1 ohs_shell=$2 ohs_mark=$3 ohs_since=$4 ohs_limit=$5 ohs_hit=' ' ohs_more=yes
+  if ohs_stat "$2"; then
+    set -- $ohs_line
+    ohs_session=$4
+  else
+    ohs_session=$2   # a shell that was killed led its session, whose number nobody else gets while one of it lives
+  fi
   while [ "$ohs_more" ]; do
     ohs_more=
     for ohs_d in /proc/[0-9]*; do

@@ -2,8 +2,8 @@
 # out of our way. Marks go to the terminal, so that they stand exactly where the output begins and ends; the exit
 # code and directory go to the control side, where a program's output cannot be mistaken for them.
 exec 9>&-
-PS1= PS2= PROMPT_COMMAND=
-unset PROMPT_COMMAND
+PS1= PS2=
+unset PROMPT_COMMAND PS0
 set +H 2>/dev/null
 # ash takes the signal of a child's end for an end of its input, and would leave
 [ "$BASH_VERSION" ] || set -o ignoreeof 2>/dev/null
@@ -13,13 +13,16 @@ unset OHSANDBOX_TTY
 # what a shell that goes on with this one is told; the host leaves out the names of secrets
 ohs_save="command export -p"
 ohs_last() { return "$1"; }
+# nobody sees a prompt, and what it runs would run before each of our lines
+ohs_plain='PS1= PS2=; command unset -v PROMPT_COMMAND PS0 || :'
 # the environment is kept before the report, so that a shell killed right after it has lost nothing
 ohs_tell='command eval "$ohs_save" >|"$ohs_dir/env"
   command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
-  ohs_w=kept ohs_done=$ohs_n PS1= PS2='
+  ohs_w=kept ohs_done=$ohs_n; command eval "$ohs_plain"'
 ohs_greet='{ command printf "%s 0 kept %s %s %s\000" "$ohs_n" "$$" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
   command eval "$ohs_save" >|"$ohs_dir/env"; } 2>/dev/null'
 ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command cd /; }
+  command ulimit -S -m "$ohs_m" || :
   command printf "\033]7117;%s;begin\007" "$ohs_n" >"$ohs_tty"; ohs_last "$ohs_s"; } 2>/dev/null
 { command eval "$ohs_c" <"$ohs_tty" >"$ohs_tty" 2>&1; ohs_s=$?; } 2>/dev/null
 { command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell"; } 2>/dev/null'

@@ -18,6 +18,22 @@ ohs_enter() {
   return 1
 }
 
+# ohs_dd: whether there is a dd; $ohs_no_dd says that the one there is could not even read this script. dash believes
+# for ever that a program is where it was once found.
+ohs_dd() { [ -z "$ohs_no_dd" ] && hash -r && command -v dd >/dev/null; }
+
+# ohs_counts: whether as many bytes as we are told can be taken from our input, and no more: dd alone does that.
+ohs_counts() {
+  ohs_dd && return
+  ohs_why=uncounted
+  return 1
+}
+
+# ohs_lacks NAME...: print those that are no command here.
+ohs_lacks() {
+  for ohs_c; do [ "$(command -v "$ohs_c")" ] || echo "$ohs_c"; done
+}
+
 # ohs_held: whether a process that came since the call began still has one of our two streams open.
 ohs_held() {
   for ohs_p in /proc/[0-9]*; do
@@ -29,9 +45,16 @@ ohs_held() {
   return 1
 }
 
-# ohs_end MARK STATUS: the end of a call. 'held' tells the host to leave this worker to the one who holds it.
+# ohs_end MARK STATUS [WORD OWN]: the end of a call; $ohs_s is how it ended. 'held' tells the host to leave this worker to
+# the one who holds it. WORD is the line that follows the call's stdin. Where it does not come, a part of that was left
+# unread: data, and no next call. OWN is 'own' or 'fed': a body that read it itself may say why it failed; otherwise only
+# a call that was not begun may leave it, and any other result is none, as of a `dd` that somebody has replaced.
 ohs_end() {
+  ohs_s=${ohs_why:-$2} ohs_word=$3
+  [ -z "$3" ] || IFS= read -r ohs_word
+  [ "$ohs_word" = "$3" ] || case $4:$ohs_s in *:[a-z]* | fed:254 | own:[!0]*) ;; *) exit 96 ;; esac   # INPUT_LEFT
   if ohs_held; then ohs_reply=held; else ohs_reply=free; fi 2>/dev/null
-  printf '%s:%s:%s\n' "$1" "${ohs_why:-$2}" "$ohs_reply"
-  printf '%s:%s:%s\n' "$1" "${ohs_why:-$2}" "$ohs_reply" >&2
+  printf '%s:%s:%s\n' "$1" "$ohs_s" "$ohs_reply"
+  printf '%s:%s:%s\n' "$1" "$ohs_s" "$ohs_reply" >&2
+  [ "$ohs_word" = "$3" ] || exit
 }

@@ -35,8 +35,7 @@ class Capture:
         self._reset()
 
     def _reset(self) -> None:
-        self._head: list[bytes] = []
-        self._head_bytes = 0
+        self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
         self._dropped = 0
@@ -45,16 +44,15 @@ class Capture:
     @property
     def size(self) -> int:
         """Bytes since the last take."""
-        return self._head_bytes + self._tail_bytes + self._dropped
+        return len(self._head) + self._tail_bytes + self._dropped
 
     def feed(self, data: bytes) -> None:
         """Add data."""
         if self._spilling and self._on_overflow:
             self._on_overflow(data)
-        room = self._half - self._head_bytes
+        room = self._half - len(self._head)
         if room > 0:
-            self._head.append(data[:room])
-            self._head_bytes += len(self._head[-1])
+            self._head += data[:room]
             data = data[room:]
         if data:
             self._tail.append(data)
@@ -72,11 +70,24 @@ class Capture:
     def _spill(self) -> None:
         self._spilling = True
         if self._on_overflow:
-            self._on_overflow(b"".join(self._head) + b"".join(self._tail))
+            self._on_overflow(bytes(self._head) + b"".join(self._tail))
 
     def last(self, size: int) -> bytes:
-        """The last size bytes, without taking them."""
-        return (b"".join(self._head)[-size:] + b"".join(self._tail))[-size:]
+        """The last size bytes, without taking them; what it costs depends on size alone."""
+        found: deque[bytes] = deque()
+        missing = size
+        for chunk in reversed(self._tail):
+            if missing <= 0:
+                break
+            found.appendleft(chunk[-missing:])
+            missing -= len(chunk)
+        head = bytes(self._head[-missing:]) if missing > 0 else b""
+        return head + b"".join(found)
+
+    def kept(self) -> tuple[bytes, bool]:
+        """What came since the last take, without taking it; of more than is kept the end, and True."""
+        tail = b"".join(self._tail)
+        return (tail, True) if self._dropped else (bytes(self._head) + tail, False)
 
     def take(self, *, final: bool, masker: Masker | None = None) -> Captured:
         """What came since the last take, masked.
@@ -84,7 +95,7 @@ class Capture:
         Unless final, an unfinished character, escape or secret waits for the next one.
         """
         size, dropped = self.size, self._dropped
-        head, tail = b"".join(self._head), b"".join(self._tail)
+        head, tail = bytes(self._head), b"".join(self._tail)
         self._reset()
         if not dropped:
             head, tail = head + tail, b""

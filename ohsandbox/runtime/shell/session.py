@@ -18,15 +18,18 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.calls.process import limit_mark
 from ohsandbox.runtime.calls.quoting import NEWLINE, quote, told
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.shell.capture import Capture
+from ohsandbox.runtime.shell.relay import FAREWELL
 from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.shell.relay import Relay
     from ohsandbox.secrets import Masker
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
@@ -45,16 +48,19 @@ START_S = 10.0
 REAP_S = 1.0
 """Between a process's end and the engine's knowing its exit code."""
 
-_JOB_STARTED = re.compile(r"(?m)^\[\d+\] (\d+)\n")
-_JOB_ENDED = re.compile(r"(?m)^\[\d+\][+-]? +(?:Done|Exit \d+|Terminated|Killed|Hangup)(?:\(\d+\))? +(.+)\n")
+_NUMBER = re.compile(r"\d{1,10}")
+_JOB_STARTED = re.compile(r"(?m)^\[\d+\] (\d{1,10})\n")
+_JOB_ENDED = re.compile(r"(?m)^\[\d+\][+-]? +(?:Done|Exit \d+|Terminated|Killed|Hangup)(?:\(\d+\))? +(\S.*)\n")
+_HERE_DOCUMENT = re.compile(r"(?m)^(bash: warning: here-document) at line \d+(?= delimited by end-of-file)")
+"""bash counts all lines that it was ever sent, ours too, and an interactive one cannot be told another number."""
 JOB_COMMANDS = 50
 """Commands with a `&` that are remembered, to know a line of bash's about one of their jobs."""
 
 _EXIT = re.compile(r"\b(?:EXIT|0)\b")
 """What a trap for the shell's end names."""
 
-_FAREWELL = "exit\n"
-"""bash's, as it leaves; a trap's output comes behind it."""
+_FAREWELL = FAREWELL.decode()
+"""A trap's output comes behind it."""
 
 _LATE = b'command eval "$ohs_late"\n'
 """An interrupt or an error throws an interactive shell out of the line it was in, to this one, which reports what is
@@ -67,7 +73,10 @@ class Call:
     """One command on its way through the shell."""
 
     command: str
+    text: str = ""
+    """What the shell is given in its place; empty where that is the command itself."""
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+    limit_kib: int = field(default_factory=limit_mark)
     capture: Capture = field(default_factory=Capture)
     began: bool = False
     ended: bool = False
@@ -98,8 +107,7 @@ class Report:
     def parse(cls, record: bytes) -> Report | None:
         """A record of the `out` FIFO, or None for one that is not ours."""
         parts = record.decode("utf-8", "surrogateescape").split(" ", 5)
-        numbers = "".join(parts[1:2] + parts[3:4])
-        if len(parts) != 6 or not numbers.isdecimal():  # noqa: PLR2004 - the fields of ohs_tell
+        if len(parts) != 6 or not all(_NUMBER.fullmatch(parts[at]) for at in (1, 3)):  # noqa: PLR2004 - of ohs_tell
             return None
         return cls(parts[0], int(parts[1]), parts[2], int(parts[3]), parts[4] != "none", parts[5])
 
@@ -107,6 +115,10 @@ class Report:
 def _may_trap_exit(command: str) -> bool:
     at = command.find("trap")
     return at >= 0 and _EXIT.search(command, at) is not None
+
+
+class ShellUnusable(SandboxUnavailable):
+    """The processes of a session began, and no shell came of them."""
 
 
 class ShellSession:
@@ -145,6 +157,7 @@ class ShellSession:
         """Set when the shell has ended."""
         self.failure: SandboxUnavailable | None = None
         self.changed = threading.Condition()
+        self._relay: Relay | None = None
         self._on_overflow = on_overflow
         self._background = Capture(limit_bytes=BACKGROUND_BYTES)
         self._background_pid = 0
@@ -159,7 +172,7 @@ class ShellSession:
         if unsaved:
             setup += b"ohs_save='(command unset -v %s;command export -p)'\n" % " ".join(unsaved).encode()
         if restored:
-            setup += b"command eval %s 2>/dev/null\n" % quote(restored)
+            setup += b'{ command eval %s;command eval "$ohs_plain"; } 2>/dev/null\n' % quote(restored)
         self._greeting = secrets.token_hex(16)
         setup += b'command cd -- %s\nohs_n=%s; command eval "$ohs_greet"\n' % (quote(workdir), self._greeting.encode())
         self._keeper.write(setup)
@@ -196,9 +209,7 @@ class ShellSession:
         if self.pid:
             return
         self.close()
-        raise self.failure or SandboxUnavailable(
-            f"No shell came up in the sandbox within {START_S:g} s; does its /bin/sh work?"
-        )
+        raise self.failure or ShellUnusable(f"No shell came up in the sandbox within {START_S:g} s.")
 
     # --- what the caller does ---
 
@@ -207,19 +218,19 @@ class ShellSession:
         """Whether the shell can take a command."""
         return self.exit_code is None and self.failure is None
 
-    def send(self, command: str, by_file: str | None = None) -> Call:
-        """Give the shell a command; by_file names a file of the sandbox that holds it instead."""
-        call = Call(command)
+    def send(self, call: Call, by_file: str | None = None) -> None:
+        """Give the shell a command, or the text in its place; by_file names a file of the sandbox that holds it."""
+        command = call.command
         if self._on_overflow:
             call.capture = Capture(on_overflow=self._on_overflow(call.nonce))
-        text = b'"$(cat %s;echo .)";ohs_c=${ohs_c%%.}' % quote(by_file) if by_file else quote(command)
+        given = b'"$(cat %s;echo .)";ohs_c=${ohs_c%%.}' % quote(by_file) if by_file else quote(call.text or command)
         with self.changed:
             self.call = call
         self._exit_trap = self._exit_trap or _may_trap_exit(command)
         run = b"$ohs_trapped" if self._exit_trap else b"$ohs_run"
         late = self._late() if self._bash else b""
-        self._keeper.write(b'ohs_n=%s;ohs_c=%s\ncommand eval "%s"\n%s' % (call.nonce.encode(), text, run, late))
-        return call
+        words = (call.nonce.encode(), call.limit_kib, given, run, late)
+        self._keeper.write(b'ohs_n=%s;ohs_m=%d;ohs_c=%s\ncommand eval "%s"\n%s' % words)
 
     @property
     def traps_exit(self) -> bool:
@@ -232,6 +243,16 @@ class ShellSession:
 
     def _late(self) -> bytes:
         return _LATE[:-1] + b";exec >/dev/null 2>&1\n" if self._exit_trap else _LATE
+
+    def relay_to(self, relay: Relay | None) -> None:
+        """Pass on what the running command prints from now on, and before it what nobody has been given."""
+        if relay is self._relay:
+            return
+        with self.changed:
+            if relay is not None and self.call is not None and self.call.capture.size:
+                relay.feed(*self.call.capture.kept())
+            self._relay = relay
+            self.changed.notify_all()
 
     def type(self, data: bytes) -> None:
         """Write to the terminal."""
@@ -257,6 +278,8 @@ class ShellSession:
             return text
         if not self.alive:
             text = _without_farewell(text) if self._exit_trap else text.removesuffix(_FAREWELL)
+        if "<<" in call.command:
+            text = _HERE_DOCUMENT.sub(r"\1", text)
         if "&" in call.command:
             self._job_commands.append(call.command)
         first = max(self._background_pid, self.pid)
@@ -266,6 +289,11 @@ class ShellSession:
             text = _JOB_STARTED.sub(lambda line: "" if first < int(line[1]) <= self._background_pid else line[0], text)
             text = _JOB_ENDED.sub(lambda line: "" if self._is_job(line[1]) else line[0], text)
         return text
+
+    @property
+    def said_farewell(self) -> bool:
+        """The shell has left, and what it said then ends its output."""
+        return self._bash and not self.alive
 
     def _is_job(self, text: str) -> bool:
         return any(text.strip() in command for command in self._job_commands)
@@ -325,6 +353,9 @@ class ShellSession:
             self._take(self._keeper)
 
     def _take(self, channel: Channel) -> bool:
+        if self._relay is not None:
+            with self.changed:  # the terminal fills, and what prints on it waits
+                self.changed.wait_for(lambda: self._relay is None or not self._relay.full)
         chunks = channel.read(0)
         if chunks is None:
             return True
@@ -342,6 +373,8 @@ class ShellSession:
                 self._take_mark(piece)
             elif self.call and self.call.began and not self.call.ended:
                 self.call.capture.feed(piece)
+                if self._relay is not None:
+                    self._relay.feed(piece)
                 self.changed.notify_all()
             else:
                 self._background.feed(piece)

@@ -3,38 +3,59 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import secrets
+import shlex
 import threading
+import time
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
+from ohsandbox.runtime.calls.cancel import LOOK_EVERY_S
 from ohsandbox.runtime.calls.quoting import quote
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.files import read_body
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.runtime.shell.keys import keystrokes
-from ohsandbox.runtime.shell.processes import Foreground
-from ohsandbox.runtime.shell.session import Call, ShellSession
+from ohsandbox.runtime.shell.processes import INTERRUPT, Foreground
+from ohsandbox.runtime.shell.relay import ListenerFailed, Relay
+from ohsandbox.runtime.shell.session import Call, ShellSession, ShellUnusable
 from ohsandbox.runtime.shell.spool import Spool
+from ohsandbox.runtime.shell.terminal import clean
 from ohsandbox.runtime.shell.watch import Outcome, Wait, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.calls.worker import Outcome as CallOutcome
 
+UNSEEN_BYTES = 4096
+"""Of what was printed since the last result: a question is shorter."""
 RUNG_S = 2.0
 """How long a command has to obey one rung of the kill ladder."""
+CANCEL_RUNG_S = 0.4
+"""The same for one that was cancelled: somebody waits, and a cancelled command is gone within a second."""
+TOLD_QUEUE_S = 1.0
+"""A wait behind another call that is worth a notice."""
 COMMAND_BY_FILE_BYTES = 16 * 1024
 """Shells read a pipe byte by byte: 1 MiB took 0.5 s through the FIFO and 20 ms from a file."""
 SNIPPET_S = 5.0
 """A sandbox that cannot run a line of shell in this time is restarted by the ladder."""
+UNANSWERED_S = 30.0
+"""A sandbox in which not even a line of shell runs for so long, as under a fork bomb, is restarted."""
 ENV_SNAPSHOT_BYTES = 1024 * 1024
 LAST_PLAIN_CODE = 127
 """Above it a signal ended the program, perhaps before it restored the terminal."""
+NEEDED = ("cat", "mkdir", "mkfifo")
+"""Programs without which no session comes up; rm, stty, tty and sleep are done without."""
 _SETS_TERMINAL = re.compile(r"\b(?:stty|reset|tput|script|screen)\b")
+
+
+_RUNS_ON = frozenset({Outcome.IDLE, Outcome.EXPECTED, Outcome.INPUT, Outcome.YIELDED})
+_ENDED_BY_US = frozenset({Outcome.TIMEOUT, Outcome.CANCELLED})
 
 
 class SessionOptions(NamedTuple):
@@ -60,6 +81,8 @@ class Shell:
         self.name = name
         self._host, self._options = host, options
         self._lock = threading.Lock()
+        self._holder = 0
+        """The thread whose call is on."""
         self._session: ShellSession | None = None
         self._running: Running | None = None
         self._descendants: Foreground | None = None
@@ -72,24 +95,93 @@ class Shell:
         self._mark = secrets.token_hex(8)
         self._restored = ""
         self._taken_over = False
+        self._unanswered_since = 0.0
         self._untidy = False
         """The last command may have left the terminal in another mode: it was interactive or was killed."""
 
     # --- what callers do ---
 
-    def execute(self, command: str, wait: Wait, *, is_input: bool) -> CommandObservation:
-        """See `Runtime.execute`."""
-        with self._lock:
-            self._ready()
-            if is_input or not command.strip():
-                if self._running is None:
-                    return self._nothing_runs(command, is_input=is_input)
-                if is_input:
-                    self._running.session.type(keystrokes(command))
-                return self._watched(self._running, wait)
-            if self._running is not None:
-                return self._refused(command)
-            return self._watched(self._begin(command), wait)
+    @property
+    def user(self) -> str | int | None:
+        """Whose shell it is; None for the sandbox's own user."""
+        return self._options.user
+
+    def execute(
+        self,
+        command: str,
+        wait: Wait,
+        *,
+        is_input: bool,
+        text: str = "",
+        listener: Callable[[str], object] | None = None,
+    ) -> CommandObservation:
+        """See `Runtime.execute`; text is what the shell is given in the command's place."""
+        called_at = time.monotonic()
+        if self._lock.acquire(blocking=False):
+            queued_s = 0.0
+        elif self._holder == threading.get_ident():
+            raise UsageError(f"on_output cannot call the session {self.name!r}, whose command it hears; use another")
+        elif self._queue(wait):
+            queued_s = time.monotonic() - called_at
+        else:
+            return self._not_begun(command, wait, queued_s=time.monotonic() - called_at)
+        self._holder = threading.get_ident()
+        try:
+            if wait.cancel is not None and wait.cancel.is_set():
+                return self._not_begun(command, wait, queued_s=queued_s)
+            if queued_s:
+                left_s = None if wait.yield_s is None else max(0.0, wait.yield_s - queued_s)
+                wait = wait._replace(yield_s=left_s)
+            observation = self._execute(command, wait, is_input=is_input, text=text, listener=listener)
+        except ListenerFailed as failed:
+            raise failed.error from None
+        finally:
+            self._holder = 0
+            self._lock.release()
+        return _with_queue(observation, queued_s) if queued_s else observation
+
+    def _execute(
+        self, command: str, wait: Wait, *, is_input: bool, text: str, listener: Callable[[str], object] | None
+    ) -> CommandObservation:
+        self._ready()
+        if is_input or not command.strip():
+            if self._running is None:
+                return self._nothing_runs(command, is_input=is_input)
+            if is_input and (command.strip() or self._awaits_enter(self._running)):
+                self._type(self._running, keystrokes(command))
+            return self._watched(self._running, wait, listener)
+        if self._running is not None:
+            return self._refused(command)
+        return self._watched(self._begin(command, text), wait, listener)
+
+    def _type(self, running: Running, data: bytes) -> None:
+        if data == INTERRUPT:
+            running.foreground.type_interrupt()
+        else:
+            running.session.type(data)
+
+    def _awaits_enter(self, running: Running) -> bool:
+        """Whether an Enter answers what the caller has seen: the program waits now, and has not asked since."""
+        with running.session.changed:
+            unseen = bool(clean(running.call.capture.last(UNSEEN_BYTES)).strip())
+        if not unseen and running.foreground.probe() == "input":
+            return True
+        self._notices.append(
+            "Enter was not pressed: the program asked something that you had not seen yet"
+            if unseen
+            else "Enter was not pressed: the program did not wait for input"
+        )
+        return False
+
+    def _queue(self, wait: Wait) -> bool:
+        """Wait for the call that is on to return; False where this one's caller waits no longer."""
+        if wait.cancel is None:
+            return self._lock.acquire(timeout=-1 if wait.yield_s is None else min(wait.yield_s, threading.TIMEOUT_MAX))
+        until = math.inf if wait.yield_s is None else time.monotonic() + wait.yield_s
+        while not wait.cancel.is_set() and (left_s := until - time.monotonic()) > 0:
+            if self._lock.acquire(timeout=min(LOOK_EVERY_S, left_s)):
+                return True
+        return False
 
     def start(self) -> None:
         """Have the shell running before its first command."""
@@ -123,18 +215,19 @@ class Shell:
 
     # --- a command's way ---
 
-    def _begin(self, command: str) -> Running:
+    def _begin(self, command: str, text: str = "") -> Running:
         session = self._ready()
         self._background = session.take_background(self._host.secrets.masker)
-        foreground = Foreground(self._snippet, session, mark=self._mark, private=self._host.private_processes)
+        call = Call(command, text)
+        foreground = Foreground(self._snippet, session, mark=self._mark, limit_kib=call.limit_kib)
         if self._untidy:
             foreground.tidy_terminal()
         self._untidy = bool(_SETS_TERMINAL.search(command))
         try:
-            call = session.send(command, self._stored(session, command))
+            session.send(call, self._stored(session, text or command))
         except BrokenPipeError:  # the shell went while nobody looked; it has not read the command
             self._restart(session, "The shell had ended and was started again")
-            return self._begin(command)
+            return self._begin(command, text)
         self._running = Running(session, call, foreground)
         return self._running
 
@@ -146,54 +239,105 @@ class Shell:
         self._host.write_bytes(path, data, mode=0o600, user=self._options.user)
         return path
 
-    def _watched(self, running: Running, wait: Wait) -> CommandObservation:
+    def _watched(
+        self, running: Running, wait: Wait, listener: Callable[[str], object] | None = None
+    ) -> CommandObservation:
+        relay = None if listener is None else Relay(listener, self._host.secrets.masker)
+        if relay is not None:
+            running.session.relay_to(relay)
         try:
-            outcome = Watch(running.session, running.call, running.foreground.probe, wait).outcome()
+            watch = Watch(running.session, running.call, lambda: self._probe(running), wait, relay=relay)
+            outcome = self._outcome(watch)
+            if watch.notice:
+                self._notices.append(watch.notice)
             if outcome is Outcome.LOST and not running.call.began and not self._again:
-                return self._once_more(running, wait)
-            if outcome is Outcome.TIMEOUT:
+                return self._once_more(running, wait, listener)
+            if outcome in _ENDED_BY_US:
+                self._kill(running, quickly=outcome is Outcome.CANCELLED)
+            observation = self._observe(running, outcome)
+            if relay is not None:
+                if observation.running:
+                    relay.hand_on(relay.take())
+                else:
+                    relay.finish(relay.take(), farewell=running.session.said_farewell)
+        except (KeyboardInterrupt, ListenerFailed):
+            if self._running is running:
                 self._kill(running)
-        except KeyboardInterrupt:
-            self._kill(running)
-            self._observe(running, Outcome.TIMEOUT)
+                self._observe(running, Outcome.TIMEOUT)
             raise
-        return self._observe(running, outcome)
+        finally:
+            running.session.relay_to(None)
+        return observation
 
-    def _once_more(self, running: Running, wait: Wait) -> CommandObservation:
+    def _outcome(self, watch: Watch) -> Outcome:
+        """The outcome; a sandbox that cannot be asked what runs in it is brought back, and the command lost."""
+        try:
+            return watch.outcome()
+        except SandboxUnavailable as failure:
+            self._notices.append(self._host.restart(failure))
+            return Outcome.LOST
+
+    def _probe(self, running: Running) -> str:
+        """`Foreground.probe`; busy where a loaded sandbox does not answer, but not for ever.
+
+        Raises:
+            SandboxUnavailable: it has not answered for UNANSWERED_S, or is gone.
+        """
+        try:
+            said = running.foreground.probe()
+        except SandboxUnavailable:
+            now = time.monotonic()
+            self._unanswered_since = self._unanswered_since or now
+            if now - self._unanswered_since > UNANSWERED_S or not self._host.is_alive():
+                raise
+            return "busy"
+        self._unanswered_since = 0.0
+        return said
+
+    def _once_more(self, running: Running, wait: Wait, listener: Callable[[str], object] | None) -> CommandObservation:
         """The shell never took the command, so nothing of it ran: give it to a new shell."""
         self._restart(running.session, "The shell no longer took commands and was started again")
         self._again = True
         try:
-            return self._watched(self._begin(running.call.command), wait)
+            return self._watched(self._begin(running.call.command, running.call.text), wait, listener)
         finally:
             self._again = False
 
-    def _kill(self, running: Running) -> None:
-        """The ladder: INT to the foreground, TERM to all, KILL to all, the shell, and at last the whole sandbox."""
+    def _kill(self, running: Running, *, quickly: bool = False) -> None:
+        """The ladder: INT to the foreground, TERM to all, KILL to all, the shell, and at last the whole sandbox.
+
+        Quickly: without the TERM, with one look for whom to KILL before the last, and each rung is short.
+        """
+        running.session.relay_to(None)  # one that is full would keep the end from being seen
         foreground = running.foreground
-        rungs = (foreground.interrupt, lambda: foreground.signal_all("TERM"), foreground.sweep)
+        kill, terminate = partial(foreground.signal_all, "KILL"), partial(foreground.signal_all, "TERM")
+        rungs: Sequence[Callable[[], object]] = (foreground.interrupt, terminate, foreground.sweep)
+        rung_s = RUNG_S
+        if quickly:
+            rungs, rung_s = (foreground.interrupt, kill), CANCEL_RUNG_S
         try:
             for rung in rungs:
                 rung()
-                if self._ends(running):
+                if self._ends(running, rung_s):
                     break
             else:
                 running.session.kill()
+                self._ends(running, rung_s)  # it may start another process until then
             foreground.sweep()
         except SandboxUnavailable as failure:  # no process can be started: pids are used up, or it is frozen
             self._notices.append(self._host.restart(failure))
 
-    def _ends(self, running: Running) -> bool:
-        watch = Watch(running.session, running.call, running.foreground.probe, Wait(RUNG_S), ignore_input=True)
+    def _ends(self, running: Running, within_s: float) -> bool:
+        watch = Watch(running.session, running.call, running.foreground.probe, Wait(within_s), ignore_input=True)
         return watch.outcome() in (Outcome.FINISHED, Outcome.LEFT)
 
     # --- what came of it ---
 
     def _observe(self, running: Running, outcome: Outcome) -> CommandObservation:
         session, call, report = running.session, running.call, running.call.report
-        runs_on = outcome in (Outcome.IDLE, Outcome.EXPECTED, Outcome.INPUT)
+        runs_on = outcome in _RUNS_ON
         exit_code = report.exit_code if report else None
-        if outcome is Outcome.LOST or (outcome is Outcome.TIMEOUT and not call.finished):
+        if outcome is Outcome.LOST or (outcome in _ENDED_BY_US and not call.finished):
             self._restart(session, "The shell did not come back from this command and was restarted")
             exit_code = None
         elif outcome is Outcome.LEFT:
@@ -202,6 +346,7 @@ class Shell:
             self._notices.append(f"The working directory was gone; the command ran in {self._host.workdir}")
         if exit_code == KILLED and self._host.ran_out_of_memory():
             self._notices.append("The sandbox ran out of memory and the kernel killed the largest process")
+        session.relay_to(None)
         with session.changed:
             captured = call.capture.take(final=not runs_on, masker=self._host.secrets.masker)
         self._untidy |= outcome is not Outcome.FINISHED or (exit_code or 0) > LAST_PLAIN_CODE
@@ -212,10 +357,11 @@ class Shell:
         return CommandObservation(
             command=call.command,
             output=session.own_output(captured.text, call),
-            exit_code=None if runs_on or outcome is Outcome.TIMEOUT else exit_code,
+            exit_code=None if runs_on or outcome in _ENDED_BY_US else exit_code,
             cwd=self._cwd,
             session=self.name,
             timed_out=outcome is Outcome.TIMEOUT,
+            cancelled=outcome is Outcome.CANCELLED,
             running=runs_on,
             waiting_for_input=outcome is Outcome.INPUT,
             truncated=captured.omitted_bytes > 0,
@@ -237,7 +383,7 @@ class Shell:
         self._notices.append("Nothing is running, so nothing was typed" if is_input else "Nothing is running")
         background = self._session.take_background(self._host.secrets.masker) if self._session else ""
         return CommandObservation(
-            command=command, output="", exit_code=None, cwd=self._cwd, session=self.name,
+            command=command, output="", exit_code=None, cwd=self._cwd, session=self.name, nothing_ran=True,
             notice=self._take_notice(), background_output=background,
         )  # fmt: skip
 
@@ -249,6 +395,20 @@ class Shell:
         return CommandObservation(
             command=command, output="", exit_code=None, cwd=self._cwd, session=self.name, running=True, notice=notice
         )
+
+    def _not_begun(self, command: str, wait: Wait, *, queued_s: float) -> CommandObservation:
+        """Its caller did not wait for its turn. Takes no notice of others' and touches nothing: the lock is theirs."""
+        cancelled = wait.cancel is not None and wait.cancel.is_set()
+        why = (
+            "Cancelled before it began; nothing of it ran"
+            if cancelled
+            else f"Not run: it waited {queued_s:.1f} s, and another call in this session still waits for its command. "
+            "Call again later, interrupt that one, or use another session"
+        )
+        return CommandObservation(
+            command=command, output="", exit_code=None, cwd=self._cwd, session=self.name, cancelled=cancelled,
+            running=not cancelled, queued_s=round(queued_s, 3), notice=why,
+        )  # fmt: skip
 
     def _take_notice(self) -> str | None:
         if notice := self._host.take_notice():
@@ -263,25 +423,42 @@ class Shell:
         if self._session is not None and not self._session.alive and self._running is None:
             self._restart(self._session, "The shell had ended and was started again")
         if self._session is None:
-            self._session = self._open()
+            self._session = self._host.insist(self._open, ShellUnusable)
         return self._session
 
     def _open(self) -> ShellSession:
-        options = self._options
         directory = f"{self._host.state_dir}/{self._name_part()}-{secrets.token_hex(4)}"
         if self._taken_over:
             self._restored = self._left_behind()
-        session = ShellSession(
+        try:
+            session = self._new_session(directory)
+        except ShellUnusable as failure:
+            raise self._what_is_missing() or failure from failure
+        if self._descendants is None:
+            self._descendants = Foreground(self._snippet, session, mark=self._mark)
+        if self._taken_over:
+            self._tell_takeover(session)
+        return session
+
+    def _new_session(self, directory: str) -> ShellSession:
+        options = self._options
+        return ShellSession(
             lambda argv, *, tty, env: self._host.channel(argv, tty=tty, env=env, user=options.user),
             directory,
             mark=self._mark, home=self._host.workdir, workdir=self._cwd, env=options.env,
             restored=self._restored, unsaved=self._host.secrets.names, on_overflow=self._spool_for,
         )  # fmt: skip
-        if self._descendants is None:
-            self._descendants = Foreground(self._snippet, session, mark=self._mark, private=False)
-        if self._taken_over:
-            self._tell_takeover(session)
-        return session
+
+    def _what_is_missing(self) -> SandboxUnavailable | None:
+        """The error that names the programs whose lack keeps a shell from coming up; None where all are there."""
+        said = self._snippet(b"ohs_lacks %s" % " ".join(NEEDED).encode()).stdout.split()
+        lacking = [f"`{name}`" for name in NEEDED if name.encode() in said]
+        if not lacking:
+            return None
+        return SandboxUnavailable(
+            f"The sandbox has no {', '.join(lacking)}, without which no shell comes up. Its files are kept. "
+            "Remedy: use an image that has it, or go back with `ohsandbox undo`."
+        )
 
     def _left_behind(self) -> str:
         """What the keeper of an earlier process's shell left (keeper.sh), with our mark in place of its own."""
@@ -340,3 +517,18 @@ class Shell:
             return self._spool.path
         spool, self._spool = self._spool, None
         return spool.finish()
+
+
+def in_subshell(command: str, env: Mapping[str, str], workdir: str | None) -> str:
+    """Shell text that runs command as a child of the session's shell, with more environment, in another directory."""
+    exports = "".join(f"command export {name}={shlex.quote(value)};" for name, value in env.items())
+    enter = f"command cd -- {shlex.quote(workdir)}&&" if workdir else ""
+    return f"({exports}{enter}command eval {shlex.quote(command)})"
+
+
+def _with_queue(observation: CommandObservation, queued_s: float) -> CommandObservation:
+    told = observation.notice
+    if queued_s >= TOLD_QUEUE_S:
+        waited = f"Waited {queued_s:.1f} s for another call in this session to return"
+        told = f"{waited}; {told}" if told else waited
+    return observation.model_copy(update={"queued_s": round(queued_s, 3), "notice": told})

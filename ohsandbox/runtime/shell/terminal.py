@@ -54,38 +54,51 @@ def _may_become_mark(start: bytes) -> bool:
     return start.startswith(MARK_PREFIX) and len(start) < _MARK_BYTES and b"\x07" not in start
 
 
-_ESCAPES = re.compile(
-    rb"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
-    rb"|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|\Z)"  # OSC, DCS, SOS, PM, APC with their terminators
-    rb"|\x1b[ -/]+[0-~]"  # charset choices and the like
-    rb"|\x1b[0-~]"  # two-byte functions
-    rb"|\x1b"
+STRING_UNITS = 4096
+"""The longest control string (ECMA-48 5.6) that is taken for one: titles, links and clipboards are shorter. One that
+goes on, or meets the end of its line before its terminator, is text without its introducer: nothing hides in it."""
+
+_CSI = rb"[0-?]{0,256}[ -/]{0,16}"
+_STRING = rb"(?:[^\x07\x18\x1a\x1b\n\xc2]|\xc2(?![\x80-\x9f])){0,%d}" % STRING_UNITS
+_CONTROL = re.compile(
+    rb"\x1b(?:\[%(csi)s[@-~]|[\]PX^_]%(string)s(?:\x07|\x1b\\|\xc2\x9c)|[ -/]{1,16}[0-~]|[0-~])?"
+    rb"|\xc2(?:\x9b%(csi)s[@-~]|[\x90\x98\x9d-\x9f]%(string)s(?:\x07|\x1b\\|\xc2\x9c)|[\x80-\x9f])"
+    % {b"csi": _CSI, b"string": _STRING}
 )
+"""A control function, as ESC and a byte or as the UTF-8 of its C1 control. Each byte is tried once or twice: a string
+ends where the next one may begin."""
+_INTRODUCER = re.compile(rb"\x1b|\xc2[\x90\x98\x9b\x9d-\x9f]")
 _UNFINISHED = re.compile(
-    rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c]*|[ -/]*)\Z"
-    rb"|\xc2\x9b[0-?]*[ -/]*\Z"
-    rb"|\xc2[\x90\x98\x9d-\x9f](?:[^\x07\x1b\xc2]|\xc2(?!\x9c))*\Z"
+    rb"(?:\x1b(?:\[%(csi)s|[\]PX^_]%(string)s\x1b?|[ -/]{0,16})"
+    rb"|\xc2(?:\x9b%(csi)s|[\x90\x98\x9d-\x9f]%(string)s\x1b?))\Z" % {b"csi": _CSI, b"string": _STRING}
 )
-_C1 = re.compile("\x9b[0-?]*[ -/]*[@-~]|[\x90\x98\x9d-\x9f][^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c|\\Z)|[\x80-\x9f]")
-_CR_BEFORE_NEWLINE = re.compile(r"\r+\n")
-_OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\n])")
+_UNFINISHED_BYTES = 2 * STRING_UNITS + 4
+_C1 = re.compile("[\x80-\x9f]")
 
 
 def clean(raw: bytes) -> str:
     r"""Bytes of a terminal as text to read.
 
-    Invalid UTF-8 becomes U+FFFD; escape sequences and C1 controls go; of a line that was rewritten with carriage
-    returns the last state stays; `\r\n` is `\n`. Every other byte is kept, tabs and NULs included.
+    Invalid UTF-8 becomes U+FFFD; escape sequences and C1 controls go, but of a control string without its terminator
+    only the beginning; of a line that was rewritten with carriage returns the last state stays; `\r\n` is `\n`. Every
+    other byte is kept, tabs and NULs included.
     """
-    if b"\x1b" in raw:
-        raw = _ESCAPES.sub(b"", raw)
+    text = without_controls(raw)
+    return "\n".join(_last_state(line) for line in text.split("\n")) if "\r" in text else text
+
+
+def without_controls(raw: bytes) -> str:
+    """`clean` that keeps what a carriage return would overwrite, and the carriage return."""
+    if b"\x1b" in raw or b"\xc2" in raw:
+        raw = _CONTROL.sub(b"", raw)
     text = raw.decode("utf-8", "replace")
     if not text.isascii():
-        text = _C1.sub("", text)
-    if "\r" in text:
-        text = _OVERWRITTEN.sub("", _CR_BEFORE_NEWLINE.sub("\n", text))
-        text = text.removesuffix("\r")
-    return text
+        text = _C1.sub("", text)  # made of two halves by what stood between them
+    return text.replace("\r\n", "\n") if "\r" in text else text
+
+
+def _last_state(line: str) -> str:
+    return line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line
 
 
 def sanitize_for_terminal(text: str) -> str:
@@ -109,8 +122,10 @@ def _picture(found: re.Match[str]) -> str:
 
 def whole_prefix(raw: bytes) -> int:
     """How many leading bytes of a growing stream can be shown now: cut before an unfinished character or escape."""
-    if found := _UNFINISHED.search(raw, max(0, len(raw) - 4096)):
-        return found.start()
+    introducers = [found.start() for found in _INTRODUCER.finditer(raw, max(0, len(raw) - _UNFINISHED_BYTES))]
+    for start in introducers[-2:]:  # the last may be the terminator of the one before
+        if _UNFINISHED.match(raw, start):
+            return start
     for back in range(1, min(4, len(raw) + 1)):
         byte = raw[-back]
         if byte & 0xC0 == 0xC0:  # noqa: PLR2004 - a lead byte: is its character all here?

@@ -11,6 +11,7 @@ One started runtime serves all of them. They need no pytest; where it is, name t
 """
 
 from ohsandbox.testing.conformance import (  # imported for their cases
+    calls,
     files,
     run,
     sessions,
@@ -23,7 +24,7 @@ from ohsandbox.testing.conformance import (  # imported for their cases
 )
 from ohsandbox.testing.conformance.case import CASES, Case, Session, case, shell_case
 
-THEMES = (run, sessions, shell_state, shell_output, shell_interactive, shell_recovery, files, trees, tools)
+THEMES = (run, calls, sessions, shell_state, shell_output, shell_interactive, shell_recovery, files, trees, tools)
 """The modules of cases, in the order in which to read them."""
 
 __all__ = ["CASES", "THEMES", "Case", "Session", "case", "shell_case"]

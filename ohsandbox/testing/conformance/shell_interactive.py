@@ -13,6 +13,7 @@ from ohsandbox.testing.conformance.case import refuses, shell_case
 if TYPE_CHECKING:
     from ohsandbox.testing.conformance.case import Session
 
+INTERRUPTED = 130
 SOON_S = 1.0
 """A program that waits is reported within this."""
 
@@ -283,6 +284,36 @@ def output_restarts_the_silence(shell: Session) -> None:
 
 
 @shell_case()
+def an_interrupt_between_two_commands_of_a_list_is_not_lost(shell: Session) -> None:
+    for _ in range(20):
+        assert shell("while sleep 0.01; do sleep 0.01; done", idle_timeout_s=0.2).running
+        assert shell.type("C-c", timeout_s=30).exit_code == INTERRUPTED
+
+
+@shell_case()
+def an_empty_answer_is_an_enter_only_for_a_question_that_was_seen(shell: Session) -> None:
+    ask = "printf '[Y/n] '; read -r x; echo answered"
+    assert shell(f"sleep 1; {ask}; {ask}", idle_timeout_s=0.3).running
+    told = shell.type("")  # too early: this only waits
+    assert (told.output, told.waiting_for_input) == ("[Y/n] ", True)
+    told = shell.type("")
+    assert (told.output, told.waiting_for_input) == ("answered\n[Y/n] ", True)
+    assert shell.type("y").output == "answered\n"
+    shell(f"sleep 0.7; {ask}", idle_timeout_s=0.2)
+    time.sleep(1)
+    told = shell.type("")  # it waits, but nobody has seen what for
+    assert (told.output, told.waiting_for_input) == ("[Y/n] ", True)
+    assert shell.type("").exit_code == 0
+
+
+@shell_case()
+def where_nothing_runs_there_is_no_exit_code_to_be_unknown(shell: Session) -> None:
+    for told in (shell.poll(), shell.type("y"), shell.type("")):
+        assert (told.nothing_ran, told.exit_code) == (True, None)
+        assert "unknown" not in str(told.to_llm_content)
+
+
+@shell_case()
 def polling_gives_each_output_once(shell: Session) -> None:
     assert shell("echo a; sleep 0.7; echo b; exit_code() { return 5; }; exit_code", idle_timeout_s=0.3).output == "a\n"
     told = shell.poll()
@@ -302,6 +333,15 @@ def expect_returns_as_soon_as_the_output_matches(shell: Session) -> None:
 @shell_case()
 def expect_that_never_matches_ends_with_the_command(shell: Session) -> None:
     assert shell("echo a", expect="b").exit_code == 0
+
+
+@shell_case()
+def an_expectation_that_would_match_for_ever_is_given_up_and_told(shell: Session) -> None:
+    began = time.monotonic()
+    told = shell("head -c 60000 /dev/zero | tr '\\000' x; sleep 1; echo end", expect="(x+x+)+y")
+    assert time.monotonic() - began < 15 * SOON_S
+    assert (told.exit_code, told.output[-4:]) == (0, "end\n")
+    assert "expect=" in (told.notice or "")
 
 
 @shell_case(needs={"python3"})

@@ -55,6 +55,18 @@ def progress_is_collapsed_to_its_last_state(shell: Session) -> None:
 
 
 @shell_case()
+def a_line_of_carriage_returns_costs_no_time(shell: Session) -> None:
+    told = shell(r"head -c 2000000 /dev/zero | tr '\000' '\r'; printf x", timeout_s=60)
+    assert (told.output, told.omitted_bytes) == ("x", 0)
+
+
+@shell_case()
+def a_control_string_without_its_end_hides_nothing(shell: Session) -> None:
+    for introducer in (r"\033]", r"\302\235", r"\033P", r"\033_", r"\033^", r"\033X", r"\302\220"):
+        assert shell(rf"printf 'a{introducer}b\nc\n'; sleep 0.05; echo d").output == "ab\nc\nd\n"
+
+
+@shell_case()
 def escape_sequences_are_removed(shell: Session) -> None:
     assert shell(r"printf '\033[1;31mred\033[0m \033]0;title\007x\033(B\n'").output == "red x\n"
 

@@ -16,6 +16,27 @@ if TYPE_CHECKING:
 # --- kept ---
 
 
+@shell_case(needs={"bash"})
+def what_runs_before_a_prompt_does_not_hold_up_later_commands(shell: Session) -> None:
+    for setting in ("PROMPT_COMMAND='sleep 100'", "PS0='$(sleep 100)'", "PS1='$(sleep 100)'", "PS2='$(sleep 100)'"):
+        assert shell(setting, timeout_s=10).exit_code == 0
+        assert shell("echo ok", timeout_s=10).output == "ok\n"
+
+
+@shell_case(needs={"bash"})
+def what_cannot_be_kept_from_running_before_a_prompt_costs_the_shell_and_it_is_told(shell: Session) -> None:
+    shell("export KEPT=yes; readonly PROMPT_COMMAND='sleep 100'", timeout_s=30)
+    told = shell("echo $KEPT", timeout_s=30)
+    assert (told.output, told.timed_out) == ("yes\n", False)
+    assert "started again" in (told.notice or "")
+
+
+@shell_case(needs={"bash"})
+def a_warning_of_a_here_document_counts_no_lines_of_ours(shell: Session) -> None:
+    said = "bash: warning: here-document delimited by end-of-file (wanted `EOF')\nhi\n"
+    assert shell("cat <<EOF\nhi").output == said
+
+
 @shell_case()
 def the_working_directory_is_kept_and_told(shell: Session) -> None:
     assert shell("cd /tmp").cwd == "/tmp"

@@ -1,4 +1,4 @@
-"""Uploading and downloading, as RUNTIME.md ("Files") promises them."""
+"""Uploading and downloading."""
 # ruff: noqa: S101, D103 - cases are tests: their names are sentences, their values literal
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 TOOL_NAME = "execute_bash"
 
-DEFAULT_TIMEOUT_S = 120.0
-"""Most builds and test runs end within it; what takes longer should say so or run in the background."""
+YIELD_S = 120.0
+"""Most builds and test runs end within it; one that still prints is left running, and the model decides."""
 
 MAX_TIMEOUT_S = 3600.0
 """An hour: longer work belongs in the background, where it can be polled."""
@@ -35,12 +35,14 @@ Run a command in a persistent bash shell inside the sandbox, and return its outp
 `command` (required) is any shell input: several lines, pipes, heredocs. Working directory, variables, functions
 and activated virtual environments stay for the next call. A non-zero exit code is an answer, not a failure.
 
-* Time: without `timeout`, a command that prints nothing for {IDLE_TIMEOUT_S:.0f} s is left running and what it printed
-  so far is returned; after {DEFAULT_TIMEOUT_S:.0f} s it is stopped with everything it started. With `timeout` (seconds,
-  at most {MAX_TIMEOUT_S:.0f}) the call waits, silent or not, and stops the command at that time.
-* Still running: poll with an empty `command`; no new command starts until it has ended or was interrupted.
+* Time: without `timeout`, the call returns after {IDLE_TIMEOUT_S:.0f} s without output, or {YIELD_S:.0f} s in all, with
+  what was printed so far, and the command is left running: nothing is stopped. With `timeout` (seconds, at most
+  {MAX_TIMEOUT_S:.0f}) the call waits, silent or not, and stops the command and everything it started at that time.
+* Still running: an empty `command` waits on and returns what is new, as often as needed; `C-c` with `is_input`
+  interrupts. No new command starts until it has ended: until then it is refused, and nothing of it runs.
 * Input: a program that waits for input is reported as such. Answer with `is_input` true and the text as `command`
-  (Enter is added), or send a key: `C-c` interrupts, `C-d` ends the input, `C-z` suspends.
+  (Enter is added; a blank one presses Enter only for what you were shown to wait), or send a key: `C-c` interrupts,
+  `C-d` ends the input, `C-z` suspends.
 * Long work (servers, watchers, long builds): run it in the background with its output in a file, for example
   `python3 -m http.server 8000 > server.log 2>&1 &`; look with `tail server.log`, stop it with `kill %1`.
 * Output beyond {MAX_OUTPUT_CHARS} characters loses its middle; the exact number is stated. Prefer `head`, `tail`,
@@ -61,7 +63,7 @@ class CmdRunAction(Action):
         gt=0,
         le=MAX_TIMEOUT_S,
         allow_inf_nan=False,
-        description=f"Seconds after which the command is stopped; {DEFAULT_TIMEOUT_S:.0f} when left out.",
+        description="Seconds after which the command is stopped; left out, it is never stopped, only returned from.",
     )
     reset: bool = Field(default=False, description="Start a new shell first. Not together with is_input.")
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import ToolArgumentsError, UnknownSessionError
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.tool import ToolExecutor, cut_middle
 from ohsandbox.tools.execute_bash.definition import (
-    DEFAULT_TIMEOUT_S,
     IDLE_TIMEOUT_S,
     MAX_OUTPUT_CHARS,
+    YIELD_S,
     CmdRunAction,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ohsandbox.runtime.base import Runtime
 
 KEYS = frozenset({"C-c", "C-d", "C-z"})
@@ -28,6 +31,8 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
     def __init__(self, runtime: Runtime, *, session: str = "main") -> None:
         self._runtime = runtime
         self._session = session
+        self._cancels: set[threading.Event] = set()
+        """Of the calls that are on."""
 
     def __call__(self, action: CmdRunAction) -> CommandObservation:
         """Run, answer or poll, as the action says.
@@ -43,32 +48,58 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         if action.reset:
             with contextlib.suppress(UnknownSessionError):
                 self._runtime.close_session(self._session)
-        timeout_s = action.timeout or DEFAULT_TIMEOUT_S
-        observation = self._runtime.execute(
-            action.command,
-            timeout_s=timeout_s,
-            idle_timeout_s=None if action.timeout else IDLE_TIMEOUT_S,
-            session=self._session,
-            is_input=action.is_input or (not action.reset and action.command.strip() in KEYS),
-        )
-        return bounded(_with_remedy(observation, limit_s=timeout_s))
+        with self._cancellable() as cancel:
+            observation = self._runtime.execute(
+                action.command,
+                timeout_s=action.timeout,
+                idle_timeout_s=None if action.timeout else IDLE_TIMEOUT_S,
+                yield_s=None if action.timeout else YIELD_S,
+                session=self._session,
+                is_input=action.is_input or (not action.reset and action.command.strip() in KEYS),
+                cancel=cancel,
+            )
+        if action.reset:
+            observation = _acknowledged(observation)
+        return bounded(_with_remedy(observation, limit_s=action.timeout))
+
+    @contextlib.contextmanager
+    def _cancellable(self) -> Iterator[threading.Event]:
+        cancel = threading.Event()
+        self._cancels.add(cancel)
+        try:
+            yield cancel
+        finally:
+            self._cancels.discard(cancel)
 
     def interrupt(self) -> None:
-        """Ctrl-C to what runs in the session."""
-        self._runtime.interrupt(self._session)
+        """End the calls that are on, by Ctrl-C and soon by SIGKILL; without any, Ctrl-C to what was left running."""
+        cancels = [*self._cancels]
+        for cancel in cancels:
+            cancel.set()
+        if not cancels:
+            self._runtime.interrupt(self._session)
 
     def last_output(self) -> bytes:
         """The end of what the running command has printed."""
         return self._runtime.last_output(self._session)
 
 
-def _with_remedy(observation: CommandObservation, *, limit_s: float) -> CommandObservation:
+def _acknowledged(observation: CommandObservation) -> CommandObservation:
+    """With word of the new shell, in the place of `Nothing is running` where no command was given."""
+    done = (
+        "The shell was reset: a new one has begun; files are kept, what ran in the old one and its variables are lost"
+    )
+    told = None if observation.nothing_ran else observation.notice
+    return observation.model_copy(update={"notice": f"{done}; {told}" if told else done})
+
+
+def _with_remedy(observation: CommandObservation, *, limit_s: float | None) -> CommandObservation:
     """What was stopped is not started again by itself: half of its work may be done."""
-    if not observation.timed_out:
+    if not observation.timed_out or limit_s is None:
         return observation
     remedy = (
-        f"Stopped after {limit_s:g} s, with all it had started. If it needs longer, ask for a longer `timeout`, or "
-        "run it in the background with its output in a file: COMMAND > out.log 2>&1 &"
+        f"Stopped after {limit_s:g} s, with all it had started. If it needs longer, ask for a longer `timeout`, leave "
+        "it out and poll, or run it in the background with its output in a file: COMMAND > out.log 2>&1 &"
     )
     told = f"{observation.notice} {remedy}" if observation.notice else remedy
     return observation.model_copy(update={"notice": told})

@@ -30,7 +30,8 @@ Command = Literal["view", "create", "str_replace", "insert", "undo_edit"]
 DESCRIPTION = f"""\
 View, create and edit text files in the sandbox, and return the lines that were asked for or changed.
 
-`command` and `path` (absolute, of a file or directory) are required for every command:
+`command` and `path` (of a file or directory; absolute, or relative to the sandbox's working directory, wherever a shell
+stands) are required for every command:
 * `view`: a file's lines with their numbers, all or `view_range` `[first, last]` (from 1, both included, -1 is the last
   line); a directory's entries two levels deep without hidden ones; an image (PNG, JPEG, GIF, WebP, BMP) as you see it.
 * `create`: a new file of `file_text` (required); missing directories are made; an existing file is refused.
@@ -65,7 +66,7 @@ class FileEditAction(Action):
     """One look at a file, or one change of it."""
 
     command: Command = Field(description="What to do.")
-    path: str = Field(min_length=1, max_length=4096, description="Absolute path of the file or directory.")
+    path: str = Field(min_length=1, max_length=4096, description="The file or directory.")
     file_text: str | None = Field(default=None, description="For create: the whole text.")
     old_str: str | None = Field(default=None, description="For str_replace: the text to replace, exact and unique.")
     new_str: str | None = Field(

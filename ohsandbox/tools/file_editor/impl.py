@@ -16,6 +16,7 @@ from ohsandbox.tools.file_editor.lines import count_lines, end_near, line_start
 from ohsandbox.tools.file_editor.matching import is_in, match_once
 from ohsandbox.tools.file_editor.report import Both
 from ohsandbox.tools.file_editor.text import Document, NotTextError, Splice, decode, decodings, encode_new, shown
+from ohsandbox.tools.search.walk import absolute
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,10 +53,10 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
 
         Raises:
             SandboxFileError: the path cannot be read or written.
-            ToolError: the path is not absolute; the file is not what the command needs; nothing was changed.
+            ToolError: the path begins with `~`; the file is not what the command needs; nothing was changed.
             SandboxUnavailable: the sandbox is gone.
         """
-        self._check_absolute(action.path)
+        action = self._with_whole_path(action)
         commands = {
             "view": self._view,
             "create": self._create,
@@ -174,13 +175,14 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
 
     # --- what they share ----------------------------------------------------------------------
 
-    def _check_absolute(self, path: str) -> None:
-        if path.startswith("/"):
-            return
-        if path.startswith("~"):
-            raise ToolError(f"Path {path!r} is not absolute: `~` has no meaning here. Write the home directory out.")
-        meant = posixpath.normpath(posixpath.join(self._runtime.workdir, path))
-        raise ToolError(f"Path {path!r} is not absolute. Do you mean {meant!r}?")
+    def _with_whole_path(self, action: FileEditAction) -> FileEditAction:
+        """With an absolute path, so that one file has one history however it is named."""
+        path = action.path
+        if path == "~" or path.startswith("~/"):
+            raise ToolError(f"Path {path!r}: `~` has no meaning here. Write the home directory out.")
+        slash = "/" if path.endswith("/") else ""
+        whole = absolute(self._runtime.workdir, path)
+        return action.model_copy(update={"path": whole if whole == "/" else whole + slash})
 
     def _read_bytes(self, path: str) -> bytes:
         try:

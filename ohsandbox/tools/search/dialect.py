@@ -56,7 +56,7 @@ class Repeat(NamedTuple):
 
 Node = Chars | Anchor | Sequence | Choice | Repeat
 
-_COUNT = re.compile(r"\{(\d*)(,?)(\d*)\}")
+_COUNT = re.compile(r"\{(\d*+)(,?)(\d*)\}")
 _GROUP = re.compile(r"\?(?::|P?<[A-Za-z_]\w*>)")
 _FLAGS = re.compile(r"\(\?([ims]+)\)")
 _HEX = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|[xu]\{([0-9A-Fa-f]{1,8})\}")

@@ -1,4 +1,4 @@
-"""A program of its own: HTML on stdin, Markdown on stdout. Its argument is the page's address.
+"""A program of its own: HTML on stdin, Markdown on stdout. Its arguments: the page's address, where the library lies.
 
 It runs apart so that a page that was made to exhaust a parser exhausts a process that can be killed. Exit code 0 is
 success; with any other there is no Markdown that could stand for the page.
@@ -16,6 +16,7 @@ MAX_MEMORY_BYTES = 2 * 1024**3
 
 def main() -> None:
     """Convert, or exit with an error."""
+    sys.path += sys.argv[2:]  # of another user's or a --target installation, which isolated mode leaves out
     from html_to_markdown import ConversionOptions, convert  # noqa: PLC0415 - under the limit as well
 
     html = sys.stdin.buffer.read().decode("utf-8", "replace")

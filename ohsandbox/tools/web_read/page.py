@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import html
+import importlib.util
 import re
 import subprocess
 import sys
@@ -142,10 +143,18 @@ def _decoded(body: bytes, content_type: str, *, is_html: bool) -> str:
 
 def _markdown(text: str, url: str) -> str | None:
     """The page as Markdown; None where the converter failed, took too long or found nothing in a page with text."""
-    command = [sys.executable, "-P", str(_CONVERTER), url]
+    library = importlib.util.find_spec("html_to_markdown")
+    places = [] if library is None or library.origin is None else [str(Path(library.origin).parents[1])]
+    command = [sys.executable, "-I", str(_CONVERTER), url, *places]
     try:
         done = subprocess.run(
-            command, input=text.encode("utf-8", "replace"), capture_output=True, timeout=CONVERT_TIMEOUT_S, check=False
+            command,
+            input=text.encode("utf-8", "replace"),
+            capture_output=True,
+            timeout=CONVERT_TIMEOUT_S,
+            check=False,
+            cwd="/",
+            env={},  # what parses a hostile page has no key to leak, and no variable that loads code
         )
     except subprocess.TimeoutExpired:
         return None

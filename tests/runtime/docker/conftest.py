@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
+import tarfile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -103,6 +105,27 @@ def image(engine: Engine) -> Iterator[Callable[..., str]]:
     yield build
     for tag in made:
         engine.api.remove_image(tag, force=True)
+
+
+@pytest.fixture
+def git_image(image: Callable[..., str], engine: Engine) -> Callable[[], str]:
+    """An image with git: the host's own, put into the base image where that has none."""
+
+    def made() -> str:
+        tag = image(base=f"{BASE}:debian", run="git --version")
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            archive.add("/usr/bin/git")
+            archive.add("/usr/lib/git-core")
+        container = engine.api.create_container_from_config({"Image": tag})["Id"]
+        try:
+            engine.api.put_archive(container, "/", packed.getvalue())
+            engine.api.commit(container, repository=tag)
+        finally:
+            engine.api.remove_container(container, force=True)
+        return tag
+
+    return made
 
 
 def sh(runtime: DockerRuntime, script: str, **options: Any) -> Result:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,3 +212,35 @@ def test_channels_leave_neither_descriptors_nor_threads(runtime: Any, sh: Any) -
     after = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
     assert after[0] <= before[0] + 1
     assert after[1] == before[1]
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    "target", ["/proc/self/fd/8", "/proc/self/fd/7/../../..", "/proc/1/cwd", "/nosuch", "/etc/passwd"]
+)
+def test_a_working_directory_that_became_a_hostile_link_costs_nothing(sandbox: Any, sh: Any, target: str) -> None:
+    """The shape of CVE-2024-21626: the engine's runtime never goes to a directory that an agent can replace."""
+    runtime = sandbox()
+    inside = runtime.execute("echo file > /etc/only-inside; stat -c %d:%i /").output
+    assert runtime.execute(f"cd / && rm -rf /workspace && ln -s {target} /workspace").exit_code == 0
+    assert runtime.execute("cd /workspace; stat -L -c %d:%i /; cat /etc/only-inside").output.endswith(inside + "file\n")
+    here = sh(runtime, "cat /etc/only-inside; stat -c %d:%i /; ls -d ../etc/only-inside || ls -d etc/only-inside")
+    assert here.out.startswith("file\n" + inside)
+    runtime.open_session("other")
+    assert runtime.execute("echo lives", session="other").output == "lives\n"
+    with pytest.raises((WorkdirMissingError, WorkdirNotADirectoryError)) if target != "/proc/1/cwd" else nullcontext():
+        runtime.run(["true"], workdir="/workspace")
+    for hostile in ("/proc/self/fd/8", "/proc/self/fd/99"):
+        with pytest.raises((WorkdirMissingError, WorkdirNotADirectoryError)):
+            runtime.run(["true"], workdir=hostile)
+    assert runtime.run(["cat", "/etc/only-inside"], workdir="/").stdout == b"file\n"
+    runtime._restart()
+    assert runtime.run(["cat", "/etc/only-inside"], workdir="/").stdout == b"file\n"
+
+
+@pytest.mark.docker
+def test_an_image_whose_workdir_is_a_hostile_link_is_only_without_it(sandbox: Any, image: Any) -> None:
+    hostile = image(run="ln -s /proc/self/fd/8 /app", changes=["WORKDIR /app"])
+    runtime = sandbox(hostile)
+    assert runtime.run(["true"], workdir="/").exit_code == 0
+    assert runtime.execute("pwd").exit_code == 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,3 +91,26 @@ def test_others_say_that_they_keep_none(tmp_path: Path) -> None:
 def test_label_is_one_line() -> None:
     with DockerRuntime(IMAGE) as runtime, pytest.raises(UsageError, match="one line"):
         runtime.checkpoint("a\nb")
+
+
+@pytest.mark.usefixtures("engine")
+def test_checkpoints_and_processes_that_start_meanwhile_do_not_hang_the_engine() -> None:
+    place = DockerRuntime(IMAGE).start()
+    over = threading.Event()
+
+    def start_processes() -> None:
+        while not over.is_set():
+            place.open_channel(["true"]).close()
+
+    threads = [threading.Thread(target=start_processes, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        kept = [place.checkpoint(f"number {number}") for number in range(8)]
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
+        place.close()
+    assert len({one.id for one in kept}) == 8
+    assert not any(thread.is_alive() for thread in threads)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox.runtime.docker.doctor import checks, judge, runc_is_safe
 from ohsandbox.runtime.docker.engine import Address
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -63,3 +66,10 @@ def test_without_an_engine_there_is_one_failed_check_with_the_remedy(monkeypatch
 def test_a_real_engine_is_examined() -> None:
     names = [check.name for check in checks()]
     assert {"engine", "api", "runc", "seccomp", "cgroup", "storage", "runtimes", "socket"} <= set(names)
+
+
+def test_the_engines_disk_is_told_where_it_is_on_this_machine(tmp_path: Path) -> None:
+    info = {"DockerRootDir": str(tmp_path)}
+    assert statuses(info, {}, "unix:///run/docker.sock")["disk"] in {"ok", "fail"}
+    assert "disk" not in statuses(info, {}, "ssh://box")
+    assert "disk" not in statuses({"DockerRootDir": "/nonexistent/docker"}, {}, "unix:///run/docker.sock")

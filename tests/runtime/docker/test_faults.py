@@ -1,4 +1,4 @@
-"""Faults of the engine itself, on a second one of our own (SECURITY.md finding 24): the shared one is never touched."""
+"""Faults of the engine itself, on a second one of our own: the shared one is never touched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ohsandbox.runtime.docker.engine import Engine, connect
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 pytestmark = [
@@ -42,8 +42,8 @@ def _collect_here() -> Iterator[None]:
 class PrivateEngine:
     """A dockerd in its own network and mount namespaces, that tests may kill."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
+        self.directory, self._options = directory, options
         self.host = f"unix://{directory}/s"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -51,7 +51,8 @@ class PrivateEngine:
         where = self.directory
         self._process = subprocess.Popen(
             ["unshare", "--net", "--mount", "dockerd", "--data-root", where / "data", "--exec-root", where / "exec",
-             "-p", where / "pid", "-H", self.host, "--bridge=none", "--iptables=false", "--ip-masq=false"],
+             "-p", where / "pid", "-H", self.host, "--bridge=none", "--iptables=false", "--ip-masq=false",
+             *self._options],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         deadline = time.monotonic() + 30

@@ -83,14 +83,15 @@ KILLED_OWNER = """
 import os, signal
 from ohsandbox.runtime.docker import container, runtime
 {fault}
-sandbox = runtime.DockerRuntime("ohsandbox-base:busybox", name={name!r}, keep={keep!r}).start()
+sandbox = runtime.DockerRuntime("ohsandbox-base:busybox", name={name!r}, keep={keep!r}, **{options!r}).start()
+sandbox.hold()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 DIE_BEFORE_START = "container.Container.start = lambda self: os.kill(os.getpid(), signal.SIGKILL)"
 
 
-def run_killed_owner(name: str, *, fault: str = "", keep: bool = False) -> None:
-    code = KILLED_OWNER.format(name=name, fault=fault, keep=keep)
+def run_killed_owner(name: str, *, fault: str = "", keep: bool = False, **options: Any) -> None:
+    code = KILLED_OWNER.format(name=name, fault=fault, keep=keep, options=options)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
 
 
@@ -105,6 +106,30 @@ def test_a_killed_owners_sandbox_is_removed_even_between_create_and_start(engine
     assert (done.name, done.outcome) == (name, "removed")
     assert not [one for one in list_sandboxes(engine) if one.name == name]
     assert gc(engine) == []
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("options", [{}, {"conversation": "to-be-resumed"}])
+def test_the_locks_in_a_killed_owners_workspace_are_removed(
+    engine: Engine, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    workspace = tmp_path / "project"
+    subprocess.run(["git", "init", "-q", str(workspace)], check=True)
+    name = f"ohsandbox-test-{os.getpid()}"
+    lock = workspace / ".git" / "config.lock"
+    with DockerRuntime("ohsandbox-base:busybox", workspace=workspace):
+        run_killed_owner(name, workspace=str(workspace), **options)
+        gc(engine, kept=True)
+        assert lock.exists()  # another sandbox works there
+    assert not lock.exists()
+    run_killed_owner(name, workspace=str(workspace), **options)
+    assert lock.exists()
+    engine.api.kill(name)
+    gc(engine)
+    assert not lock.exists()
+    subprocess.run(["git", "-C", str(workspace), "config", "user.name", "me"], check=True)
+    assert [one.name for one in list_sandboxes(engine) if one.name == name] == ([name] if options else [])
+    gc(engine, kept=True)
 
 
 @pytest.mark.docker

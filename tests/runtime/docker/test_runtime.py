@@ -28,6 +28,24 @@ def test_importing_the_package_does_not_import_docker() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_a_timeout_ends_its_own_daemons_of_another_user_and_nobody_elses() -> None:
+    daemon = "su nobody -s /bin/sh -c 'setsid sleep {} >/dev/null 2>&1 &'; sleep 60"
+    running = "for f in /proc/[0-9]*/cmdline; do tr '\\000' ' ' <$f; echo; done 2>/dev/null | grep '^sleep [0-9]*4 '"
+    with DockerRuntime("ohsandbox-base:debian") as runtime:
+        others = [
+            threading.Thread(target=lambda: runtime.execute(daemon.format(414), session="other", timeout_s=8)),
+            threading.Thread(target=lambda: runtime.run(["sh", "-c", daemon.format(424)], timeout_s=8)),
+        ]
+        for other in others:
+            other.start()
+        assert runtime.execute(daemon.format(434), timeout_s=2).timed_out
+        assert runtime.run(["sh", "-c", daemon.format(444)], timeout_s=1).timed_out
+        assert sorted(runtime.run(["sh", "-c", running]).stdout.split()[1::2]) == [b"414", b"424"]
+        for other in others:
+            other.join()
+        assert runtime.run(["sh", "-c", running]).stdout == b""
+
+
 def test_before_start_and_after_close_there_is_no_sandbox() -> None:
     runtime = DockerRuntime("ohsandbox-base:busybox")
     with pytest.raises(SandboxGone, match="not started"):

@@ -59,6 +59,26 @@ def test_takes_between_characters_never_split_one(text: str, cuts: list[int]) ->
     assert taken + capture.take(final=True).text == clean(raw)
 
 
+PIECES = rb"\x1b|]|[|P|\|\x07|\n|a|3|m| |\xc2|\x9d|\x9c|\x9b|\xc2\x9d|\x18|\xc3\xa9".split(b"|")
+HOSTILE = st.lists(
+    st.sampled_from([piece.decode("unicode_escape").encode("latin-1") for piece in PIECES if piece != b"\\"])
+    | st.sampled_from([b"\\", b"b" * 4090, b"0;" * 150]),
+    max_size=12,
+)
+
+
+@given(HOSTILE, st.lists(st.integers(1, 9000), max_size=6))
+def test_polled_output_is_what_the_whole_would_be(pieces: list[bytes], steps: list[int]) -> None:
+    raw, capture, taken = b"".join(pieces), Capture(), ""
+    rest = raw
+    for step in steps:
+        capture.feed(rest[:step])
+        rest = rest[step:]
+        taken += capture.take(final=False).text
+    capture.feed(rest)
+    assert taken + capture.take(final=True).text == clean(raw)
+
+
 @given(LETTERS, st.integers(2, 60))
 def test_an_overflow_is_given_every_byte_from_the_first_one(chunks: list[bytes], limit_bytes: int) -> None:
     spilled: list[bytes] = []

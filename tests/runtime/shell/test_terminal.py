@@ -90,6 +90,21 @@ def test_bytes_of_a_terminal_become_text(raw: bytes, text: str) -> None:
     assert clean(raw) == text
 
 
+INTRODUCERS = [b"\x1b]", b"\x1bP", b"\x1b_", b"\x1b^", b"\x1bX", *(f"{c}".encode() for c in "\x90\x98\x9d\x9e\x9f")]
+
+
+@pytest.mark.parametrize("introducer", INTRODUCERS)
+def test_a_control_string_that_never_ends_hides_nothing(introducer: bytes) -> None:
+    assert clean(b"seen " + introducer + b"0;and\nall\nof this\n") == "seen 0;and\nall\nof this\n"
+    assert clean(introducer + b"x" * 100_000) == "x" * 100_000
+    assert clean(introducer + b"0;t\x18after") == "0;t\x18after"
+    assert clean(introducer + b"one" + introducer + b"two\x07three") == "onethree"
+
+
+def test_a_title_with_letters_beyond_ascii_is_removed_whole() -> None:
+    assert clean("\x1b]0;Übung ½\x07x\x9dÜ½\x9cy\x1b]Ü\x1b\\z".encode()) == "xyz"
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x1b")))
 def test_text_without_control_functions_is_kept_to_the_byte(text: str) -> None:
     kept = "".join(character for character in text if not "\x80" <= character <= "\x9f")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from ohsandbox.errors import UsageError
 from ohsandbox.runtime.shell import watch
 from ohsandbox.runtime.shell.capture import Capture
 from ohsandbox.runtime.shell.watch import Outcome, Wait, Watch
@@ -44,7 +45,7 @@ class Told:
     def finish(self) -> None:
         self.finished = True
 
-    def watched(self, wait: Wait, verdict: str = "busy", **options: bool) -> Outcome:
+    def watched(self, wait: Wait, verdict: str = "busy", **options: Any) -> Outcome:
         return Watch(cast("Any", self), cast("Any", self), lambda: verdict, wait, **options).outcome()
 
 
@@ -108,6 +109,21 @@ def test_the_hard_limit_comes_before_the_idle_one(told: Told) -> None:
     assert told.watched(Wait(timeout_s=0.05, idle_timeout_s=0.05)) is Outcome.TIMEOUT
 
 
+def test_a_caller_that_yields_is_told_so_and_a_hard_limit_comes_first(told: Told) -> None:
+    began = time.monotonic()
+    assert told.watched(Wait(yield_s=0.2)) is Outcome.YIELDED
+    assert time.monotonic() - began >= 0.2
+    assert told.watched(Wait(timeout_s=0.05, yield_s=0.05)) is Outcome.TIMEOUT
+
+
+def test_a_cancel_ends_the_wait_and_what_finished_before_it_is_finished(told: Told) -> None:
+    cancel = threading.Event()
+    threading.Timer(0.2, cancel.set).start()
+    assert told.watched(Wait(cancel=cancel)) is Outcome.CANCELLED
+    told.finish()
+    assert told.watched(Wait(cancel=cancel)) is Outcome.FINISHED
+
+
 def test_output_that_matches_returns_at_once(told: Told) -> None:
     told.becomes(lambda: told.capture.feed(b"port \x1b[1m80\x1b[0m"), after_s=0.05)
     assert told.watched(Wait(5, expect=r"port \d+$")) is Outcome.EXPECTED
@@ -116,6 +132,30 @@ def test_output_that_matches_returns_at_once(told: Told) -> None:
 def test_output_that_came_before_the_wait_matches_too(told: Told) -> None:
     told.capture.feed(b"ready")
     assert told.watched(Wait(5, expect="ready")) is Outcome.EXPECTED
+
+
+def test_a_pattern_that_would_never_end_is_given_up_and_told(told: Told) -> None:
+    told.capture.feed(b"x" * watch.EXPECT_BYTES)
+    look = Watch(cast("Any", told), cast("Any", told), lambda: "busy", Wait(3, expect="(x+x+)+y"))
+    began = time.monotonic()
+    assert look.outcome() is Outcome.TIMEOUT
+    assert time.monotonic() - began < 10
+    assert "given up" in look.notice
+
+
+def test_a_match_is_found_in_output_that_came_during_the_pause_between_two_looks(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "EXPECT_PAUSE", 1000)
+    told.becomes(lambda: told.capture.feed(b"a" * 60_000), after_s=0.05)
+    told.becomes(lambda: told.capture.feed(b"ready"), after_s=0.1)
+    assert told.watched(Wait(60, expect="ready$")) is Outcome.EXPECTED
+
+
+@pytest.mark.parametrize("pattern", ["(", "a" * (watch.EXPECT_CHARS + 1), "(?P<"])
+def test_what_is_no_pattern_or_too_long_a_one_is_refused(pattern: str) -> None:
+    with pytest.raises(UsageError, match="expect"):
+        watch.expectation(pattern)
 
 
 def test_a_reader_is_reported_after_two_looks(told: Told) -> None:

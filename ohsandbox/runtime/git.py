@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 TIMEOUT_S = 300.0
@@ -21,14 +21,22 @@ def is_here() -> bool:
     return shutil.which("git") is not None
 
 
-def call(arguments: Sequence[str], *, directory: Path) -> tuple[int, bytes]:
-    """Run git in directory, which is no repository; its exit code and output.
+def call(
+    arguments: Sequence[str],
+    *,
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> tuple[int, bytes]:
+    """Run git in directory; its exit code and output. environment is added to ours.
+
+    Where that names no GIT_DIR, directory must be no repository: git would obey its configuration.
 
     Raises:
         UsageError: there is no git, or it did not end.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment |= {
+    full = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    full |= {
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_ATTR_NOSYSTEM": "1",
@@ -36,19 +44,19 @@ def call(arguments: Sequence[str], *, directory: Path) -> tuple[int, bytes]:
         "HOME": str(directory),
         "XDG_CONFIG_HOME": str(directory),
         "LC_ALL": "C",
-    }
+    } | dict(environment or {})
     try:
         done = subprocess.run(
             ["git", "--no-pager", *arguments],
             cwd=directory,
-            env=environment,
+            env=full,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except FileNotFoundError:
         raise UsageError("This needs git, which is not installed on this machine. Install git.") from None
     except subprocess.TimeoutExpired:
-        raise UsageError(f"git did not end within {TIMEOUT_S:.0f} s. Try again with fewer changes.") from None
+        raise UsageError(f"git did not end within {timeout_s:.0f} s. Try again with fewer files.") from None
     return done.returncode, done.stdout

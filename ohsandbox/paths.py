@@ -1,0 +1,267 @@
+"""Our directories on this machine, and those that a sandbox may write as well, opened without following a symlink."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Open a directory and nothing else: no symlink is followed, no FIFO is waited for."""
+
+_PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""To go through a directory that may be entered and not read (`/home` with mode 0711); macOS has no O_PATH."""
+
+_MAX_LINKS = 40
+"""As many as Linux follows in one path (path_resolution(7))."""
+
+_SYSTEM_DIRECTORIES = frozenset({"/", "/home", "/Users", "/var", "/private", "/mnt", "/media", "/opt", "/srv"})
+"""A symlink right in one of these is the system's (`/tmp` on macOS, a home on another disk): none is ever bound."""
+
+_STALE_S = 24 * 3600.0
+"""What a killed process left in `staging` is removed after a day: no transfer takes so long."""
+
+
+# --- our own -----------------------------------------------------------------------------------
+
+
+def home_dir() -> Path:
+    """`~/.ohsandbox`, not made yet.
+
+    Raises:
+        UsageError: HOME is not set to an absolute path, or other users may write the directory.
+    """
+    home = os.environ.get("HOME", "")
+    if not Path(home).is_absolute():
+        raise UsageError(f"HOME is {home!r}, so there is no place for ~/.ohsandbox. Set HOME to your home directory.")
+    path = Path(home) / ".ohsandbox"
+    check_private(path)
+    return path
+
+
+def state_dir() -> Path:
+    """Where leases, locks and staged files live: $OHSANDBOX_HOME, or ~/.ohsandbox; made with mode 0700.
+
+    Raises:
+        UsageError: it cannot be made or written, or other users may write it.
+    """
+    named = os.environ.get("OHSANDBOX_HOME")
+    try:
+        path = Path(named) if named else Path.home() / ".ohsandbox"
+        make_private_dirs(path)
+    except (OSError, RuntimeError) as error:
+        raise UsageError(
+            f"The state directory cannot be made: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
+        ) from error
+    check_private(path)
+    return path
+
+
+def subdirectory(name: str) -> Path:
+    """A directory of ours below the state directory.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    path = state_dir() / name
+    try:
+        make_private_dirs(path)
+    except OSError as error:
+        raise UsageError(
+            f"The state directory cannot be used: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
+        ) from error
+    return path
+
+
+def make_private_dirs(path: Path) -> None:
+    """Make what is missing of a directory and those above it, with mode 0700 whatever the umask.
+
+    Raises:
+        OSError: it cannot be made, or something that is no directory stands there.
+    """
+    for missing in reversed([path, *path.parents]):
+        if not missing.is_dir():
+            missing.mkdir(mode=0o700, exist_ok=True)
+            missing.chmod(0o700)
+
+
+def check_private(path: Path) -> None:
+    """Pass if nobody but us (or root) can change what stands at path; one that is not there passes.
+
+    The real path counts, its own owner and mode and those of the directory that holds it. Under sudo the caller's
+    files are ours. This is what ssh asks of its configuration, and sshd of a home directory.
+
+    Raises:
+        UsageError: somebody else owns it, or may write it.
+    """
+    try:
+        real = path.resolve(strict=True)
+        facts, above = real.stat(), real.parent.stat()
+    except (OSError, RuntimeError):
+        return
+    for place, found in ((real, facts), (real.parent, above)):
+        if found.st_uid not in _ourselves():
+            raise UsageError(
+                f"{str(place)!r} belongs to user {found.st_uid}, who could change what ohsandbox does. "
+                f"Make it yours (`chown`), or set HOME or OHSANDBOX_HOME to a directory of your own."
+            )
+        is_shared = found.st_mode & 0o022 and not (place is not real and found.st_mode & stat.S_ISVTX)
+        if is_shared:
+            mode = "700" if place is real and stat.S_ISDIR(found.st_mode) else "go-w"
+            raise UsageError(
+                f"{str(place)!r} may be written by other users (mode {stat.S_IMODE(found.st_mode):04o}), who could "
+                f"change what ohsandbox does. Look at what is in it, then run `chmod {mode} {place}`."
+            )
+
+
+def _ourselves() -> set[int]:
+    """Root may be trusted by everybody; under sudo root acts for the caller, whose files its HOME may hold."""
+    caller = os.environ.get("SUDO_UID", "")
+    return {0, os.geteuid()} | ({int(caller)} if os.geteuid() == 0 and caller.isdecimal() else set())
+
+
+@contextlib.contextmanager
+def staging() -> Iterator[Path]:
+    """A fresh directory that no sandbox can reach: mode 0700, in the state directory, which is never bound.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    place = subdirectory("staging")
+    for left in place.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - left.lstat().st_mtime > _STALE_S:
+                shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as fresh:
+        yield Path(fresh)
+
+
+def check_apart(ours: Path, workspace: Path) -> None:
+    """Pass if neither of two directories lies in the other, whatever symlinks and bind mounts lead there.
+
+    Who may write a directory above ours can put a symlink in its place, and we would write where that leads.
+
+    Raises:
+        UsageError: one does.
+    """
+    for one, other in zip(_places(ours), _places(workspace), strict=False):
+        if one[0] == other[0] and (one[1].is_relative_to(other[1]) or other[1].is_relative_to(one[1])):
+            raise UsageError(
+                f"Conversation directory {str(ours)!r} and workspace {str(workspace)!r} lie in one another, so that "
+                "the agent could lead what we write elsewhere by a link. Name another workspace, HOME or persist_dir."
+            )
+
+
+def _places(path: Path) -> list[tuple[str, Path]]:
+    """The real path; and on Linux the file system with the path in it, which is the same through every bind mount."""
+    real = path.resolve()
+    found = [("", real)]
+    with contextlib.suppress(OSError):
+        best: tuple[Path, str, Path] | None = None
+        for line in Path("/proc/self/mountinfo").read_bytes().splitlines():  # proc(5)
+            _, _, device, root, point = map(os.fsdecode, map(_unescaped, line.split(b" ")[:5]))
+            if real.is_relative_to(point) and (best is None or len(point) >= len(str(best[0]))):
+                best = (Path(point), device, Path(root))  # the later of two at one place lies above
+        if best is not None:
+            found.append((best[1], best[2] / real.relative_to(best[0])))
+    return found
+
+
+def _unescaped(field: bytes) -> bytes:
+    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), field)
+
+
+# --- those of others ---------------------------------------------------------------------------
+
+
+def open_directory(path: Path, *, make: bool = False) -> int:
+    """A descriptor of a directory, reached step by step; the caller closes it.
+
+    No symlink on the way is followed but the system's own, since whoever may write a directory above could have put
+    it there. What is done with the descriptor (`dir_fd`) stays in that directory, wherever its names are moved.
+
+    Args:
+        path: of the directory; a relative one begins at the current directory.
+        make: directories that are missing are made.
+
+    Raises:
+        UsageError: a symlink stands in the way; the message names it.
+        OSError: it is not there, no directory, or cannot be opened.
+    """
+    todo = [*reversed(path.absolute().parts[1:])]
+    here, done, links = os.open("/", _PASS), "/", 0
+    try:
+        while todo:
+            name = todo.pop()
+            try:
+                below = _enter(name, here, make=make)
+            except OSError as error:
+                leads_to = _link(name, here) if error.errno in (errno.ENOTDIR, errno.ELOOP) else None
+                if leads_to is None:
+                    raise
+                links += 1
+                if done not in _SYSTEM_DIRECTORIES or links > _MAX_LINKS:
+                    raise _refused(Path(done, name), leads_to) from None
+                todo += reversed(Path(leads_to).parts)
+                below, done = (os.open("/", _PASS), "/") if leads_to.startswith("/") else (os.dup(here), done)
+                todo = [part for part in todo if part != "/"]
+            else:
+                done = os.path.normpath(Path(done, name))
+            os.close(here)
+            here = below
+        return os.open(".", DIRECTORY, dir_fd=here)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        os.close(here)
+
+
+def refuse_link(name: str, directory: int, path: Path) -> None:
+    """Pass if name, in an open directory, is no symlink; path is its name for the message.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if (leads_to := _link(name, directory)) is not None:
+        raise _refused(path, leads_to)
+
+
+def _enter(name: str, here: int, *, make: bool) -> int:
+    try:
+        return os.open(name, _PASS, dir_fd=here)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=here)
+    return os.open(name, _PASS, dir_fd=here)
+
+
+def _link(name: str, directory: int) -> str | None:
+    """Where a symlink leads; None for anything else, and for what is not there."""
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return None
+        raise
+
+
+def _refused(link: Path, leads_to: str) -> UsageError:
+    return UsageError(
+        f"{str(link)!r} is a symlink, which is not followed: a sandbox that may write there could have made it. "
+        f"Name what it leads to, if you mean that: {leads_to[:200]!r}"
+    )

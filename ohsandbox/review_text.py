@@ -1,0 +1,158 @@
+r"""Foreign text for a person who decides by it: nothing is deleted, and no character goes unseen.
+
+A character that a terminal does not show as itself stands as its code point, `\u{202e}`; a text that spells the same
+in letters stands as `\u{5c}u{202e}`, so the two can be told apart. A long run of blanks is counted: `\u{20*300}`.
+Program output is another matter, see `runtime.shell.terminal`: there the last state of a line is what was meant.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_BLANKS = 64
+"""More in a row are counted instead: deeper indentation is rare, and eighty push what follows into the next row."""
+
+MAX_EMPTY_LINES = 5
+"""More in a row are counted instead, so that none push the end of a text out of sight."""
+
+_MARKS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
+_HIDDEN = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\xa0\xad"  # C0 but tab and newline, DEL, C1, no-break space, soft hyphen
+    "\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2"  # joiner, marks that format Arabic and Syriac
+    "\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f"  # fillers, blanks and selectors of Hangul, Ogham, Khmer, Mongolian
+    "\u2000-\u200f\u2028-\u202f\u205f-\u206f"  # blanks, zero width, separators, bidirectional marks
+    "\u2800\u3000\u3164\uffa0"  # braille blank, ideographic space, Hangul fillers
+    "\ud800-\udfff\ue000-\uf8ff"  # lone surrogates; private use: whatever a font makes of it
+    "\ufe00-\ufe0f\ufeff\ufff0-\ufffb\ufffe\uffff"
+    "\U0001107f\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U0010ffff"  # tags, more selectors, private use
+    f"]|(?<=[{_MARKS}]{{2}})[{_MARKS}]"  # the third mark over one letter, which begins to cover other lines
+)
+"""Categories Cc, Cf, Cs, Co, Zl, Zp and Zs, and Default_Ignorable_Code_Point, of Unicode 15.1; a test compares them."""
+
+_EMOJI = "\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u21ff\u2300-\u27bf\u2900-\u297f\u2b00-\u2bff\u3030\u303d\u3297\u3299"
+_EMOJI += "\U0001f000-\U0001faff"
+_AS_EMOJI = re.compile(
+    f"(?<=[{_EMOJI}])\ufe0f(?:\u200d(?=[{_EMOJI}]))?|(?<=[{_EMOJI}])\u200d(?=[{_EMOJI}])|(?<=[0-9#*])\ufe0f(?=\u20e3)"
+)
+"""What makes emoji of symbols, as UTS 51 has it: one selector or joiner after a symbol that is seen."""
+
+_SPELT = re.compile(r"\\(?=u\{[0-9a-f]{1,6}(?:\*\d{1,9})?\})", re.IGNORECASE)
+_BLANKS = re.compile(rf"[ \t]{{{MAX_BLANKS + 1},}}")
+_WORD = re.compile(r"[^\W\d_]+")
+_JOINED = re.compile(r"\w+")
+_LATIN = re.compile("[A-Za-z]")
+_OTHER = re.compile("[\u0370-\u03ff\u0400-\u052f\u0531-\u0587\u1f00-\u1fff]")
+_CYRILLIC = re.compile("[\u0400-\u052f]")
+_ALIKE = frozenset(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456\u0458\u0475\u04af\u04bb\u04cf\u0501\u051b\u051d"
+    "\u0405\u0406\u0408\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0423\u0425\u0474\u04ae\u04c0"
+    "\u050c\u051a\u051c\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u037f"
+    "\u03b1\u03b3\u03b9\u03ba\u03bd\u03bf\u03c1\u03c5\u03f2\u03f3\u03f9\u0555\u0578\u057d\u0585\u0570"
+)
+"""Letters of Cyrillic, Greek and Armenian that are drawn as Latin ones (UTS 39, confusables)."""
+
+CONCEALS = "It holds characters that cannot be seen"
+MIXES = "It holds words that mix look-alike letters"
+
+
+def visible(text: str) -> str:
+    """The text with newlines, and tabs as they are, and everything that would not be seen as itself spelt out."""
+    if "\\" in text:
+        text = _SPELT.sub(r"\\u{5c}", text)
+    if not text.isascii():
+        text = _spell_look_alikes(text)
+    text = _spell_hidden(text)
+    text = _BLANKS.sub(lambda found: "".join(_counted(*run) for run in groupby(found[0])), text)
+    return _count_empty_lines(text)
+
+
+def on_one_line(shown: str) -> str:
+    """What `visible` gave, with newlines and tabs spelt out as well."""
+    return shown.replace("\n", r"\u{a}").replace("\t", r"\u{9}")
+
+
+def concealed_in(text: str) -> list[str]:
+    """Sentences for a person on what of the text is not seen as itself; empty for nearly every text."""
+    found: list[str] = []
+    if hidden := dict.fromkeys(_hidden_in(text)):
+        names = ", ".join(_name(character) for character in [*hidden][:_NAMED])
+        more = f" and {len(hidden) - _NAMED} more kinds" if len(hidden) > _NAMED else ""
+        found.append(f"{CONCEALS}: {names}{more}.")
+    if not text.isascii() and (mixed := next(_mixed(text), None)) is not None:
+        others = dict.fromkeys(_OTHER.findall(mixed[0]))
+        found.append(f"{MIXES}: {', '.join(map(_name, [*others][:_NAMED]))} among Latin ones.")
+    return found
+
+
+_NAMED = 3
+
+
+def _hidden_in(text: str) -> Iterator[str]:
+    if text.isascii() and text.isprintable():
+        return
+    emoji = {at for found in _AS_EMOJI.finditer(text) for at in range(*found.span())}
+    yield from (found[0] for found in _HIDDEN.finditer(text) if found.start() not in emoji)
+
+
+def _spell_hidden(text: str) -> str:
+    if text.isascii():
+        return _HIDDEN.sub(_spelt, text)
+    emoji = {at for found in _AS_EMOJI.finditer(text) for at in range(*found.span())}
+    return _HIDDEN.sub(lambda found: found[0] if found.start() in emoji else _spelt(found), text)
+
+
+def _spelt(found: re.Match[str]) -> str:
+    return rf"\u{{{ord(found[0]):x}}}"
+
+
+def _counted(character: str, run: Iterator[str]) -> str:
+    count = sum(1 for _ in run)
+    return rf"\u{{{ord(character):x}{f'*{count}' if count > 1 else ''}}}"
+
+
+def _count_empty_lines(text: str) -> str:
+    if "\n" * 2 not in text and not re.search(r"\n[ \t]+\n", text):
+        return text
+    lines: list[str] = []
+    for is_empty, run in groupby(text.split("\n"), key=lambda line: not line.strip(" \t")):
+        group = [*run]
+        if is_empty and len(group) > MAX_EMPTY_LINES:
+            group = [rf"\u{{a*{len(group)}}}"]
+        lines += group
+    return "\n".join(lines)
+
+
+def _mixed(text: str) -> Iterator[re.Match[str]]:
+    for word in _JOINED.finditer(text):
+        if word[0].isascii() or not _LATIN.search(word[0]):
+            continue
+        others = _OTHER.findall(word[0])
+        if others and (_ALIKE.issuperset(others) or any(map(_is_mixed, _WORD.findall(word[0])))):
+            yield word
+
+
+def _is_mixed(word: str) -> bool:
+    return bool(_LATIN.search(word) and _CYRILLIC.search(word))
+
+
+def _spell_look_alikes(text: str) -> str:
+    pieces: list[str] = []
+    done = 0
+    for word in _mixed(text):
+        pieces += [text[done : word.start()], _OTHER.sub(_spelt, word[0])]
+        done = word.end()
+    return "".join([*pieces, text[done:]])
+
+
+def _name(character: str) -> str:
+    names = {"\r": "CARRIAGE RETURN", "\x1b": "ESCAPE", "\x00": "NUL", "\x08": "BACKSPACE", "\x7f": "DELETE"}
+    name = names.get(character) or unicodedata.name(character, "")
+    return f"U+{ord(character):04X} {name}".strip()

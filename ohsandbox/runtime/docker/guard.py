@@ -1,0 +1,508 @@
+"""What of a bound workspace a sandbox may not change: nested bind mounts over what git and editors run code from.
+
+A read-only mount on `.git/config` alone is evaded by `mv .git .g; cp -r .g .git`. A directory that is a mount point
+itself cannot be renamed (EBUSY), so every directory above a guarded name is one, too, writable as before. What git
+would read and is not there is made on the host first, or the sandbox could make it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import stat
+import sys
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.paths import state_dir
+from ohsandbox.runtime import git_layout
+from ohsandbox.runtime.docker.mounts import path_directories
+from ohsandbox.runtime.risky_files import GUARDED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Git = Literal["guarded", "ro", "rw"]
+"""`guarded`: commits work; config, hooks and info do not change. `ro`: no `.git` changes. `rw`: nothing is guarded."""
+
+WORKSPACE = "/workspace"
+MAX_MOUNTS = 2000
+"""The engine takes 0.25 s to start a container, 0.4 s with 700 nested mounts (100 submodules), 0.8 s with 2,100."""
+
+_COMMON_DIR = b".\n"
+"""A repository with `commondir` in it takes configuration and hooks from where that says; "." is itself (git 2.39:
+commit, gc, worktrees and submodules work as without)."""
+_LOCK = (
+    b"A sandbox of ohsandbox works here: until it ends, git does not change the configuration.\n"
+    b"If none does (`ohsandbox ps`), remove this file.\n"
+)
+"""Linux drops a mount from a name that another mount namespace unlinks or renames over: `git config`, `push -u` and
+`branch -u` on the host would leave their new file unguarded (measured, Linux 6). git takes no lock that is there."""
+_FILES = {
+    "config.lock": _LOCK,
+    "config.worktree.lock": _LOCK,
+    "config": b"",
+    "config.worktree": b"",
+    "commondir": _COMMON_DIR,
+}
+_LOCKS = ("config.lock", "config.worktree.lock")
+_UNMADE = {**dict.fromkeys(_LOCKS, _LOCK), "config.worktree": b"", "commondir": _COMMON_DIR}
+_DIRECTORIES = ("hooks", "info")
+_WORKTREE_FILES = ("commondir", "gitdir")
+_WORD = re.compile(r"[^\s'\"=;|&()<>`$]+")
+
+
+class GuardMount(NamedTuple):
+    """A nested bind mount."""
+
+    path: str
+    """Below the workspace, with slashes."""
+    read_only: bool
+    source: str = ""
+    """What is there instead; empty: the name itself."""
+
+
+class _Found(NamedTuple):
+    """What the tree holds."""
+
+    layouts: dict[str, set[str]]
+    """Directories with names of `git_layout.LAYOUT`."""
+    dotgits: dict[str, int]
+    """`.git` entries and their file types."""
+    sockets: list[str]
+    """Those that a program of this machine answers on."""
+    pointers: dict[str, str | None]
+    """Where each `.git` file leads, below the workspace or absolute; None: nowhere."""
+
+
+def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
+    """The nested mounts for a workspace as it is now; what they need is made where it is missing.
+
+    Raises:
+        UsageError: something cannot be guarded: a link in git's place, too many repositories, an unreadable name.
+    """
+    found = _look(workspace)
+    plan = _Plan(workspace)
+    for path in path_directories(workspace):
+        plan.lock(path)
+    for path in found.sockets:
+        plan.mask(path)
+    if git != "rw":
+        _guard_git(plan, found, git)
+    return plan.mounts()
+
+
+def _guard_git(plan: _Plan, found: _Found, git: Git) -> None:
+    """Everything of git and of agents."""
+    workspace = plan.workspace
+    for path, kind in sorted(found.dotgits.items()):
+        if stat.S_ISLNK(kind):
+            raise _refused(path, "it is a symbolic link", "put the directory in its place")
+        if stat.S_ISREG(kind):
+            plan.lock(path)
+    named = {target for target in found.pointers.values() if target is not None and target != "."}
+    for path in sorted(_repositories(workspace, found)):
+        _guard_repository(plan, found, path, git=git, writable=_is_gits(path, named))
+    for path in _agents_files(workspace):
+        plan.lock(path)
+
+
+def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -> None:
+    """Remove what `guard` made, in whichever session. Empty `hooks` and `info` stay, as `git init` makes them.
+
+    Args:
+        workspace: the directory.
+        paths: what was guarded; None looks everywhere.
+        gone: no container is bound there any more; else only the locks go, since a mount ends with its name.
+    """
+    for path in [seen.path for seen in git_layout.walk(workspace)] if paths is None else paths:
+        parent, _, name = path.rpartition("/")
+        if name not in (_UNMADE if gone else _LOCKS):
+            continue
+        head = f"{parent}/HEAD" if parent else "HEAD"
+        if (name not in _LOCKS and not _kind(workspace, head)) or git_layout.read_small(workspace, path) != _UNMADE[
+            name
+        ].decode():
+            continue
+        with contextlib.suppress(OSError):
+            directory = _open_directory(workspace, parent)
+            try:
+                os.unlink(name, dir_fd=directory)
+            finally:
+                os.close(directory)
+
+
+def verify(guarded: Iterable[GuardMount], mountinfo: str) -> None:
+    """Compare what was asked with what the kernel says of the sandbox's mounts (proc(5), mountinfo).
+
+    A name that was replaced by a link between our look and the engine's mount shows another root.
+
+    Raises:
+        SandboxUnavailable: a mount is missing, writable, or of something else.
+    """
+    there = {}
+    for line in mountinfo.splitlines():
+        fields = line.split(" ")
+        if len(fields) > 5:  # noqa: PLR2004 - the options are the sixth
+            there[_unescaped(fields[4])] = (fields[2], _unescaped(fields[3]), fields[5].split(","))
+    device, root, _ = there.get(WORKSPACE, ("", "", []))
+    for mount in guarded:
+        found = there.get(f"{WORKSPACE}/{mount.path}")
+        moved = found is None
+        if found is not None and mount.source:  # a mount's root is the path on its own file system
+            moved = not mount.source.endswith(found[1])
+        elif found is not None:
+            moved = found[0] == device and found[1] != f"{root.rstrip('/')}/{mount.path}"
+        if found is None or moved or (mount.read_only and "ro" not in found[2]):
+            raise SandboxUnavailable(
+                f"The sandbox is not as strict as asked: {mount.path!r} of the workspace is not guarded. "
+                "Remedy: end what else changes the workspace, and try again; `ohsandbox doctor` looks at the engine."
+            )
+
+
+class _Plan:
+    """Collects mounts."""
+
+    def __init__(self, workspace: str) -> None:
+        self.workspace = workspace
+        self._wanted: dict[str, bool] = {}
+        self._masked: list[str] = []
+
+    def mask(self, path: str) -> None:
+        """A name with nothing behind it. It may move along with its directory."""
+        self._masked.append(path)
+
+    def hold(self, path: str) -> None:
+        """A directory that stays where it is, and so do those above it."""
+        while path:
+            self._wanted.setdefault(path, False)
+            path = path.rpartition("/")[0]
+
+    def lock(self, path: str) -> None:
+        """A file or a directory that does not change either."""
+        self.hold(path.rpartition("/")[0])
+        self._wanted[path] = True
+
+    def mounts(self) -> tuple[GuardMount, ...]:
+        """Outer ones first; none below a locked one, which covers it.
+
+        Raises:
+            UsageError: there are too many, or a name that the engine's JSON cannot hold.
+        """
+        made: list[GuardMount] = []
+        locked: set[str] = set()
+        for path, read_only in sorted(self._wanted.items(), key=lambda pair: (pair[0].count("/"), pair[0])):
+            if any(parent in locked for parent in _parents(path)):
+                continue
+            try:
+                path.encode()
+            except UnicodeEncodeError:
+                raise _refused(path, "its name is no UTF-8", "rename it") from None
+            if read_only:
+                locked.add(path)
+            made.append(GuardMount(path, read_only))
+        made += [GuardMount(path, read_only=True, source=_nothing()) for path in self._masked]
+        if len(made) > MAX_MOUNTS:
+            raise UsageError(
+                f"The workspace {self.workspace!r} needs {len(made)} mounts to guard repositories: over {MAX_MOUNTS}."
+                " Remedy: name a smaller directory, or --git rw (git='rw'), which guards nothing."
+            )
+        return tuple(made)
+
+
+def _look(workspace: str) -> _Found:
+    found = _Found({}, {}, [], {})
+    for path, entry, _ in git_layout.walk(workspace):
+        if entry is None:
+            continue
+        if entry.name in git_layout.LAYOUT:
+            found.layouts.setdefault(path.rpartition("/")[0], set()).add(entry.name)
+        elif entry.name == ".git":
+            found.dotgits[path] = entry.stat(follow_symlinks=False).st_mode
+            if entry.is_file(follow_symlinks=False):
+                found.pointers[path] = git_layout.pointed(workspace, path)
+        elif _is_special(entry) and _answers(workspace, path):
+            found.sockets.append(path)
+    return found
+
+
+def _is_special(entry: os.DirEntry[str]) -> bool:
+    """Neither file, directory nor symlink; the directory's own word, without a system call."""
+    file, directory = entry.is_file(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
+    return not (file or directory or entry.is_symlink())
+
+
+def _answers(workspace: str, path: str) -> bool:
+    """Somebody listens on the socket of that name, or may. One that refuses is over: bind(2) never takes a name again.
+
+    A network namespace does not keep a container from a socket with a name, nor does a read-only mount.
+    """
+    parent, _, name = path.rpartition("/")
+    try:
+        directory = git_layout.open_below(workspace, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        if not stat.S_ISSOCK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.setblocking(False)  # noqa: FBT003 - the standard library's
+            caller.connect(f"/proc/self/fd/{directory}/{name}" if sys.platform == "linux" else f"{workspace}/{path}")
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except OSError:  # of another type, not ours to call, or busy
+        return True
+    finally:
+        os.close(directory)
+    return True
+
+
+def _nothing() -> str:
+    """An empty file of ours, to lie over a socket.
+
+    Raises:
+        UsageError: the state directory cannot be written.
+    """
+    path = state_dir() / "nothing"
+    try:
+        path.touch(mode=0o400)
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be made: {error.strerror}. Make it writable.") from error
+    return str(path.resolve())
+
+
+def _repositories(workspace: str, found: _Found) -> Iterator[str]:
+    """Each directory that holds a repository, that of a worktree, or what was one."""
+    for path, names in found.layouts.items():
+        if git_layout.is_repository(names):
+            yield path
+    for path in found.dotgits:
+        if not git_layout.is_repository(found.layouts.get(path, set())) and not _is_empty(workspace, path):
+            yield path
+
+
+def _is_empty(workspace: str, path: str) -> bool:
+    """It holds nothing, or cannot be reached without a link."""
+    try:
+        descriptor = git_layout.open_below(workspace, path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return True
+    try:
+        with os.scandir(descriptor) as entries:
+            return next(entries, None) is None
+    finally:
+        os.close(descriptor)
+
+
+def _is_gits(path: str, named: set[str]) -> bool:
+    """People and agents work in it; else it is a bare repository among the files, such as a fixture."""
+    return not path or ".git" in path.split("/") or path in named
+
+
+def _guard_repository(plan: _Plan, found: _Found, path: str, *, git: Git, writable: bool) -> None:
+    prefix = f"{path}/" if path else ""
+    if path and (git == "ro" or not writable):
+        plan.lock(path)
+        for other in _obeyed(plan.workspace, found, prefix) if writable else ():
+            plan.lock(other)
+        return
+    plan.hold(path)
+    names = found.layouts.get(path, set())
+    if "commondir" in names and "objects" not in names:  # a worktree's: the rest is in the repository that it names
+        fixed = {name: b"" for name in _WORKTREE_FILES if _kind(plan.workspace, prefix + name) == "file"}
+        files = {"config.worktree.lock": _LOCK, "config.worktree": b"", **fixed}
+    else:
+        files = _FILES
+        for name in _DIRECTORIES:
+            if _make(plan.workspace, prefix + name, None):
+                plan.lock(prefix + name)
+    for name, content in files.items():
+        if not _make(plan.workspace, prefix + name, content):
+            continue
+        if content is _LOCK and git_layout.read_small(plan.workspace, prefix + name) != _LOCK.decode():
+            raise _refused(prefix + name, "another git changes the configuration", "wait, or remove it")
+        plan.lock(prefix + name)
+    for other in _obeyed(plan.workspace, found, prefix):
+        plan.lock(other)
+
+
+def _obeyed(workspace: str, found: _Found, prefix: str) -> Iterator[str]:
+    """What of the workspace a repository takes hooks, configuration and programs from: files that include others, too.
+
+    Raises:
+        UsageError: it leads over a link.
+    """
+    config = _pairs(workspace, prefix + "config")
+    tree = dict(config).get("core.worktree")
+    tree = prefix.removesuffix(".git/") if tree is None else git_layout.inside(workspace, prefix + tree) + "/"
+    trees = list(_trees(found, prefix))
+    if "worktrees" not in prefix.split("/"):
+        trees.append(tree)
+    todo, seen = [prefix + "config", prefix + "config.worktree"], set[str]()
+    yield from _run_by_hooks(workspace, prefix + "hooks", trees)
+    while todo:
+        file = todo.pop()
+        seen.add(file)
+        base = f"{parent}/" if (parent := file.rpartition("/")[0]) else ""
+        for key, value in _pairs(workspace, file):
+            if key in {"include.path", "includeif.path"}:
+                for path in _made(workspace, [base], value, b""):
+                    yield path
+                    todo += [path] if path not in seen else []
+            elif key == "core.hookspath":
+                for path in _made(workspace, trees, value, None):
+                    yield path
+                    yield from _run_by_hooks(workspace, path, trees)
+            elif git_layout.may_name_program(key, value):
+                yield from _named(workspace, value, trees)
+
+
+def _pairs(workspace: str, config: str) -> list[tuple[str, str]]:
+    return list(git_layout.config_values(git_layout.read_small(workspace, config) or ""))
+
+
+def _trees(found: _Found, prefix: str) -> Iterator[str]:
+    """Of its `.git` files, linked worktrees' too: each takes relative paths from its top (git-config(1), hooksPath)."""
+    for path, target in found.pointers.items():
+        if target is not None and (f"{target}/" == prefix or target.startswith(f"{prefix}worktrees/")):
+            yield path.removesuffix(".git")
+
+
+def _made(workspace: str, bases: Iterable[str], value: str, content: bytes | None) -> Iterator[str]:
+    """What a configured path means below the workspace; it is made where it is missing."""
+    if not value or value.startswith("~"):
+        return
+    for base in bases:
+        path = git_layout.inside(workspace, value if value.startswith("/") else base + value)
+        if path != "." and not path.startswith("/") and _make(workspace, path, content):
+            yield path
+
+
+def _named(workspace: str, text: str, trees: Iterable[str]) -> Iterator[str]:
+    """The files of the workspace that a text names."""
+    words = set(_WORD.findall(text))
+    for tree in trees:
+        paths = (git_layout.inside(workspace, tree + word.lstrip("!")) for word in words)
+        yield from (path for path in paths if _kind(workspace, path) == "file")
+
+
+def _run_by_hooks(workspace: str, hooks: str, trees: Iterable[str]) -> Iterator[str]:
+    """What the hooks in a directory are links to, and the executable files that those which are scripts name."""
+    try:
+        directory = git_layout.open_below(workspace, hooks, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if not entry.name.endswith(".sample")]
+    finally:
+        os.close(directory)
+    for name in names:
+        real = os.path.realpath(f"{workspace}/{hooks}/{name}")
+        path = git_layout.inside(workspace, real)
+        if _kind(workspace, path) != "file":
+            continue
+        if path != f"{hooks}/{name}":
+            yield path
+        text = git_layout.read_small(workspace, path) or ""
+        if text.startswith("#!"):
+            yield from (one for one in _named(workspace, text, trees) if os.access(f"{workspace}/{one}", os.X_OK))
+
+
+def _agents_files(workspace: str) -> Iterator[str]:
+    for path in GUARDED:
+        if _kind(workspace, path) in {"file", "directory"}:
+            yield path
+
+
+def _kind(workspace: str, path: str) -> str:
+    """One of "file", "directory", "other", or empty for nothing that can be reached without a link."""
+    if path.startswith("/"):
+        return ""
+    try:
+        descriptor = git_layout.open_below(workspace, path, os.O_RDONLY)
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return "other"
+    try:
+        mode = os.fstat(descriptor).st_mode
+    finally:
+        os.close(descriptor)
+    return "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else "other"
+
+
+def _make(workspace: str, path: str, content: bytes | None) -> bool:
+    """A file with content, or for None a directory, where nothing is; with the owner of what holds it.
+
+    Returns:
+        Whether it is there now. Where it is not, the sandbox cannot make it either: the directory is another user's.
+
+    Raises:
+        UsageError: a link or something else is in its place, or it cannot be made.
+    """
+    wanted = "directory" if content is None else "file"
+    parent, _, name = path.rpartition("/")
+    try:
+        if parent and not _kind(workspace, parent):
+            _make(workspace, parent, None)
+        directory = _open_directory(workspace, parent)
+        try:
+            made = _make_in(directory, name, content)
+        except PermissionError:
+            if os.fstat(directory).st_uid != os.geteuid() and not _kind(workspace, path):
+                return False
+            raise
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise _refused(path, f"it cannot be made ({error.strerror})", "make it") from error
+    if not made and (kind := _kind(workspace, path)) != wanted:
+        raise _refused(path, f"it is no {wanted} of its own" if kind else "it went away", "put one in its place")
+    return True
+
+
+def _open_directory(workspace: str, path: str) -> int:
+    if not path:
+        return os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return git_layout.open_below(workspace, path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _make_in(directory: int, name: str, content: bytes | None) -> bool:
+    owner = os.fstat(directory)
+    try:
+        if content is None:
+            os.mkdir(name, 0o755, dir_fd=directory)
+            made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        else:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            made = os.open(name, flags, 0o644, dir_fd=directory)
+    except FileExistsError:
+        return False
+    try:
+        if content:
+            os.write(made, content)
+        if os.geteuid() == 0:
+            os.fchown(made, owner.st_uid, owner.st_gid)
+    finally:
+        os.close(made)
+    return True
+
+
+def _parents(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _unescaped(field: str) -> str:
+    """A field of mountinfo, which writes space, tab, newline and backslash as three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
+def _refused(path: str, why: str, remedy: str) -> UsageError:
+    return UsageError(
+        f"{path!r} in the workspace cannot be guarded: {why}. Remedy: {remedy}, or --git rw (git='rw') guards nothing."
+    )

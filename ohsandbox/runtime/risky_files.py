@@ -1,0 +1,48 @@
+"""Names of files that a machine runs or obeys without being asked, once they lie in a directory that a person opens."""
+
+from __future__ import annotations
+
+GUARDED = (
+    ".vscode", ".idea", ".fleet", ".zed", ".nvim.lua", ".exrc", ".vimrc", ".dir-locals.el",
+    ".claude", ".mcp.json", ".cursor", ".windsurf", ".gemini", ".codex", ".opencode", ".continue", ".roo", ".kiro",
+    ".aider.conf.yml", ".devcontainer", ".devcontainer.json", ".envrc", ".husky", ".cargo/config.toml", ".cargo/config",
+    ".hg/hgrc", ".jj/repo/config.toml",
+)  # fmt: skip
+"""At the top of a workspace read-only where they exist: editors, agents, direnv, git hooks, cargo (which editors start)
+and other version control run what these say as soon as the directory is opened or entered, and few tasks edit one."""
+
+_REPORTED = (
+    ".gitattributes", ".gitmodules", ".lfsconfig", ".github/workflows", ".gitlab-ci.yml", ".circleci",
+    ".pre-commit-config.yaml", "lefthook.yml", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", "pip.conf",
+    ".mise.toml", "mise.toml", ".tool-versions", "flake.nix", "shell.nix",
+    "conftest.py", "sitecustomize.py", "usercustomize.py", ".pdbrc", ".gdbinit", ".lldbinit", ".irbrc", ".rprofile",
+    "agents.md", "claude.md", "gemini.md", ".cursorrules", ".github/copilot-instructions.md",
+)  # fmt: skip
+"""Reported when they appear or change: tasks edit them, and test runners, package managers, CI and agents obey them.
+What a person runs by name (Makefile, package.json, build.rs) is in `git diff`, not here."""
+_SUFFIXES = (".pth", ".code-workspace")
+
+_SINGLE = frozenset(name for name in _REPORTED if "/" not in name)
+_LONGER = tuple(f"/{name}/" for name in _REPORTED if "/" in name)
+_OPENED_SINGLE = frozenset(name for name in GUARDED if "/" not in name)
+_OPENED_LONGER = tuple(f"/{name}/" for name in GUARDED if "/" in name)
+
+
+def runs_when_opened(path: str) -> bool:
+    """An editor, an agent or a prompt runs what stands in it as soon as its directory is opened or entered.
+
+    Case does not count: macOS and Windows make no difference.
+    """
+    return _is_one(path.lower(), _OPENED_SINGLE, _OPENED_LONGER)
+
+
+def is_obeyed(path: str) -> bool:
+    """A tool or an agent obeys it once it is started."""
+    path = path.lower()
+    return path.endswith(_SUFFIXES) or _is_one(path, _SINGLE, _LONGER)
+
+
+def _is_one(path: str, single: frozenset[str], longer: tuple[str, ...]) -> bool:
+    if not single.isdisjoint(path.split("/")):
+        return True
+    return any(name in f"/{path}/" for name in longer)

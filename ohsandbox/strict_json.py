@@ -1,0 +1,60 @@
+"""JSON that a person wrote: nothing in it is dropped or guessed.
+
+`json.loads` takes the last of two equal keys, so `{"network": "none", ... "network": "open"}` is open; it takes NaN,
+and makes infinity of 1e999.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+
+def parse(data: bytes | str) -> Any:
+    """The value of a JSON text; bytes are UTF-8, with or without a byte order mark.
+
+    Raises:
+        ValueError: it is no JSON; the message says why on one line, and names a key that stands twice.
+    """
+    try:
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data.removeprefix("\ufeff")
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    try:
+        return json.loads(
+            text,
+            object_pairs_hook=_without_duplicates,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_bounded,
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise ValueError(f"the key {name[:100]!r} stands twice in one object")
+        made[name] = value
+    return made
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number
+
+
+def _bounded(text: str) -> int:
+    """Of 64 bits at most: more is no setting, and what takes it as a float makes infinity or an error of it."""
+    if len(text) > 20 or abs(number := int(text)) >= 1 << 64:  # noqa: PLR2004 - the digits of 2**64
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number

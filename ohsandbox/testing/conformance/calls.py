@@ -1,0 +1,565 @@
+"""Calls from outside: cancelled, heard while they run, queued, and given an environment, directory and user each."""
+# ruff: noqa: S101, D103, PLR2004, S108 - cases are tests: their names are sentences, their values literal
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.errors import CallCancelledError, UnknownUserError, UsageError, WorkdirError
+from ohsandbox.runtime.calls.cancel import to_thread
+from ohsandbox.secrets import Secrets
+from ohsandbox.testing.conformance.case import (
+    Session,
+    case,
+    is_running,
+    number_nobody_sleeps,
+    refuses,
+    shell_case,
+)
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.base import Runtime
+
+SOON_S = 3.0
+"""A cancelled call takes well under a second; a machine at its limit three."""
+
+STUBBORN = (
+    "trap '' INT TERM HUP; sleep {0} & setsid sleep {0} & nohup sleep {0} 2>/dev/null & while :; do sleep {0}; done"
+)
+
+
+def set_after(seconds: float) -> threading.Event:
+    event = threading.Event()
+    threading.Timer(seconds, event.set).start()
+    return event
+
+
+# --- run, cancelled ---
+
+
+@case()
+def a_cancelled_run_keeps_its_partial_output_and_leaves_nothing(runtime: Runtime) -> None:
+    number = number_nobody_sleeps()
+    began = time.monotonic()
+    script = f"echo out; echo err >&2; {STUBBORN.format(number)}"
+    result = runtime.run(["/bin/sh", "-c", script], cancel=set_after(0.3))
+    assert time.monotonic() - began < 0.3 + SOON_S
+    assert result[:4] == (None, b"out\n", b"err\n", False)
+    assert (result.cancelled, result.cause, result.not_started) == (True, "cancelled", False)
+    assert not is_running(runtime, f"sleep {number}")
+
+
+@case()
+def a_run_cancelled_before_it_began_runs_nothing(runtime: Runtime) -> None:
+    result = runtime.run(["touch", "/tmp/cancelled-before"], cancel=set_after(0))
+    while not result.cancelled:  # the timer may be late
+        result = runtime.run(["touch", "/tmp/cancelled-before"], cancel=_set())
+    assert (result.exit_code, result.not_started, result.cause) == (None, True, "cancelled")
+    runtime.run(["rm", "-f", "/tmp/cancelled-before"])
+    assert runtime.run(["touch", "/tmp/cancelled-before"], cancel=_set()).cancelled
+    assert runtime.run(["test", "-e", "/tmp/cancelled-before"]).exit_code == 1
+
+
+@case()
+def a_run_is_cancelled_while_its_stdin_is_on_its_way(runtime: Runtime) -> None:
+    for size in (60_000, 20_000_000):
+        result = runtime.run(["sleep", "60"], stdin=bytes(size), cancel=set_after(0.3))
+        assert result.cancelled, size
+
+
+@case()
+def a_run_that_never_stops_printing_is_cancelled(runtime: Runtime) -> None:
+    began = time.monotonic()
+    assert runtime.run(["yes"], cancel=set_after(0.3), limit_bytes=1000).cancelled
+    assert time.monotonic() - began < 0.3 + SOON_S
+
+
+@case()
+def a_cancel_that_nobody_sets_changes_nothing(runtime: Runtime) -> None:
+    result = runtime.run(["/bin/sh", "-c", "sleep 0.2; cat; exit 3"], stdin=b"in", cancel=threading.Event())
+    assert result[:3] == (3, b"in", b"")
+    assert not result.cancelled
+    assert runtime.run(["sleep", "60"], timeout_s=0.2, cancel=threading.Event()).timed_out
+
+
+@case()
+def asyncio_cancels_one_of_more_runs_than_it_has_threads(runtime: Runtime) -> None:
+    async def use() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        tasks = [asyncio.ensure_future(to_thread(runtime.run, ["sleep", "60"])) for _ in range(3)]
+        await asyncio.sleep(0.5)
+        for task in reversed(tasks):
+            task.cancel()
+            await asyncio.wait([task], timeout=20)
+            assert task.cancelled()
+
+    asyncio.run(use())
+
+
+@case()
+def asyncio_cancels_a_run(runtime: Runtime) -> None:
+    number = number_nobody_sleeps()
+
+    async def use() -> None:
+        task = asyncio.ensure_future(to_thread(runtime.run, ["sleep", number]))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        await asyncio.wait([task], timeout=20)
+        assert task.cancelled()
+        assert (await to_thread(runtime.run, ["echo", "ok"])).stdout == b"ok\n"
+
+    asyncio.run(use())
+    assert not is_running(runtime, f"sleep {number}")
+
+
+# --- run, heard ---
+
+
+@case()
+def what_a_run_prints_is_heard_while_it_runs(runtime: Runtime) -> None:
+    release = threading.Event()
+    heard: list[tuple[str, bytes]] = []
+
+    def hear(stream: str, data: bytes) -> None:
+        heard.append((stream, data))
+        if b"first" in data:
+            release.set()
+
+    script = "echo first; sleep 60"
+    assert runtime.run(["/bin/sh", "-c", script], on_output=hear, cancel=release).cancelled
+    assert heard == [("stdout", b"first\n")]
+
+
+@case()
+def what_is_heard_of_a_run_is_exactly_what_it_prints(runtime: Runtime) -> None:
+    heard: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+
+    def hear(stream: str, data: bytes) -> None:
+        heard[stream] += data
+
+    for script in ("printf abcde", "printf 01; printf 45 >&2; exit 126", "seq 200000", "printf 'ohs-\\0:\\n'", ":"):
+        heard.update(stdout=b"", stderr=b"")
+        result = runtime.run(["/bin/sh", "-c", script], on_output=hear)
+        assert (heard["stdout"], heard["stderr"]) == (result.stdout, result.stderr), script
+    heard.update(stdout=b"", stderr=b"")
+    result = runtime.run(["no-such-program"], on_output=hear)
+    assert (heard["stdout"], heard["stderr"]) == (b"", result.stderr)
+    assert result.not_started
+
+
+@case()
+def what_a_run_prints_past_its_limit_is_heard_all_the_same(runtime: Runtime) -> None:
+    sizes: list[int] = []
+    result = runtime.run(
+        ["head", "-c", "3000000", "/dev/zero"], limit_bytes=10, on_output=lambda _, data: sizes.append(len(data))
+    )
+    assert (sum(sizes), result.stdout, result.truncated) == (3_000_000, bytes(10), True)
+
+
+@case()
+def a_run_waits_for_who_hears_it(runtime: Runtime) -> None:
+    """It writes 64 MiB while nobody reads the first of them: a program that did not wait would be through."""
+    first = threading.Event()
+
+    def hear(_stream: str, _data: bytes) -> None:
+        if not first.is_set():
+            first.set()
+            time.sleep(0.5)
+            assert runtime.run(["test", "-e", "/tmp/run-is-through"]).exit_code == 1
+
+    script = "rm -f /tmp/run-is-through; head -c 67108864 /dev/zero; : >/tmp/run-is-through"
+    assert runtime.run(["/bin/sh", "-c", script], on_output=hear, limit_bytes=1).exit_code == 0
+
+
+@case()
+def an_error_of_who_hears_a_run_ends_it_and_is_raised(runtime: Runtime) -> None:
+    number = number_nobody_sleeps()
+
+    def fail(stream: str, data: bytes) -> None:
+        raise ZeroDivisionError(stream, data)
+
+    error = refuses(partial(_sh, runtime, f"echo x; sleep {number}", on_output=fail), ZeroDivisionError)
+    assert error.args == ("stdout", b"x\n")
+    assert not is_running(runtime, f"sleep {number}")
+
+
+# --- run, with its streams merged ---
+
+
+@case()
+def merged_streams_keep_the_order_of_writing(runtime: Runtime) -> None:
+    script = "i=0; while [ $i -lt 50 ]; do echo o$i; echo e$i >&2; i=$((i+1)); done; exit 3"
+    result = _sh(runtime, script, merge_streams=True)
+    assert (result.exit_code, result.stderr) == (3, b"")
+    assert result.stdout.split() == [word for i in range(50) for word in (b"o%d" % i, b"e%d" % i)]
+
+
+@case()
+def a_program_that_is_missing_is_told_in_the_merged_stream(runtime: Runtime) -> None:
+    result = runtime.run(["no-such-program"], merge_streams=True)
+    assert (result.exit_code, result.not_started, result.stderr) == (127, True, b"")
+    assert b"no-such-program" in result.stdout
+    assert b"ohs" not in result.stdout
+
+
+@case()
+def options_that_cannot_be_meant_are_refused(runtime: Runtime) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"user": ""}, {"user": -1}, {"user": True}, {"user": "a\0b"}, {"workdir": ""}, {"workdir": "a\0b"},
+        {"env": {"A": 1}}, {"env": {"A": None}}, {"env": {"": "x"}}, {"env": {"A=B": "x"}}, {"env": {"A": "\0"}},
+        {"on_output": "print"}, {"cancel": True}, {"timeout_s": True}, {"timeout_s": "5"},
+    ]  # fmt: skip
+    for options in wrong:
+        for call in (partial(runtime.run, ["true"]), partial(runtime.execute, "true")):
+            error = refuses(partial(call, **options), UsageError, ValueError)
+            assert len(str(error).splitlines()) == 1, error
+
+
+def _set() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
+def _sh(runtime: Runtime, script: str, **options: Any) -> Any:
+    return runtime.run(["/bin/sh", "-c", script], **options)
+
+
+# --- transfers, cancelled ---
+
+
+@case()
+def transfers_are_cancelled(runtime: Runtime) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        source, target = Path(name, "source"), Path(name, "target")
+        source.mkdir()
+        for number in range(4):
+            with (source / str(number)).open("wb") as file:
+                file.truncate(400_000_000)
+        upload = partial(runtime.upload, source, "/tmp/cancelled-upload")
+        began = time.monotonic()
+        refuses(lambda: upload(cancel=set_after(0.3)), CallCancelledError)
+        refuses(lambda: upload(cancel=_set()), CallCancelledError)
+        runtime.run(["rm", "-rf", "/tmp/cancelled-upload"])
+        runtime.run(["mkdir", "/tmp/cancelled-download"])
+        script = "for i in 1 2 3 4; do dd if=/dev/zero of=/tmp/cancelled-download/$i bs=1 count=0 seek=400000000; done"
+        assert _sh(runtime, script).exit_code == 0
+        refuses(
+            lambda: runtime.download("/tmp/cancelled-download", target, cancel=set_after(0.3)),
+            CallCancelledError,
+        )
+        assert time.monotonic() - began < 2 * SOON_S + 2
+        runtime.run(["rm", "-rf", "/tmp/cancelled-download"])
+
+
+# --- execute, cancelled ---
+
+
+@shell_case()
+def a_cancelled_command_is_gone_at_once_and_the_shell_is_kept(shell: Session) -> None:
+    number = number_nobody_sleeps()
+    shell("cd /tmp; KEPT=1")
+    began = time.monotonic()
+    ended = shell(f"echo so far; sleep {number} & setsid sleep {number} & sleep {number}", cancel=set_after(0.3))
+    assert (ended.cancelled, ended.timed_out, ended.running, ended.exit_code) == (True, False, False, None)
+    assert ended.output == "so far\n"
+    after = shell("echo $KEPT; pwd")
+    assert time.monotonic() - began < 0.3 + SOON_S
+    assert (after.output, after.notice) == ("1\n/tmp\n", None)
+    assert not is_running(shell.runtime, f"sleep {number}")
+
+
+@shell_case()
+def a_cancelled_command_that_ignores_signals_is_gone_too(shell: Session) -> None:
+    number = number_nobody_sleeps()
+    shell("cd /tmp; export KEPT=1")
+    began = time.monotonic()
+    ended = shell(f"sh -c {shlex.quote(STUBBORN.format(number))}", cancel=set_after(0.3))
+    assert ended.cancelled
+    assert shell("echo $KEPT; pwd").output == "1\n/tmp\n"
+    assert time.monotonic() - began < 0.3 + 2 * SOON_S
+    assert not is_running(shell.runtime, f"sleep {number}")
+
+
+@shell_case()
+def a_shell_that_ignores_signals_itself_is_replaced_when_cancelled(shell: Session) -> None:
+    number = number_nobody_sleeps()
+    shell("cd /tmp; export KEPT=1")
+    ended = shell(STUBBORN.format(number), cancel=set_after(0.3))
+    assert ended.cancelled
+    assert ended.notice
+    assert shell("echo $KEPT; pwd").output == "1\n/tmp\n"
+    assert not is_running(shell.runtime, f"sleep {number}")
+
+
+@shell_case()
+def a_program_that_waits_for_input_and_a_poll_are_cancelled(shell: Session) -> None:
+    assert shell("sleep 60", yield_s=0.2).running
+    assert shell.poll(cancel=set_after(0.2)).cancelled
+    assert shell("sleep 60; read x", idle_timeout_s=0.2).running
+    assert shell.type("y", cancel=set_after(0.2)).cancelled
+    assert shell.poll().running is False
+
+
+@shell_case()
+def a_command_cancelled_before_its_turn_never_runs(shell: Session) -> None:
+    shell("true")
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(shell, "sleep 1.5; echo first")
+        time.sleep(0.3)
+        began = time.monotonic()
+        told = shell("touch /tmp/never-in-turn", cancel=set_after(0.2))
+        assert time.monotonic() - began < 1.2
+        assert (told.cancelled, told.running, told.exit_code) == (True, False, None)
+        assert "nothing of it ran" in (told.notice or "")
+        assert told.queued_s > 0.1
+        assert first.result().output == "first\n"
+    told = shell("touch /tmp/never-in-turn", cancel=_set())
+    assert (told.cancelled, told.queued_s) == (True, 0)
+    assert shell("ls /tmp/never-in-turn").exit_code != 0
+
+
+@shell_case()
+def asyncio_cancels_a_command(shell: Session) -> None:
+    number = number_nobody_sleeps()
+    shell("KEPT=1")
+
+    async def use() -> None:
+        execute = partial(shell.runtime.execute, session=shell.name)
+        try:
+            await asyncio.wait_for(to_thread(execute, f"sleep {number}"), 0.3)
+        except TimeoutError:
+            told = await to_thread(execute, "echo $KEPT")
+            assert told.output == "1\n"
+        else:
+            raise AssertionError("not cancelled")
+
+    asyncio.run(use())
+    assert not is_running(shell.runtime, f"sleep {number}")
+
+
+# --- execute, returned from and queued ---
+
+
+@shell_case()
+def a_command_is_left_running_when_its_caller_yields(shell: Session) -> None:
+    began = time.monotonic()
+    told = shell("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done; (exit 7)", yield_s=0.7)
+    assert time.monotonic() - began < 0.7 + 1
+    assert (told.running, told.timed_out, told.exit_code) == (True, False, None)
+    assert told.output.startswith("1\n2\n")
+    rest = shell.poll()
+    assert (rest.exit_code, rest.running) == (7, False)
+    assert told.output + rest.output == "1\n2\n3\n4\n5\n6\n7\n8\n"
+
+
+@shell_case()
+def a_command_that_ends_before_its_caller_yields_is_done(shell: Session) -> None:
+    told = shell("echo done", yield_s=10)
+    assert (told.output, told.exit_code, told.running) == ("done\n", 0, False)
+
+
+@shell_case()
+def a_call_that_waited_says_so_and_its_time_begins_with_its_command(shell: Session) -> None:
+    shell("true")
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(shell, "sleep 1.6")
+        time.sleep(0.2)
+        told = shell("sleep 0.5; echo second", timeout_s=1.5)
+        assert first.result().queued_s == 0
+    assert (told.output, told.timed_out) == ("second\n", False)
+    assert told.queued_s > 1
+    assert "Waited" in (told.notice or "")
+    assert shell("true").queued_s == 0
+
+
+@shell_case()
+def a_caller_that_yields_while_it_queues_is_told_that_nothing_ran(shell: Session) -> None:
+    shell("true")
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(shell, "sleep 1.5")
+        time.sleep(0.2)
+        told = shell("touch /tmp/never-in-queue", yield_s=0.3)
+        assert (told.running, told.exit_code) == (True, None)
+        assert "Not run" in (told.notice or "")
+        first.result()
+    assert shell("ls /tmp/never-in-queue").exit_code != 0
+
+
+@shell_case()
+def a_command_behind_one_that_was_left_running_is_refused_with_what_to_do(shell: Session) -> None:
+    assert shell("sleep 60", yield_s=0.2).running
+    began = time.monotonic()
+    told = shell("touch /tmp/never-behind", timeout_s=10)
+    assert time.monotonic() - began < 2
+    assert told.running
+    for remedy in ("empty command", "is_input", "C-c", "another session"):
+        assert remedy in (told.notice or "")
+    assert shell.type("C-c").exit_code == 130
+    assert shell("ls /tmp/never-behind").exit_code != 0
+
+
+# --- execute, heard ---
+
+
+@shell_case()
+def what_a_command_prints_is_heard_while_it_runs(shell: Session) -> None:
+    heard: list[str] = []
+    stop = threading.Event()
+
+    def hear(text: str) -> None:
+        heard.append(text)
+        if "first" in text:
+            stop.set()
+
+    assert shell("echo first; sleep 60", on_output=hear, cancel=stop).cancelled
+    assert "".join(heard).startswith("first\n")
+
+
+@shell_case()
+def what_is_heard_of_a_command_is_its_output(shell: Session) -> None:
+    for command in (
+        "seq 20000",
+        "printf 'no end'",
+        "printf '\\033[1mbold\\033[0m\\n'",
+        "printf 'caf\\303\\251\\r\\n'",
+        ":",
+    ):
+        heard: list[str] = []
+        told = shell(command, on_output=heard.append)
+        assert "".join(heard) == told.output, command
+    heard = []
+    told = shell("for i in 1 2 3; do printf '%s0%%\\r' $i; sleep 0.2; done; echo done", on_output=heard.append)
+    assert (told.output, "".join(heard)) == ("done\n", "10%\r20%\r30%\rdone\n")
+
+
+@shell_case()
+def a_listener_that_comes_later_hears_what_nobody_was_given(shell: Session) -> None:
+    first = shell("echo a; sleep 0.5; echo b; sleep 0.5; echo c; sleep 60", yield_s=0.25)
+    time.sleep(0.6)
+    heard: list[str] = []
+    told = shell.poll(yield_s=1, on_output=heard.append)
+    assert (first.output, told.output, "".join(heard)) == ("a\n", "b\nc\n", "b\nc\n")
+    shell.type("C-c")
+
+
+@shell_case()
+def a_command_waits_for_who_hears_it(shell: Session) -> None:
+    first = threading.Event()
+    gone: list[int | None] = []
+
+    def hear(_text: str) -> None:
+        if not first.is_set():
+            first.set()
+            time.sleep(1)
+            gone.append(shell.runtime.run(["test", "-e", "/tmp/command-is-through"]).exit_code)
+
+    script = "rm -f /tmp/command-is-through; head -c 30000000 /dev/zero | tr '\\0' x; : >/tmp/command-is-through"
+    told = shell(script, on_output=hear)
+    assert (gone, told.exit_code, told.output_bytes) == ([1], 0, 30_000_000)
+
+
+@shell_case()
+def an_error_of_who_hears_a_command_ends_it_and_is_raised(shell: Session) -> None:
+    number = number_nobody_sleeps()
+
+    def fail(text: str) -> None:
+        raise ZeroDivisionError(text)
+
+    shell("KEPT=1")
+    error = refuses(partial(shell, f"echo x; sleep {number}", on_output=fail), ZeroDivisionError)
+    assert error.args == ("x\n",)
+    assert not is_running(shell.runtime, f"sleep {number}")
+    assert shell("echo $KEPT").output == "1\n"
+    refuses(partial(shell, "echo y", on_output=fail), ZeroDivisionError)
+    assert shell("echo $KEPT").output == "1\n"
+
+
+@shell_case()
+def a_command_whose_listener_is_slow_is_still_ended_in_time(shell: Session) -> None:
+    began = time.monotonic()
+    told = shell("yes", timeout_s=0.5, on_output=lambda _: time.sleep(0.1))
+    assert told.timed_out
+    assert time.monotonic() - began < 0.5 + 3 * SOON_S
+    assert told.notice is None
+
+
+@shell_case()
+def a_listener_that_calls_its_own_session_is_refused_and_others_serve_it(shell: Session) -> None:
+    refuses(partial(shell, "echo x", on_output=lambda _: shell("true")), UsageError, ValueError)
+    served: list[int | None] = []
+    told = shell("echo x", on_output=lambda _: served.append(shell.runtime.execute("true", session="other").exit_code))
+    assert (told.output, served) == ("x\n", [0])
+    shell.runtime.close_session("other")
+
+
+@shell_case()
+def a_secret_is_masked_however_its_output_is_cut(shell: Session) -> None:
+    runtime, before = shell.runtime, shell.runtime.secrets
+    runtime.give_secrets(Secrets({"TOKEN": "hunter2-hunter2"}))
+    try:
+        heard: list[str] = []
+        told = shell("printf 'a hunter2'; sleep 0.3; printf -- '-hunter2 z'; sleep 0.3; echo", on_output=heard.append)
+        assert "".join(heard) == told.output == "a <secret:TOKEN> z\n"
+        heard.clear()
+        told = shell("printf 'a hunter2'; sleep 2; echo; exit 3", on_output=heard.append, yield_s=0.5)
+        assert "hunter" not in "".join(heard) + told.output
+        assert shell.poll(on_output=heard.append).exit_code == 3
+        assert "".join(heard) == "a hunter2\n"
+    finally:
+        runtime.give_secrets(before)
+
+
+# --- execute, with an environment, directory and user of this call ---
+
+
+@shell_case()
+def environment_and_directory_of_one_call_end_with_it(shell: Session) -> None:
+    shell("cd /; export A=old; f() { echo f $A; }")
+    env = {"A": "1  '2'\n\"$x\"", "EMPTY": ""}
+    told = shell('f; printf "%s|" "${EMPTY-unset}"; pwd; cd /etc; A=changed; B=1', env=env, workdir="/tmp")
+    assert (told.output, told.cwd) == ("f 1 '2' \"$x\"\n|/tmp\n", "/")
+    assert shell('f; echo "${EMPTY-unset}${B-unset}"; pwd').output == "f old\nunsetunset\n/\n"
+
+
+@shell_case()
+def a_call_with_an_environment_ends_and_fails_as_any_other(shell: Session) -> None:
+    env = {"A": "1"}
+    assert shell("exit 3", env=env).exit_code == 3
+    assert shell("echo a) ; (", env=env).exit_code != 0
+    assert shell("cat <<'x'\n$A\nx\n# end", env=env).output == "$A\n"
+    assert shell("head -n 1", env=env).waiting_for_input
+    assert shell.type("y", timeout_s=10).output == "y\n"
+    assert shell("sleep 60", env=env, timeout_s=0.3).timed_out
+    assert shell("echo '" + "x" * 20_000 + "' | wc -c; echo $A", env=env).output.split() == ["20001", "1"]
+    assert shell("echo ${A-unset}").output == "unset\n"
+
+
+@shell_case()
+def a_directory_that_a_call_cannot_have_is_a_typed_error(shell: Session) -> None:
+    refuses(partial(shell, "true", workdir="/no/such"), WorkdirError, FileNotFoundError)
+    refuses(partial(shell, "true", workdir="/etc/passwd"), WorkdirError, NotADirectoryError)
+    shell.runtime.run(["mkdir", "-p", "below"])
+    assert shell("pwd", workdir="below").output == f"{shell.runtime.workdir}/below\n"
+
+
+@shell_case(needs={"users"})
+def a_call_as_another_user_has_a_shell_of_its_own_that_stays(shell: Session) -> None:
+    shell("A=mine")
+    told = shell("id -u; cd /tmp; A=theirs", user=65534)
+    assert (told.output, told.session) == ("65534\n", f"{shell.name}@65534")
+    assert shell("pwd; echo $A", user=65534).output == "/tmp\ntheirs\n"
+    assert shell('echo "$A"; pwd', user=65534, workdir="/", env={"A": "call"}).output == "call\n/\n"
+    assert shell("echo $A").output == "mine\n"
+    refuses(partial(shell, "true", user="no-such-user"), UnknownUserError, LookupError)
+    assert f"{shell.name}@no-such-user" not in shell.runtime.list_sessions()
+    shell.runtime.close_session(f"{shell.name}@65534")

@@ -1,0 +1,79 @@
+"""What the documents and comments cite is there for who has this repository."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SECURITY = ROOT / "docs" / "security.md"
+WHERE_TESTS_ARE = (ROOT / "tests", ROOT / "ohsandbox" / "testing")
+WITHOUT_A_TEXT = re.compile(r"[A-Z]{4,}\.md\b|\bfindings? \d|\bshared/\w+\.md|\bissue \d", re.ASCII)
+"""How one writes of a text: its name in capitals, or a number in a list that is somewhere else."""
+
+
+def _rows() -> list[tuple[str, str, str]]:
+    """The rows of every table: promise, kept by, checked in."""
+    lines = SECURITY.read_text(encoding="utf-8").splitlines()
+    found = [re.split(r" \| ", line.strip("| ")) for line in lines if line.startswith("| ")]
+    return [(cells[0], " | ".join(cells[1:-1]), cells[-1]) for cells in found if cells[0] != "promise"]
+
+
+def _files_of(cell: str) -> list[Path]:
+    """The files that a cell names; a bare name lies in the directory of the one before it."""
+    found, last = [], ROOT / "tests"
+    for name in re.findall(r"[\w./-]+\.(?:py|txt)\b", cell):
+        path = ROOT / name if "/" in name else last / name
+        if not path.is_file() and not name.startswith("tests/"):
+            path = next(iter(sorted((ROOT / "tests").rglob(name))), path)
+        last = path.parent
+        found.append(path)
+    return found
+
+
+def _defined() -> set[str]:
+    """The names of all tests and conformance cases."""
+    texts = (path.read_text(encoding="utf-8") for base in WHERE_TESTS_ARE for path in base.rglob("*.py"))
+    return {name for text in texts for name in re.findall(r"^\s*def (\w+)\(", text, re.MULTILINE)}
+
+
+def _named(cell: str) -> list[str]:
+    """The names of tests that a cell cites, with `*` for the end of some."""
+    return [name for name in re.findall(r"`([a-z_*]+)`", cell) if "_" in name]
+
+
+def test_there_are_rows_to_look_at() -> None:
+    assert len(_rows()) > 40
+
+
+@pytest.mark.parametrize("cell", [checked for *_, checked in _rows()])
+def test_each_promise_is_checked_by_a_test_that_exists(cell: str) -> None:
+    files, names = _files_of(cell), _named(cell)
+    assert files or names, f"this row names no test: {cell}"
+    assert [str(path) for path in files if not path.is_file()] == []
+    defined = _defined()
+    patterns = [re.compile("(test_)?" + re.escape(name).replace(r"\*", r"\w*")) for name in names]
+    assert [one.pattern for one in patterns if not any(one.fullmatch(name) for name in defined)] == []
+
+
+@pytest.mark.parametrize("cell", [kept for _, kept, _ in _rows()])
+def test_what_keeps_a_promise_exists(cell: str) -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", cell))
+    assert {name for name in named if not list((ROOT / "ohsandbox").rglob(name))} == set()
+
+
+def test_nothing_cites_a_text_that_is_not_in_the_repository() -> None:
+    """Documents that only their authors had tell a reader nothing."""
+    ours = {path.name for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
+    ours |= {"AGENTS.md", "CLAUDE.md", "SKILL.md"}  # of workspaces
+    cited = []
+    for base in ("ohsandbox", "tests", "docs", "README.md", "CHANGELOG.md", "images"):
+        top = ROOT / base
+        for path in [top] if top.is_file() else sorted(top.rglob("*")):
+            if path.suffix not in {".py", ".md", ".sh", ".j2", ".toml"} or path == Path(__file__):
+                continue
+            found = WITHOUT_A_TEXT.findall(path.read_text(encoding="utf-8"))
+            cited += [f"{path.relative_to(ROOT)}: {text}" for text in found if text not in ours]
+    assert cited == []

@@ -1,0 +1,118 @@
+"""What handles foreign text without a regular expression grows with it, too: masking, cleaning, matching, parsing."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox import review_text, strict_json
+from ohsandbox.cli.streamed import Streamed
+from ohsandbox.errors import OhsandboxError
+from ohsandbox.llm.textcalls.markup import find_call
+from ohsandbox.mcp import text as mcp_text
+from ohsandbox.runtime.files import error_of
+from ohsandbox.runtime.shell import terminal
+from ohsandbox.runtime.shell.capture import Capture
+from ohsandbox.secrets import Masker
+from ohsandbox.tool.text import cut_middle
+from ohsandbox.tools.file_editor.matching import explain_miss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+SHORT, LONG = 16_000, 64_000
+RATIO = 8
+"""What LONG may take in units of SHORT: linear is 4, quadratic 16."""
+NOISE_S = 0.25
+"""A machine at work loses this much at any moment; what is quadratic and slow enough to matter takes more."""
+
+SEEDS = {
+    "returns": "\r", "blanks": " ", "newlines": "\n", "letters": "a", "escapes": "\x1b", "osc": "\x1b]0;x",
+    "csi": "\x1b[", "c1": "\x9d", "bytes": "\ufffd", "marks": "\u202e", "combining": "a\u0301", "mixed": "p\u0430",
+    "quotes": "\"'`", "backslashes": "\\", "brackets": "[{(", "tags": "<a>", "ends": "</", "progress": "10%\r",
+    "lines": "a = 1\n", "tabs": "\tx\n", "secret": "s3cr3t-val", "fences": "```\n", "stars": "**_", "bars": "|a|b\n",
+}  # fmt: skip
+
+MASKER = Masker({"TOKEN": "s3cr3t-value-of-somebody", "OTHER": "aaaaaaaaaaaaaaab"})
+SCHEMAS = {"a": {"text": {"type": "string"}}}
+
+
+def _capture(text: str) -> None:
+    kept = Capture()
+    data = text.encode("utf-8", "replace")
+    for at in range(0, len(data), 512):
+        kept.feed(data[at : at + 512])
+        kept.last(256)
+    kept.take(final=True, masker=MASKER)
+
+
+def _stream(text: str) -> None:
+    masking = MASKER.text_stream()
+    for at in range(0, len(text), 64):
+        masking.feed(text[at : at + 64])
+    masking.flush()
+
+
+def _blocks(text: str) -> None:
+    shown = Streamed(MASKER)
+    for at in range(0, len(text), 64):
+        shown.feed(text[at : at + 64])
+    shown.end(text)
+
+
+FUNCTIONS: dict[str, Callable[[str], object]] = {
+    "clean": lambda text: terminal.clean(text.encode("utf-8", "replace")),
+    "sanitize": terminal.sanitize_for_terminal,
+    "capture": _capture,
+    "visible": review_text.visible,
+    "concealed_in": review_text.concealed_in,
+    "mask": MASKER.mask,
+    "mask_cut": MASKER.mask_cut,
+    "mask a stream": _stream,
+    "cut_middle": lambda text: cut_middle(text, limit_chars=1000),
+    "mcp text": lambda text: mcp_text.one_line(text, limit_chars=500),
+    "json": strict_json.parse,
+    "json array": lambda text: strict_json.parse(f"[{','.join('1' * (len(text) // 2))}]"),
+    "written calls": lambda text: find_call(f"<a><text>{text}</text></a>", {"a": SCHEMAS["a"]}),
+    "no match in a file": lambda text: explain_miss(text, text[:300] + "?"),
+    "errors of tools": lambda text: error_of(text.encode("utf-8", "replace"), 1, "/file"),
+    "answers by blocks": _blocks,
+}
+
+
+def _took(function: Callable[[str], object], text: str) -> float:
+    best = float("inf")
+    for _ in range(3):
+        began = time.process_time()
+        with contextlib.suppress(OhsandboxError, ValueError):
+            function(text)
+        best = min(best, time.process_time() - began)
+        if best < NOISE_S / 10:
+            break
+    return best
+
+
+def _grows_too_fast(
+    function: Callable[[str], object], seeds: Mapping[str, str] = SEEDS
+) -> dict[str, tuple[float, float]]:
+    """Seconds for SHORT and LONG characters, by seed."""
+    slow = {}
+    for seed, unit in seeds.items():
+        long = _took(function, (unit * LONG)[:LONG])
+        if long > NOISE_S:
+            short = _took(function, (unit * SHORT)[:SHORT])
+            if long > RATIO * short:
+                slow[seed] = (short, long)
+    return slow
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_four_times_the_text_takes_about_four_times_the_time(name: str) -> None:
+    assert not _grows_too_fast(FUNCTIONS[name])
+
+
+def test_a_quadratic_function_is_seen() -> None:
+    assert _grows_too_fast(lambda text: [text[at:].upper() * 2 for at in range(len(text))], {"letters": "a"})

@@ -1,0 +1,168 @@
+"""The state directory is ours alone, and no path leads through a symlink that a sandbox may have made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ohsandbox import Settings
+from ohsandbox.errors import UsageError
+from ohsandbox.paths import check_apart, check_private, home_dir, open_directory, state_dir
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "home"
+    (directory / ".ohsandbox").mkdir(parents=True, mode=0o700)
+    monkeypatch.setenv("HOME", str(directory))
+    monkeypatch.delenv("OHSANDBOX_HOME")
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    return directory
+
+
+def ohsandbox(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "ohsandbox", *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_state_directory_that_others_may_write_is_refused(mode: int, home: Path) -> None:
+    (home / ".ohsandbox").chmod(mode)
+    for use in (home_dir, state_dir, Settings.load):
+        with pytest.raises(UsageError, match=f"may be written by other users .*chmod 700 {home}/.ohsandbox"):
+            use()
+
+
+@pytest.mark.parametrize(
+    "words", [["conversations"], ["run", "task"], ["exec", "--", "true"], ["mcp", "serve"], ["ps"]]
+)
+def test_every_command_says_so_in_one_line(words: list[str], home: Path) -> None:
+    (home / ".ohsandbox").chmod(0o777)
+    ended = ohsandbox(*words)
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert f"`chmod 700 {home}/.ohsandbox`" in ended.stderr
+
+
+def test_one_that_others_may_read_is_fine(home: Path) -> None:
+    (home / ".ohsandbox").chmod(0o755)
+    assert state_dir() == home / ".ohsandbox"
+
+
+def test_a_home_that_others_may_write_is_refused_and_a_sticky_directory_is_not(home: Path) -> None:
+    home.chmod(0o777)
+    with pytest.raises(UsageError, match=f"chmod go-w {home}`"):
+        home_dir()
+    home.chmod(0o1777)
+    assert home_dir() == home / ".ohsandbox"
+
+
+def test_the_real_directory_of_a_link_counts(home: Path, tmp_path: Path) -> None:
+    (home / ".ohsandbox").rmdir()
+    (tmp_path / "real").mkdir(mode=0o700)
+    (home / ".ohsandbox").symlink_to(tmp_path / "real")
+    assert home_dir() == home / ".ohsandbox"
+    (tmp_path / "real").chmod(0o777)
+    with pytest.raises(UsageError, match=f"chmod 700 {tmp_path}/real"):
+        home_dir()
+
+
+def test_a_settings_file_that_others_may_write_is_refused(home: Path) -> None:
+    settings = home / ".ohsandbox" / "settings.json"
+    settings.write_text("{}")
+    settings.chmod(0o664)
+    with pytest.raises(UsageError, match=f"chmod go-w {settings}"):
+        Settings.load()
+    settings.chmod(0o644)
+    Settings.load()
+
+
+@as_root
+def test_one_that_belongs_to_somebody_else_is_refused_unless_sudo_came_from_there(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chown(home / ".ohsandbox", 1234, 1234)
+    with pytest.raises(UsageError, match="belongs to user 1234"):
+        state_dir()
+    monkeypatch.setenv("SUDO_UID", "1234")
+    assert state_dir() == home / ".ohsandbox"
+    monkeypatch.setenv("SUDO_UID", "1235")
+    with pytest.raises(UsageError, match="belongs to user 1234"):
+        check_private(home / ".ohsandbox")
+
+
+def test_a_directory_is_opened_through_no_symlink(tmp_path: Path) -> None:
+    (tmp_path / "real" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for path in (tmp_path / "link", tmp_path / "link" / "below", tmp_path / "real" / ".." / "link" / "new"):
+        with pytest.raises(UsageError, match="is a symlink, which is not followed"):
+            open_directory(path, make=True)
+    assert not (tmp_path / "real" / "new").exists()
+    descriptor = open_directory(tmp_path / "real" / "below" / ".." / "made" / "deep", make=True)
+    assert os.fstat(descriptor).st_ino == (tmp_path / "real" / "made" / "deep").stat().st_ino
+    os.close(descriptor)
+
+
+def test_what_is_no_directory_is_the_error_that_python_knows(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"")
+    os.mkfifo(tmp_path / "p")
+    for name in ("f", "p"):
+        with pytest.raises(NotADirectoryError):
+            open_directory(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        open_directory(tmp_path / "none")
+
+
+@as_root
+def test_a_link_of_the_systems_own_is_followed(tmp_path: Path) -> None:
+    link = Path("/") / f"ohs-{os.getpid()}"
+    (tmp_path / "d").mkdir()
+    link.symlink_to(tmp_path)
+    try:
+        descriptor = open_directory(link / "d")
+        assert os.fstat(descriptor).st_ino == (tmp_path / "d").stat().st_ino
+        os.close(descriptor)
+    finally:
+        link.unlink()
+
+
+@pytest.mark.parametrize(
+    ("ours", "workspace"), [("w/c", "w"), ("c", "c/w"), ("c", "c"), ("link/c", "w"), ("w/c", "link")]
+)
+def test_what_we_write_and_what_an_agent_writes_lie_apart(tmp_path: Path, ours: str, workspace: str) -> None:
+    for name in ("w", "c/w", "apart"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "link").symlink_to("w")
+    with pytest.raises(UsageError, match="lie in one another"):
+        check_apart(tmp_path / ours, tmp_path / workspace)
+    check_apart(tmp_path / ours, tmp_path / "apart")
+    check_apart(tmp_path / "w c", tmp_path / "w")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts need root")
+@pytest.mark.parametrize(("ours", "workspace"), [("m n/c", "w"), ("w/below/c", "m n"), ("m n", "w/below/deep")])
+def test_a_bind_mount_is_seen_through(tmp_path: Path, ours: str, workspace: str) -> None:
+    for name in ("w/below/deep", "m n", "apart"):
+        (tmp_path / name).mkdir(parents=True)
+    script = f"""
+import pathlib, sys
+from ohsandbox.errors import UsageError
+from ohsandbox.paths import check_apart
+top = pathlib.Path({str(tmp_path)!r})
+check_apart(top / {ours!r}, top / "apart")
+try:
+    check_apart(top / {ours!r}, top / {workspace!r})
+except UsageError:
+    sys.exit(42)
+"""
+    command = 'mount --bind "$1/w/below" "$1/m n" && exec "$2" -c "$3"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", command, "sh", str(tmp_path), sys.executable, script],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 42, done.stderr
