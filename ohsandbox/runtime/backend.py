@@ -324,7 +324,7 @@ class Backend(ABC):
                 if self._served and time.monotonic() < patient_until and self._loss() is None:
                     time.sleep(STARVED_PAUSE_S)
                     continue
-                self.heal(failure, life)
+                restarted = self.heal(failure, life)
                 break
             self._served, self._damage = True, ""
             return result
@@ -336,11 +336,19 @@ class Backend(ABC):
                 raise
             except failing as failure:  # runc was seen to fail at the first process of a container started just now
                 if time.monotonic() > healed_until:
-                    raise self._damaged(failure) from failure
+                    if restarted or self._loss() is not None:
+                        raise self._damaged(failure) from failure
+                    # after `docker restart` engine 20.10 was seen to have unmounted the files: each exec fails until
+                    # the container is killed and started
+                    restarted = self.heal(failure, self._life_number)
+                    healed_until = time.monotonic() + STARVED_S
             time.sleep(STARVED_PAUSE_S)
 
-    def heal(self, failure: SandboxUnavailable, life: int) -> None:
+    def heal(self, failure: SandboxUnavailable, life: int) -> bool:
         """Bring back what failed in that life: a dead sandbox, or one that runs and can start no process.
+
+        Returns:
+            Whether it was restarted by us: a sandbox that somebody else had started again is only joined.
 
         Raises:
             SandboxUnavailable: nothing can be done, or it did not help before; or failure itself, when the sandbox has
@@ -348,12 +356,14 @@ class Backend(ABC):
         """
         with self._lock:
             if life != self._life_number:  # another thread has brought it back meanwhile
-                return
-            if self._loss() is None and self._damage:
+                return False
+            alive = self._loss() is None
+            if alive and self._damage:
                 raise SandboxUnavailable(self._damage) from failure
-            if self._loss() is None and not self._served:
+            if alive and not self._served:
                 raise failure
             self._notices.append(self.restart(failure))
+            return alive
 
     def _damaged(self, failure: SandboxUnavailable) -> SandboxUnavailable:
         """After a restart that did not help: failure, or what is wrong with the sandbox by now."""

@@ -123,7 +123,8 @@ def test_run_and_files_heal_it_as_well(sandbox: Any) -> None:
     place.write_bytes("/root/kept", b"kept")
     subprocess.run(["docker", "exec", "-d", place.name, "python3", "-c", FILL], check=True, timeout=30)
     deadline = time.monotonic() + 30
-    while subprocess.run(["docker", "exec", place.name, "true"], capture_output=True, check=False).returncode == 0:
+    fork = ["docker", "exec", place.name, "sh", "-c", "(true) || exit 1; (true)"]
+    while subprocess.run(fork, capture_output=True, check=False).returncode == 0:
         assert time.monotonic() < deadline
     place._pool.discard_all()
     assert place.run(["echo", "hi"]).stdout == b"hi\n"
