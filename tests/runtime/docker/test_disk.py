@@ -139,7 +139,7 @@ def test_only_the_sandbox_that_writes_is_stopped(
 @pytest.mark.docker
 def test_a_run_in_the_background_is_found_and_the_next_result_tells(inside: Callable[..., DockerRuntime]) -> None:
     runtime = inside()
-    runtime.execute("(sleep 1; exec setsid dd if=/dev/zero of=big bs=1M) >/dev/null 2>&1 &")
+    runtime.execute("(sleep 1; exec setsid dd if=/dev/zero of=big bs=1M oflag=dsync) >/dev/null 2>&1 &")
     deadline = time.monotonic() + HANG_S
     while not (told := runtime.execute("sleep 0.5")).notice:
         assert time.monotonic() < deadline
