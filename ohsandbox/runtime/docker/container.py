@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import (
@@ -160,8 +161,15 @@ class Container:
             SandboxUnavailable: the engine cannot, or the container is gone.
         """
         with engine_errors(f"killing sandbox {self.name!r}"):
-            if self.engine.api.inspect_container(self.id)["State"].get("Running"):
+            if not self.engine.api.inspect_container(self.id)["State"].get("Running"):
+                return
+            from docker.errors import APIError  # noqa: PLC0415 - slow, and only who uses an engine pays
+
+            try:
                 self.engine.api.kill(self.id)
+            except APIError as error:
+                if error.status_code != HTTPStatus.CONFLICT:  # it ended between the two requests
+                    raise
 
     def note_start(self) -> None:
         """Remember this life, and the engine's view of it: 3 ms now, 50 ms beside an exec that starts.
