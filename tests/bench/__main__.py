@@ -73,21 +73,33 @@ def streams(runtime: Runtime, plain: PlainContainer) -> list[Row]:
     ]
 
 
-def start_up(image: str) -> Row:
-    """A ready shell against a started container."""
+def start_up(image: str) -> list[Row]:
+    """A checked sandbox, and one with a ready shell, against a started container."""
     started: list[DockerRuntime] = []
 
-    def ready() -> None:
+    def safe() -> None:
         started.append(DockerRuntime(image).start())
+
+    def ready() -> None:
+        safe()
         started[-1].execute("true")
 
-    ours = median_s(ready, rounds=5)
+    checked, ours = median_s(safe, rounds=5), median_s(ready, rounds=5)
     for runtime in started:
         runtime.close()
     plain = median_s(lambda: docker_run_detached(image), rounds=5)
     remove_started()
-    ratio = ours / plain
-    return Row("ready shell / `docker run -d`", ms(ours), ms(plain), f"{ratio:.2f}x", "<= 1.4x", ratio <= 1.4)
+    return [
+        Row(
+            f"{what} / `docker run -d`",
+            ms(took),
+            ms(plain),
+            f"{took / plain:.2f}x",
+            f"<= {most}x",
+            took / plain <= most,
+        )
+        for what, took, most in (("safe start, self-check done", checked, 1.25), ("ready shell", ours, 1.4))
+    ]
 
 
 def flood(runtime: Runtime) -> Row:
@@ -159,7 +171,7 @@ def main() -> int:
     with console.status("measuring"), DockerRuntime(chosen.image) as runtime, PlainContainer(chosen.image) as plain:
         rows += round_trips(runtime, plain)
         rows += streams(runtime, plain)
-        rows += [start_up(chosen.image), flood(runtime), *five_hundred(runtime), *imports()]
+        rows += [*start_up(chosen.image), flood(runtime), *five_hundred(runtime), *imports()]
         rows += [
             *editor_rows(runtime),
             *search_rows(runtime),
