@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -30,6 +31,12 @@ _MAX_LINKS = 40
 _SYSTEM_DIRECTORIES = frozenset({"/", "/home", "/Users", "/var", "/private", "/mnt", "/media", "/opt", "/srv"})
 """A symlink right in one of these is the system's (`/tmp` on macOS, a home on another disk): none is ever bound."""
 
+STATE_VARIABLE = "OHSANDBOX_HOME"
+"""Names the state directory."""
+
+DEFAULT_STATE_NAME = ".ohsandbox"
+"""The state directory's name below HOME where STATE_VARIABLE is not set."""
+
 _STALE_S = 24 * 3600.0
 """What a killed process left in `staging` is removed after a day: no transfer takes so long."""
 
@@ -37,52 +44,67 @@ _STALE_S = 24 * 3600.0
 # --- our own -----------------------------------------------------------------------------------
 
 
-def home_dir() -> Path:
-    """`~/.ohsandbox`, not made yet.
+def state_dir(*, create: bool = False) -> Path:
+    """The one directory of everything that ohsandbox keeps on this machine: `$OHSANDBOX_HOME`, or `~/.ohsandbox`.
+
+    Settings, conversations, pins of MCP servers, leases, locks, checkpoint records and staged files lie in it.
+
+    Args:
+        create: whether it is created, with mode 0700, where it is missing.
 
     Raises:
-        UsageError: HOME is not set to an absolute path, or other users may write the directory.
+        UsageError: OHSANDBOX_HOME or HOME holds no absolute path, there is no home directory, other users may write
+            the directory, or it cannot be created.
     """
-    home = os.environ.get("HOME", "")
-    if not Path(home).is_absolute():
-        raise UsageError(f"HOME is {home!r}, so there is no place for ~/.ohsandbox. Set HOME to your home directory.")
-    path = Path(home) / ".ohsandbox"
+    path = _named_state_dir()
+    if create:
+        _create(path)
     check_private(path)
     return path
 
 
-def state_dir() -> Path:
-    """Where leases, locks and staged files live: $OHSANDBOX_HOME, or ~/.ohsandbox; made with mode 0700.
-
-    Raises:
-        UsageError: it cannot be made or written, or other users may write it.
-    """
-    named = os.environ.get("OHSANDBOX_HOME")
+def _named_state_dir() -> Path:
+    for variable, below in ((STATE_VARIABLE, "."), ("HOME", DEFAULT_STATE_NAME)):
+        if named := os.environ.get(variable):
+            if Path(named).is_absolute():
+                return Path(named) / below
+            raise UsageError(f"Invalid {variable} {named!r}: expected an absolute path. Set {variable} to one.")
     try:
-        path = Path(named) if named else Path.home() / ".ohsandbox"
-        make_private_dirs(path)
-    except (OSError, RuntimeError) as error:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir) / DEFAULT_STATE_NAME
+    except KeyError:
         raise UsageError(
-            f"The state directory cannot be made: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
-        ) from error
-    check_private(path)
-    return path
+            f"HOME is not set, and user {os.getuid()} has no home directory. Set HOME or {STATE_VARIABLE}."
+        ) from None
 
 
 def subdirectory(name: str) -> Path:
-    """A directory of ours below the state directory.
+    """A directory of ours below the state directory; created with mode 0700 where it is missing.
 
     Raises:
-        UsageError: it cannot be made.
+        UsageError: as `state_dir`.
     """
-    path = state_dir() / name
+    path = state_dir(create=True) / name
+    _create(path)
+    return path
+
+
+def conversations_dir() -> Path:
+    """Where conversations lie unless `persist_dir` or `--dir` says otherwise; not created here.
+
+    Raises:
+        UsageError: as `state_dir`.
+    """
+    return state_dir() / "conversations"
+
+
+def _create(path: Path) -> None:
     try:
         make_private_dirs(path)
     except OSError as error:
         raise UsageError(
-            f"The state directory cannot be used: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
+            f"State directory {str(path)!r} cannot be created: {error.strerror}. "
+            f"Set {STATE_VARIABLE} to a directory that you may write."
         ) from error
-    return path
 
 
 def make_private_dirs(path: Path) -> None:
@@ -115,7 +137,7 @@ def check_private(path: Path) -> None:
         if found.st_uid not in _ourselves():
             raise UsageError(
                 f"{str(place)!r} belongs to user {found.st_uid}, who could change what ohsandbox does. "
-                f"Make it yours (`chown`), or set HOME or OHSANDBOX_HOME to a directory of your own."
+                f"Make it yours (`chown`), or set OHSANDBOX_HOME to a directory of your own."
             )
         is_shared = found.st_mode & 0o022 and not (place is not real and found.st_mode & stat.S_ISVTX)
         if is_shared:
@@ -160,7 +182,8 @@ def check_apart(ours: Path, workspace: Path) -> None:
         if one[0] == other[0] and (one[1].is_relative_to(other[1]) or other[1].is_relative_to(one[1])):
             raise UsageError(
                 f"Conversation directory {str(ours)!r} and workspace {str(workspace)!r} lie in one another, so that "
-                "the agent could lead what we write elsewhere by a link. Name another workspace, HOME or persist_dir."
+                "the agent could lead what we write elsewhere by a link. Name another workspace, persist_dir or "
+                f"{STATE_VARIABLE}."
             )
 
 

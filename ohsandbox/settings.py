@@ -1,4 +1,4 @@
-"""`Settings`: what stands in `~/.ohsandbox/settings.json`, overridden by flags."""
+"""`Settings`: the contents of `settings.json` in the state directory, overridden by flags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 
 from ohsandbox.errors import UsageError
-from ohsandbox.paths import check_private, home_dir
+from ohsandbox.paths import check_private, state_dir
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.strict_json import parse
 from ohsandbox.tools.flags import ToolFlags
@@ -103,8 +103,8 @@ class Settings(BaseModel):
 
     @classmethod
     def default_path(cls) -> Path:
-        """`~/.ohsandbox/settings.json`."""
-        return home_dir() / "settings.json"
+        """`settings.json` in the state directory."""
+        return state_dir() / "settings.json"
 
     @classmethod
     def load(cls, path: Path | str | None = None, **flags: Any) -> Self:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pwd
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from ohsandbox import Settings
+from ohsandbox.conversation.mcp_servers import pins_path
+from ohsandbox.conversation.store import FileConversationStore
 from ohsandbox.errors import UsageError
-from ohsandbox.paths import check_apart, check_private, home_dir, open_directory, state_dir
+from ohsandbox.paths import check_apart, check_private, conversations_dir, open_directory, state_dir, subdirectory
+from ohsandbox.persistence import LOG_NAME
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
 
@@ -33,7 +38,7 @@ def ohsandbox(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
 def test_a_state_directory_that_others_may_write_is_refused(mode: int, home: Path) -> None:
     (home / ".ohsandbox").chmod(mode)
-    for use in (home_dir, state_dir, Settings.load):
+    for use in (state_dir, Settings.load):
         with pytest.raises(UsageError, match=f"may be written by other users .*chmod 700 {home}/.ohsandbox"):
             use()
 
@@ -54,22 +59,60 @@ def test_one_that_others_may_read_is_fine(home: Path) -> None:
     assert state_dir() == home / ".ohsandbox"
 
 
+def test_one_variable_moves_all_that_is_kept(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path / "elsewhere"))
+    assert state_dir() == tmp_path / "elsewhere"
+    assert not state_dir().exists()
+    kept = [conversations_dir(), pins_path(), Settings.default_path(), FileConversationStore().root]
+    assert all(path.is_relative_to(tmp_path / "elsewhere") for path in [*kept, subdirectory("leases")])
+    assert stat.S_IMODE(state_dir().stat().st_mode) == 0o700
+    assert [*(home / ".ohsandbox").iterdir()] == []
+
+
+def test_a_conversation_is_stored_where_the_variable_says(home: Path, tmp_path: Path) -> None:
+    state = tmp_path / "elsewhere"
+    ended = subprocess.run(
+        [sys.executable, "-m", "ohsandbox", "run", "hi", "--model", "scripted:demo", "--runtime", "cli", "--no-tui"],
+        capture_output=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "OHSANDBOX_HOME": str(state)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert len([*(state / "conversations").glob(f"*/{LOG_NAME}")]) == 1
+    assert [*(home / ".ohsandbox").iterdir()] == []
+
+
+@pytest.mark.parametrize("variable", ["HOME", "OHSANDBOX_HOME"])
+def test_a_relative_state_directory_is_refused(variable: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert home.is_absolute()
+    monkeypatch.setenv(variable, "relative")
+    with pytest.raises(UsageError, match=f"Invalid {variable} 'relative': expected an absolute path"):
+        state_dir()
+
+
+@pytest.mark.usefixtures("home")
+def test_without_home_it_is_that_of_the_password_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    assert state_dir() == Path(pwd.getpwuid(os.getuid()).pw_dir) / ".ohsandbox"
+
+
 def test_a_home_that_others_may_write_is_refused_and_a_sticky_directory_is_not(home: Path) -> None:
     home.chmod(0o777)
     with pytest.raises(UsageError, match=f"chmod go-w {home}`"):
-        home_dir()
+        state_dir()
     home.chmod(0o1777)
-    assert home_dir() == home / ".ohsandbox"
+    assert state_dir() == home / ".ohsandbox"
 
 
 def test_the_real_directory_of_a_link_counts(home: Path, tmp_path: Path) -> None:
     (home / ".ohsandbox").rmdir()
     (tmp_path / "real").mkdir(mode=0o700)
     (home / ".ohsandbox").symlink_to(tmp_path / "real")
-    assert home_dir() == home / ".ohsandbox"
+    assert state_dir() == home / ".ohsandbox"
     (tmp_path / "real").chmod(0o777)
     with pytest.raises(UsageError, match=f"chmod 700 {tmp_path}/real"):
-        home_dir()
+        state_dir()
 
 
 def test_a_settings_file_that_others_may_write_is_refused(home: Path) -> None:
@@ -151,7 +194,10 @@ def test_a_bind_mount_is_seen_through(tmp_path: Path, ours: str, workspace: str)
         (tmp_path / name).mkdir(parents=True)
     script = f"""
 import pathlib, sys
+from ohsandbox.conversation.mcp_servers import pins_path
+from ohsandbox.conversation.store import FileConversationStore
 from ohsandbox.errors import UsageError
+from ohsandbox.persistence import LOG_NAME
 from ohsandbox.paths import check_apart
 top = pathlib.Path({str(tmp_path)!r})
 check_apart(top / {ours!r}, top / "apart")

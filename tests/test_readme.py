@@ -47,6 +47,7 @@ def _shell_lines() -> list[str]:
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("OHSANDBOX_HOME")
 
 
 def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,7 @@ def write(tmp_path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def test_missing_default_file_means_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path))
     assert Settings.load() == Settings()
     assert Settings.load().image == "python:3.12"
 

@@ -34,7 +34,8 @@ app = new_app(
     "ohsandbox",
     help="An agent loop on this machine, its hands in a container.",
     epilog="Exit codes: 0 done, 1 the run failed, 2 usage, 3 conversation open elsewhere, 4 no engine or sandbox, "
-    "5 model or provider, 6 calls wait for confirmation, 129, 130 and 143 interrupted.",
+    "5 model or provider, 6 calls wait for confirmation, 129, 130 and 143 interrupted.\n\n"
+    "Settings, conversations and leases are kept in ~/.ohsandbox, or in the directory that OHSANDBOX_HOME names.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(conversations)

@@ -10,10 +10,10 @@ from ohsandbox.cli.confirm import who
 from ohsandbox.cli.view import safe_line
 from ohsandbox.conversation.confirmation import Approvals, ExactCall
 from ohsandbox.conversation.confirmation.scopes import StandingApprovals
-from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import find_stored
 from ohsandbox.conversation.trail import Trail
 from ohsandbox.errors import UsageError
+from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import stream_events
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def list_or_revoke(wanted: str, root: Path | None, *, revoke: Sequence[int], rev
     """
     if revoke_all and revoke:
         raise UsageError("--revoke and --revoke-all exclude each other. Give one of them.")
-    directory = find_stored(root or default_root(), wanted)
+    directory = find_stored(root or conversations_dir(), wanted)
     if revoke or revoke_all:
         _revoke_stored(directory, revoke)
         return 0

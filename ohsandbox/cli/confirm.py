@@ -11,10 +11,10 @@ from ohsandbox.cli.errors import WAITING
 from ohsandbox.cli.prompt import Typed, answer_to, person_present
 from ohsandbox.cli.question import Wish, ask, count_of, shown
 from ohsandbox.conversation.confirmation import POLICIES, Approvals, Decision, PendingCall, pending_of
-from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import find_stored
 from ohsandbox.conversation.trail import Trail
 from ohsandbox.errors import UsageError
+from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import write_atomically
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def answer_stored(wanted: str, options: ConfirmOptions, *, root: Path | None = N
         raise UsageError("--unseen is for --yes. Give both, or neither.")
     if options.reason and not options.no:
         raise UsageError("--reason is the reason for a no. Give --no with it.")
-    directory = find_stored(root or default_root(), wanted)
+    directory = find_stored(root or conversations_dir(), wanted)
     trail = Trail(directory, conversation_id=directory.name)
     approvals = Approvals(trail)
     trail.open(approvals.standing.add)

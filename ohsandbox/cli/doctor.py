@@ -18,7 +18,7 @@ from ohsandbox.cli.errors import code_of
 from ohsandbox.cli.model import key_source, provider_variables
 from ohsandbox.cli.view import safe_line
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.paths import home_dir
+from ohsandbox.paths import conversations_dir
 from ohsandbox.runtime.docker.doctor import Check, checks
 from ohsandbox.settings import Settings
 
@@ -87,7 +87,7 @@ def _key(settings: Settings) -> Check:
 
 
 def _conversations() -> Check:
-    root = home_dir() / "conversations"
+    root = conversations_dir()
     count = sum(1 for _ in root.iterdir()) if root.is_dir() else 0
     return Check("conversations", "ok", f"{count} in {root}")
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ohsandbox.cli.view import call_of, outcome_of, safe, safe_line
-from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import find_stored, look_at
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.events import KNOWN_TYPES
+from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import encode_record, stream_events
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def export_conversation(wanted: str, root: Path | None, *, output: Path | None, 
         LogCorruptError: its log is damaged; what stands before the damage was written.
         UsageError: there is no such conversation, or output is there already or cannot be written.
     """
-    one = look_at(find_stored(root or default_root(), wanted))
+    one = look_at(find_stored(root or conversations_dir(), wanted))
     with _opened(output, one, force=force) as out:
         if form == "jsonl":
             _write(one.directory, out, lambda event: encode_record(event, None))

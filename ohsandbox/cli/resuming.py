@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.conversation.resume import find_conversation
-from ohsandbox.conversation.store import FileConversationStore, default_root
+from ohsandbox.conversation.store import FileConversationStore
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
+from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import write_atomically
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def going_on(wanted: str | None, asked: SandboxOptions) -> GoingOn:
     Raises:
         UsageError: there is none, several begin so, or what is asked would put it where its files are not.
     """
-    root = default_root()
+    root = conversations_dir()
     conversation_id = find_conversation(root, wanted)
     known = FileConversationStore(root).load(conversation_id)
     where = _merged(asked, recall(root / conversation_id), conversation_id)

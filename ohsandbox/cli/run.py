@@ -26,11 +26,11 @@ from ohsandbox.cli.session import Session
 from ohsandbox.cli.view import safe_line
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.confirmation.policy import policy_of
-from ohsandbox.conversation.store import default_root, new_id
+from ohsandbox.conversation.store import new_id
 from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
-from ohsandbox.paths import check_apart
+from ohsandbox.paths import check_apart, conversations_dir
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.secrets import parse_flags
 from ohsandbox.settings import Settings
@@ -65,7 +65,7 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
         going = going_on(what.resume, where)
         where, settings = going.where, with_model_of(settings, going.model)
         if what.confirm is None:
-            settings = settings.with_flags(confirm=kept_policy(default_root() / going.id))
+            settings = settings.with_flags(confirm=kept_policy(conversations_dir() / going.id))
     where = where.checked()
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
     person = person_present(no_tui=what.no_tui)

@@ -16,10 +16,10 @@ from ohsandbox.cli.prompt import confirm
 from ohsandbox.cli.table import print_table
 from ohsandbox.cli.view import cut, safe_line, size
 from ohsandbox.conversation.deleting import Deleting
-from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import Stored, find_stored, list_stored, look_at, size_of
 from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
 from ohsandbox.events import KNOWN_TYPES, ConversationStatus
+from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import LogFollower, holder_of, repair_log, stream_events
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def list_conversations(root: Path | None, *, as_json: bool, limit: int) -> int:
     Raises:
         UsageError: HOME is not set, and root not given.
     """
-    found = list_stored(root or default_root())
+    found = list_stored(root or conversations_dir())
     containers = _containers() if found else {}
     if as_json:
         print(json.dumps([_fields(one, containers.get(one.id)) for one in found], indent=2))
@@ -138,7 +138,7 @@ def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: 
         LogCorruptError: its log is damaged; what stands before the damage was shown.
         UsageError: there is no such conversation.
     """
-    directory = find_stored(root or default_root(), wanted)
+    directory = find_stored(root or conversations_dir(), wanted)
     if as_json:
         _read(directory, _print_json, follow=follow)
         return 0
@@ -227,7 +227,7 @@ def repair_conversation(wanted: str, root: Path | None) -> int:
         LogWriteError: the disk is full or broken.
         UsageError: there is no such conversation.
     """
-    directory = find_stored(root or default_root(), wanted)
+    directory = find_stored(root or conversations_dir(), wanted)
     done = repair_log(directory, conversation_id=directory.name)
     if done.copy is None:
         print(f"The log of {directory.name} is sound: {done.kept} records. Nothing was changed.")
@@ -250,7 +250,7 @@ def delete_conversations(
         ConversationOpenError: some are open.
         UsageError: not exactly one of the three was given, one is not there, or nobody can be asked.
     """
-    root = root or default_root()
+    root = root or conversations_dir()
     if sum((bool(wanted), older_than is not None, everything)) != 1:
         raise UsageError("Say which to delete: give ids, or --older-than AGE, or --all.")
     if wanted:

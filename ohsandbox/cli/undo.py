@@ -12,10 +12,10 @@ from ohsandbox.cli.view import safe_line
 from ohsandbox.conversation import undo
 from ohsandbox.conversation.fork import empty_directory, find_files, fork, put_workspace
 from ohsandbox.conversation.snapshots import is_git
-from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import LAST, find_stored
 from ohsandbox.conversation.workspace_then import copied_workspace
 from ohsandbox.errors import ConversationOpenError, UsageError
+from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of, stream_events
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def redo_undone(wanted: str | None, root: Path | None, *, yes: bool) -> int:
 
 
 def _closed(wanted: str | None, root: Path | None) -> Path:
-    directory = find_stored(root or default_root(), wanted or LAST)
+    directory = find_stored(root or conversations_dir(), wanted or LAST)
     if (holder := holder_of(directory)) is not None:
         raise ConversationOpenError(f"Conversation {directory.name!r} is open in process {holder}. Close it there.")
     return directory
@@ -82,7 +82,7 @@ def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path |
     Raises:
         UsageError: there is no such event, its files were not kept, or workspace does not fit.
     """
-    directory = find_stored(root or default_root(), wanted)
+    directory = find_stored(root or conversations_dir(), wanted)
     seq = stream_events(directory, lambda _: None).records - 1 if at is None else at
     bound = find_files(directory, seq).data.get("workspace")
     if bound is not None and workspace is None:
@@ -144,7 +144,7 @@ def _tell_refused(heading: str, refused: Sequence[Refused]) -> None:
 def _told(conversation: str, workspace: Path | None, refused: Sequence[Refused], root: Path | None) -> int:
     _tell_refused("Not put back", refused)
     where = "" if workspace is None else f" --workspace {shlex.quote(str(workspace))}"
-    if (copied := copied_workspace((root or default_root()) / conversation)) is not None:
+    if (copied := copied_workspace((root or conversations_dir()) / conversation)) is not None:
         where = f" --workspace {shlex.quote(str(copied))} --copy"
     if root is None:
         print(f"To go on with it: ohsandbox run --resume {conversation}{where}")

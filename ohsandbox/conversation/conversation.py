@@ -16,13 +16,13 @@ from ohsandbox.conversation.resume import find_conversation
 from ohsandbox.conversation.runs import STOP_TIMEOUT_S, Runs
 from ohsandbox.conversation.secrecy import Secrecy
 from ohsandbox.conversation.standing import Standing
-from ohsandbox.conversation.store import ConversationStore, FileConversationStore, check_id, default_root, new_id
+from ohsandbox.conversation.store import ConversationStore, FileConversationStore, check_id, new_id
 from ohsandbox.conversation.terms import Terms
 from ohsandbox.conversation.trail import Trail
 from ohsandbox.conversation.work import Work
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus, SDKEvent
-from ohsandbox.paths import check_apart
+from ohsandbox.paths import check_apart, conversations_dir
 from ohsandbox.persistence import read_events
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Conversation:
         agent: None, or one without a model, takes the model of the settings.
         runtime: None is a DockerRuntime by the settings. One that is not running is started with the first message
             and closed by `close`; one that runs already stays the caller's.
-        persist_dir: the directory of all conversations; None is `~/.ohsandbox/conversations`.
+        persist_dir: the directory of all conversations; None is `conversations` in the state directory.
         metadata_store: None keeps `metadata.json` beside the log.
         conversation_id: None is a fresh one; that of an existing log goes on from it.
         user_id: kept in the metadata.
@@ -101,7 +101,7 @@ class Conversation:
             UsageError: the id is not allowed, or HOME is not set and persist_dir is None.
         """
         self.id = new_id() if conversation_id is None else check_id(conversation_id)
-        root = default_root() if persist_dir is None else Path(persist_dir)
+        root = conversations_dir() if persist_dir is None else Path(persist_dir)
         self.directory = root / self.id
         self._closed = False
         self._store = metadata_store or FileConversationStore(root)
@@ -151,7 +151,7 @@ class Conversation:
         Raises:
             UsageError: there is none, or several begin so.
         """
-        root = default_root() if persist_dir is None else Path(persist_dir)
+        root = conversations_dir() if persist_dir is None else Path(persist_dir)
         return cls(persist_dir=root, conversation_id=find_conversation(root, conversation_id), **options)
 
     # --- opening and closing ----------------------------------------------------------------------

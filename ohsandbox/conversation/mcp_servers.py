@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox import events
 from ohsandbox.mcp import MCPEvent, MCPServers, Pins, ServerState, read_mcp_config
 from ohsandbox.mcp.text import one_line
-from ohsandbox.paths import home_dir
+from ohsandbox.paths import state_dir
 
 if TYPE_CHECKING:
     import threading
@@ -54,7 +54,7 @@ is no instruction."""
 
 def pins_path() -> Path:
     """Where it is kept on the host what tools of MCP servers looked like."""
-    return home_dir() / "mcp" / "pins.json"
+    return state_dir() / "mcp" / "pins.json"
 
 
 class ConversationServers:

@@ -14,7 +14,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus, clean_text
-from ohsandbox.persistence import home_dir, make_private_dir, open_regular, write_atomically
+from ohsandbox.paths import conversations_dir
+from ohsandbox.persistence import make_private_dir, open_regular, write_atomically
 
 _log = logging.getLogger(__name__)
 
@@ -75,12 +76,12 @@ class FileConversationStore:
     """One `metadata.json` in each conversation's directory, replaced atomically."""
 
     def __init__(self, root: Path | str | None = None) -> None:
-        """Nothing is made yet. root None is `~/.ohsandbox/conversations`.
+        """Nothing is made yet. root None is `paths.conversations_dir()`.
 
         Raises:
-            UsageError: root is None and HOME is not set.
+            UsageError: root is None and there is no state directory.
         """
-        self.root = default_root() if root is None else Path(root)
+        self.root = conversations_dir() if root is None else Path(root)
 
     def save(self, metadata: ConversationMetadata) -> None:
         """Write it.
@@ -125,15 +126,6 @@ def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> N
         _log.warning("The metadata of conversation %r could not be saved: %s", metadata.conversation_id, error)
     except Exception:  # noqa: BLE001 - a store is whatever the caller gave us
         _log.warning("The metadata of conversation %r could not be saved.", metadata.conversation_id, exc_info=True)
-
-
-def default_root() -> Path:
-    """`~/.ohsandbox/conversations`.
-
-    Raises:
-        UsageError: HOME is not set.
-    """
-    return home_dir() / "conversations"
 
 
 def new_id() -> str:

@@ -1,7 +1,6 @@
 """What a conversation leaves on disk, and how it survives a kill at any byte."""
 
 from ohsandbox.errors import LogWriteError
-from ohsandbox.paths import home_dir
 from ohsandbox.persistence.files import make_private_dir, open_regular, write_atomically
 from ohsandbox.persistence.lock import DirectoryLock, holder_of
 from ohsandbox.persistence.log import EventLog
@@ -19,7 +18,6 @@ __all__ = [
     "Repair",
     "encode_record",
     "holder_of",
-    "home_dir",
     "make_private_dir",
     "open_regular",
     "read_events",

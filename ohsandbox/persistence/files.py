@@ -40,7 +40,7 @@ def make_private_dir(directory: Path) -> None:
     except OSError as error:
         raise UsageError(
             f"Directory {str(directory)!r} cannot be used: {error.strerror}. "
-            "Make it writable, or name another place (persist_dir, or HOME)."
+            "Make it writable, or name another place (persist_dir, or OHSANDBOX_HOME)."
         ) from error
 
 

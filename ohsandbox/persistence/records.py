@@ -10,19 +10,19 @@ before `,"crc"`, compared as text: comparing numbers lets a bit flip that only c
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import zlib
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.events import SDKEvent
+from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence.blobs import MIN_BLOB_CHARS, Blobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
 LOG_VERSION = 1
 
@@ -154,8 +154,12 @@ def check_sound(found: Scan, path: Path) -> Scan:
 
 def _repair_command(directory: Path) -> str:
     """With `--dir` where the conversation does not lie in its usual place."""
-    root, usual = directory.absolute().parent, Path(os.environ.get("HOME", "")) / ".ohsandbox" / "conversations"
-    where = "" if root == usual else f" --dir {shlex.quote(str(root))}"
+    root = directory.absolute().parent
+    try:
+        is_usual = root == conversations_dir()
+    except UsageError:
+        is_usual = False
+    where = "" if is_usual else f" --dir {shlex.quote(str(root))}"
     return f"ohsandbox conversations repair{where} {shlex.quote(directory.absolute().name)}"
 
 

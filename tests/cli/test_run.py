@@ -153,19 +153,18 @@ def test_a_malformed_settings_file_is_a_usage_error(invoke: Invoke, tmp_path: Pa
     assert (ended.code, ended.err.count("\n")) == (2, 1)
 
 
-def test_home_that_is_not_set_is_a_usage_error(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOME")
+def test_a_relative_home_is_a_usage_error(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "relative")
     assert invoke("run", "hi", "--model", "scripted:demo", "--runtime", "cli").code == 2
 
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("resumed", [False, True])
 def test_conversations_that_lie_in_the_workspace_by_a_link_are_refused_in_one_line(
-    invoke: Invoke, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, resumed: bool
+    invoke: Invoke, home: Path, tmp_path: Path, *, resumed: bool
 ) -> None:
     workspace = tmp_path / "w"
     (workspace / "kept" / "c").mkdir(parents=True)
-    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path / "state"))
     (home / ".ohsandbox").mkdir()
     (home / ".ohsandbox" / "conversations").symlink_to(workspace / "kept")
     with EventLog(workspace / "kept" / "c", conversation_id="c") as log:

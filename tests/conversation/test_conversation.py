@@ -505,15 +505,16 @@ def test_id_that_could_be_a_path_is_refused(tmp_path: Path, bad: str) -> None:
         talk(tmp_path, FakeModel(), conversation_id=bad)
 
 
-def test_without_home_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOME")
+def test_without_a_state_directory_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OHSANDBOX_HOME")
+    monkeypatch.setenv("HOME", "relative")
     with pytest.raises(UsageError, match="Set HOME"):
         Conversation(Agent(FakeModel()), RecordingRuntime())
 
 
 def test_unusable_home_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".ohsandbox").write_text("a file")
-    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "state").write_text("a file")
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path / "state"))
     with pytest.raises(UsageError, match="Make it writable"):
         Conversation(Agent(FakeModel()), RecordingRuntime()).start()
 

@@ -25,7 +25,6 @@ from ohsandbox.persistence import (
     LogFollower,
     LogWriteError,
     encode_record,
-    home_dir,
     read_events,
     repair_log,
 )
@@ -375,12 +374,6 @@ def test_no_program_that_is_started_inherits_the_log_or_its_lock(tmp_path: Path)
     finally:
         child.kill()
         child.wait()
-
-
-def test_home_must_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "relative")
-    with pytest.raises(UsageError, match="Set HOME"):
-        home_dir()
 
 
 def newer(directory: Path, *, event_type: str = "telemetry") -> bytes:

@@ -97,6 +97,6 @@ def test_command_in_the_message_names_place_and_conversation(damaged: Path, monk
     usual = damaged / "home" / ".ohsandbox" / "conversations" / "c"
     usual.mkdir(parents=True)
     shutil.copy(damaged / LOG_NAME, usual / LOG_NAME)
-    monkeypatch.setenv("HOME", str(damaged / "home"))
+    monkeypatch.setenv("OHSANDBOX_HOME", str(damaged / "home" / ".ohsandbox"))
     with pytest.raises(LogCorruptError, match="`ohsandbox conversations repair c`"):
         read_events(usual)

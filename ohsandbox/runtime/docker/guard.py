@@ -265,7 +265,7 @@ def _nothing() -> str:
     Raises:
         UsageError: the state directory cannot be written.
     """
-    path = state_dir() / "nothing"
+    path = state_dir(create=True) / "nothing"
     try:
         path.touch(mode=0o400)
     except OSError as error:
