@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ohsandbox.cli.view import call_of, outcome_of, safe, safe_line
-from ohsandbox.conversation.stored import find_stored, look_at
+from ohsandbox.conversation.stored import MALFORMED, find_stored, look_at
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.events import KNOWN_TYPES
 from ohsandbox.paths import conversations_dir
@@ -60,7 +60,10 @@ def markdown(event: SDKEvent) -> list[str]:
     if event.type not in KNOWN_TYPES:
         return [f"> An event of a newer ohsandbox: {safe_line(event.type)}"]
     blocks = _BLOCKS.get(event.type)
-    return [] if blocks is None else blocks(event)
+    try:
+        return [] if blocks is None else blocks(event)
+    except MALFORMED as error:
+        return [f"> Event {event.seq} ({event.type}) cannot be shown: {safe_line(repr(error))}"]
 
 
 def _said(event: SDKEvent) -> list[str]:

@@ -16,7 +16,7 @@ from ohsandbox.cli.prompt import confirm
 from ohsandbox.cli.table import print_table
 from ohsandbox.cli.view import cut, safe_line, size
 from ohsandbox.conversation.deleting import Deleting
-from ohsandbox.conversation.stored import Stored, find_stored, list_stored, look_at, size_of
+from ohsandbox.conversation.stored import MALFORMED, Stored, find_stored, list_stored, look_at, size_of
 from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
 from ohsandbox.events import KNOWN_TYPES, ConversationStatus
 from ohsandbox.paths import conversations_dir
@@ -166,7 +166,7 @@ def _read(directory: Path, take: Callable[[SDKEvent], None], *, follow: bool) ->
 
 
 def _print_json(event: SDKEvent) -> None:
-    print(json.dumps(event.model_dump(mode="json")))
+    print(json.dumps(event.model_dump(mode="json", exclude={"data"}) | {"data": event.data}))  # pydantic nests 255 deep
 
 
 def _open_reader(*, no_tui: bool) -> View:
@@ -184,7 +184,14 @@ def _open_reader(*, no_tui: bool) -> View:
 
 
 def _show(event: SDKEvent, view: View) -> None:
-    """As it was shown live, and what the live view leaves to others."""
+    """As it was shown live, and what the live view leaves to others; one whose fields are amiss stops none after it."""
+    try:
+        _show_known(event, view)
+    except MALFORMED as error:
+        view.warn(f"Event {event.seq} ({event.type}) cannot be shown: {error!r}")
+
+
+def _show_known(event: SDKEvent, view: View) -> None:
     view.show(event)
     data = event.data
     if event.type == "error":
@@ -277,7 +284,7 @@ def _delete(doomed: Sequence[Path]) -> None:
             except ConversationOpenError:
                 still_open.append(f"{directory.name} (process {holder_of(directory)})")
                 continue
-            also = f", {', '.join(done.removed)}" if done.removed else ""
+            also = safe_line(f", {', '.join(done.removed)}", limit_chars=1000) if done.removed else ""
             print(f"deleted {directory.name}: {size(done.freed_bytes)}{also}")
             for line in done.left:
                 print(safe_line(line, limit_chars=1000), file=sys.stderr)

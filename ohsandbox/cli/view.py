@@ -180,7 +180,8 @@ def call_of(event: SDKEvent) -> Call:
         case "finish", {"message": message}:
             call = Call(".", message, answer=True)
         case "ask_human", {"question": question}:
-            options = [f"\n- {safe_line(one)}" for one in arguments.get("options") or ()]
+            offered = arguments.get("options")
+            options = [f"\n- {safe_line(one)}" for one in (offered if isinstance(offered, list) else ())]
             call = Call("?", question + "".join(options), answer=True)
         case name, _ if (one := _SIGN_AND_FIELD.get(name)) and one[1] in given:
             call = Call(one[0], given[one[1]])
@@ -220,7 +221,7 @@ def _edit(command: str, path: str, given: dict[str, str]) -> Call:
 def _arguments(data: dict[str, Any]) -> dict[str, Any]:
     try:
         found = json.loads(data.get("arguments") or "{}")
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):  # a log that somebody else made
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -23,6 +23,9 @@ from ohsandbox.persistence import LOG_NAME, DirectoryLock, holder_of, stream_eve
 LAST = "last"
 """Stands for the conversation with the newest event, where none has this id."""
 
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What comes of an event whose checksum fits and whose fields are not what we write: somebody else's log."""
+
 _DELETED_PREFIX = ".deleted-"
 _SHOWN_IDS = 5
 
@@ -80,7 +83,7 @@ def look_at(directory: Path) -> Stored:
         known = metadata
         metadata, fault = _read_metadata(directory)
         if fault is None:
-            with contextlib.suppress(OSError):  # a read-only disk, or just deleted: the next look reads the log, too
+            with contextlib.suppress(OSError, ValueError):  # a read-only disk, or just deleted: the next look reads it
                 write_metadata(directory, metadata)
         elif known is not None:
             metadata = known
@@ -172,9 +175,11 @@ def _read_metadata(directory: Path) -> tuple[ConversationMetadata, str | None]:
     """What the log says, as far as it can be read, and why it cannot."""
     tally, end_offset, fault = Tally(), 0, None
     try:
-        end_offset = stream_events(directory, tally.add).end_offset
-    except (UsageError, LogCorruptError) as error:
-        fault = str(error)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        try:
+            end_offset = stream_events(directory, tally.add).end_offset
+        except (UsageError, LogCorruptError) as error:
+            fault = str(error)
+        return tally.metadata(directory.name, log_bytes=end_offset), fault
+    except MALFORMED as error:
         fault = f"Log {str(directory / LOG_NAME)!r} holds an event that this ohsandbox cannot read: {error!r}."
-    return tally.metadata(directory.name, log_bytes=end_offset), fault
+        return Tally().metadata(directory.name, log_bytes=0), fault

@@ -29,6 +29,9 @@ LOG_VERSION = 1
 _ZERO_RUN = bytes(16)
 """One flipped bit can make one zero byte of a record, never sixteen in a row."""
 
+_YEARS = (1900, 9000)
+"""Beyond them a time cannot be told in every time zone; no clock is that wrong."""
+
 _CRC_BYTES = len(b',"crc":"01234567"}')
 
 
@@ -94,6 +97,8 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
         blobs.restore(data, fields["blobs"])
     # what the checksum vouches for is not validated again: that would take two thirds of the time of loading a log
     ts = datetime.fromisoformat(fields["ts"])
+    if ts.tzinfo is None or not _YEARS[0] <= ts.year <= _YEARS[1]:
+        raise ValueError(f"it has no time that can be shown: {fields['ts']!r}")
     return SDKEvent.model_construct(type=kind, ts=ts, conversation_id=conversation_id, seq=seq, data=data)
 
 

@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import zlib
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -362,3 +363,46 @@ def test_events_of_a_newer_version_are_shown_as_such_and_left_by_repair(root: Pa
     assert "sound" in invoke("conversations", "repair", "one").out
     assert "one" in invoke("conversations").out
     assert (directory / LOG_NAME).read_bytes() == whole
+
+
+MALFORMED = {
+    "a model that is a number": events.EventBody("status_update", {"status": "IDLE", "model": 5}),
+    "tokens below zero": events.EventBody("assistant_message", {"content": "", "usage": {"prompt_tokens": -5}}),
+    "a name of half a character": events.EventBody("status_update", {"status": "IDLE", "model": "\ud800"}),
+    "an approval of nothing": events.EventBody("approval", {}),
+    "a result that is a list": events.EventBody("tool_result", {"tool_call_id": "9", "name": "x", "result": [5]}),
+    "an exit code in words": events.EventBody(
+        "tool_result", {"name": "x", "result": {"status": "ok"}, "details": {"exit_code": "none"}}
+    ),
+    "arguments without end": events.EventBody("tool_call", {"name": "x", "call_index": 0, "arguments": "[" * 100_000}),
+    "lists in lists": events.EventBody("user_message", {"content": "x", "y": json.loads("[" * 300 + "]" * 300)}),
+}
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
+def test_an_event_with_fields_amiss_hides_neither_its_log_nor_the_others(
+    root: Path, invoke: Any, body: events.EventBody
+) -> None:
+    write(root, "sound")
+    with EventLog(root / "amiss", conversation_id="amiss") as log:
+        log.append(body)
+        log.append(events.user_message("Written behind it."))
+    listed = invoke("conversations")
+    assert (listed.code, "sound" in listed.out, "amiss" in listed.out) == (0, True, True)
+    for words in (["show", "amiss"], ["show", "amiss", "--json"], ["export", "amiss", "--format", "md"]):
+        shown = invoke("conversations", *words)
+        assert (shown.code, "Written behind it." in shown.out) == (0, True)
+
+
+@pytest.mark.parametrize("ts", ["2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_cannot_be_told_is_damage(root: Path, invoke: Any, ts: str) -> None:
+    write(root, "sound")
+    write(root, "amiss")
+    path = root / "amiss" / LOG_NAME
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    body = json.dumps(json.loads(first) | {"ts": ts}, separators=(",", ":")).encode().rpartition(b',"crc"')[0]
+    path.write_bytes(body + b',"crc":"%08x"}\n' % zlib.crc32(body) + b"".join(others))
+    (root / "amiss" / "metadata.json").unlink(missing_ok=True)
+    listed = invoke("conversations")
+    assert (listed.code, "unreadable" in listed.out, "sound" in listed.out) == (0, True, True)
+    assert "no time that can be shown" in invoke("conversations", "show", "amiss").err

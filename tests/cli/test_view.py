@@ -32,6 +32,7 @@ from tests.fakes import stamp
         ("finish", {"message": "Done."}, Call(".", "Done.", answer=True)),
         ("git__log", {"n": 3}, Call(".", 'git__log {"n": 3}')),
         ("grep", {"pattern": 7}, Call(".", 'grep {"pattern": 7}')),
+        ("ask_human", {"question": "Which?", "options": 5}, Call("?", "Which?", answer=True)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
