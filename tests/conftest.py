@@ -66,7 +66,7 @@ def drop_checkpoints(state: Path) -> None:
         return
     from ohsandbox.errors import SandboxUnavailable  # noqa: PLC0415 - as above
     from ohsandbox.runtime.docker.engine import connect  # noqa: PLC0415 - as above
-    from ohsandbox.runtime.docker.failures import engine_errors  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.docker.error_mapping import engine_errors  # noqa: PLC0415 - as above
 
     with contextlib.closing(connect()) as engine:
         for tag in tags:

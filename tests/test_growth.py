@@ -13,7 +13,7 @@ from ohsandbox.cli.streamed import Streamed
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.llm.textcalls.markup import find_call
 from ohsandbox.mcp import text as mcp_text
-from ohsandbox.runtime.files import error_of
+from ohsandbox.runtime.files.operations import error_of
 from ohsandbox.runtime.shell import terminal
 from ohsandbox.runtime.shell.capture import Capture
 from ohsandbox.secrets import Masker

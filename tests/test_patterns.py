@@ -24,7 +24,7 @@ MADE_AT_RUN_TIME = {
     ("ohsandbox.llm.scripted", "pattern or ''"): "the author of a script's own",
     ("ohsandbox.llm.scripted", "self.expect_regex"): "the author of a script's own",
     (
-        "ohsandbox.runtime.calls.worker",
+        "ohsandbox.runtime.process.worker",
         "b'%s:(\\\\d{1,3}|%s):(free|held)\\\\n\\\\Z' % (mark.encode(), _WHY_NOT)",
     ): "on _TAIL_BYTES",
     (
@@ -35,7 +35,7 @@ MADE_AT_RUN_TIME = {
         "ohsandbox.conversation.confirmation.programs",
         "_STEERING_VALUES.get(name, '(?!)')",
     ): "literals of that table, none with a repetition of more than a class",
-    ("ohsandbox.runtime.docker.failures", "pattern"): "found in the tables it makes",
+    ("ohsandbox.runtime.docker.error_mapping", "pattern"): "found in the tables it makes",
     ("ohsandbox.tools.search.globs", "'|'.join((_path_regex(path, hidden=hidden) for path in paths))"): "test_globs",
     ("ohsandbox.tools.search.ignore", "joined"): "test_ignore",
     ("ohsandbox.tools.search.ignore", "regex"): "test_ignore",

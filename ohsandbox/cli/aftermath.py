@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.view import safe_line
 from ohsandbox.paths import subdirectory
-from ohsandbox.runtime.workspace_changes import Change, Kind, WorkspaceReport, compare, look
+from ohsandbox.runtime.workspace.changes import ChangeKind, WorkspaceChange, WorkspaceReport, compare, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def tell_changes(
         changes = list(group)
         total = len(changes) + more.get(kind, 0)
         warn(f"{kind.words} ({total}):")
-        lines = list(_executables(changes) if kind is Kind.EXECUTABLE else map(_line, changes))
+        lines = list(_executables(changes) if kind is ChangeKind.EXECUTABLE else map(_line, changes))
         for line in lines[:MAX_NAMES]:
             warn(f"  {line}")
         if len(lines) > MAX_NAMES:
@@ -62,19 +62,19 @@ class Aftermath:
     def __init__(self, directory: Path) -> None:
         """Look now."""
         self._directory = directory
-        self._before = look(directory)
+        self._before = scan(directory)
 
     def tell(self, view: View) -> None:
         """Say what is new or changed since."""
-        tell_changes(compare(self._directory, self._before, look(self._directory)), self._directory, warn=view.warn)
+        tell_changes(compare(self._directory, self._before, scan(self._directory)), self._directory, warn=view.warn)
 
 
-def _line(change: Change) -> str:
+def _line(change: WorkspaceChange) -> str:
     detail = f" ({change.detail})" if change.detail else ""
     return f"{'new' if change.is_new else 'changed'}: {change.path}{detail}"
 
 
-def _executables(changes: list[Change]) -> Iterator[str]:
+def _executables(changes: list[WorkspaceChange]) -> Iterator[str]:
     if len(changes) <= MAX_EXECUTABLES:
         yield from map(_line, changes)
         return

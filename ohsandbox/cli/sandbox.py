@@ -11,9 +11,9 @@ from ohsandbox.cli.view import safe_line, size
 from ohsandbox.conversation.resume import Past, start_again
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError
 from ohsandbox.runtime.docker import DockerRuntime
+from ohsandbox.runtime.docker.checkpoint_retention import REPOSITORY
 from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.failures import engine_errors
-from ohsandbox.runtime.docker.kept import REPOSITORY
+from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.settings import DEFAULT_IMAGE
 

@@ -99,7 +99,7 @@ class Deleting:
 def _remove_container(engine: Engine, container: str, conversation: str, removed: list[str], left: list[str]) -> None:
     from ohsandbox.runtime.docker import gc, lease  # noqa: PLC0415 - docker is for those who use it
     from ohsandbox.runtime.docker.container import remove  # noqa: PLC0415 - as above
-    from ohsandbox.runtime.docker.failures import engine_errors  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.docker.error_mapping import engine_errors  # noqa: PLC0415 - as above
 
     wanted = {"id": container, "label": lease.LEASE_LABEL}
     with engine_errors("looking for the conversation's sandbox"):
@@ -121,13 +121,13 @@ def _remove_container(engine: Engine, container: str, conversation: str, removed
 
 
 def _release_checkpoints(engine: Engine, directory: Path, removed: list[str], left: list[str]) -> None:
-    from ohsandbox.runtime.docker import kept  # noqa: PLC0415 - docker is for those who use it
+    from ohsandbox.runtime.docker import checkpoint_retention  # noqa: PLC0415 - docker is for those who use it
 
     place = directory.resolve()
-    for record in kept.records(engine):
+    for record in checkpoint_retention.records(engine):
         if record.owner is None or Path(record.owner).resolve() != place:
             continue
-        if kept.release(engine, record):
+        if checkpoint_retention.release(engine, record):
             removed.append(record.name)
         else:
             left.append(f"A container stands on checkpoint {record.name}; `ohsandbox gc` removes it later.")

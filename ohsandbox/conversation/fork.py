@@ -241,13 +241,13 @@ def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
     images = list(dict.fromkeys(str(data["id"]) for data in found if data.get("id")))
     if not images:
         return
-    from ohsandbox.runtime.docker import checkpoints, kept  # noqa: PLC0415 - the docker package is for those who use it
+    from ohsandbox.runtime.docker import checkpoint_retention, checkpoints  # noqa: PLC0415 - only who uses docker
     from ohsandbox.runtime.docker.engine import connect  # noqa: PLC0415 - as above
 
     with contextlib.closing(connect()) as engine:
         checkpoints.require(engine, images[-1])
         for image in images:
-            kept.also_for(engine, image, owner=target)
+            checkpoint_retention.also_for(engine, image, owner=target)
 
 
 class _Origin(NamedTuple):

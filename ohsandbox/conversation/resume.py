@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ohsandbox.agent import History
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.resumed import Resumed
+    from ohsandbox.runtime.results import ResumeReport
 
 RESUMED = "Resumed"
 """The code of notices about what became of the sandbox meanwhile."""
@@ -86,7 +86,7 @@ def tell_what_is_lost(runtime: Runtime, past: Past, history: History) -> Iterato
         yield from _told(runtime.resumed)
 
 
-def _told(resumed: Resumed) -> Iterator[EventBody]:
+def _told(resumed: ResumeReport) -> Iterator[EventBody]:
     for note in resumed.notes:
         yield events.notice(code=RESUMED, message=note)
     if resumed.how == "same":

@@ -17,7 +17,7 @@ from ohsandbox.conversation.fork import find_files
 from ohsandbox.conversation.snapshots import Change, Snapshots, Tree, changes_between, look, outside_git, parents_of
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import stream_events
-from ohsandbox.runtime.copying import tracked_or_new
+from ohsandbox.runtime.workspace.copy_selection import tracked_or_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

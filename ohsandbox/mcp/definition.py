@@ -9,7 +9,7 @@ from pydantic import Field
 from rich.text import Text
 
 from ohsandbox.mcp.observation import MCPToolObservation
-from ohsandbox.runtime.mcp_call import MCPAction
+from ohsandbox.runtime.tools import MCPAction
 from ohsandbox.schema import Action
 from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor, take_security_risk
 from ohsandbox.tool.arguments import SECURITY_RISK, parse_action

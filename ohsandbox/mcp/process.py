@@ -19,8 +19,8 @@ from ohsandbox.mcp.framing import LineFramer, LineTooLongError
 from ohsandbox.mcp.loop import detach
 from ohsandbox.mcp.streams import Inbox, Intake, Outbox, ProtocolFloodError
 from ohsandbox.mcp.text import one_line, visible
-from ohsandbox.runtime.calls.process import limit_mark
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
+from ohsandbox.runtime.process.invocation import limit_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

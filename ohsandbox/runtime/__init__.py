@@ -1,8 +1,8 @@
 """The sandbox: one seam, `open_channel`, and everything else written once on it."""
 
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.runtime.calls.cancel import to_thread
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
+from ohsandbox.runtime.process.cancellation import to_thread
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult
 
 __all__ = ["Channel", "Chunk", "CommandObservation", "DirEntry", "ExecResult", "Runtime", "Stream", "to_thread"]

@@ -20,18 +20,18 @@ from ohsandbox.errors import (
     UsageError,
 )
 from ohsandbox.paths import subdirectory
-from ohsandbox.runtime.calls.worker import (
+from ohsandbox.runtime.process.worker import (
     INPUT_LEFT,
     UNCOUNTED,
     CallCancelled,
     CallInterrupted,
+    CallResult,
     CallTimedOut,
-    Outcome,
     WorkerPool,
     WorkerUnusable,
 )
-from ohsandbox.runtime.shell.processes import SWEEPS, ticks_at
-from ohsandbox.runtime.workspace_changes import Watch, WorkspaceReport
+from ohsandbox.runtime.shell.process_control import SWEEPS, ticks_at
+from ohsandbox.runtime.workspace.changes import ChangeTracker, WorkspaceReport
 from ohsandbox.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -39,10 +39,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.calls.worker import OnBytes, Worker
     from ohsandbox.runtime.channel import Channel
-    from ohsandbox.runtime.checkpoint import Checkpoint
-    from ohsandbox.runtime.resumed import Resumed
+    from ohsandbox.runtime.process.worker import OnBytes, Worker
+    from ohsandbox.runtime.results import Checkpoint, ResumeReport
 
 T = TypeVar("T")
 
@@ -65,7 +64,7 @@ LOSS_SETTLES_S = 0.3
 """Engine 20.10 shows a killed container as running for some 10 ms after its execs have ended."""
 
 
-class Kills(NamedTuple):
+class KillScope(NamedTuple):
     """What is killed of a call that is given up, beside its worker's session."""
 
     mark: str
@@ -85,8 +84,8 @@ class Backend(ABC):
     """`_close` ends every process of the sandbox by itself, so none needs to be killed before."""
     tells_changes: bool = False
     """The owner asks for `workspace_changes` after `close` and passes them on: `close` keeps what that needs."""
-    _watch: Watch | None = None
-    resumed: Resumed | None = None
+    _watch: ChangeTracker | None = None
+    resumed: ResumeReport | None = None
     """What `resume` found; None where it was not asked."""
 
     def __init__(self) -> None:
@@ -194,7 +193,7 @@ class Backend(ABC):
         Raises:
             UsageError: the state directory cannot be written.
         """
-        self._watch = Watch(directory, subdirectory("workspaces"))
+        self._watch = ChangeTracker(directory, subdirectory("workspaces"))
 
     def workspace_changes(self) -> WorkspaceReport:
         """What appeared or changed in the bound directory that this machine may run or obey by itself, worst first.
@@ -428,7 +427,7 @@ class Backend(ABC):
         user: str | int | None = None,
         limit_bytes: int = 65536,
         timeout_s: float = SNIPPET_TIMEOUT_S,
-    ) -> Outcome:
+    ) -> CallResult:
         """Run a line of worker shell, for the runtime's own questions.
 
         Raises:
@@ -452,10 +451,10 @@ class Backend(ABC):
         timeout_s: float | None = None,
         stall_s: float | None = None,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
-        kills: Kills | None = None,
+        kills: KillScope | None = None,
         on_output: OnBytes | None = None,
         cancel: threading.Event | None = None,
-    ) -> Outcome:
+    ) -> CallResult:
         call = partial(
             self._call_once, body, workdir=workdir, stdin=stdin, takes_stdin=takes_stdin, user=user,
             timeout_s=timeout_s, stall_s=stall_s, limit_bytes=limit_bytes, kills=kills, on_output=on_output,
@@ -475,11 +474,11 @@ class Backend(ABC):
         timeout_s: float | None,
         stall_s: float | None,
         limit_bytes: int,
-        kills: Kills | None,
+        kills: KillScope | None,
         on_output: OnBytes | None,
         cancel: threading.Event | None,
         to_end: bool = False,
-    ) -> Outcome:
+    ) -> CallResult:
         worker = self._pool.take(user)
         began = time.monotonic()
         try:
@@ -516,7 +515,7 @@ class Backend(ABC):
         finally:
             self._pool.give_back(worker, user)
 
-    def _kill_call(self, pid: int, kills: Kills, began: float, user: str | int | None) -> None:
+    def _kill_call(self, pid: int, kills: KillScope, began: float, user: str | int | None) -> None:
         """SIGKILL a call's processes and its worker, by another worker of the same user: root lacks CAP_SYS_PTRACE."""
         ask = partial(self.snippet, user=user)
         with contextlib.suppress(OhsandboxError):
@@ -527,7 +526,7 @@ class Backend(ABC):
             ask(b"kill -KILL %d" % pid)
 
 
-def _not_served(worker: Worker, code: int, outcome: Outcome) -> SandboxUnavailable:
+def _not_served(worker: Worker, code: int, outcome: CallResult) -> SandboxUnavailable:
     """The error for a worker that ended by itself: without its end mark a call is never a success."""
     if code == INPUT_LEFT:
         return SandboxUnavailable(

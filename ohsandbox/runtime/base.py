@@ -14,26 +14,25 @@ from ohsandbox.errors import (
     WorkdirMissingError,
     WorkdirNotADirectoryError,
 )
-from ohsandbox.runtime import files, tools, transfer
-from ohsandbox.runtime.backend import DEFAULT_LIMIT_BYTES, Backend, Kills
-from ohsandbox.runtime.calls.cancel import killing
-from ohsandbox.runtime.calls.options import check_call, check_seconds
-from ohsandbox.runtime.calls.process import Process
-from ohsandbox.runtime.calls.worker import CallCancelled, CallStalled, CallTimedOut
+from ohsandbox.runtime import tools
+from ohsandbox.runtime.backend import DEFAULT_LIMIT_BYTES, Backend, KillScope
 from ohsandbox.runtime.channel import KILLED
-from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult
-from ohsandbox.runtime.resumed import Resumed
+from ohsandbox.runtime.files import operations, transfer
+from ohsandbox.runtime.process.cancellation import killing
+from ohsandbox.runtime.process.invocation import Process, check_call, check_seconds
+from ohsandbox.runtime.process.worker import CallCancelled, CallStalled, CallTimedOut
+from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, ResumeReport
 from ohsandbox.runtime.shell import SessionOptions, Shell, in_subshell
-from ohsandbox.runtime.shell.watch import Wait, expectation
+from ohsandbox.runtime.shell.wait import WaitOptions, expectation
 from ohsandbox.schema import ErrorObservation
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
-    from ohsandbox.runtime.calls.worker import OnBytes
-    from ohsandbox.runtime.checkpoint import Checkpoint
-    from ohsandbox.runtime.mcp_call import CallsMCP, MCPAction
+    from ohsandbox.runtime.process.worker import OnBytes
+    from ohsandbox.runtime.results import Checkpoint
+    from ohsandbox.runtime.tools import MCPAction, MCPToolCaller
     from ohsandbox.schema import Observation
 
 MAIN = "main"
@@ -46,7 +45,7 @@ class Runtime(Backend):
     operations may be called from any thread. A dead sandbox is `SandboxUnavailable`, never the result of a command.
     """
 
-    mcp: CallsMCP | None = None
+    mcp: MCPToolCaller | None = None
     """The MCP servers in it, while a conversation has some."""
 
     def __init__(self) -> None:
@@ -72,7 +71,7 @@ class Runtime(Backend):
         if not self.tells_changes:
             self.end_watch()
 
-    def resume(self, checkpoints: Sequence[str] = ()) -> Resumed:  # noqa: ARG002 - for those that keep some
+    def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:  # noqa: ARG002 - for those that keep some
         """`start`, in the sandbox that an earlier process of the same conversation left, where there is one.
 
         What still ran in it is ended. Where it is gone, the first of checkpoints (ids, newest first) that is there
@@ -82,7 +81,7 @@ class Runtime(Backend):
             SandboxUnavailable: it cannot be started, or another process works in it.
         """
         self.start()
-        self.resumed = Resumed("same")
+        self.resumed = ResumeReport("same")
         return self.resumed
 
     def restore(self, checkpoint: Checkpoint | str) -> None:
@@ -145,7 +144,7 @@ class Runtime(Backend):
         check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
         if "\0" in command:
             raise UsageError("A command cannot hold a NUL byte; write such data to a file first")
-        wait = Wait(timeout_s, idle_timeout_s, expect and expectation(expect).pattern, yield_s, cancel)
+        wait = WaitOptions(timeout_s, idle_timeout_s, expect and expectation(expect).pattern, yield_s, cancel)
         if user is not None:
             session = self._session_of(session, user)
         text = self._with_own(command, env, workdir, user) if env or workdir else ""
@@ -294,7 +293,7 @@ class Runtime(Backend):
         try:
             outcome = self._call(
                 process.body, workdir=directory, stdin=stdin, user=user, timeout_s=timeout_s, limit_bytes=limit_bytes,
-                kills=Kills(process.mark, process.limit_kib), on_output=on_output, cancel=cancel,
+                kills=KillScope(process.mark, process.limit_kib), on_output=on_output, cancel=cancel,
             )  # fmt: skip
         except (CallTimedOut, CallCancelled) as ended:
             cancelled, so_far = isinstance(ended, CallCancelled), ended.outcome
@@ -329,7 +328,7 @@ class Runtime(Backend):
                 EINVAL for a FIFO, socket or device; EFBIG over limit_bytes; ETIMEDOUT where a read blocks for 10 s.
         """
         call = partial(self._file_call, path=path, user=user)
-        return files.read(call, self._file(path), limit_bytes, shown=path)
+        return operations.read(call, self._file(path), limit_bytes, shown=path)
 
     def write_bytes(self, path: str, data: bytes, *, mode: int | None = None, user: str | int | None = None) -> None:
         """Replace or make a file at once: readers see the old bytes or the new ones. Missing parents are made.
@@ -342,8 +341,8 @@ class Runtime(Backend):
         Raises:
             SandboxFileError: as read_bytes, and ENOSPC, EROFS; the old file is then intact.
         """
-        files.check_file_path(path)
-        body = files.write_body(self._file(path), len(data), mode)
+        operations.check_file_path(path)
+        body = operations.write_body(self._file(path), len(data), mode)
         self._file_call(body, path=path, user=user, limit_bytes=len(data), stdin=data, takes_stdin=True)
 
     def list_dir(self, path: str, *, user: str | int | None = None) -> list[DirEntry]:
@@ -352,25 +351,25 @@ class Runtime(Backend):
         Raises:
             SandboxFileError: ENOENT, ENOTDIR, EACCES; EFBIG when the names alone fill DEFAULT_LIMIT_BYTES.
         """
-        body = files.list_body(self._file(path))
+        body = operations.list_body(self._file(path))
         data = self._file_call(body, path=path, user=user, limit_bytes=DEFAULT_LIMIT_BYTES)
         if len(data) > DEFAULT_LIMIT_BYTES:
-            raise files.too_large(DEFAULT_LIMIT_BYTES, path)
-        return files.parse_list(data)
+            raise operations.too_large(DEFAULT_LIMIT_BYTES, path)
+        return operations.parse_list(data)
 
     def _file_call(self, body: bytes, *, path: str, limit_bytes: int, **options: Any) -> bytes:
         """What body prints, and a byte more than limit_bytes where it prints more."""
-        limit_s = files.patience_s(limit_bytes)
-        kills = Kills(f"OHSANDBOX_CALL={secrets.token_hex(8)}")
+        limit_s = operations.patience_s(limit_bytes)
+        kills = KillScope(f"OHSANDBOX_CALL={secrets.token_hex(8)}")
         try:
             outcome = self._call(
                 body, limit_bytes=max(limit_bytes + 1, 65536), timeout_s=limit_s, kills=kills, **options
             )
         except CallStalled:
-            raise files.blocked(path) from None
+            raise operations.blocked(path) from None
         except CallTimedOut:
-            raise files.too_slow(limit_s, path) from None
-        return files.check(outcome, path, limit_bytes)
+            raise operations.too_slow(limit_s, path) from None
+        return operations.check(outcome, path, limit_bytes)
 
     def upload(
         self,
@@ -436,7 +435,7 @@ class Runtime(Backend):
             )
 
     def _file(self, path: str) -> str:
-        files.check_path(path)
+        operations.check_path(path)
         return self._absolute(path)
 
     def _absolute(self, path: str) -> str:

@@ -104,3 +104,26 @@ class DirEntry(NamedTuple):
     mode: int
     """Permission bits, 0o7777."""
     modified_at: datetime
+
+
+class Checkpoint(NamedTuple):
+    """What `Runtime.checkpoint` made and `Runtime.restore` takes. Processes and tmpfs are no part of it."""
+
+    id: str
+    """The engine's; unique."""
+    label: str
+    """What the caller called it; may be empty."""
+    made_at: datetime
+    size_bytes: int
+    """What it holds beyond the image that the sandbox was made from."""
+
+
+class ResumeReport(NamedTuple):
+    """What `Runtime.resume` found."""
+
+    how: Literal["same", "checkpoint", "new"]
+    """`same`: the files are as they were left; `checkpoint`: as they were when it was made; `new`: a fresh sandbox."""
+    notes: tuple[str, ...] = ()
+    """For the person, a line each: what was done to it, and where it is not what was asked for."""
+    place: str = ""
+    """Its name, for people; empty where it has none."""

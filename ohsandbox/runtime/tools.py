@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field, ValidationError
 
@@ -68,6 +68,25 @@ class FileWrite(Action):
 
     path: str = Field(description="Absolute, or relative to the working directory.")
     content: str = Field(description="The file's new text.")
+
+
+class MCPAction(Action):
+    """Which tool, and what with."""
+
+    name: str
+    """As the model calls the tool, or `server__tool`."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class MCPToolCaller(Protocol):
+    """The MCP servers of a sandbox; `ohsandbox.mcp.MCPServers` is it."""
+
+    def call_tool_mcp(self, action: MCPAction) -> Observation:
+        """Call a tool.
+
+        Raises:
+            ToolError: there is no such tool, or no result.
+        """
 
 
 _ACTIONS: dict[str, type[Action]] = {"execute_bash": ExecuteBash, "file_read": FileRead, "file_write": FileWrite}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.checkpoint import Checkpoint
+    from ohsandbox.runtime.results import Checkpoint
 
 CHECKPOINT = """\
 Keep all files of the sandbox as they are now, and return the checkpoint's number for `undo`.

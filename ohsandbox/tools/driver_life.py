@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.runtime.backend import LOSS_SETTLES_S
-from ohsandbox.runtime.calls.quoting import quote
 from ohsandbox.runtime.channel import KILLED, Chunk, Stream
-from ohsandbox.runtime.shell.processes import SWEEPS, ticks_at
+from ohsandbox.runtime.process.quoting import quote
+from ohsandbox.runtime.shell.process_control import SWEEPS, ticks_at
 from ohsandbox.runtime.shell.terminal import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.calls.worker import Outcome
+    from ohsandbox.runtime.process.worker import CallResult
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Eight large images in base64, and as much again."""
@@ -210,7 +210,7 @@ class Life:
         self._reader.join(2 * TICK_S)
         self._channel.close()
 
-    def _ask(self, body: bytes) -> Outcome:
+    def _ask(self, body: bytes) -> CallResult:
         return self._runtime.snippet(body, user=self._user)
 
     def _kill_tree(self) -> None:

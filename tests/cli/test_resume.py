@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.runtime.docker import kept
+from ohsandbox.runtime.docker import checkpoint_retention
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.gc import gc, list_sandboxes
 
@@ -156,8 +156,8 @@ def no_leftovers() -> Iterator[None]:
     gc(kept=True)
     assert not [one for one in list_sandboxes() if one.ours]
     with contextlib.closing(connect()) as engine:
-        for record in kept.records(engine):
-            kept.release(engine, record)
+        for record in checkpoint_retention.records(engine):
+            checkpoint_retention.release(engine, record)
 
 
 def _in_container(image: str, model: str, *more: str) -> list[str]:

@@ -12,7 +12,7 @@ from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.container_note import NOTE_NAME, note_container, noted_container
 from ohsandbox.conversation.deleting import Deleting
 from ohsandbox.errors import ConversationOpenError, EngineUnavailable
-from ohsandbox.runtime.docker import checkpoints, kept
+from ohsandbox.runtime.docker import checkpoint_retention, checkpoints
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.gc import list_sandboxes
 from tests.conversation.test_fork import TOOLS, bash
@@ -63,18 +63,18 @@ def test_container_and_checkpoints_go_with_the_conversation_and_with_no_copy_of_
     directory, _ = _cut_off(home / "here")
     copy = shutil.copytree(directory, home / "there" / "c")
     (container,) = _containers(engine)
-    images = {record.id for record in kept.records(engine)}
+    images = {record.id for record in checkpoint_retention.records(engine)}
     assert len(images) == 2
     with Deleting() as deleting:
         assert deleting.delete(copy)[1:] == ((), ())
         assert _containers(engine) == [container]
-        assert len(kept.records(engine)) == 2
+        assert len(checkpoint_retention.records(engine)) == 2
         noted = noted_container(directory)
         done = deleting.delete(directory)
         assert done.freed_bytes > 0
         assert (len(done.removed), done.removed[0], done.left) == (3, container, ())
         assert deleting.clear(directory, noted) == ((), ())
-    assert (_containers(engine), kept.records(engine)) == ([], [])
+    assert (_containers(engine), checkpoint_retention.records(engine)) == ([], [])
     assert not images & {one.id for one in checkpoints.listed(engine)}
 
 
@@ -87,12 +87,12 @@ def test_what_a_fork_keeps_stays_with_the_fork(home: Path, engine: Engine) -> No
         forked = conversation.fork()
     with Deleting(engine) as deleting:
         assert len(deleting.delete(conversation.directory).removed) == 2
-        kept_for = {record.owner for record in kept.records(engine)}
+        kept_for = {record.owner for record in checkpoint_retention.records(engine)}
         assert kept_for == {str(forked.directory)}
         (image,) = {data["id"] for data in data_of(forked.events(), "checkpoint")[-1:]}
         assert checkpoints.require(engine, image) == image
         assert len(deleting.delete(forked.directory).removed) == 2
-        assert kept.records(engine) == []
+        assert checkpoint_retention.records(engine) == []
 
 
 @pytest.mark.docker

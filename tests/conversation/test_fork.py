@@ -13,9 +13,9 @@ from ohsandbox.conversation.fork import find_files, fork, turns_back
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence import LOG_NAME, read_events
-from ohsandbox.runtime.checkpoint import Checkpoint
 from ohsandbox.runtime.docker import checkpoints
 from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.results import Checkpoint
 from ohsandbox.secrets import Secrets
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
 

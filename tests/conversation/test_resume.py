@@ -18,7 +18,7 @@ from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.events import EventBody, ToolResult
 from ohsandbox.persistence import EventLog
 from ohsandbox.runtime.local import CLIRuntime
-from ohsandbox.runtime.resumed import Resumed
+from ohsandbox.runtime.results import ResumeReport
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, stamp
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class LostRuntime(RecordingRuntime):
         self.alive = False
         self.asked: Sequence[str] = ()
 
-    def resume(self, checkpoints: Sequence[str] = ()) -> Resumed:
+    def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:
         self.start()
         self.asked = checkpoints
-        self.resumed = Resumed("new", ("A note.",), "box")
+        self.resumed = ResumeReport("new", ("A note.",), "box")
         return self.resumed
 
 

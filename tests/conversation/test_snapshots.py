@@ -21,7 +21,7 @@ from ohsandbox.conversation.snapshots import (
 )
 from ohsandbox.conversation.snapshots import store as stores
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime import git
+from ohsandbox.runtime.workspace import git
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.conversation.snapshots.changes import Change, changes_between
 from ohsandbox.conversation.snapshots.putting import Refused
 from ohsandbox.conversation.snapshots.tree import is_git, parents_of
-from ohsandbox.runtime import git
+from ohsandbox.runtime.workspace import git
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

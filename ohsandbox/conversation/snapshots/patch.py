@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime import git
+from ohsandbox.runtime.workspace import git
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

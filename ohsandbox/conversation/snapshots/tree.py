@@ -12,7 +12,7 @@ import stat
 from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, Protocol
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.git_layout import looks_like_dotgit
+from ohsandbox.runtime.workspace.git_layout import looks_like_dotgit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,19 +8,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import ImageUnavailable, SandboxGone, SandboxUnavailable, UsageError
-from ohsandbox.runtime.checkpoint import Checkpoint
+from ohsandbox.runtime.docker import checkpoint_retention, images
 from ohsandbox.runtime.docker import container as containers
-from ohsandbox.runtime.docker import images, kept
-from ohsandbox.runtime.docker.failures import engine_errors
-from ohsandbox.runtime.docker.kept import REPOSITORY
+from ohsandbox.runtime.docker.checkpoint_retention import REPOSITORY
+from ohsandbox.runtime.docker.error_mapping import engine_errors
+from ohsandbox.runtime.results import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from ohsandbox.runtime.docker.container import Container
+    from ohsandbox.runtime.docker.container_config import ContainerConfig
     from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.docker.spec import SandboxSpec
 
 LABEL = "ohsandbox.checkpoint"
 CONVERSATION_LABEL = "ohsandbox.conversation"
@@ -41,22 +41,22 @@ def take(container: Container, *, label: str, conversation: str | None, owner: P
         raise UsageError(f"A checkpoint's label is one line of at most {MAX_LABEL_CHARS} characters, not {label!r}.")
     engine = container.engine
     marks = [f"LABEL {LABEL}=1", f"LABEL {CONVERSATION_LABEL}={conversation or ''}"]
-    record = kept.begin(engine, owner=owner)
+    record = checkpoint_retention.begin(engine, owner=owner)
     try:
         with container.frozen(), engine_errors(f"keeping the files of sandbox {container.name!r}"):
             made = engine.api.commit(container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks)
             done = _checkpoint(engine.api.inspect_image(made["Id"]), engine.api.history(made["Id"]))
     except SandboxUnavailable:
-        kept.forget(record)
+        checkpoint_retention.forget(record)
         raise
-    kept.finish(record, image=done.id, size_bytes=done.size_bytes)
+    checkpoint_retention.finish(record, image=done.id, size_bytes=done.size_bytes)
     with contextlib.suppress(SandboxUnavailable):  # the next one tries again
-        kept.prune(engine, owner=owner)
+        checkpoint_retention.prune(engine, owner=owner)
     return done
 
 
 def restore(
-    container: Container, spec: SandboxSpec, checkpoint: str, *, prepare: Callable[[Container], None]
+    container: Container, spec: ContainerConfig, checkpoint: str, *, prepare: Callable[[Container], None]
 ) -> Container:
     """A new container of the same name with the checkpoint's files; the old one is removed when it runs.
 
@@ -108,9 +108,9 @@ def drop(engine: Engine, checkpoint: str) -> None:
         image = require(engine, checkpoint)
         with engine_errors(f"removing checkpoint {checkpoint[:19]!r}"):
             engine.api.remove_image(image, force=True)
-    for record in kept.records(engine):
+    for record in checkpoint_retention.records(engine):
         if record.id == checkpoint:
-            kept.forget(record)
+            checkpoint_retention.forget(record)
 
 
 def require(engine: Engine, checkpoint: str) -> str:

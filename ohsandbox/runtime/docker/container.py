@@ -19,14 +19,14 @@ from ohsandbox.errors import (
     SandboxPaused,
     SandboxUnavailable,
 )
-from ohsandbox.runtime.docker.failures import engine_errors, one_line
-from ohsandbox.runtime.docker.spec import create_payload
+from ohsandbox.runtime.docker.container_config import create_payload
+from ohsandbox.runtime.docker.error_mapping import engine_errors, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ohsandbox.runtime.docker.container_config import ContainerConfig
     from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.docker.spec import SandboxSpec
 
 log = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ class Container:
         remove(self.engine, self.id)
 
 
-def create(engine: Engine, spec: SandboxSpec) -> Container:
+def create(engine: Engine, spec: ContainerConfig) -> Container:
     """Create and start spec's container. On any failure, Ctrl-C included, nothing of it stays.
 
     Raises:
@@ -239,7 +239,7 @@ _RLIMIT_REFUSED = "error setting rlimit type 7"
 """runc 1.1.5 below an engine whose own RLIMIT_NOFILE is lower and that lacks CAP_SYS_RESOURCE."""
 
 
-def _create_once(engine: Engine, spec: SandboxSpec) -> Container:
+def _create_once(engine: Engine, spec: ContainerConfig) -> Container:
     try:
         with engine_errors(f"creating sandbox {spec.name!r}"):
             made = engine.api.create_container_from_config(create_payload(spec), spec.name)
@@ -259,7 +259,7 @@ def _create_once(engine: Engine, spec: SandboxSpec) -> Container:
     return container
 
 
-def _heed(warnings: Sequence[str], spec: SandboxSpec) -> None:
+def _heed(warnings: Sequence[str], spec: ContainerConfig) -> None:
     """What the engine had to say of the create call: "Limitation discarded" is a limit that is not there.
 
     Raises:
@@ -300,7 +300,7 @@ def how_it_ended(state: dict[str, Any]) -> str:
         return "was never started"
     if code == 137:  # noqa: PLR2004 - 128 + SIGKILL
         return "was killed (exit code 137)"
-    if code == 143:  # noqa: PLR2004 - 128 + SIGTERM: see host_watch.py
+    if code == 143:  # noqa: PLR2004 - 128 + SIGTERM: see sandbox.OwnerWatchdog
         return "ended with the process that held it"
     if error := str(state.get("Error") or ""):
         return f"ended with exit code {code}: {error[:200]}"

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.runtime.docker.failures import one_line
-from ohsandbox.runtime.docker.spec import GIB, MIB
+from ohsandbox.runtime.docker.container_config import GIB, MIB
+from ohsandbox.runtime.docker.error_mapping import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ohsandbox.runtime.calls.worker import Outcome
     from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.process.worker import CallResult
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ ASK_SPACE = b"stat -f -c '%S %a %b %d %c' /"
 """POSIX has no such command; coreutils and busybox agree on this one (`df -i` is optional in busybox)."""
 
 
-class Space(NamedTuple):
+class DiskSpace(NamedTuple):
     """A file system."""
 
     free_bytes: int
@@ -69,17 +69,17 @@ class Space(NamedTuple):
     """0 where it has no fixed number of inodes (btrfs)."""
 
 
-class Place(NamedTuple):
+class FileSystem(NamedTuple):
     """A file system that the sandbox writes to."""
 
     name: str
     """As the beginning of a sentence."""
-    ask: Callable[[], Space | None]
+    ask: Callable[[], DiskSpace | None]
     near: bool = True
     """On this machine."""
 
 
-class Written(NamedTuple):
+class ProcessWrites(NamedTuple):
     """What a process of the sandbox has written."""
 
     own_bytes: int | None
@@ -96,10 +96,10 @@ class Written(NamedTuple):
     name: str
 
 
-class Hands(Protocol):
+class MonitoredSandbox(Protocol):
     """What the watch does to its sandbox. A `DockerRuntime`."""
 
-    def snippet(self, body: bytes, *, user: str | int | None = None) -> Outcome:
+    def snippet(self, body: bytes, *, user: str | int | None = None) -> CallResult:
         """Run a line of worker shell."""
 
     def tell(self, notice: str) -> None:
@@ -112,7 +112,7 @@ class Hands(Protocol):
         """Kill the sandbox and start it again, files kept; what was lost, in a sentence."""
 
 
-def space(path: Path | str) -> Space:
+def space(path: Path | str) -> DiskSpace:
     """What a file system of this machine has.
 
     Raises:
@@ -120,20 +120,20 @@ def space(path: Path | str) -> Space:
     """
     found = os.statvfs(path)
     unit = found.f_frsize
-    return Space(found.f_bavail * unit, found.f_blocks * unit, found.f_favail, found.f_files)
+    return DiskSpace(found.f_bavail * unit, found.f_blocks * unit, found.f_favail, found.f_files)
 
 
-def floor_bytes(found: Space, asked: int | None) -> int:
+def floor_bytes(found: DiskSpace, asked: int | None) -> int:
     """What must stay free of a file system."""
     return min(FLOOR_BYTES, found.total_bytes // FLOOR_SHARE) if asked is None else asked
 
 
-def floor_files(found: Space) -> int:
+def floor_files(found: DiskSpace) -> int:
     """How many inodes must stay free."""
     return min(FLOOR_FILES, found.total_files // FLOOR_SHARE)
 
 
-def shortage(found: Space, asked: int | None) -> str | None:
+def shortage(found: DiskSpace, asked: int | None) -> str | None:
     """A verb phrase, where less is free than must be."""
     if found.free_bytes < (least := floor_bytes(found, asked)):
         return f"has {found.free_bytes / GIB:.2f} GiB free, less than the {least / GIB:.2f} GiB that must stay free"
@@ -142,9 +142,9 @@ def shortage(found: Space, asked: int | None) -> str | None:
     return None
 
 
-def places(
-    engine: Engine, found: Mapping[str, Any], facts: Mapping[str, str], workspace: Path | None, hands: Hands
-) -> list[Place]:
+def writable_file_systems(
+    engine: Engine, found: Mapping[str, Any], facts: Mapping[str, str], workspace: Path | None, hands: MonitoredSandbox
+) -> list[FileSystem]:
     """The file systems of a container.
 
     Args:
@@ -158,16 +158,16 @@ def places(
     upper = reachable(data.get("UpperDir") or facts.get("upper") or found.get("ResolvConfPath") or "")
     here = engine.address.is_local and sys.platform == "linux" and "desktop" not in engine.address.url
     known = (
-        [Place("The engine's disk", lambda: space(upper))]
+        [FileSystem("The engine's disk", lambda: space(upper))]
         if upper and here
-        else [Place("The engine's disk", lambda: _asked_inside(hands), near=False)]
+        else [FileSystem("The engine's disk", lambda: _asked_inside(hands), near=False)]
     )
     if workspace is not None:
-        known.append(Place("The workspace's disk", lambda: space(workspace)))
+        known.append(FileSystem("The workspace's disk", lambda: space(workspace)))
     return known
 
 
-def first_shortage(where: Sequence[Place], asked: int | None) -> str | None:
+def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None:
     """A sentence, where one of them has less than must stay free. Places that must be asked inside are not."""
     for place in where:
         if place.near and (found := place.ask()) is not None and (short := shortage(found, asked)) is not None:
@@ -188,26 +188,26 @@ def reachable(path: str) -> Path | None:
     return None
 
 
-def _asked_inside(hands: Hands) -> Space | None:
+def _asked_inside(hands: MonitoredSandbox) -> DiskSpace | None:
     said = hands.snippet(ASK_SPACE).stdout.split()
-    if len(said) != len(Space._fields) + 1 or not all(word.isdigit() for word in said):
+    if len(said) != len(DiskSpace._fields) + 1 or not all(word.isdigit() for word in said):
         return None
     size, free, total, free_files, total_files = map(int, said)
-    return Space(size * free, size * total, free_files, total_files)
+    return DiskSpace(size * free, size * total, free_files, total_files)
 
 
-class DiskWatch:
+class DiskMonitor:
     """Looks from a thread of its own, from `start` to `stop`."""
 
-    def __init__(self, where: Sequence[Place], hands: Hands, *, least: int | None) -> None:
+    def __init__(self, where: Sequence[FileSystem], hands: MonitoredSandbox, *, least: int | None) -> None:
         """Least bytes stay free; None is the default floor."""
         self._where, self._hands, self._least = where, hands, least
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ohsandbox-disk", daemon=True)
-        self._base: dict[int, Written] = {}
+        self._base: dict[int, ProcessWrites] = {}
         """From before the floor was reached."""
         self._age = 0
-        self._last: dict[int, Written] = {}
+        self._last: dict[int, ProcessWrites] = {}
         self._steady: dict[int, int] = {}
         """For how many looks in a row each process has written."""
         self._low: tuple[str, bool] | None = None
@@ -295,7 +295,7 @@ class DiskWatch:
             self._stopped.wait(SHORTEST_S)
         self._last = self._base
 
-    def _written(self) -> dict[int, Written]:
+    def _written(self) -> dict[int, ProcessWrites]:
         """What each process has written, as told by itself's user: /proc/PID/io is for those who may trace."""
         known = _parsed(self._hands.snippet(b"ohs_written", user="0").stdout)
         for user in sorted({one.user for one in known.values() if one.disk_bytes is None}):
@@ -303,7 +303,7 @@ class DiskWatch:
             known |= {pid: one for pid, one in more.items() if one.disk_bytes is not None and pid in known}
         return known
 
-    def _writers(self, now: dict[int, Written], *, fell: bool, of_files: bool) -> list[int]:
+    def _writers(self, now: dict[int, ProcessWrites], *, fell: bool, of_files: bool) -> list[int]:
         """Who is to be killed: who wrote much by itself, who goes on writing, and at last of whom that is not known."""
         found = []
         self._killed &= now.keys()
@@ -322,7 +322,7 @@ class DiskWatch:
         self._last = now
         return found
 
-    def _kill(self, fact: str, pids: Sequence[int], now: Mapping[int, Written]) -> None:
+    def _kill(self, fact: str, pids: Sequence[int], now: Mapping[int, ProcessWrites]) -> None:
         self._rounds += 1
         self.kills += 1
         self._killed.update(pids)
@@ -343,18 +343,18 @@ class DiskWatch:
         log.warning("%s", what)
 
 
-_NOTHING = Written(0, 0, 0, 0, "", "")
+_NOTHING = ProcessWrites(0, 0, 0, 0, "", "")
 
 
 def _more(now: int | None, before: int | None, least: int) -> bool:
     return now is not None and now - (before or 0) >= least
 
 
-def _parsed(said: bytes) -> dict[int, Written]:
+def _parsed(said: bytes) -> dict[int, ProcessWrites]:
     known = {}
     for line in said.decode("utf-8", "replace").splitlines():
         pid, *numbers, user, name = (*line.split(" ", 6), *[""] * 7)[:7]
         if pid.isdigit() and user:
             own, disk, calls, ticks = (int(word) if word.isdigit() else None for word in numbers)
-            known[int(pid)] = Written(own, disk, calls, ticks, user, name)
+            known[int(pid)] = ProcessWrites(own, disk, calls, ticks, user, name)
     return known

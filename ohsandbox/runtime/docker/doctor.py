@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.runtime.docker import disk
 from ohsandbox.runtime.docker.engine import connect, socket_mode
-from ohsandbox.runtime.docker.failures import engine_errors
+from ohsandbox.runtime.docker.error_mapping import engine_errors
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import EngineUnavailable, OhsandboxError, UsageError
-from ohsandbox.runtime.docker.failures import NO_ENGINE_REMEDY, engine_errors, foreign_errors
+from ohsandbox.runtime.docker.error_mapping import NO_ENGINE_REMEDY, engine_errors, foreign_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ SSH_TIMEOUT_S = 30.0
 """paramiko's own connect has no limit of its own; a handshake over a slow line takes some seconds."""
 
 
-class Address(NamedTuple):
+class EngineAddress(NamedTuple):
     """Where the engine is said to be."""
 
     url: str
@@ -46,7 +46,7 @@ class Address(NamedTuple):
 class Engine:
     """A connected engine. `api` is docker-py's low-level client; wrap its calls in `engine_errors`."""
 
-    def __init__(self, api: Any, address: Address) -> None:
+    def __init__(self, api: Any, address: EngineAddress) -> None:
         self.api = api
         self.address = address
 
@@ -85,7 +85,7 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
     return Engine(api, address)
 
 
-def find(environ: Mapping[str, str]) -> Address:
+def find(environ: Mapping[str, str]) -> EngineAddress:
     """The address, by the order of the docker client: DOCKER_HOST, DOCKER_CONTEXT, the current context, the default.
 
     Raises:
@@ -96,21 +96,21 @@ def find(environ: Mapping[str, str]) -> Address:
     with _usage_errors():
         if environ.get("DOCKER_HOST"):
             found = kwargs_from_env(dict(environ))
-            return Address(found["base_url"], found.get("tls"), "DOCKER_HOST")
+            return EngineAddress(found["base_url"], found.get("tls"), "DOCKER_HOST")
         return _from_context(environ)
 
 
-def _from_context(environ: Mapping[str, str]) -> Address:
+def _from_context(environ: Mapping[str, str]) -> EngineAddress:
     from docker.context import ContextAPI  # noqa: PLC0415
     from docker.context.config import get_current_context_name  # noqa: PLC0415
 
     name = environ.get("DOCKER_CONTEXT") or get_current_context_name()
     if name == "default":
-        return Address("unix:///var/run/docker.sock", None, "default")
+        return EngineAddress("unix:///var/run/docker.sock", None, "default")
     context = ContextAPI.get_context(name)
     if context is None or not context.Host:  # docker-py falls back to the default socket here: the wrong engine
         raise UsageError(f"Docker context {name!r} is not there. Remedy: `docker context ls`, or unset DOCKER_CONTEXT.")
-    return Address(context.Host, context.TLSConfig, f"context {name!r}")
+    return EngineAddress(context.Host, context.TLSConfig, f"context {name!r}")
 
 
 class _usage_errors:  # noqa: N801 - reads as a statement
@@ -128,7 +128,7 @@ class _usage_errors:  # noqa: N801 - reads as a statement
         ) from error
 
 
-def _client(address: Address) -> Any:
+def _client(address: EngineAddress) -> Any:
     from docker.utils import parse_host  # noqa: PLC0415
 
     with _usage_errors():
@@ -149,7 +149,7 @@ def _knock(path: str) -> None:
         knock.connect("/" + path.lstrip("/"))
 
 
-def _negotiated(address: Address) -> Any:
+def _negotiated(address: EngineAddress) -> Any:
     """A client that speaks the engine's own API version.
 
     requests lets REQUESTS_CA_BUNDLE and a proxy of the environment override a client's own CA; docker-py would connect
@@ -179,7 +179,7 @@ def _asked(api: Any) -> Any:
     return {"ApiVersion": version} if pinged.ok and version else api.version(api_version=False)
 
 
-def _version(answer: Any, address: Address) -> str:
+def _version(answer: Any, address: EngineAddress) -> str:
     """The API version in an engine's answer.
 
     Raises:
@@ -199,7 +199,7 @@ def _version(answer: Any, address: Address) -> str:
     return version
 
 
-def _within(seconds: float, address: Address, work: Any) -> Any:
+def _within(seconds: float, address: EngineAddress, work: Any) -> Any:
     """work() in a thread, given up (not stopped) after so many seconds."""
     outcome: list[Any] = []
     failure: list[BaseException] = []
@@ -225,7 +225,7 @@ def _within(seconds: float, address: Address, work: Any) -> Any:
     return outcome[0]
 
 
-def _unavailable(error: BaseException, address: Address) -> OhsandboxError:
+def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError:
     """One line for a failed connect: what, where, remedy."""
     text = str(error)
     if "Permission denied" in text or "PermissionError" in text:
@@ -243,14 +243,14 @@ def _unavailable(error: BaseException, address: Address) -> OhsandboxError:
     return EngineUnavailable(f"No Docker engine answers at {address}: {why}. Remedy: {NO_ENGINE_REMEDY}.")
 
 
-def _permission_text(address: Address) -> str:
+def _permission_text(address: EngineAddress) -> str:
     return (
         f"Permission denied at {address}. Remedy: `sudo usermod -aG docker $USER` and log in again, "
         "use a rootless engine, or run without a container with `--runtime cli`."
     )
 
 
-def socket_mode(address: Address) -> str | None:
+def socket_mode(address: EngineAddress) -> str | None:
     """Owner and mode of a local engine's socket, as `root:docker 0660`; None where it is no local file."""
     if not address.is_local:
         return None

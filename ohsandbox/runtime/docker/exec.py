@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable, UsageError, WorkdirMissingError, WorkdirNotADirectoryError
 from ohsandbox.runtime.channel import Chunk, Stream
-from ohsandbox.runtime.docker.failures import engine_errors, start_error
-from ohsandbox.runtime.docker.frames import Demultiplexer, Passthrough
-from ohsandbox.runtime.docker.wire import Wire, swallowed, wrap
+from ohsandbox.runtime.docker.error_mapping import engine_errors, start_error
+from ohsandbox.runtime.docker.wire import Demultiplexer, Passthrough, Wire, swallowed, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +62,7 @@ KILL_SCRIPT = 'kill -9 "-$1" 2>/dev/null||kill -9 "$1" 2>/dev/null;:'
 """busybox's kill takes no `--`, so the negative number stands alone; dash and bash accept that after a signal."""
 
 
-class Start(NamedTuple):
+class ExecRequest(NamedTuple):
     """One process to start."""
 
     argv: Sequence[str]
@@ -79,18 +78,18 @@ class Start(NamedTuple):
     """Ask for the facts of CHECK_SCRIPT."""
 
 
-class Hello(NamedTuple):
+class Handshake(NamedTuple):
     """What the wrapper said before it became the process."""
 
     pid: int
     facts: dict[str, str]
 
 
-class Begun(NamedTuple):
+class StartedProcess(NamedTuple):
     """A process that said hello, and its connection."""
 
     wire: Wire
-    hello: Hello
+    hello: Handshake
 
 
 class Exec:
@@ -108,7 +107,7 @@ class Exec:
         self,
         engine: Engine,
         container: str,
-        start: Start,
+        start: ExecRequest,
         *,
         loss: Callable[[], SandboxUnavailable | None],
         starting: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -123,7 +122,7 @@ class Exec:
         self._nonce = secrets.token_hex(8)
         self.frames: Demultiplexer | Passthrough = Passthrough() if start.tty else Demultiplexer()
 
-    def begin(self) -> Begun:
+    def begin(self) -> StartedProcess:
         """Create and start the exec and read its hello.
 
         Raises:
@@ -134,7 +133,7 @@ class Exec:
         with self._starting():
             return self._begin()
 
-    def _begin(self) -> Begun:
+    def _begin(self) -> StartedProcess:
         raw = self._engine_start()
         wire = wrap(raw)
         try:
@@ -173,12 +172,12 @@ class Exec:
         )
         return str(created["Id"])
 
-    def _greet(self, wire: Wire, raw: Any) -> Begun:
+    def _greet(self, wire: Wire, raw: Any) -> StartedProcess:
         """Write the newline that the wrapper waits for, then read up to its hello; what comes before is dropped."""
         deadline = time.monotonic() + HELLO_TIMEOUT_S
         # what follows the hello stays in the socket, where `poll` sees it; without a terminal nothing does
         buffer = memoryview(bytearray(1 if self._start.tty else 4096))
-        greeting = _Greeting(self._nonce)
+        greeting = _HandshakeReader(self._nonce)
         try:
             wire.sendall(memoryview(b"\n"))
             while len(greeting.heard) < HELLO_LIMIT_BYTES:
@@ -189,12 +188,12 @@ class Exec:
                 if (hello := greeting.feed(self.frames.feed(buffer[:count]))) is not None:
                     if not self._start.tty:
                         wire.sendall(memoryview(b"\n"))
-                    return Begun(wire, hello)
+                    return StartedProcess(wire, hello)
         except OSError:
             pass  # the engine reset the connection; what it said before that tells why
         raise self._failure(greeting.heard or swallowed(raw)[8:])
 
-    def _refuse_elsewhere(self, hello: Hello) -> None:
+    def _refuse_elsewhere(self, hello: Handshake) -> None:
         where = self._start.workdir
         match hello.facts.get("cd"):
             case "missing":
@@ -252,14 +251,14 @@ class Exec:
             raise self._loss() or error from error
 
 
-class _Greeting:
+class _HandshakeReader:
     """Looks for the hello at the beginning of a stream."""
 
     def __init__(self, nonce: str) -> None:
         self._pattern = re.compile(rb"%s (\d{1,10})([^\r\n]*)\r?\n" % nonce.encode())
         self.heard = b""
 
-    def feed(self, chunks: list[Chunk]) -> Hello | None:
+    def feed(self, chunks: list[Chunk]) -> Handshake | None:
         """The hello, once its line is whole; standard error before it is dropped."""
         for chunk in chunks:
             if chunk.stream is not Stream.STDOUT:
@@ -267,11 +266,11 @@ class _Greeting:
             self.heard += chunk.data
             if chunk.data.endswith(b"\n") and (found := self._pattern.search(self.heard)):
                 words = [word.partition(":") for word in found[2].decode(errors="replace").split()]
-                return Hello(int(found[1]), {name: value for name, _, value in words})
+                return Handshake(int(found[1]), {name: value for name, _, value in words})
         return None
 
 
-def _refuse_impossible(start: Start) -> None:
+def _refuse_impossible(start: ExecRequest) -> None:
     """What the engine or the kernel would refuse with worse words."""
     if not start.argv or start.argv[0] in {"", "-"} or start.argv[0].startswith("-"):
         raise UsageError("The command's first word must name a program. Remedy: pass argv with a program first.")

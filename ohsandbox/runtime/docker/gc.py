@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker import guard, lease
+from ohsandbox.runtime.docker.checkpoint_retention import records, release
 from ohsandbox.runtime.docker.container import remove
 from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.failures import engine_errors
-from ohsandbox.runtime.docker.kept import records, release
+from ohsandbox.runtime.docker.error_mapping import engine_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ohsandbox.runtime.docker.checkpoint_retention import CheckpointRecord
     from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.docker.kept import KeptCheckpoint
     from ohsandbox.runtime.docker.lease import LeaseRecord
 
 WORKSPACE_LABEL = "ohsandbox.workspace"
@@ -45,7 +45,7 @@ class SandboxInfo(NamedTuple):
     """A conversation worked in it and is not over; `gc` leaves it for three days."""
 
 
-class Reaped(NamedTuple):
+class GcResult(NamedTuple):
     """What `gc` did with one container or lease."""
 
     name: str
@@ -65,7 +65,7 @@ def list_sandboxes(engine: Engine | None = None) -> list[SandboxInfo]:
         return sorted((_info(found) for found in _labelled(there)), key=lambda info: info.created_at)
 
 
-def gc(engine: Engine | None = None, *, kept: bool = False) -> list[Reaped]:
+def gc(engine: Engine | None = None, *, kept: bool = False) -> list[GcResult]:
     """Remove the containers whose owner is dead, lease files without a container, checkpoints without a conversation.
 
     A container is taken when all of this holds: its label names a lease file of this state directory, that file names
@@ -134,7 +134,7 @@ def orphans_here(engine: Engine) -> bool:
     return False
 
 
-def orphaned_checkpoints(engine: Engine | None = None) -> list[KeptCheckpoint]:
+def orphaned_checkpoints(engine: Engine | None = None) -> list[CheckpointRecord]:
     """Those that were made for a conversation which was deleted since.
 
     Raises:
@@ -144,16 +144,16 @@ def orphaned_checkpoints(engine: Engine | None = None) -> list[KeptCheckpoint]:
         return [record for record in records(there) if record.is_orphan]
 
 
-def _drop(engine: Engine, record: KeptCheckpoint) -> Reaped | None:
+def _drop(engine: Engine, record: CheckpointRecord) -> GcResult | None:
     try:
         if not release(engine, record):
             return None
     except SandboxUnavailable as error:
-        return Reaped(record.name, record.id, "failed", str(error))
-    return Reaped(record.name, record.id, "removed", "its conversation is gone")
+        return GcResult(record.name, record.id, "failed", str(error))
+    return GcResult(record.name, record.id, "removed", "its conversation is gone")
 
 
-def _reap(engine: Engine, found: dict[str, Any], *, kept: bool) -> Reaped | None:
+def _reap(engine: Engine, found: dict[str, Any], *, kept: bool) -> GcResult | None:
     record = own_record(found)
     if record is None or ((record.keep or lease.is_resumable(record)) and not kept):
         return None
@@ -163,12 +163,12 @@ def _reap(engine: Engine, found: dict[str, Any], *, kept: bool) -> Reaped | None
         try:
             remove(engine, str(found["Id"]))
         except SandboxUnavailable as error:
-            return Reaped(record.container, str(found["Id"]), "failed", str(error))
+            return GcResult(record.container, str(found["Id"]), "failed", str(error))
         lease.remove_file(record.id)
-    return Reaped(record.container, str(found["Id"]), "removed", f"its owner, process {record.pid}, is gone")
+    return GcResult(record.container, str(found["Id"]), "removed", f"its owner, process {record.pid}, is gone")
 
 
-def _forget(engine: Engine, lease_id: str) -> Reaped | None:
+def _forget(engine: Engine, lease_id: str) -> GcResult | None:
     """A lease of this engine whose owner is dead and whose container is gone."""
     record = lease.read(lease_id)
     if record is None or record.engine != engine.address.url:
@@ -177,7 +177,7 @@ def _forget(engine: Engine, lease_id: str) -> Reaped | None:
         if not owner_is_dead:
             return None
         lease.remove_file(lease_id)
-    return Reaped(record.container, "", "forgotten", "its container is gone")
+    return GcResult(record.container, "", "forgotten", "its container is gone")
 
 
 def _labelled(engine: Engine) -> list[dict[str, Any]]:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.paths import state_dir
-from ohsandbox.runtime import git_layout
-from ohsandbox.runtime.docker.mounts import path_directories
-from ohsandbox.runtime.risky_files import GUARDED
+from ohsandbox.runtime.docker.mount_policy import path_directories
+from ohsandbox.runtime.workspace import git_layout
+from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -64,7 +64,7 @@ class GuardMount(NamedTuple):
     """What is there instead; empty: the name itself."""
 
 
-class _Found(NamedTuple):
+class _WorkspaceContents(NamedTuple):
     """What the tree holds."""
 
     layouts: dict[str, set[str]]
@@ -84,7 +84,7 @@ def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
         UsageError: something cannot be guarded: a link in git's place, too many repositories, an unreadable name.
     """
     found = _look(workspace)
-    plan = _Plan(workspace)
+    plan = _MountPlan(workspace)
     for path in path_directories(workspace):
         plan.lock(path)
     for path in found.sockets:
@@ -94,7 +94,7 @@ def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
     return plan.mounts()
 
 
-def _guard_git(plan: _Plan, found: _Found, git: Git) -> None:
+def _guard_git(plan: _MountPlan, found: _WorkspaceContents, git: Git) -> None:
     """Everything of git and of agents."""
     workspace = plan.workspace
     for path, kind in sorted(found.dotgits.items()):
@@ -162,7 +162,7 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str) -> None:
             )
 
 
-class _Plan:
+class _MountPlan:
     """Collects mounts."""
 
     def __init__(self, workspace: str) -> None:
@@ -212,8 +212,8 @@ class _Plan:
         return tuple(made)
 
 
-def _look(workspace: str) -> _Found:
-    found = _Found({}, {}, [], {})
+def _look(workspace: str) -> _WorkspaceContents:
+    found = _WorkspaceContents({}, {}, [], {})
     for path, entry, _ in git_layout.walk(workspace):
         if entry is None:
             continue
@@ -273,7 +273,7 @@ def _nothing() -> str:
     return str(path.resolve())
 
 
-def _repositories(workspace: str, found: _Found) -> Iterator[str]:
+def _repositories(workspace: str, found: _WorkspaceContents) -> Iterator[str]:
     """Each directory that holds a repository, that of a worktree, or what was one."""
     for path, names in found.layouts.items():
         if git_layout.is_repository(names):
@@ -301,7 +301,7 @@ def _is_gits(path: str, named: set[str]) -> bool:
     return not path or ".git" in path.split("/") or path in named
 
 
-def _guard_repository(plan: _Plan, found: _Found, path: str, *, git: Git, writable: bool) -> None:
+def _guard_repository(plan: _MountPlan, found: _WorkspaceContents, path: str, *, git: Git, writable: bool) -> None:
     prefix = f"{path}/" if path else ""
     if path and (git == "ro" or not writable):
         plan.lock(path)
@@ -328,7 +328,7 @@ def _guard_repository(plan: _Plan, found: _Found, path: str, *, git: Git, writab
         plan.lock(other)
 
 
-def _obeyed(workspace: str, found: _Found, prefix: str) -> Iterator[str]:
+def _obeyed(workspace: str, found: _WorkspaceContents, prefix: str) -> Iterator[str]:
     """What of the workspace a repository takes hooks, configuration and programs from: files that include others, too.
 
     Raises:
@@ -363,7 +363,7 @@ def _pairs(workspace: str, config: str) -> list[tuple[str, str]]:
     return list(git_layout.config_values(git_layout.read_small(workspace, config) or ""))
 
 
-def _trees(found: _Found, prefix: str) -> Iterator[str]:
+def _trees(found: _WorkspaceContents, prefix: str) -> Iterator[str]:
     """Of its `.git` files, linked worktrees' too: each takes relative paths from its top (git-config(1), hooksPath)."""
     for path, target in found.pointers.items():
         if target is not None and (f"{target}/" == prefix or target.startswith(f"{prefix}worktrees/")):

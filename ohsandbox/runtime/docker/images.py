@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable
 from ohsandbox.paths import subdirectory
-from ohsandbox.runtime.docker.failures import engine_errors, translate
+from ohsandbox.runtime.docker.error_mapping import engine_errors, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,25 +18,25 @@ from ohsandbox.errors import (
     UsageError,
 )
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.runtime.docker import checkpoints, disk, guard, making, plan, reattach, selfcheck
+from ohsandbox.runtime.docker import attach, checkpoints, disk, guard, provision, resolve, selfcheck
 from ohsandbox.runtime.docker.container import ended_at_once
+from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
 from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.host_watch import HostWatch
-from ohsandbox.runtime.docker.spec import PRIVATE_DIR
-from ohsandbox.runtime.resumed import Resumed
+from ohsandbox.runtime.docker.sandbox import OwnerWatchdog
+from ohsandbox.runtime.results import ResumeReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
-    from ohsandbox.runtime.checkpoint import Checkpoint
     from ohsandbox.runtime.docker.channel import DockerChannel
+    from ohsandbox.runtime.docker.container_config import Limits, Network, Profile
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.guard import Git
     from ohsandbox.runtime.docker.images import PullProgress
-    from ohsandbox.runtime.docker.plan import Plan
+    from ohsandbox.runtime.docker.resolve import ResolvedSandbox
     from ohsandbox.runtime.docker.sandbox import Sandbox
-    from ohsandbox.runtime.docker.spec import Limits, Network, Profile
+    from ohsandbox.runtime.results import Checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class DockerRuntime(Runtime):
         place = None if workspace is None else os.fspath(workspace)
         if copy and place is None:
             raise UsageError("copy= needs a directory to copy. Remedy: pass workspace=DIR.")
-        self._options = plan.options(
+        self._options = resolve.options(
             image=image, env=dict(env or {}), user=None if user is None else str(user), workdir=workdir,
             workspace=None if copy else place, copy_of=place if copy else None, copies_all=copy == "all", git=git,
             network=network, profile=profile,
@@ -117,8 +117,8 @@ class DockerRuntime(Runtime):
         """The same, and still after `close`: for what is told of it."""
         self._unchecked = self._left = False
         self._unenforced: tuple[str, ...] = ()
-        self._disk: disk.DiskWatch | None = None
-        self._host_watch: HostWatch | None = None
+        self._disk: disk.DiskMonitor | None = None
+        self._watchdog: OwnerWatchdog | None = None
         self._new = True
         """Nothing has run in the sandbox yet."""
         self.started_at: datetime | None = None
@@ -158,7 +158,7 @@ class DockerRuntime(Runtime):
         made = self._known.plan if self._known else None
         if self._options.workspace is None or made is None:
             return ()
-        return plan.notes(self._options, made)
+        return resolve.notes(self._options, made)
 
     @property
     def copied_workspace(self) -> Path | None:
@@ -174,7 +174,7 @@ class DockerRuntime(Runtime):
         """What a system prompt or a log may say of the sandbox, name to value."""
         known = self._known
         made, facts, user = (known.plan, known.facts, known.user) if known else (None, None, "")
-        told = plan.describe(self._options, made, facts, user=user, workdir=self.workdir)
+        told = resolve.describe(self._options, made, facts, user=user, workdir=self.workdir)
         if known is not None and known.exposed:
             told["reaches beyond itself"] = ", ".join(known.exposed)
         return told | ({"not enforced here": ", ".join(self._unenforced)} if self._unenforced else {})
@@ -193,12 +193,12 @@ class DockerRuntime(Runtime):
         self._begin(self._join if self._options.attach else self._make)
         return self
 
-    def resume(self, checkpoints: Sequence[str] = ()) -> Resumed:
+    def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:
         """Go on in the container that the conversation left, or as `start`; see `Runtime.resume`."""
         if self._options.attach:
             return super().resume(checkpoints)
         self._begin(lambda engine: self._resume(engine, checkpoints))
-        return self.resumed or Resumed("same", (), self.name)
+        return self.resumed or ResumeReport("same", (), self.name)
 
     def _begin(self, get: Callable[[Engine], Sandbox]) -> None:
         with self._life:
@@ -222,14 +222,14 @@ class DockerRuntime(Runtime):
             self.started_at = datetime.now(UTC)
 
     def _make(self, engine: Engine) -> Sandbox:
-        return making.make(engine, self._options, progress=self._progress)
+        return provision.make(engine, self._options, progress=self._progress)
 
     def _join(self, engine: Engine) -> Sandbox:
         self.private_processes = False
-        return making.join(engine, self._options)
+        return provision.join(engine, self._options)
 
     def _resume(self, engine: Engine, checkpoint_ids: Sequence[str]) -> Sandbox:
-        begun, self.resumed = making.resume(engine, self._options, checkpoint_ids, progress=self._progress)
+        begun, self.resumed = provision.resume(engine, self._options, checkpoint_ids, progress=self._progress)
         self._new = False
         return begun
 
@@ -251,8 +251,8 @@ class DockerRuntime(Runtime):
         watch, self._disk = self._disk, None
         if watch is not None:
             watch.stop()
-        if self._host_watch is not None:
-            self._host_watch.leave()
+        if self._watchdog is not None:
+            self._watchdog.leave()
 
     def _dispose(self, gone: Sandbox) -> None:
         keep, held = self._options.keep or self._left, gone.lease
@@ -268,7 +268,7 @@ class DockerRuntime(Runtime):
             return
         if held is not None:
             held.leave() if keep else held.release()
-        making.release_workspace(gone.container.engine, gone.options, gone.plan, gone=not keep)
+        provision.release_workspace(gone.container.engine, gone.options, gone.plan, gone=not keep)
 
     def hold(self) -> None:
         """See `Runtime.hold`: `gc` leaves the container for three days from now, should this process die."""
@@ -283,7 +283,7 @@ class DockerRuntime(Runtime):
             self._stop_watching()
             self._sandbox = None
             ours.lease.leave()
-            making.release_workspace(ours.container.engine, ours.options, ours.plan, gone=False)
+            provision.release_workspace(ours.container.engine, ours.options, ours.plan, gone=False)
         else:
             self.close()
 
@@ -318,7 +318,7 @@ class DockerRuntime(Runtime):
             if before.plan is None:
                 raise UsageError(f"Container {before.container.name!r} was joined, so it is not ours to replace.")
             self._stop_watching()
-            self._sandbox = self._known = making.restore(before, before.plan, checkpoint)
+            self._sandbox = self._known = provision.restore(before, before.plan, checkpoint)
             self._unchecked = True
 
     # --- the narrow waist ---
@@ -353,7 +353,7 @@ class DockerRuntime(Runtime):
             self._accept(channel, target.plan, target.container.found)
         return channel
 
-    def _accept(self, channel: DockerChannel, made: Plan, found: Mapping[str, Any]) -> None:
+    def _accept(self, channel: DockerChannel, made: ResolvedSandbox, found: Mapping[str, Any]) -> None:
         """Judge the first process's sandbox; one that is refused is judged again at the next attempt.
 
         Raises:
@@ -371,10 +371,10 @@ class DockerRuntime(Runtime):
             self._end_with_us()
 
     def _end_with_us(self) -> None:
-        if self._host_watch is not None:
-            self._host_watch.leave()
-        self._host_watch = HostWatch(self._the_sandbox())
-        self._host_watch.start()
+        if self._watchdog is not None:
+            self._watchdog.leave()
+        self._watchdog = OwnerWatchdog(self._the_sandbox())
+        self._watchdog.start()
 
     def _watch_disk(self, found: Mapping[str, Any], facts: Mapping[str, str]) -> None:
         """Keep a floor under the free space of the disks that the sandbox writes to.
@@ -385,25 +385,27 @@ class DockerRuntime(Runtime):
         least = self._options.limits.free_bytes
         if self._disk is not None or least == 0:
             return
-        where = disk.places(self._the_sandbox().container.engine, found, facts, self.host_workspace, self)
+        where = disk.writable_file_systems(
+            self._the_sandbox().container.engine, found, facts, self.host_workspace, self
+        )
         if self._new and (short := disk.first_shortage(where, least)) is not None:
             raise SandboxRefused(
                 f"{short}. Remedy: free some (`docker system df` shows what the engine holds), "
                 "or say what must stay free with Limits(free_bytes=...)."
             )
         self._new = False
-        self._disk = disk.DiskWatch(where, self, least=least)
+        self._disk = disk.DiskMonitor(where, self, least=least)
         self._disk.start()
 
     # --- what the disk's watch asks ---
 
     def tell(self, notice: str) -> None:
-        """See `disk.Hands`."""
+        """See `disk.MonitoredSandbox`."""
         self._notices.append(notice)
 
     def end_processes(self) -> None:
-        """See `disk.Hands`."""
-        reattach.end_processes(self._the_sandbox())
+        """See `disk.MonitoredSandbox`."""
+        attach.end_processes(self._the_sandbox())
 
     # --- what the base class asks ---
 

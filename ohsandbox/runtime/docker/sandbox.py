@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ohsandbox.errors import OhsandboxError
 from ohsandbox.runtime.docker.channel import DockerChannel
-from ohsandbox.runtime.docker.exec import Exec, Start
-from ohsandbox.runtime.docker.spec import PRIVATE_DIR
+from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
+from ohsandbox.runtime.docker.exec import Exec, ExecRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,19 +18,19 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.images import ImageFacts
     from ohsandbox.runtime.docker.lease import Lease
-    from ohsandbox.runtime.docker.plan import Options, Plan
+    from ohsandbox.runtime.docker.resolve import DockerOptions, ResolvedSandbox
 
 
 class Sandbox(NamedTuple):
     """How processes are started in a container. Those that were only joined have no lease, plan or facts."""
 
     container: Container
-    options: Options
+    options: DockerOptions
     """As the container is; where it was made earlier, that may not be what is asked for now."""
     user: str
     workdir: str
     lease: Lease | None = None
-    plan: Plan | None = None
+    plan: ResolvedSandbox | None = None
     facts: ImageFacts | None = None
     exec_env: Mapping[str, str] = {}
     """For every process, above the container's own."""
@@ -55,7 +58,7 @@ class Sandbox(NamedTuple):
             UsageError: an argument holds a NUL or is over 128 KiB.
             SandboxUnavailable: the container is paused, stopped or gone.
         """
-        start = Start(
+        start = ExecRequest(
             argv,
             tty=tty,
             env={**self.exec_env, **(env or {})},
@@ -75,3 +78,39 @@ class Sandbox(NamedTuple):
     def open_as_user(self, argv: Sequence[str]) -> DockerChannel:
         """As the user, in the root directory, on a terminal."""
         return self.open(argv, workdir="/", tty=True)
+
+
+_WAIT_AND_END = "trap '' HUP INT QUIT PIPE; while read -r line; do :; done; kill -TERM 1"
+"""Runs as root, which an agent that runs as the calling user cannot signal. PID 1 of such a container obeys TERM."""
+
+_AGAIN_S = 0.1
+"""After the watch was killed: by an agent that is root itself, or by us when we end all processes."""
+
+
+class OwnerWatchdog:
+    """Keeps one in a sandbox while we live."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        """Nothing is started yet."""
+        self._sandbox = sandbox
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="ohsandbox-host-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin, in a thread of its own: it takes an exec of the engine."""
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Begin no more. One that is there ends with the container, or with us."""
+        self._over.set()
+
+    def _keep(self) -> None:
+        while not self._over.is_set():
+            with (
+                contextlib.suppress(OhsandboxError, OSError),
+                self._sandbox.open_as_root(["/bin/sh", "-c", _WAIT_AND_END]) as channel,
+            ):
+                while channel.read():
+                    pass
+            if self._over.wait(_AGAIN_S) or self._sandbox.container.loss() is not None:
+                return

@@ -10,14 +10,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxRefused
+from ohsandbox.runtime.docker.container_config import PRIVATE_DIR, host_config
 from ohsandbox.runtime.docker.guard import WORKSPACE
-from ohsandbox.runtime.docker.spec import PRIVATE_DIR, host_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ohsandbox.runtime.docker.plan import Plan
-    from ohsandbox.runtime.docker.spec import SandboxSpec
+    from ohsandbox.runtime.docker.container_config import ContainerConfig
+    from ohsandbox.runtime.docker.resolve import ResolvedSandbox
 
 _SECCOMP_FILTER = "2"
 _READ_ONLY = ("/proc/sys", "/sys")
@@ -39,7 +39,7 @@ _ROUNDING = 1.05
 """Limits are rounded to pages and to scheduler periods; a machine's memory includes what its kernel keeps."""
 
 
-def refuse_weaker(facts: Mapping[str, str], plan: Plan, found: Mapping[str, Any]) -> None:
+def refuse_weaker(facts: Mapping[str, str], plan: ResolvedSandbox, found: Mapping[str, Any]) -> None:
     """Refuse a sandbox that is not what was asked for.
 
     Args:
@@ -56,7 +56,7 @@ def refuse_weaker(facts: Mapping[str, str], plan: Plan, found: Mapping[str, Any]
         )
 
 
-def verdict(facts: Mapping[str, str], plan: Plan) -> str | None:
+def verdict(facts: Mapping[str, str], plan: ResolvedSandbox) -> str | None:
     """The first fact of scripts/selfcheck.sh that is weaker than the plan; None where all hold.
 
     gVisor and Kata have their own kernel in between, so a named OCI runtime is not held to what Linux alone has.
@@ -81,7 +81,7 @@ def verdict(facts: Mapping[str, str], plan: Plan) -> str | None:
     return _network(facts, spec) or next(_reach(facts, spec), None)
 
 
-def unenforced(facts: Mapping[str, str], spec: SandboxSpec) -> list[str]:
+def unenforced(facts: Mapping[str, str], spec: ContainerConfig) -> list[str]:
     """Which limits the kernel does not show as in force, in words."""
     limits = spec.limits
     quota, _, period = (facts.get("cpu") or f"{facts.get('quota')},{facts.get('period')}").partition(",")
@@ -104,14 +104,14 @@ def _at_most(shown: str | None, limit: int) -> bool:
     return shown is not None and shown.isdigit() and int(shown) <= limit
 
 
-def _network(facts: Mapping[str, str], spec: SandboxSpec) -> str | None:
+def _network(facts: Mapping[str, str], spec: ContainerConfig) -> str | None:
     others = {*facts.get("interfaces", "?").split(",")} - {"lo", ""} - _TUNNELS
     if spec.network == "none" and others:
         return f"network is 'none', and it has the interface {min(others)!r}"
     return None
 
 
-def _reach(facts: Mapping[str, str], spec: SandboxSpec) -> Iterator[str]:
+def _reach(facts: Mapping[str, str], spec: ContainerConfig) -> Iterator[str]:
     """What reaches out of the sandbox."""
     if "socket" in facts:
         yield f"{facts['socket']} is reachable in it"
@@ -138,7 +138,7 @@ def _mounts(facts: Mapping[str, str], asked: list[str], known: set[str]) -> Iter
             yield f"{point} is a mount that was not asked for ({source})"
 
 
-def added(found: Mapping[str, Any], spec: SandboxSpec) -> str | None:
+def added(found: Mapping[str, Any], spec: ContainerConfig) -> str | None:
     """What the engine says it made otherwise than the create call asked; None where that is nothing."""
     host: Mapping[str, Any] = found.get("HostConfig") or {}
     sent = host_config(spec)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker.plan import MAPPED_HOME
-from ohsandbox.runtime.docker.spec import PRIVATE_DIR
+from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
+from ohsandbox.runtime.docker.resolve import MAPPED_HOME
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
-    from ohsandbox.runtime.docker.mounts import Identity
+    from ohsandbox.runtime.docker.mount_policy import Identity
 
 Opener = Callable[[Sequence[str]], "Channel"]
 """Starts a process as root."""

@@ -27,7 +27,7 @@ class ListenerFailed(Exception):  # noqa: N818 - control flow inside the runtime
         self.error = error
 
 
-class Relay:
+class OutputRelay:
     """One listener of one `execute`. `feed` and `full` are the reading thread's, under the session's lock."""
 
     def __init__(self, listener: Callable[[str], object], masker: Masker) -> None:

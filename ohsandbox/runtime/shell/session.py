@@ -18,9 +18,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.calls.process import limit_mark
-from ohsandbox.runtime.calls.quoting import NEWLINE, quote, told
 from ohsandbox.runtime.channel import KILLED
+from ohsandbox.runtime.process.invocation import limit_mark
+from ohsandbox.runtime.process.quoting import NEWLINE, quote, told
 from ohsandbox.runtime.shell.capture import Capture
 from ohsandbox.runtime.shell.relay import FAREWELL
 from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
-    from ohsandbox.runtime.shell.relay import Relay
+    from ohsandbox.runtime.shell.relay import OutputRelay
     from ohsandbox.secrets import Masker
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
@@ -69,7 +69,7 @@ it at an interrupt, and busybox's applets, forked without exec, would find it in
 
 
 @dataclass
-class Call:
+class ShellCommand:
     """One command on its way through the shell."""
 
     command: str
@@ -81,7 +81,7 @@ class Call:
     began: bool = False
     ended: bool = False
     """The end mark has come on the terminal."""
-    report: Report | None = None
+    report: CommandReport | None = None
     """What the shell said at the end."""
 
     @property
@@ -91,7 +91,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Report:
+class CommandReport:
     """The shell's own account of a command's end."""
 
     nonce: str
@@ -104,7 +104,7 @@ class Report:
     cwd: str
 
     @classmethod
-    def parse(cls, record: bytes) -> Report | None:
+    def parse(cls, record: bytes) -> CommandReport | None:
         """A record of the `out` FIFO, or None for one that is not ours."""
         parts = record.decode("utf-8", "surrogateescape").split(" ", 5)
         if len(parts) != 6 or not all(_NUMBER.fullmatch(parts[at]) for at in (1, 3)):  # noqa: PLR2004 - of ohs_tell
@@ -152,12 +152,12 @@ class ShellSession:
         self.directory = directory
         self.pid = 0
         """The shell's process id in the sandbox."""
-        self.call: Call | None = None
+        self.call: ShellCommand | None = None
         self.exit_code: int | None = None
         """Set when the shell has ended."""
         self.failure: SandboxUnavailable | None = None
         self.changed = threading.Condition()
-        self._relay: Relay | None = None
+        self._relay: OutputRelay | None = None
         self._on_overflow = on_overflow
         self._background = Capture(limit_bytes=BACKGROUND_BYTES)
         self._background_pid = 0
@@ -218,7 +218,7 @@ class ShellSession:
         """Whether the shell can take a command."""
         return self.exit_code is None and self.failure is None
 
-    def send(self, call: Call, by_file: str | None = None) -> None:
+    def send(self, call: ShellCommand, by_file: str | None = None) -> None:
         """Give the shell a command, or the text in its place; by_file names a file of the sandbox that holds it."""
         command = call.command
         if self._on_overflow:
@@ -244,7 +244,7 @@ class ShellSession:
     def _late(self) -> bytes:
         return _LATE[:-1] + b";exec >/dev/null 2>&1\n" if self._exit_trap else _LATE
 
-    def relay_to(self, relay: Relay | None) -> None:
+    def relay_to(self, relay: OutputRelay | None) -> None:
         """Pass on what the running command prints from now on, and before it what nobody has been given."""
         if relay is self._relay:
             return
@@ -272,7 +272,7 @@ class ShellSession:
         with contextlib.suppress(TimeoutError):
             self._end(self._terminal.wait(REAP_S), None)
 
-    def own_output(self, text: str, call: Call) -> str:
+    def own_output(self, text: str, call: ShellCommand) -> str:
         """Text without what an interactive bash adds: '[1] 4711' and 'Done' of background jobs, its own 'exit'."""
         if not self._bash:
             return text
@@ -390,7 +390,7 @@ class ShellSession:
     def _take_records(self, data: bytes) -> None:
         *records, self._records = (self._records + data).split(b"\0")
         for record in records:
-            report = Report.parse(record)
+            report = CommandReport.parse(record)
             if report and report.nonce == self._greeting:
                 self.pid, self._bash, self.cwd = report.background_pid, report.bash, report.cwd
                 self.changed.notify_all()

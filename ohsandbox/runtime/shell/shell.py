@@ -13,24 +13,23 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
-from ohsandbox.runtime.calls.cancel import LOOK_EVERY_S
-from ohsandbox.runtime.calls.quoting import quote
 from ohsandbox.runtime.channel import KILLED
-from ohsandbox.runtime.files import read_body
+from ohsandbox.runtime.files.operations import read_body
+from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
+from ohsandbox.runtime.process.quoting import quote
 from ohsandbox.runtime.results import CommandObservation
-from ohsandbox.runtime.shell.keys import keystrokes
-from ohsandbox.runtime.shell.processes import INTERRUPT, Foreground
-from ohsandbox.runtime.shell.relay import ListenerFailed, Relay
-from ohsandbox.runtime.shell.session import Call, ShellSession, ShellUnusable
-from ohsandbox.runtime.shell.spool import Spool
-from ohsandbox.runtime.shell.terminal import clean
-from ohsandbox.runtime.shell.watch import Outcome, Wait, Watch
+from ohsandbox.runtime.shell.capture import OverflowFile
+from ohsandbox.runtime.shell.process_control import INTERRUPT, CommandProcesses
+from ohsandbox.runtime.shell.relay import ListenerFailed, OutputRelay
+from ohsandbox.runtime.shell.session import ShellCommand, ShellSession, ShellUnusable
+from ohsandbox.runtime.shell.terminal import clean, keystrokes
+from ohsandbox.runtime.shell.wait import CommandWait, WaitOptions, WaitOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.calls.worker import Outcome as CallOutcome
+    from ohsandbox.runtime.process.worker import CallResult
 
 UNSEEN_BYTES = 4096
 """Of what was printed since the last result: a question is shorter."""
@@ -54,8 +53,8 @@ NEEDED = ("cat", "mkdir", "mkfifo")
 _SETS_TERMINAL = re.compile(r"\b(?:stty|reset|tput|script|screen)\b")
 
 
-_RUNS_ON = frozenset({Outcome.IDLE, Outcome.EXPECTED, Outcome.INPUT, Outcome.YIELDED})
-_ENDED_BY_US = frozenset({Outcome.TIMEOUT, Outcome.CANCELLED})
+_RUNS_ON = frozenset({WaitOutcome.IDLE, WaitOutcome.EXPECTED, WaitOutcome.INPUT, WaitOutcome.YIELDED})
+_ENDED_BY_US = frozenset({WaitOutcome.TIMEOUT, WaitOutcome.CANCELLED})
 
 
 class SessionOptions(NamedTuple):
@@ -66,12 +65,12 @@ class SessionOptions(NamedTuple):
     user: str | int | None
 
 
-class Running(NamedTuple):
+class RunningCommand(NamedTuple):
     """A command that has not ended."""
 
     session: ShellSession
-    call: Call
-    foreground: Foreground
+    call: ShellCommand
+    foreground: CommandProcesses
 
 
 class Shell:
@@ -84,12 +83,12 @@ class Shell:
         self._holder = 0
         """The thread whose call is on."""
         self._session: ShellSession | None = None
-        self._running: Running | None = None
-        self._descendants: Foreground | None = None
+        self._running: RunningCommand | None = None
+        self._descendants: CommandProcesses | None = None
         """All that began since the first shell did."""
         self._background = ""
         self._again = False
-        self._spool: Spool | None = None
+        self._spool: OverflowFile | None = None
         self._cwd = options.workdir
         self._notices: list[str] = []
         self._mark = secrets.token_hex(8)
@@ -109,7 +108,7 @@ class Shell:
     def execute(
         self,
         command: str,
-        wait: Wait,
+        wait: WaitOptions,
         *,
         is_input: bool,
         text: str = "",
@@ -141,7 +140,7 @@ class Shell:
         return _with_queue(observation, queued_s) if queued_s else observation
 
     def _execute(
-        self, command: str, wait: Wait, *, is_input: bool, text: str, listener: Callable[[str], object] | None
+        self, command: str, wait: WaitOptions, *, is_input: bool, text: str, listener: Callable[[str], object] | None
     ) -> CommandObservation:
         self._ready()
         if is_input or not command.strip():
@@ -154,13 +153,13 @@ class Shell:
             return self._refused(command)
         return self._watched(self._begin(command, text), wait, listener)
 
-    def _type(self, running: Running, data: bytes) -> None:
+    def _type(self, running: RunningCommand, data: bytes) -> None:
         if data == INTERRUPT:
             running.foreground.type_interrupt()
         else:
             running.session.type(data)
 
-    def _awaits_enter(self, running: Running) -> bool:
+    def _awaits_enter(self, running: RunningCommand) -> bool:
         """Whether an Enter answers what the caller has seen: the program waits now, and has not asked since."""
         with running.session.changed:
             unseen = bool(clean(running.call.capture.last(UNSEEN_BYTES)).strip())
@@ -173,7 +172,7 @@ class Shell:
         )
         return False
 
-    def _queue(self, wait: Wait) -> bool:
+    def _queue(self, wait: WaitOptions) -> bool:
         """Wait for the call that is on to return; False where this one's caller waits no longer."""
         if wait.cancel is None:
             return self._lock.acquire(timeout=-1 if wait.yield_s is None else min(wait.yield_s, threading.TIMEOUT_MAX))
@@ -215,11 +214,11 @@ class Shell:
 
     # --- a command's way ---
 
-    def _begin(self, command: str, text: str = "") -> Running:
+    def _begin(self, command: str, text: str = "") -> RunningCommand:
         session = self._ready()
         self._background = session.take_background(self._host.secrets.masker)
-        call = Call(command, text)
-        foreground = Foreground(self._snippet, session, mark=self._mark, limit_kib=call.limit_kib)
+        call = ShellCommand(command, text)
+        foreground = CommandProcesses(self._snippet, session, mark=self._mark, limit_kib=call.limit_kib)
         if self._untidy:
             foreground.tidy_terminal()
         self._untidy = bool(_SETS_TERMINAL.search(command))
@@ -228,7 +227,7 @@ class Shell:
         except BrokenPipeError:  # the shell went while nobody looked; it has not read the command
             self._restart(session, "The shell had ended and was started again")
             return self._begin(command, text)
-        self._running = Running(session, call, foreground)
+        self._running = RunningCommand(session, call, foreground)
         return self._running
 
     def _stored(self, session: ShellSession, command: str) -> str | None:
@@ -240,20 +239,20 @@ class Shell:
         return path
 
     def _watched(
-        self, running: Running, wait: Wait, listener: Callable[[str], object] | None = None
+        self, running: RunningCommand, wait: WaitOptions, listener: Callable[[str], object] | None = None
     ) -> CommandObservation:
-        relay = None if listener is None else Relay(listener, self._host.secrets.masker)
+        relay = None if listener is None else OutputRelay(listener, self._host.secrets.masker)
         if relay is not None:
             running.session.relay_to(relay)
         try:
-            watch = Watch(running.session, running.call, lambda: self._probe(running), wait, relay=relay)
+            watch = CommandWait(running.session, running.call, lambda: self._probe(running), wait, relay=relay)
             outcome = self._outcome(watch)
             if watch.notice:
                 self._notices.append(watch.notice)
-            if outcome is Outcome.LOST and not running.call.began and not self._again:
+            if outcome is WaitOutcome.LOST and not running.call.began and not self._again:
                 return self._once_more(running, wait, listener)
             if outcome in _ENDED_BY_US:
-                self._kill(running, quickly=outcome is Outcome.CANCELLED)
+                self._kill(running, quickly=outcome is WaitOutcome.CANCELLED)
             observation = self._observe(running, outcome)
             if relay is not None:
                 if observation.running:
@@ -263,22 +262,22 @@ class Shell:
         except (KeyboardInterrupt, ListenerFailed):
             if self._running is running:
                 self._kill(running)
-                self._observe(running, Outcome.TIMEOUT)
+                self._observe(running, WaitOutcome.TIMEOUT)
             raise
         finally:
             running.session.relay_to(None)
         return observation
 
-    def _outcome(self, watch: Watch) -> Outcome:
+    def _outcome(self, watch: CommandWait) -> WaitOutcome:
         """The outcome; a sandbox that cannot be asked what runs in it is brought back, and the command lost."""
         try:
             return watch.outcome()
         except SandboxUnavailable as failure:
             self._notices.append(self._host.restart(failure))
-            return Outcome.LOST
+            return WaitOutcome.LOST
 
-    def _probe(self, running: Running) -> str:
-        """`Foreground.probe`; busy where a loaded sandbox does not answer, but not for ever.
+    def _probe(self, running: RunningCommand) -> str:
+        """`CommandProcesses.probe`; busy where a loaded sandbox does not answer, but not for ever.
 
         Raises:
             SandboxUnavailable: it has not answered for UNANSWERED_S, or is gone.
@@ -294,7 +293,9 @@ class Shell:
         self._unanswered_since = 0.0
         return said
 
-    def _once_more(self, running: Running, wait: Wait, listener: Callable[[str], object] | None) -> CommandObservation:
+    def _once_more(
+        self, running: RunningCommand, wait: WaitOptions, listener: Callable[[str], object] | None
+    ) -> CommandObservation:
         """The shell never took the command, so nothing of it ran: give it to a new shell."""
         self._restart(running.session, "The shell no longer took commands and was started again")
         self._again = True
@@ -303,7 +304,7 @@ class Shell:
         finally:
             self._again = False
 
-    def _kill(self, running: Running, *, quickly: bool = False) -> None:
+    def _kill(self, running: RunningCommand, *, quickly: bool = False) -> None:
         """The ladder: INT to the foreground, TERM to all, KILL to all, the shell, and at last the whole sandbox.
 
         Quickly: without the TERM, with one look for whom to KILL before the last, and each rung is short.
@@ -327,20 +328,22 @@ class Shell:
         except SandboxUnavailable as failure:  # no process can be started: pids are used up, or it is frozen
             self._notices.append(self._host.restart(failure))
 
-    def _ends(self, running: Running, within_s: float) -> bool:
-        watch = Watch(running.session, running.call, running.foreground.probe, Wait(within_s), ignore_input=True)
-        return watch.outcome() in (Outcome.FINISHED, Outcome.LEFT)
+    def _ends(self, running: RunningCommand, within_s: float) -> bool:
+        watch = CommandWait(
+            running.session, running.call, running.foreground.probe, WaitOptions(within_s), ignore_input=True
+        )
+        return watch.outcome() in (WaitOutcome.FINISHED, WaitOutcome.LEFT)
 
     # --- what came of it ---
 
-    def _observe(self, running: Running, outcome: Outcome) -> CommandObservation:
+    def _observe(self, running: RunningCommand, outcome: WaitOutcome) -> CommandObservation:
         session, call, report = running.session, running.call, running.call.report
         runs_on = outcome in _RUNS_ON
         exit_code = report.exit_code if report else None
-        if outcome is Outcome.LOST or (outcome in _ENDED_BY_US and not call.finished):
+        if outcome is WaitOutcome.LOST or (outcome in _ENDED_BY_US and not call.finished):
             self._restart(session, "The shell did not come back from this command and was restarted")
             exit_code = None
-        elif outcome is Outcome.LEFT:
+        elif outcome is WaitOutcome.LEFT:
             exit_code = self._left(session)
         elif report and report.how == "lost":
             self._notices.append(f"The working directory was gone; the command ran in {self._host.workdir}")
@@ -349,7 +352,7 @@ class Shell:
         session.relay_to(None)
         with session.changed:
             captured = call.capture.take(final=not runs_on, masker=self._host.secrets.masker)
-        self._untidy |= outcome is not Outcome.FINISHED or (exit_code or 0) > LAST_PLAIN_CODE
+        self._untidy |= outcome is not WaitOutcome.FINISHED or (exit_code or 0) > LAST_PLAIN_CODE
         if not runs_on:
             self._cwd, session.call, self._running = session.cwd, None, None
         output_path = self._output_path(running=runs_on)
@@ -360,10 +363,10 @@ class Shell:
             exit_code=None if runs_on or outcome in _ENDED_BY_US else exit_code,
             cwd=self._cwd,
             session=self.name,
-            timed_out=outcome is Outcome.TIMEOUT,
-            cancelled=outcome is Outcome.CANCELLED,
+            timed_out=outcome is WaitOutcome.TIMEOUT,
+            cancelled=outcome is WaitOutcome.CANCELLED,
             running=runs_on,
-            waiting_for_input=outcome is Outcome.INPUT,
+            waiting_for_input=outcome is WaitOutcome.INPUT,
             truncated=captured.omitted_bytes > 0,
             output_bytes=captured.output_bytes,
             omitted_bytes=captured.omitted_bytes,
@@ -396,7 +399,7 @@ class Shell:
             command=command, output="", exit_code=None, cwd=self._cwd, session=self.name, running=True, notice=notice
         )
 
-    def _not_begun(self, command: str, wait: Wait, *, queued_s: float) -> CommandObservation:
+    def _not_begun(self, command: str, wait: WaitOptions, *, queued_s: float) -> CommandObservation:
         """Its caller did not wait for its turn. Takes no notice of others' and touches nothing: the lock is theirs."""
         cancelled = wait.cancel is not None and wait.cancel.is_set()
         why = (
@@ -435,7 +438,7 @@ class Shell:
         except ShellUnusable as failure:
             raise self._what_is_missing() or failure from failure
         if self._descendants is None:
-            self._descendants = Foreground(self._snippet, session, mark=self._mark)
+            self._descendants = CommandProcesses(self._snippet, session, mark=self._mark)
         if self._taken_over:
             self._tell_takeover(session)
         return session
@@ -502,12 +505,12 @@ class Shell:
             return outcome.stdout.decode("utf-8", "surrogateescape") if outcome.status == "0" else ""
         return ""
 
-    def _snippet(self, body: bytes, limit_bytes: int = 65536) -> CallOutcome:
+    def _snippet(self, body: bytes, limit_bytes: int = 65536) -> CallResult:
         return self._host.snippet(body, user=self._options.user, limit_bytes=limit_bytes, timeout_s=SNIPPET_S)
 
     def _spool_for(self, nonce: str) -> Callable[[bytes], None]:
         path = f"/tmp/ohsandbox-output-{nonce[:8]}.log"  # noqa: S108 - in the sandbox, private by umask
-        self._spool = Spool(lambda argv: self._host.channel(argv, user=self._options.user), path)
+        self._spool = OverflowFile(lambda argv: self._host.channel(argv, user=self._options.user), path)
         return self._spool.write
 
     def _output_path(self, *, running: bool) -> str | None:

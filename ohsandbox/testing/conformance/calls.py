@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import CallCancelledError, UnknownUserError, UsageError, WorkdirError
-from ohsandbox.runtime.calls.cancel import to_thread
+from ohsandbox.runtime.process.cancellation import to_thread
 from ohsandbox.secrets import Secrets
 from ohsandbox.testing.conformance.case import (
     Session,

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import ToolError, UsageError
-from ohsandbox.runtime.transfer import TransferLimits
+from ohsandbox.runtime.files.transfer import TransferLimits
 from ohsandbox.testing.conformance.case import case
 from ohsandbox.testing.conformance.scratch import host_directory, refused, scratch, sh
 

@@ -13,7 +13,7 @@ import pytest
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker import disk
-from ohsandbox.runtime.docker.spec import GIB, MIB, Limits
+from ohsandbox.runtime.docker.container_config import GIB, MIB, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +68,7 @@ def free(where: Path | None) -> float:
 
 
 def test_the_floor_is_two_gibibytes_or_a_tenth_of_a_small_disk() -> None:
-    big, small = (disk.Space(total, total, 10**7, 10**7) for total in (100 * GIB, 5 * GIB))
+    big, small = (disk.DiskSpace(total, total, 10**7, 10**7) for total in (100 * GIB, 5 * GIB))
     assert disk.floor_bytes(big, None) == 2 * GIB
     assert disk.floor_bytes(small, None) == 5 * GIB // 10
     assert disk.floor_bytes(small, 7) == 7
@@ -170,9 +170,9 @@ def test_another_users_writer_is_found_and_killed_through_its_own_user(sandbox: 
     runtime.execute(
         "su nobody -s /bin/sh -c 'while :; do dd if=/dev/zero of=/tmp/big bs=1M count=200; done' 2>/dev/null &"
     )
-    plenty = disk.Space(50 * GIB, 100 * GIB, 0, 0)
-    watch = disk.DiskWatch(
-        [disk.Place("The engine's disk", lambda: plenty._replace(free_bytes=GIB))], runtime, least=None
+    plenty = disk.DiskSpace(50 * GIB, 100 * GIB, 0, 0)
+    watch = disk.DiskMonitor(
+        [disk.FileSystem("The engine's disk", lambda: plenty._replace(free_bytes=GIB))], runtime, least=None
     )
     deadline = time.monotonic() + HANG_S
     theirs = "find /proc -maxdepth 1 -user nobody | grep ."
@@ -200,7 +200,7 @@ def test_the_watch_ends_with_the_sandbox(sandbox: Any) -> None:
 @pytest.mark.docker
 def test_an_engine_elsewhere_is_asked_from_inside(sandbox: Any) -> None:
     runtime = sandbox()
-    [place] = disk.places(runtime._the_sandbox().container.engine, {}, {}, None, runtime)
+    [place] = disk.writable_file_systems(runtime._the_sandbox().container.engine, {}, {}, None, runtime)
     asked = place.ask()
     assert asked is not None
     assert not place.near

@@ -15,7 +15,7 @@ import pytest
 from ohsandbox.errors import EngineUnavailable, UsageError
 from ohsandbox.runtime.docker.channel import DockerChannel
 from ohsandbox.runtime.docker.engine import connect, find
-from ohsandbox.runtime.docker.exec import Exec, Start
+from ohsandbox.runtime.docker.exec import Exec, ExecRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -240,7 +240,7 @@ def test_a_channel_over_tls_moves_megabytes_both_ways_and_half_closes(
         {"DOCKER_HOST": f"tcp://127.0.0.1:{tls_front}", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(certificates)}
     )
     payload = bytes(range(256)) * 4096 * 4
-    with DockerChannel(Exec(secure, foreign(), Start(["cat"]), loss=lambda: None)) as channel:
+    with DockerChannel(Exec(secure, foreign(), ExecRequest(["cat"]), loss=lambda: None)) as channel:
         heard = bytearray()
         writer = threading.Thread(target=channel.write, args=(payload,))
         writer.start()

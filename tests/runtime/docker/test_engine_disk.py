@@ -13,9 +13,9 @@ import pytest
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker import disk
+from ohsandbox.runtime.docker.container_config import MIB, Limits
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.runtime import DockerRuntime
-from ohsandbox.runtime.docker.spec import MIB, Limits
 from tests.runtime.docker.test_faults import PrivateEngine
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def test_a_sandbox_whose_engine_is_asked_from_inside_is_stopped_too(private: Pri
     """As where the engine is on another machine."""
     with DockerRuntime(IMAGE, limits=Limits(free_bytes=0)) as runtime:
         runtime.execute("yes >/big &")
-        [place] = disk.places(runtime._the_sandbox().container.engine, {}, {}, None, runtime)
-        watch = disk.DiskWatch([place], runtime, least=400 * MIB)
+        [place] = disk.writable_file_systems(runtime._the_sandbox().container.engine, {}, {}, None, runtime)
+        watch = disk.DiskMonitor([place], runtime, least=400 * MIB)
         watch.start()
         deadline = time.monotonic() + HANG_S
         while "killed" not in str(runtime.execute("sleep 0.2").notice):

@@ -15,7 +15,7 @@ from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.runtime.docker import guard as guards
 from ohsandbox.runtime.docker.guard import GuardMount, guard, verify
-from ohsandbox.runtime.workspace_changes import Kind
+from ohsandbox.runtime.workspace.changes import ChangeKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -475,7 +475,7 @@ def test_repositories_planted_beside_a_guarded_one_are_the_first_thing_told(
     runtime = sandbox(git_image(), workspace=project)
     sh(runtime, f"git config --global --add safe.directory '*'; {attack}")
     worst = runtime.workspace_changes().changes[0]
-    assert (worst.kind, worst.is_new) == (Kind.RUNS_BY_GIT, True)
+    assert (worst.kind, worst.is_new) == (ChangeKind.RUNS_BY_GIT, True)
     assert worst.path in {"n/.git/config", "config"}
     assert worst.detail.startswith("core.fsmonitor = touch canary-ran")
     assert runtime.workspace_changes().changes == ()
@@ -490,7 +490,7 @@ def test_a_link_that_the_host_s_git_would_write_through_is_the_first_thing_told(
     runtime = sandbox("ohsandbox-base:busybox", workspace=project)
     sh(runtime, f"ln -sf {target} .git/COMMIT_EDITMSG; ln -s a b; touch x; chmod +x x")
     worst = runtime.workspace_changes().changes[0]
-    assert (worst.kind, worst.path, worst.detail) == (Kind.WRITES_BY_GIT, ".git/COMMIT_EDITMSG", f"-> {target}")
+    assert (worst.kind, worst.path, worst.detail) == (ChangeKind.WRITES_BY_GIT, ".git/COMMIT_EDITMSG", f"-> {target}")
 
 
 @pytest.mark.docker

@@ -11,7 +11,7 @@ import pytest
 
 from ohsandbox.errors import ImageUnavailable
 from ohsandbox.runtime.docker import images
-from ohsandbox.runtime.docker.failures import translate
+from ohsandbox.runtime.docker.error_mapping import translate
 from ohsandbox.runtime.docker.images import PullProgress, ensure, look
 
 if TYPE_CHECKING:

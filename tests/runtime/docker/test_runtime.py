@@ -11,8 +11,8 @@ import pytest
 
 from ohsandbox.errors import ImageUnavailable, SandboxGone, UsageError
 from ohsandbox.runtime.docker import lease
+from ohsandbox.runtime.docker.container_config import Limits
 from ohsandbox.runtime.docker.runtime import DockerRuntime
-from ohsandbox.runtime.docker.spec import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

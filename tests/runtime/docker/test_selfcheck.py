@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import SandboxRefused, SandboxUnavailable
+from ohsandbox.runtime.docker.container_config import Limits
 from ohsandbox.runtime.docker.runtime import DockerRuntime
-from ohsandbox.runtime.docker.spec import Limits
 from tests.runtime.docker.lax import LaxProxy
 
 if TYPE_CHECKING:

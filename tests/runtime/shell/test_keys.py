@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ohsandbox.runtime.shell.keys import keystrokes
+from ohsandbox.runtime.shell.terminal import keystrokes
 
 
 @pytest.mark.parametrize(

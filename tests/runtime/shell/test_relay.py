@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ohsandbox.runtime.shell.relay import PENDING_BYTES, ListenerFailed, Relay
+from ohsandbox.runtime.shell.relay import PENDING_BYTES, ListenerFailed, OutputRelay
 from ohsandbox.runtime.shell.terminal import clean
 from ohsandbox.secrets import Masker
 
@@ -14,7 +14,7 @@ SECRET = Masker({"TOKEN": "hunter2-hunter2"})
 
 def heard_of(*pieces: bytes, farewell: bool = False, masker: Masker = SECRET) -> str:
     heard: list[str] = []
-    relay = Relay(heard.append, masker)
+    relay = OutputRelay(heard.append, masker)
     for piece in pieces:
         relay.feed(piece)
         relay.hand_on(relay.take())
@@ -44,7 +44,7 @@ def test_what_a_shell_says_as_it_leaves_is_not_heard_and_what_a_program_says_is(
 
 
 def test_carriage_returns_without_end_are_not_kept() -> None:
-    relay = Relay(str, SECRET)
+    relay = OutputRelay(str, SECRET)
     for _ in range(1000):
         relay.hand_on(b"\r" * 1000)
     assert relay._held == b"\r"
@@ -52,14 +52,14 @@ def test_carriage_returns_without_end_are_not_kept() -> None:
 
 def test_the_end_of_a_secret_behind_a_gap_is_not_heard() -> None:
     heard: list[str] = []
-    relay = Relay(heard.append, SECRET)
+    relay = OutputRelay(heard.append, SECRET)
     relay.feed(b"hunter2 and more\n", after_gap=True)
     relay.hand_on(relay.take())
     assert "hunter2" not in "".join(heard)
 
 
 def test_it_is_full_at_its_limit_and_empty_once_taken() -> None:
-    relay = Relay(str, SECRET)
+    relay = OutputRelay(str, SECRET)
     relay.feed(bytes(PENDING_BYTES - 1))
     assert (relay.pending, relay.full) == (True, False)
     relay.feed(b"x")
@@ -73,5 +73,5 @@ def test_what_the_listener_raises_is_told_with_it() -> None:
         raise KeyError(text)
 
     with pytest.raises(ListenerFailed) as caught:
-        Relay(fail, SECRET).finish(b"x")
+        OutputRelay(fail, SECRET).finish(b"x")
     assert isinstance(caught.value.error, KeyError)

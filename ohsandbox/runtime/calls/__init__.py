@@ -1,1 +1,0 @@
-"""Processes without an exec each: shells that are held open and run one call after another."""

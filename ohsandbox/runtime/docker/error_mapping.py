@@ -1,0 +1,236 @@
+"""Foreign errors become ours here, and nowhere else.
+
+Two pure functions: `translate` for what docker-py, requests, urllib3 and sockets raise, `start_error` for the text that
+the engine writes into an exec's own stream when the process could not be started. Every pattern below was captured from
+engine 20.10.24 with runc 1.1.5, or from the wording that newer engines document.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import re
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import (
+    EngineUnavailable,
+    ImageUnavailable,
+    OhsandboxError,
+    SandboxGone,
+    SandboxPaused,
+    SandboxUnavailable,
+    UnknownUserError,
+    UsageError,
+    WorkdirMissingError,
+    WorkdirNotADirectoryError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NO_ENGINE_REMEDY = "start the engine, point DOCKER_HOST at one, or run without a container with `--runtime cli`"
+_QUOTE_CHARS = 300
+"""How much of an engine's own words a message repeats: one line on a wide terminal."""
+
+
+class ErrorRule(NamedTuple):
+    """Words of the engine, the error they mean, and what helps."""
+
+    pattern: re.Pattern[str]
+    kind: type[OhsandboxError]
+    remedy: str
+
+
+def _in_order(first: str, later: str) -> str:
+    """The pattern of a line with the one and then the other, looked for behind the first place alone.
+
+    In between the engine repeats paths and arguments, which are anybody's: plain `.*` would begin at each of them.
+    """
+    return rf"(?m:^)(?:(?!{first}).)*(?:{first}).*(?:{later})"
+
+
+def _rule(pattern: str, kind: type[OhsandboxError], remedy: str) -> ErrorRule:
+    return ErrorRule(re.compile(pattern, re.IGNORECASE), kind, remedy)
+
+
+_NO_SHELL = "use an image that has a POSIX shell at /bin/sh"
+_OTHER_ARCH = "its programs are built for another processor: use an image, or a tag, for the engine's architecture"
+_BUSY = (
+    "the sandbox is at its process or memory limit: restart it, or raise Limits(pids=...) or Limits(memory_bytes=...)"
+)
+
+START_RULES: tuple[ErrorRule, ...] = (
+    _rule(
+        r"find (user|group) |no matching entries in (passwd|group) file",
+        UnknownUserError,
+        "name a user of the image's /etc/passwd, or a numeric id",
+    ),
+    _rule(_in_order("chdir to cwd ", "not a directory"), WorkdirNotADirectoryError, "name a directory"),
+    _rule(
+        _in_order("chdir to cwd ", "no such file or directory"), WorkdirMissingError, "make it first, or name another"
+    ),
+    _rule(_in_order("chdir to cwd ", "permission denied"), UsageError, "name a directory that this user may enter"),
+    _rule(_in_order("container|cannot exec in a?", "paused"), SandboxPaused, "unpause it with `docker unpause`"),
+    _rule(r"exec format error", ImageUnavailable, _OTHER_ARCH),
+    _rule(
+        _in_order('/bin/sh"?: ', "no such file or directory|not found|permission denied"), ImageUnavailable, _NO_SHELL
+    ),
+    _rule(r"argument list too long", UsageError, "pass large data over stdin; one argument holds at most 128 KiB"),
+    _rule(
+        r"connection reset by peer|resource temporarily unavailable|cannot allocate memory|EOF",
+        SandboxUnavailable,
+        _BUSY,
+    ),
+    _rule(
+        r"not running|stopped (state|container)|does not exist|no such container", SandboxUnavailable, "start it again"
+    ),
+)
+"""What an exec's stream says when its process never began. First match wins."""
+
+API_RULES: tuple[ErrorRule, ...] = (
+    _rule(r"no such container|no such exec", SandboxGone, "its files are gone with it: start a new sandbox"),
+    _rule(r"is paused", SandboxPaused, "unpause it with `docker unpause`"),
+    _rule(r"is not running|is restarting|cannot exec in a stopped", SandboxUnavailable, "start it again"),
+    _rule(r"name \S+ is already in use", UsageError, "choose another name, or join that sandbox with attach="),
+    _rule(
+        r"unknown (or invalid )?runtime|runtime name|no such runtime",
+        UsageError,
+        "install it in the engine, or leave it out",
+    ),
+    _rule(r"invalid (container name|reference format)", UsageError, "correct the name"),
+    _rule(
+        r"storage-opt|pquota", UsageError, "leave Limits(disk_bytes=...) out: this engine's storage cannot bound disk"
+    ),
+    _rule(r"toomanyrequests|rate limit|too many requests", ImageUnavailable, "wait, or log in with `docker login`"),
+    _rule(
+        r"unauthorized|authentication required|access denied|denied: |no basic auth",
+        ImageUnavailable,
+        "check the name; log in with `docker login` if it is private",
+    ),
+    _rule(r"no matching manifest|does not match the specified platform", ImageUnavailable, _OTHER_ARCH),
+    _rule(
+        r"no such image|manifest .*unknown|repository .*not found|not found: (does not exist|manifest)"
+        r"|pull access denied",
+        ImageUnavailable,
+        "check the image's name and tag",
+    ),
+    _rule(r"exec format error", ImageUnavailable, _OTHER_ARCH),
+    _rule(r'exec: "?/bin/sh|/bin/sh"?: (stat|no such)', ImageUnavailable, _NO_SHELL),
+    _rule(r"no space left", SandboxUnavailable, "free space on the engine's disk, e.g. with `docker system prune`"),
+    _rule(
+        r"address pool|no available network", SandboxUnavailable, "remove unused networks with `docker network prune`"
+    ),
+    _rule(
+        r"no such host|dial tcp|i/o timeout|tls: |x509|connection refused",
+        ImageUnavailable,
+        "check the engine's way to the registry",
+    ),
+)
+"""What the engine's API answers. First match wins."""
+
+
+def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxError:
+    """The error that an exec's stream spells out when its process did not begin (exit code 126 or 127)."""
+    for rule in START_RULES:
+        if not rule.pattern.search(text):
+            continue
+        if rule.kind is UnknownUserError:
+            return UnknownUserError(f"The sandbox has no user {user!r}. Remedy: {rule.remedy}.")
+        if rule.kind is WorkdirMissingError:
+            return WorkdirMissingError(errno.ENOENT, f"The sandbox has no such directory; {rule.remedy}", workdir)
+        if rule.kind is WorkdirNotADirectoryError:
+            return WorkdirNotADirectoryError(errno.ENOTDIR, f"It is no directory; {rule.remedy}", workdir)
+        return rule.kind(f"The process could not start: {one_line(text)}. Remedy: {rule.remedy}.")
+    return SandboxUnavailable(
+        f"The process could not start: {one_line(text) or 'the stream ended before it said anything'}. "
+        "Remedy: look at the container with `docker inspect`."
+    )
+
+
+def translate(error: BaseException, *, doing: str) -> OhsandboxError:
+    """Our error for a foreign one; `doing` says what was tried, as a gerund phrase ("starting the container")."""
+    if isinstance(error, OhsandboxError):
+        return error
+    status = _status(error)
+    text = _words(error)
+    if status is None and not _is_stream_error(error):
+        return _transport_error(error, text, doing)
+    for rule in API_RULES:
+        if rule.pattern.search(text):
+            return rule.kind(f"{_sentence(doing)} failed: {one_line(text)}. Remedy: {rule.remedy}.")
+    kind = UsageError if status == http.client.BAD_REQUEST else SandboxUnavailable
+    return kind(f"{_sentence(doing)} failed: the engine answered {status or 'an error'}: {one_line(text)}.")
+
+
+@contextmanager
+def engine_errors(doing: str) -> Iterator[None]:
+    """Nothing foreign leaves this block.
+
+    Raises:
+        OhsandboxError: what `translate` makes of a docker, requests, urllib3, http or socket error.
+    """
+    try:
+        yield
+    except OhsandboxError:
+        raise
+    except foreign_errors() as error:
+        if (response := getattr(error, "response", None)) is not None:
+            response.close()  # docker-py leaves a streamed answer open when it raises
+        raise translate(error, doing=doing) from error
+
+
+@cache
+def foreign_errors() -> tuple[type[BaseException], ...]:
+    """Every root of the trees that docker-py lets through; imports docker."""
+    import docker.errors  # noqa: PLC0415 - 0.14 s: only who uses an engine pays
+    import requests  # noqa: PLC0415
+    import urllib3  # noqa: PLC0415
+
+    return (
+        docker.errors.DockerException,
+        docker.errors.StreamParseError,  # a RuntimeError, outside docker-py's own tree
+        requests.exceptions.RequestException,
+        urllib3.exceptions.HTTPError,
+        http.client.HTTPException,
+        OSError,
+    )
+
+
+def _transport_error(error: BaseException, text: str, doing: str) -> OhsandboxError:
+    """No HTTP status: the engine was not reached, stopped answering, or docker-py refused before asking."""
+    name = type(error).__name__
+    if re.search(r"timed out|timeout", f"{name} {text}", re.IGNORECASE):
+        return EngineUnavailable(
+            f"{_sentence(doing)} failed: the engine did not answer in time. Remedy: {NO_ENGINE_REMEDY}."
+        )
+    if isinstance(error, ValueError) and not isinstance(error, OSError):
+        return UsageError(f"{_sentence(doing)} failed: {one_line(text)}.")
+    return EngineUnavailable(f"{_sentence(doing)} failed: {one_line(text) or name}. Remedy: {NO_ENGINE_REMEDY}.")
+
+
+def _is_stream_error(error: BaseException) -> bool:
+    """A failure reported inside a stream of JSON (pull), which docker-py or we raise without an HTTP status."""
+    return type(error).__name__ in {"ImageLoadError", "BuildError", "StreamParseError", "PullFailed", "ContainerError"}
+
+
+def _status(error: BaseException) -> int | None:
+    response: Any = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def _words(error: BaseException) -> str:
+    explanation = getattr(error, "explanation", None)
+    return str(explanation or getattr(error, "msg", None) or error)
+
+
+def one_line(text: str) -> str:
+    """One printable line of bounded length, without a full stop at its end."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split()).rstrip(". ")
+    return line if len(line) <= _QUOTE_CHARS else line[: _QUOTE_CHARS - 1] + "…"
+
+
+def _sentence(doing: str) -> str:
+    return doing[:1].upper() + doing[1:]

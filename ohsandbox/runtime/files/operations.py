@@ -1,0 +1,273 @@
+"""Reading, writing and listing files of a sandbox, over a worker."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from ohsandbox.errors import SandboxFileError, file_error
+from ohsandbox.runtime.process.quoting import quote
+from ohsandbox.runtime.results import DirEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.runtime.process.worker import CallResult
+
+READ_BLOCK_BYTES = 128 * 1024
+"""What ohs_read counts by: dd moves 100 MB in blocks of it a fifth faster than head, which uses 8 KiB."""
+
+UNASKED_BYTES = 1024 * 1024
+"""A file up to here is read without being asked for its size, which would cost a process: a third of the time of most
+reads. One that has more is asked, and read from its beginning: it may be another one by then."""
+READ_STALL_S = 10.0
+"""A read that gives nothing for so long blocks, as of /proc/kmsg or of a file system that hangs."""
+
+NAME_BYTES = 255
+PATH_BYTES = 4095
+"""NAME_MAX and PATH_MAX of Linux, without the final NUL."""
+
+_PATIENCE_S = 60.0
+_SLOWEST_BYTES_PER_S = 1024 * 1024
+"""Nothing healthy is slower; what is stuck (a FIFO that took the file's place after we looked) ends."""
+
+_KINDS = {"FIFO": "a FIFO", "SOCKET": "a socket", "DEVICE": "a device"}
+
+_BY_TEXT = {
+    "No such file or directory": errno.ENOENT,
+    "Permission denied": errno.EACCES,
+    "Operation not permitted": errno.EPERM,
+    "Is a directory": errno.EISDIR,
+    "Not a directory": errno.ENOTDIR,
+    "File name too long": errno.ENAMETOOLONG,
+    "Filename too long": errno.ENAMETOOLONG,
+    "No space left on device": errno.ENOSPC,
+    "Read-only file system": errno.EROFS,
+    "Too many levels of symbolic links": errno.ELOOP,
+    "Symbolic link loop": errno.ELOOP,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Quota exceeded": errno.EDQUOT,
+    "File too large": errno.EFBIG,
+    "File exists": errno.EEXIST,
+    "Input/output error": errno.EIO,
+    "I/O error": errno.EIO,
+    "Text file busy": errno.ETXTBSY,
+    "Device or resource busy": errno.EBUSY,
+    "Resource busy": errno.EBUSY,
+    "Resource temporarily unavailable": errno.EAGAIN,
+    "Cannot fork": errno.EAGAIN,
+    "Cannot allocate memory": errno.ENOMEM,
+    "No such file": errno.ENOENT,
+    "no such file": errno.ENOENT,
+}
+"""What strerror says, in the words of glibc and of musl; last, what dash and ash say instead when they open."""
+
+_NO_NEW_FILE = ("directory nonexistent", "nonexistent directory")
+"""dash, ash: ENOENT of a creating open. The directory is there (we looked), so it is one like /proc."""
+
+_NO_TOOL = re.compile(r"(?:dnammoc )?:([\w.-]+)")
+"""Read backwards, from the end of the line: 'dd: not found', 'dd: command not found'."""
+
+_REMEDIES = {
+    errno.ENOENT: "list the directory above it to see what is there",
+    errno.EACCES: "use a path that this user may use, or another user",
+    errno.EPERM: "use a path that this user may use, or another user",
+    errno.EISDIR: "name a file in it",
+    errno.ENOTDIR: "name a directory, or a path without a file in its middle",
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.ENOSPC: "free some space; what was there before is intact",
+    errno.EROFS: "write to another place",
+    errno.ELOOP: "look at the links with `ls -l`",
+    errno.EEXIST: "remove what is there, or use another name",
+    errno.EAGAIN: "the sandbox is at its limit of processes; end some",
+    errno.ENOMEM: "the sandbox is at its limit of memory; end some processes",
+}
+
+
+def read(call: Callable[..., bytes], path: str, limit_bytes: int, *, shown: str) -> bytes:
+    """The bytes of the file at path; call(body, limit_bytes=, stall_s=) asks the sandbox, and errors name `shown`.
+
+    Raises:
+        SandboxFileError: EFBIG; or what call raises.
+    """
+    first = min(limit_bytes, UNASKED_BYTES)
+    data = call(read_body(path, first), limit_bytes=first, stall_s=READ_STALL_S)
+    if first < limit_bytes and len(data) > first:
+        data = call(read_body(path, limit_bytes, asks_size=True), limit_bytes=limit_bytes, stall_s=READ_STALL_S)
+    if len(data) > limit_bytes:
+        raise too_large(limit_bytes, shown)
+    return data
+
+
+def read_body(path: str, limit_bytes: int, *, asks_size: bool = False) -> bytes:
+    """The call that reads path, in blocks, past the limit by at least a byte, so that too large is seen.
+
+    asks_size: what says itself that it is larger is not read at all; it costs a process.
+    """
+    asked = b" %d" % limit_bytes if asks_size else b""
+    return _body(b"ohs_read %s %d%s" % (quote(path), limit_bytes // READ_BLOCK_BYTES + 1, asked))
+
+
+def write_body(path: str, size: int, mode: int | None) -> bytes:
+    """The call that writes the size bytes it is fed."""
+    octal = b"" if mode is None else b"%03o" % (mode & 0o7777)
+    temporary = f".ohs-{secrets.token_hex(8)}.tmp".encode()
+    return _body(b"ohs_write %s '%s' %d %s" % (quote(path), octal, size, temporary))
+
+
+def list_body(path: str) -> bytes:
+    """The call that lists path."""
+    return _body(b"ohs_list %s" % quote(path))
+
+
+def _body(call: bytes) -> bytes:
+    return b"(LC_ALL=C;export LC_ALL;%s)" % call
+
+
+def patience_s(size: int) -> float:
+    """How long a call that moves at most size bytes may take."""
+    return _PATIENCE_S + size / _SLOWEST_BYTES_PER_S
+
+
+def check_path(path: str) -> None:
+    """Refuse what no file can be called.
+
+    Raises:
+        SandboxFileError: ENOENT for an empty path, ENAMETOOLONG, EINVAL for a NUL.
+    """
+    if not path:
+        raise file_error(errno.ENOENT, "The path is empty; name a file", path)
+    if "\0" in path:
+        raise file_error(errno.EINVAL, "A path cannot hold a NUL byte; leave it out", path)
+    try:
+        raw = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise file_error(errno.EILSEQ, "The path holds half a character; write it whole", repr(path)) from None
+    if len(raw) > PATH_BYTES or any(len(part) > NAME_BYTES for part in raw.split(b"/")):
+        raise refusal(errno.ENAMETOOLONG, path)
+
+
+def check_file_path(path: str) -> None:
+    """Refuse, for writing, what can only be a directory.
+
+    Raises:
+        SandboxFileError: EISDIR.
+    """
+    if path.endswith("/") or path.rpartition("/")[2] in (".", ".."):
+        raise refusal(errno.EISDIR, path)
+
+
+def check(outcome: CallResult, path: str, limit_bytes: int) -> bytes:
+    """The call's stdout, which may be larger than limit_bytes.
+
+    Raises:
+        SandboxFileError: the call failed; the builtin of its errno as well.
+    """
+    if outcome.status == "0":
+        return outcome.stdout
+    if outcome.stderr == b"errno EFBIG\n":
+        raise too_large(limit_bytes, path)
+    raise error_of(outcome.stderr + outcome.complaint.encode(), outcome.status, path)
+
+
+def too_large(limit_bytes: int, path: str) -> SandboxFileError:
+    """EFBIG."""
+    reason = f"It is larger than the limit of {limit_bytes} bytes; read a part of it, or raise limit_bytes"
+    return file_error(errno.EFBIG, reason, path)
+
+
+def too_slow(seconds: float, path: str) -> SandboxFileError:
+    """ETIMEDOUT."""
+    reason = f"The file was not done in {seconds:.0f} s and was given up; look at it with `ls -l` and `df`"
+    return file_error(errno.ETIMEDOUT, reason, path)
+
+
+def blocked(path: str) -> SandboxFileError:
+    """ETIMEDOUT."""
+    reason = (
+        f"Reading it gave nothing for {READ_STALL_S:g} s and was given up; it may wait for ever, as /proc/kmsg does"
+    )
+    return file_error(errno.ETIMEDOUT, f"{reason}. Read it in a shell: timeout 5 head -c 1000 FILE", path)
+
+
+def stalled(seconds: float, path: str) -> SandboxFileError:
+    """ETIMEDOUT."""
+    reason = f"The sandbox's `tar` moved nothing for {seconds:.0f} s and was given up; try it in a shell"
+    return file_error(errno.ETIMEDOUT, reason, path)
+
+
+def refusal(number: int, path: str) -> SandboxFileError:
+    """The error of that errno in the system's words, with a remedy where there is one."""
+    remedy = _REMEDIES.get(number)
+    return file_error(number, f"{os.strerror(number)}; {remedy}" if remedy else os.strerror(number), path)
+
+
+def error_of(said: bytes, status: object, path: str) -> SandboxFileError:
+    """The error that a failed operation's own words stand for; EIO where they are none we know.
+
+    Words count at the end of a line only: before them stand names, which are anybody's.
+    """
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines()]
+    for line in reversed(lines):
+        if found := _known(line, path):
+            return found
+    return file_error(errno.EIO, f"The sandbox's own tools failed (exit code {status}); try it in a shell", path)
+
+
+def _known(line: str, path: str) -> SandboxFileError | None:
+    word, _, name = line.partition(" ")
+    if word == "errno" and name in _KINDS:
+        return file_error(errno.EINVAL, f"It is {_KINDS[name]}, not a regular file; use a shell for it", path)
+    if word == "errno" and isinstance(number := getattr(errno, name, None), int):
+        return refusal(number, path)
+    lower = line.lower()
+    if lower.endswith(_NO_NEW_FILE) and ("cannot create " in lower or "can't create " in lower):
+        return file_error(errno.ENOENT, "No file can be made in this directory; write to another place", path)
+    if line.endswith(" not found") and (missing := _NO_TOOL.match(line[: -len(" not found")][::-1])):
+        reason = f"The sandbox has no `{missing[1][::-1]}`, which this needs; use an image that has it"
+        return file_error(errno.ENOSYS, reason, path)
+    return next((refusal(number, path) for text, number in _BY_TEXT.items() if line.endswith(text)), None)
+
+
+def parse_list(stdout: bytes) -> list[DirEntry]:
+    """The entries, sorted by name, without those that vanished while we looked."""
+    if not stdout:
+        return []
+    names, _, facts = stdout.partition(b"\0\0")
+    return sorted(_entries(names.split(b"\0"), facts))
+
+
+_FACTS = re.compile(rb"([0-9a-f]{1,8}) (\d{1,20}) (-?\d{1,20}) ")
+
+
+def _entries(names: list[bytes], facts: bytes) -> Iterator[DirEntry]:
+    at = 0
+    for name in names:
+        found = _FACTS.match(facts, at)
+        if found and facts.startswith(name + b"\n", found.end()):
+            at = found.end() + len(name) + 1
+            yield _entry(os.fsdecode(name[2:]), int(found[1], 16), int(found[2]), int(found[3]))
+
+
+def _entry(name: str, mode: int, size: int, seconds: int) -> DirEntry:
+    kind: Literal["file", "directory", "symlink", "other"] = "other"
+    if stat.S_ISREG(mode):
+        kind = "file"
+    elif stat.S_ISDIR(mode):
+        kind = "directory"
+    elif stat.S_ISLNK(mode):
+        kind = "symlink"
+    return DirEntry(name, kind, size, stat.S_IMODE(mode), _when(seconds))
+
+
+def _when(seconds: int) -> datetime:
+    """A file's time may be any 64-bit number; what no calendar holds is its end."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.max.replace(tzinfo=UTC) if seconds > 0 else datetime.min.replace(tzinfo=UTC)

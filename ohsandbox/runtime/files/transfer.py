@@ -1,0 +1,333 @@
+"""Directories in and out of a sandbox: tar over a channel.
+
+The engine's archive API is never used: it follows symlinks, misses tmpfs, and has been an escape (CVE-2018-15664,
+CVE-2019-14271, CVE-2026-41567).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+import tarfile
+import threading
+from importlib.resources import files as resources
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.paths import DIRECTORY, open_directory, refuse_link
+from ohsandbox.runtime.files import unpack
+from ohsandbox.runtime.files.operations import error_of, stalled
+from ohsandbox.runtime.files.unpack import STALL_S, TransferLimits, host_errors
+from ohsandbox.runtime.process.quoting import told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+    from ohsandbox.runtime.channel import Channel
+
+    Opener = Callable[[list[str]], Channel]
+    """Starts a process in the sandbox, as the user who asked."""
+
+_SCRIPTS = resources("ohsandbox.runtime").joinpath("scripts")
+_SCRIPT = "\n".join(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name in ("files", "transfer"))
+
+_SAID_BYTES = 16 * 1024
+"""Of what tar says, the end: it repeats itself."""
+
+_MOST_SAID_BYTES = 64 * 1024 * 1024
+"""A line for each of 200,000 members is a third of it; a tar that says more is not one."""
+
+_END_S = 5.0
+"""A killed process ends in milliseconds; one in the kernel's hands (a dead disk) is left to the sandbox's end."""
+
+
+def upload(
+    open_channel: Opener,
+    source: Path,
+    target: str,
+    limits: TransferLimits,
+    *,
+    only: Collection[str] | None = None,
+) -> list[str]:
+    """Copy a file to target, or a directory's contents into it; returns what was left out (sockets, FIFOs, devices).
+
+    only: of a directory these paths below it, directories included; None is all.
+
+    Raises:
+        UsageError: there is no such source, or a symlink stands in its path.
+        SandboxFileError: the sandbox cannot store it, or this machine cannot read it.
+        ToolError: it goes over a limit; nothing was sent.
+    """
+    with host_errors(source), _SourceTree(source, target, only) as tree:
+        tree.check(limits)
+        _send(open_channel, tree, target)
+        return tree.skipped
+
+
+def _send(open_channel: Opener, tree: _SourceTree, target: str) -> None:
+    directory, _, name = (target, "", "") if tree.is_dir else target.rpartition("/")
+    with _start(open_channel, "ohs_unpack", directory or "/", name) as channel:
+        said = _OutputReader(channel)
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                tree.pack(said)
+        except BaseException:
+            said.stop()
+            raise
+        channel.close_stdin()
+        said.check(target)
+
+
+def download(open_channel: Opener, source: str, target: Path, limits: TransferLimits) -> list[str]:
+    """Copy a file to target, or a directory's contents into it; returns what was left out and why.
+
+    Raises:
+        SandboxFileError: there is no such source, it cannot be read, or this machine cannot store it.
+        ToolError: it goes over a limit; target is untouched.
+        UsageError: target is a symlink to a directory, or lies behind one.
+    """
+    with _start(open_channel, "ohs_pack", source) as channel:
+        channel.close_stdin()
+        try:
+            return unpack.receive(channel, source, target, limits)
+        except BaseException:
+            _end(channel)
+            raise
+
+
+def _end(channel: Channel) -> None:
+    """Kill the process while somebody reads: engine 20.10 ends no exec, the killer's included, with unread output."""
+    reader = threading.Thread(target=_drain, args=(channel,), name="ohsandbox-drain", daemon=True)
+    reader.start()
+    with contextlib.suppress(OhsandboxError):
+        channel.kill()
+    reader.join(_END_S)
+
+
+def _drain(channel: Channel) -> None:
+    with contextlib.suppress(OhsandboxError, OSError):
+        while channel.read():
+            pass
+
+
+def _start(open_channel: Opener, function: str, *arguments: str) -> Channel:
+    argv, script = told(f'{_SCRIPT}\n{function} "$@"', "ohs", *arguments)
+    channel = open_channel(argv)
+    channel.write(script)
+    return channel
+
+
+class _SourceEntry(NamedTuple):
+    """One name below the source, still held by its directory's descriptor: nobody can put a symlink in its way."""
+
+    path: str
+    """In the archive."""
+    name: str
+    directory: int
+    facts: os.stat_result
+
+
+class _SourceTree:
+    """What is to be uploaded, held by a descriptor until it is closed."""
+
+    def __init__(self, source: Path, target: str, only: Collection[str] | None = None) -> None:
+        """Open it.
+
+        Raises:
+            UsageError: it is not there, or neither file nor directory; a symlink stands in its path; or target cannot
+                be a file's name.
+        """
+        self._only = only
+        self._target_name = target.rpartition("/")[2]
+        self.skipped: list[str] = []
+        self._name, self.is_dir = "", True
+        try:
+            self._directory = open_directory(source)
+        except FileNotFoundError:
+            raise UsageError(f"There is nothing at {str(source)!r} to upload; check the path") from None
+        except NotADirectoryError:
+            self._name, self.is_dir = source.name, False
+            self._directory = open_directory(source.parent)
+        if self.is_dir:
+            return
+        try:
+            self._check_file(source, target)
+        except BaseException:
+            os.close(self._directory)
+            raise
+
+    def _check_file(self, source: Path, target: str) -> None:
+        if not stat.S_ISREG(os.stat(self._name, dir_fd=self._directory, follow_symlinks=False).st_mode):
+            refuse_link(self._name, self._directory, source)
+            raise UsageError(f"{str(source)!r} is neither a file nor a directory; only those can be uploaded")
+        if self._target_name in ("", ".", ".."):
+            raise UsageError(f"{target!r} names a directory, and {str(source)!r} is a file; add the file's new name")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._directory)
+
+    def _entries(self) -> Iterator[_SourceEntry]:
+        if self.is_dir:
+            yield from _below(self._directory, "", self._only)
+            return
+        facts = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+        yield _SourceEntry(self._target_name, self._name, self._directory, facts)
+
+    def check(self, limits: TransferLimits) -> None:
+        """Count it, before anything is sent.
+
+        Raises:
+            ToolError: it goes over a limit.
+        """
+        meter = unpack.Meter(limits, "Upload")
+        for entry in self._entries():
+            meter.count(entry.path, entry.facts.st_size if stat.S_ISREG(entry.facts.st_mode) else 0)
+
+    def pack(self, said: _OutputReader) -> None:
+        """Send it. GNU's format: busybox's tar does not read the names of the other one, pax."""
+        closed: list[tarfile.TarInfo] = []
+        seen: dict[tuple[int, int], str] = {}
+        with tarfile.open(
+            fileobj=said.writer, mode="w|", bufsize=1 << 18,
+            format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape",
+        ) as archive:  # fmt: skip
+            for entry in self._entries():
+                self._add(archive, entry, closed, seen)
+            for member in reversed(closed):
+                archive.addfile(member)
+
+    def _add(
+        self,
+        archive: tarfile.TarFile,
+        entry: _SourceEntry,
+        closed: list[tarfile.TarInfo],
+        seen: dict[tuple[int, int], str],
+    ) -> None:
+        """closed: directories that their owner may not write; they come again, with that mode, when they are full."""
+        mode = entry.facts.st_mode
+        if stat.S_ISDIR(mode):
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                closed.append(_member(entry, tarfile.DIRTYPE))
+            archive.addfile(_member(entry, tarfile.DIRTYPE, more=stat.S_IRWXU))
+        elif stat.S_ISLNK(mode):
+            member = _member(entry, tarfile.SYMTYPE)
+            member.linkname = os.readlink(entry.name, dir_fd=entry.directory)
+            archive.addfile(member)
+        elif stat.S_ISREG(mode):
+            _add_file(archive, entry, seen)
+        else:
+            self.skipped.append(entry.path)
+
+
+def _below(directory: int, prefix: str, only: Collection[str] | None) -> Iterator[_SourceEntry]:
+    """Every name, a directory before what is in it. os.fwalk waits where a directory has become a FIFO (3.11)."""
+    for name in sorted(os.listdir(directory)):
+        if only is not None and prefix + name not in only:
+            continue
+        facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        yield _SourceEntry(prefix + name, name, directory, facts)
+        if stat.S_ISDIR(facts.st_mode):
+            below = os.open(name, DIRECTORY, dir_fd=directory)
+            try:
+                yield from _below(below, f"{prefix}{name}/", only)
+            finally:
+                os.close(below)
+
+
+def _add_file(archive: tarfile.TarFile, entry: _SourceEntry, seen: dict[tuple[int, int], str]) -> None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(entry.name, flags, dir_fd=entry.directory), "rb") as file:  # noqa: PTH123 - a descriptor
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "It was replaced while it was copied", entry.path)
+        first = seen.setdefault((facts.st_dev, facts.st_ino), entry.path)
+        if first != entry.path:
+            member = _member(entry, tarfile.LNKTYPE)
+            member.linkname = first
+            archive.addfile(member)
+            return
+        member = _member(entry, tarfile.REGTYPE)
+        member.size = facts.st_size
+        archive.addfile(member, file)
+
+
+def _member(entry: _SourceEntry, kind: bytes, *, more: int = 0) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(entry.path)
+    member.type = kind
+    member.mode = entry.facts.st_mode & 0o777 | more
+    member.mtime = int(entry.facts.st_mtime)
+    return member
+
+
+class _ChannelWriter(io.RawIOBase):
+    """A channel's stdin as a file to write."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer) -> int:
+        view = memoryview(data)
+        self._channel.write(view)
+        self.written += len(view)
+        return len(view)
+
+
+class _OutputReader:
+    """Collects what a process says while we write to it, so that neither side ever blocks the other."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.writer = _ChannelWriter(channel)
+        self._channel = channel
+        self._said = b""
+        self._stalled = False
+        self._thread = threading.Thread(target=self._listen, name="ohsandbox-upload", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        before, total = -1, 0
+        with contextlib.suppress(OhsandboxError, OSError):
+            while (chunks := self._channel.read(STALL_S)) != []:
+                if chunks is None and self.writer.written == before:
+                    self._stalled = True
+                    return _end(self._channel)
+                said = b"".join(chunk.data for chunk in chunks or ())
+                self._said, total = (self._said + said)[-_SAID_BYTES:], total + len(said)
+                if total > _MOST_SAID_BYTES:
+                    return _end(self._channel)
+                before = self.writer.written
+        return None
+
+    def stop(self) -> None:
+        """Kill the process, while this reads: see `_end`."""
+        with contextlib.suppress(OhsandboxError):
+            self._channel.kill()
+        self._thread.join(_END_S)
+
+    def check(self, path: str) -> None:
+        """Wait for the end.
+
+        Raises:
+            SandboxFileError: the process failed, or stopped taking anything.
+        """
+        self._thread.join()
+        if self._stalled:
+            raise stalled(STALL_S, path)
+        code = self._channel.wait()
+        if code != 0:
+            raise error_of(self._said, code, path)
+
+
+__all__ = ["TransferLimits", "download", "upload"]

@@ -1,0 +1,424 @@
+"""What a sandbox sends as tar becomes files of the host: never outside their directory, never more than the limits.
+
+Everything is unpacked into a fresh directory of ours, out of every sandbox's reach, in which no symlink exists until
+the last file is written, and then moved, by descriptors that follow none, to where it belongs. The archive is the
+sandbox's word and may be anything: Python's tarfile only reads its headers here, and only as many as a bounded number
+of bytes can hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import re
+import secrets
+import shutil
+import stat
+import tarfile
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import OhsandboxError, ToolError, file_error
+from ohsandbox.paths import DIRECTORY, open_directory, staging
+from ohsandbox.runtime.channel import Stream
+from ohsandbox.runtime.files.operations import error_of, stalled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ohsandbox.runtime.channel import Channel
+
+STALL_S = 120.0
+"""Neither side moved a byte for so long: it never will."""
+
+_BLOCK_BYTES = 128 * 1024
+_HEADER_BYTES = 1024 * 1024
+"""Between two members: block size, padding, and names of up to PATH_MAX in GNU's or pax's long form."""
+
+_SAID_BYTES = 16 * 1024
+
+_NOTE = re.compile(r"^tar: (?:Removing leading|(.+): (socket ignored|file changed as we read it|File removed.*))")
+"""GNU tar 1.34 ends with code 1 for these, and with 2 for errors."""
+
+
+class TransferLimits(NamedTuple):
+    """What a transfer may hold; more is refused before anything is in place."""
+
+    members: int = 200_000
+    total_bytes: int = 2 * 1024**3
+    file_bytes: int = 512 * 1024**2
+    depth: int = 64
+    name_bytes: int = 4096
+
+
+class Meter:
+    """Counts a transfer against its limits."""
+
+    def __init__(self, limits: TransferLimits, what: str) -> None:
+        self._limits = limits
+        self._what = what
+        self._members = 0
+        self._bytes = 0
+
+    def count(self, path: str, size: int) -> None:
+        """Add a member.
+
+        Raises:
+            ToolError: that is too much.
+        """
+        self._members += 1
+        self._bytes += size
+        if reason := self._excess(path, size):
+            raise ToolError(f"{self._what} refused: {reason}; take a smaller part, pack it, or raise the limits")
+
+    def _excess(self, path: str, size: int) -> str | None:
+        limits, shown = self._limits, path if len(path) < 200 else f"{path[:200]}..."  # noqa: PLR2004 - for the eye
+        checks = {
+            f"more than {limits.members} members": self._members > limits.members,
+            f"{shown!r} has {size} bytes, over the limit of {limits.file_bytes} a file": size > limits.file_bytes,
+            f"more than {limits.total_bytes} bytes in all": self._bytes > limits.total_bytes,
+            f"{shown!r} is longer than {limits.name_bytes} bytes": (
+                len(path.encode("utf-8", "surrogateescape")) > limits.name_bytes
+            ),
+            f"{shown!r} lies deeper than {limits.depth} directories": path.count("/") > limits.depth,
+        }
+        return next((reason for reason, over in checks.items() if over), None)
+
+
+@contextlib.contextmanager
+def host_errors(path: Path) -> Iterator[None]:
+    """Our kind of error for what this machine's files refuse."""
+    try:
+        yield
+    except OhsandboxError:
+        raise
+    except OSError as error:
+        reason = f"On this machine, not in the sandbox: {error.strerror or error}"
+        raise file_error(error.errno or errno.EIO, reason, os.fsdecode(error.filename or str(path))) from error
+
+
+def receive(channel: Channel, source: str, target: Path, limits: TransferLimits) -> list[str]:
+    """Put the archive that channel sends to target; returns what was left out and why.
+
+    Raises:
+        SandboxFileError: the sandbox failed, or sent no archive, or this machine cannot store it.
+        ToolError: it goes over a limit.
+        UsageError: target is a symlink to a directory, or lies behind one.
+    """
+    with host_errors(target), staging() as fresh:
+        reader, tree = _ArchiveReader(channel, source), _StagedTree(fresh)
+        _unpack(reader, tree, Meter(limits, "Download"))
+        notes = reader.finish()
+        tree.settle()
+        tree.move(target, source, Meter(limits, "Download to another file system"))
+        return tree.skipped + notes
+
+
+def _unpack(reader: _ArchiveReader, tree: _StagedTree, meter: Meter) -> None:
+    try:
+        with tarfile.open(
+            fileobj=reader, mode="r|", bufsize=_BLOCK_BYTES, encoding="utf-8", errors="surrogateescape"
+        ) as archive:
+            while (member := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # else the archive remembers each one
+                size = member.size if member.isreg() else 0
+                meter.count(member.name, size)
+                reader.allow(member.size)
+                tree.add(archive, member)
+    except (OhsandboxError, OSError):
+        raise
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+        reader.finish()
+        raise reader.nonsense() from error
+
+
+class _ArchiveReader(io.RawIOBase):
+    """A channel's stdout as a file to read, up to what was allowed; stderr is kept for the error message."""
+
+    def __init__(self, channel: Channel, source: str) -> None:
+        self._channel = channel
+        self._source = source
+        self._ready = b""
+        self._said = b""
+        self._left = _HEADER_BYTES
+        self._ends = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def allow(self, size: int) -> None:
+        """The next member has size bytes, and another header follows."""
+        self._left = max(size, 0) + _HEADER_BYTES
+
+    def nonsense(self) -> OhsandboxError:
+        """EIO."""
+        reason = "The sandbox's `tar` sent no valid archive; use an image with a tar that works"
+        return file_error(errno.EIO, reason, self._source)
+
+    def read(self, size: int = -1) -> bytes:
+        parts, have = [self._ready], len(self._ready)
+        while have < size and (more := self._receive()) is not None:
+            parts.append(more)
+            have += len(more)
+        whole = b"".join(parts)
+        self._ready = whole[size:]
+        self._spend(len(whole[:size]))
+        return whole[:size]
+
+    def _spend(self, size: int) -> None:
+        self._left -= size
+        self._ends += not size
+        if self._left < 0 or self._ends > 16:  # noqa: PLR2004 - tarfile asks once or twice; one bug of its, for ever
+            raise self.nonsense()
+
+    def _receive(self) -> bytes | None:
+        chunks = self._channel.read(STALL_S)
+        if chunks is None:
+            raise stalled(STALL_S, self._source)
+        if not chunks:
+            return None
+        said = b"".join(chunk.data for chunk in chunks if chunk.stream is Stream.STDERR)
+        self._said = (self._said + said)[-_SAID_BYTES:]
+        return b"".join(chunk.data for chunk in chunks if chunk.stream is Stream.STDOUT)
+
+    def finish(self) -> list[str]:
+        """Read to the end; what tar noted.
+
+        Raises:
+            SandboxFileError: the process failed, or goes on for ever.
+        """
+        self._left, self._ends = _HEADER_BYTES, 0
+        while self.read(_BLOCK_BYTES):
+            pass
+        code = self._channel.wait(STALL_S)
+        notes = [_NOTE.match(line) for line in self._said.decode("utf-8", "replace").splitlines()]
+        if code and not (code == 1 and notes and all(notes)):
+            raise error_of(self._said, code, self._source)
+        return [f"{note[1]!r}: {note[2]}" for note in notes if note and note[1]]
+
+
+class _StagedTree:
+    """What came out so far, in a directory that is ours alone."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._files: set[str] = set()
+        self._directories: dict[str, int] = {}
+        self._links: dict[str, str] = {}
+        self._whole = False
+        self.skipped: list[str] = []
+
+    def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        """Store a member, or note why not."""
+        if reason := self._store(archive, member):
+            self.skipped.append(f"{member.name!r}: {reason}")
+
+    def _store(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
+        parts = _parts(member.name)
+        if parts is None:
+            return "its name leads outside"
+        path = "/".join(parts)
+        if not parts:
+            self._whole = self._whole or member.isdir()
+            return None
+        if not self._make_parents(parts[: None if member.isdir() else -1]):
+            return "a file of that name came before"
+        if member.isdir():
+            self._directories[path] = member.mode & 0o777 | stat.S_IRWXU
+            return None
+        if path in self._directories:
+            return "a directory of that name came before"
+        return self._store_leaf(archive, member, path)
+
+    def _store_leaf(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> str | None:
+        if member.issym():
+            if not _stays_inside(path, member.linkname):
+                return "a symlink that leads outside"
+            self._links[path] = member.linkname
+        elif member.islnk():
+            first = "/".join(_parts(member.linkname) or [])
+            if first not in self._files:
+                return "a hard link to what is not here"
+            if path == first:
+                return "a hard link to itself"
+            self._drop(path)
+            os.link(self._root / first, self._root / path)
+            self._files.add(path)
+        elif member.isreg():
+            self._drop(path)
+            self._write(archive, member, path)
+        else:
+            return "neither file, directory nor symlink"
+        return None
+
+    def _make_parents(self, parts: list[str]) -> bool:
+        for count in range(1, len(parts) + 1):
+            path = "/".join(parts[:count])
+            if path in self._files:
+                return False
+            if path not in self._directories:
+                (self._root / path).mkdir(mode=0o700)
+                self._directories[path] = 0o755
+        return True
+
+    def _drop(self, path: str) -> None:
+        """Whoever comes later wins, as with tar."""
+        if path in self._files:
+            (self._root / path).unlink()
+        self._files.discard(path)
+        self._links.pop(path, None)
+
+    def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+        data = archive.extractfile(member)
+        assert data is not None  # noqa: S101 - extractfile gives None for what is no file only
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with data, open(os.open(self._root / path, flags, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
+            self._files.add(path)
+            shutil.copyfileobj(data, file, 1 << 20)
+            os.fchmod(file.fileno(), member.mode & 0o777)
+            file.flush()
+            with contextlib.suppress(OSError, OverflowError, ValueError):  # any number may stand for a time
+                os.utime(file.fileno(), (member.mtime, member.mtime))
+
+    def settle(self) -> None:
+        """Symlinks and the modes of directories: last, so that nothing was ever written through or past them."""
+        for path, linkname in self._links.items():
+            if path in self._files or path in self._directories:
+                self.skipped.append(f"{path!r}: something else of that name came too")
+            else:
+                (self._root / path).symlink_to(linkname)
+        for path, mode in self._directories.items():
+            (self._root / path).chmod(mode)
+
+    def move(self, target: Path, source: str, meter: Meter) -> None:
+        """Bring it to target: the single file, or the contents of the directory."""
+        if self._whole:
+            with _opened(target) as into:
+                _merge(os.open(self._root, DIRECTORY), into, meter)
+            return
+        if len(self._files) != 1 or self._directories:
+            reason = "The sandbox's `tar` sent something else than this file; use an image with a tar that works"
+            raise file_error(errno.EIO, reason, source)
+        with _opened(target.parent) as into, _opened(self._root) as here:
+            if _is_directory(target.name, into):
+                raise IsADirectoryError(errno.EISDIR, "It is a directory; add the file's new name", str(target))
+            _move(next(iter(self._files)), here, target.name, into, meter)
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = open_directory(directory, make=True)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _parts(name: str) -> list[str] | None:
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    return None if ".." in parts or name.startswith("/") or "\0" in name else parts
+
+
+def _stays_inside(path: str, linkname: str) -> bool:
+    """Whether a symlink at path can only lead below the root.
+
+    Its parents are real directories, so `..` at the beginning means what it says. After a name it may not: the name
+    may be another symlink, and `..` then leaves from there.
+    """
+    words = [word for word in linkname.split("/") if word not in ("", ".")]
+    ups = next((at for at, word in enumerate(words) if word != ".."), len(words))
+    return not linkname.startswith("/") and "\0" not in linkname and ".." not in words[ups:] and ups <= path.count("/")
+
+
+def _merge(source: int, target: int, meter: Meter) -> None:
+    """Move what is in one directory into another; closes source."""
+    try:
+        for name in os.listdir(source):
+            facts = os.stat(name, dir_fd=source, follow_symlinks=False)
+            if not stat.S_ISDIR(facts.st_mode):
+                _move(name, source, name, target, meter)
+                continue
+            below = _directory(name, target)
+            if below is None:
+                try:
+                    os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+                    continue
+                except OSError as error:
+                    if error.errno not in _NOT_IN_ONE_STEP:
+                        raise
+                below = _new_directory(name, target, facts)
+            try:
+                _merge(os.open(name, DIRECTORY, dir_fd=source), below, meter)
+            finally:
+                os.close(below)
+    finally:
+        os.close(source)
+
+
+_NOT_IN_ONE_STEP = {errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
+"""Another file system, or somebody made a directory or a file of that name meanwhile."""
+
+
+def _new_directory(name: str, parent: int, facts: os.stat_result) -> int:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=parent)
+    descriptor = os.open(name, DIRECTORY, dir_fd=parent)
+    os.fchmod(descriptor, stat.S_IMODE(facts.st_mode))
+    return descriptor
+
+
+def _move(name: str, source: int, new: str, target: int, meter: Meter) -> None:
+    """A file or a symlink, in one step; on another file system a copy, whole before it gets its name."""
+    try:
+        return os.replace(name, new, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    temporary = f".ohsandbox-{secrets.token_hex(8)}"
+    try:
+        _copy(name, source, temporary, target, meter)
+        return os.replace(temporary, new, src_dir_fd=target, dst_dir_fd=target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=target)
+        raise
+
+
+def _copy(name: str, source: int, new: str, target: int, meter: Meter) -> None:
+    """Hard links become files of their own, and so each of them counts."""
+    facts = os.stat(name, dir_fd=source, follow_symlinks=False)
+    if stat.S_ISLNK(facts.st_mode):
+        os.symlink(os.readlink(name, dir_fd=source), new, dir_fd=target)
+        return
+    meter.count(name, facts.st_size)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with (
+        open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source), "rb") as old,  # noqa: PTH123
+        open(os.open(new, flags, 0o600, dir_fd=target), "wb") as file,  # noqa: PTH123 - descriptors
+    ):
+        shutil.copyfileobj(old, file, 1 << 20)
+        os.fchmod(file.fileno(), stat.S_IMODE(facts.st_mode))
+        file.flush()
+        os.utime(file.fileno(), ns=(facts.st_mtime_ns, facts.st_mtime_ns))
+
+
+def _is_directory(name: str, parent: int) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _directory(name: str, parent: int) -> int | None:
+    """A descriptor of the directory of that name; None when there is none, and then nothing else is there either."""
+    try:
+        return os.open(name, DIRECTORY, dir_fd=parent)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        os.unlink(name, dir_fd=parent)
+        return None

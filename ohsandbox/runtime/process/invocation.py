@@ -1,0 +1,120 @@
+"""One call of `run`: validation of its options, its shell line, and its result from how it ended."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.process.quoting import check_env_names, quote, quote_all
+from ohsandbox.runtime.results import ExecResult
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ohsandbox.runtime.process.worker import CallResult
+
+
+def check_seconds(**values: float | None) -> None:
+    """Refuse limits that are no positive numbers.
+
+    Raises:
+        UsageError: naming the first one.
+    """
+    for name, value in values.items():
+        if value is not None and not (_is_number(value) and 0 < value < float("inf")):
+            raise UsageError(f"{name} is {value!r}; give a positive number of seconds")
+
+
+def check_call(
+    *,
+    env: Mapping[str, str] | None = None,
+    user: str | int | None = None,
+    workdir: str | None = None,
+    on_output: Callable[..., object] | None = None,
+    cancel: threading.Event | None = None,
+) -> None:
+    """Refuse options that no call can have.
+
+    Raises:
+        UsageError: naming the first one; a value of env is not shown, for it may be a secret.
+    """
+    check_env_names(env or {})
+    for name, value in (env or {}).items():
+        if not isinstance(value, str):
+            raise UsageError(f"Environment value of {name!r} is of type {type(value).__name__}; give a string")
+        quote(value)
+    if isinstance(user, bool) or not (user is None or (isinstance(user, int) and user >= 0) or _is_word(user)):
+        raise UsageError(f"user is {user!r}; give a user's name or number, or leave it out")
+    if workdir is not None and not _is_word(workdir):
+        raise UsageError(f"workdir is {workdir!r}; give a directory of the sandbox, or leave it out")
+    if on_output is not None and not callable(on_output):
+        raise UsageError(f"on_output is of type {type(on_output).__name__}; give a function")
+    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
+        raise UsageError(f"cancel is of type {type(cancel).__name__}; give a threading.Event")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and "\0" not in value
+
+
+FIRST_SIGNAL_CODE = 129
+LAST_SIGNAL_CODE = 192
+"""A shell reports death by signal N as 128 + N; Linux has 64 signals."""
+
+_LEAST_LIMIT_KIB = 2**40
+
+
+def limit_mark() -> int:
+    """KiB of resident set, a petabyte and more: as a soft limit it says whose a process is.
+
+    Linux has not heeded that limit since 2.4.30. Children inherit it with an empty environment (`env -i`), as another
+    user (`su -`), in a session of their own and when their parents are gone; /proc/PID/limits shows it to everybody.
+    """
+    return _LEAST_LIMIT_KIB + secrets.randbelow(_LEAST_LIMIT_KIB)
+
+
+_WORDING = re.compile(r"^(?:line )?\d*:? *(?:exec: )?(?:line \d+: )?")
+"""What dash, bash and ash put before the program's name: '1: exec: ', 'line 1: exec: ', 'exec: line 0: '."""
+
+
+class Process:
+    """A program with its arguments and environment."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, merge_streams: bool = False) -> None:
+        """Check them. merge_streams sends standard error where standard output goes.
+
+        Raises:
+            UsageError: argv is empty, or one string, or something in it or in env cannot be passed to a process.
+        """
+        if not argv or not argv[0]:
+            raise UsageError("argv is empty; its first word is the program to run")
+        if isinstance(argv, str):
+            raise UsageError(f"argv is the string {argv[:50]!r}; give a list of words, or ['sh', '-c', ...]")
+        check_env_names(env)
+        self.mark = f"OHSANDBOX_CALL={secrets.token_hex(8)}"
+        self.limit_kib = limit_mark()
+        exports = b"".join(b" %s=%s" % (name.encode(), quote(value)) for name, value in env.items())
+        self._merged = merge_streams
+        merged = b"exec 2>&1;" if merge_streams else b""  # dash 0.5.12 forgets it behind `(...)` that ends in exec
+        begin = b"ulimit -S -m %d 2>/dev/null;%s" % (self.limit_kib, merged)
+        self.body = b"(%sexport %s%s;exec %s)" % (begin, self.mark.encode(), exports, quote_all(argv))
+
+    def result(self, outcome: CallResult) -> ExecResult:
+        """The outcome in the words of the contract."""
+        code = int(outcome.status)
+        if outcome.complaint:
+            said = _WORDING.sub("", outcome.complaint).encode() + b"\n"
+            out, err = (said, b"") if self._merged else (outcome.stdout, said)
+            return ExecResult(code, out, err, not_started=True, cause="not started")
+        return ExecResult(code, outcome.stdout, outcome.stderr, truncated=outcome.truncated, cause=_cause(code))
+
+
+def _cause(code: int) -> str | None:
+    return f"signal {code - 128}" if FIRST_SIGNAL_CODE <= code <= LAST_SIGNAL_CODE else None

@@ -1,0 +1,397 @@
+"""Processes without an exec each: `run` and the file operations go over shells that are held open.
+
+One `docker exec` costs 44 ms (engine 20.10, docker-py 7); a fork in a shell that already listens costs about one.
+A worker serves one call at a time; a pool keeps a few ready for each user. A worker whose streams a background
+child still holds is retired: its late output can then never be mistaken for the next call's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import threading
+import time
+from collections import defaultdict
+from importlib.resources import files
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.channel import Channel, Stream
+from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
+from ohsandbox.runtime.process.quoting import NEWLINE, quote, told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.channel import Chunk
+
+    OnBytes = Callable[[str, bytes], object]
+    """Hears 'stdout' or 'stderr' and what has come on it."""
+
+_SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
+SCRIPT = "\n".join(
+    [
+        NEWLINE,
+        *(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name in ("worker", "processes", "files", "serve")),
+    ]
+)
+
+INLINE_STDIN_BYTES = 64 * 1024
+"""Stdin up to here goes through the worker's own stream, counted; more gets a worker of its own and end of file.
+64 KiB never blocks the writer: the socket alone buffers 208 KiB (net.core.wmem_default)."""
+
+SPARE_WORKERS = 4
+"""Idle workers kept for each user; more than that many calls at once pay for an exec."""
+
+NO_FORK = 254
+"""What bash as /bin/sh gives a pipeline that it cannot fork for; others end."""
+
+INPUT_LEFT = 96
+"""What a worker ends with, and no end mark, where a call's stdin was not taken from its stream."""
+
+_TAIL_BYTES = 160
+"""Longer than any end mark."""
+
+_COMPLAINT_BYTES = 4096
+"""Longer than what a shell says of a program that it cannot execute, but where its path is longer still."""
+
+
+class CallInterrupted(Exception):  # noqa: N818 - control flow inside the runtime, never seen outside
+    """The call did not come to its own end; `outcome` holds what came before."""
+
+    def __init__(self, outcome: CallResult) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+class CallTimedOut(CallInterrupted):
+    """The call's time ran out; its processes still run."""
+
+
+class CallCancelled(CallInterrupted):
+    """The caller has set the call's `cancel`; its processes still run."""
+
+
+class CallStalled(CallTimedOut):
+    """It printed nothing for as long as it may be silent; its processes still run."""
+
+
+class WorkerDied(CallInterrupted):
+    """The worker itself ended, as after `kill -9 -1` in the call."""
+
+
+class WorkerUnusable(SandboxUnavailable):
+    """A new worker ended before it served its first call, so nothing of that has run."""
+
+
+UNCOUNTED = "uncounted"
+"""The status of a call that was not begun, for the sandbox has no `dd` to tell its stdin from the next call's."""
+
+
+_WHY_NOT = b"missing|file|denied|" + UNCOUNTED.encode()
+"""What stands in the place of an exit code where nothing ran."""
+
+
+class CallResult(NamedTuple):
+    """One call as the worker reports it."""
+
+    status: str
+    """An exit code; UNCOUNTED; or 'missing', 'file' or 'denied' where the working directory could not be entered."""
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+    complaint: str = ""
+    """What the shell itself said when it could not execute the program."""
+
+
+class Worker:
+    """A held-open shell that runs one call at a time. Owned by one thread at a time."""
+
+    def __init__(self, channel: Channel, secret: str) -> None:
+        self.channel = channel
+        self.retired = False
+        """No further calls: a background process holds its streams, or its stdin was closed."""
+        self.calls = 0
+        self._complaint = f"{secret}: ".encode()
+        self._feeder: threading.Thread | None = None
+
+    def call(
+        self,
+        body: bytes,
+        *,
+        workdir: str,
+        stdin: bytes = b"",
+        takes_stdin: bool = False,
+        to_end: bool = False,
+        timeout_s: float | None = None,
+        stall_s: float | None = None,
+        limit_bytes: int,
+        on_output: OnBytes | None = None,
+        cancel: threading.Event | None = None,
+    ) -> CallResult:
+        """Run body, a one-line shell command, in workdir. takes_stdin: body itself reads exactly stdin's bytes.
+
+        on_output hears, in this thread, all that is printed; while it does, nothing is read. What it raises is raised.
+        to_end: nothing is sent behind stdin, so that it needs no counting; the worker serves no further call.
+
+        Raises:
+            CallCancelled: cancel is set; with what came before. The processes still run.
+            CallTimedOut: timeout_s is over; with what came before. The processes still run.
+            CallStalled: nothing came for stall_s; as before.
+            WorkerDied: with what came before.
+            SandboxUnavailable: the connection broke.
+        """
+        mark = secrets.token_hex(16)
+        self.calls += 1
+        streams = {stream: _Collector(mark, limit_bytes) for stream in Stream}
+        relay = None if on_output is None else _OutputRelay(on_output, mark, self._complaint)
+        to_end = to_end or len(stdin) > INLINE_STDIN_BYTES
+        word = b"" if to_end or not stdin else secrets.token_hex(8).encode()
+        line = b"ohs_to_end=%s;ohs_begin;ohs_enter %s&&%s;ohs_end %s $? %s\n" % (
+            b"yes" if to_end else b"",
+            quote(workdir),
+            _fed(body, len(stdin), takes_stdin=takes_stdin, to_end=to_end),
+            mark.encode(),
+            b"%s %s" % (word, b"own" if takes_stdin else b"fed") if word else b"",
+        )
+        self._send(line, stdin + word + b"\n" if word else stdin, to_end=to_end)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not all(stream.ended for stream in streams.values()):
+            left = None if deadline is None else deadline - time.monotonic()
+            stalls = stall_s is not None and (left is None or stall_s < left)
+            wait_s = stall_s if stalls else left
+            chunks = self._read(wait_s, cancel)
+            if not chunks:
+                self.retired = True
+                if relay:
+                    relay.finish(streams)
+                raise _why_ended(chunks, cancel, stalls=stalls)(self._outcome(streams))
+            for chunk in chunks:
+                streams[chunk.stream].feed(chunk.data)
+                if relay:
+                    relay.feed(chunk)
+        outcome = self._outcome(streams)
+        if relay and not outcome.complaint:
+            relay.finish(streams)
+        self.retired = self.retired or bool(
+            stdin
+            and outcome.status != "0"
+            and (takes_stdin or outcome.status.isalpha() or outcome.status == str(NO_FORK))
+        )
+        return outcome
+
+    def _read(self, wait_s: float | None, cancel: threading.Event | None) -> list[Chunk] | None:
+        """`Channel.read`; None as well soon after cancel is set."""
+        until = None if wait_s is None else time.monotonic() + wait_s
+        if cancel is None:
+            return self.channel.read(wait_s) if wait_s is None or wait_s > 0 else None
+        while not cancel.is_set():
+            left = LOOK_EVERY_S if until is None else min(LOOK_EVERY_S, until - time.monotonic())
+            if left <= 0:
+                break
+            if (chunks := self.channel.read(left)) is not None:
+                return chunks
+        return None
+
+    def complains(self, stderr: bytes) -> bool:
+        """Whether stderr begins with this shell's own words, as when it cannot fork; no program knows its name."""
+        return stderr.startswith(self._complaint)
+
+    def _send(self, line: bytes, stdin: bytes, *, to_end: bool) -> None:
+        if not to_end:
+            self.channel.write(line + stdin)
+            return
+        self.retired = True
+        self.channel.write(line)
+        self._feeder = threading.Thread(target=self._feed, args=(stdin,), name="ohsandbox-stdin", daemon=True)
+        self._feeder.start()
+
+    def _feed(self, stdin: bytes) -> None:
+        with contextlib.suppress(OSError, SandboxUnavailable):  # the process may end before it read all of it
+            self.channel.write(stdin)
+            self.channel.close_stdin()
+
+    def _outcome(self, streams: dict[Stream, _Collector]) -> CallResult:
+        out, err = streams[Stream.STDOUT], streams[Stream.STDERR]
+        self.retired = self.retired or "held" in (out.reply, err.reply)
+        stderr, complaint = err.payload(), ""
+        stdout = out.payload()
+        if out.status in ("126", "127") and self.complains(stderr or stdout):
+            said = stderr or stdout  # standard output where the two are merged
+            complaint = said.removeprefix(self._complaint).decode("utf-8", "replace").strip()
+            stdout, stderr = (b"" if said is stdout else stdout), b""
+        return CallResult(out.status, stdout, stderr, out.truncated or err.truncated, complaint)
+
+    def drain(self) -> None:
+        """Read and drop what the holders of a retired worker still print, until they end."""
+        with contextlib.suppress(SandboxUnavailable, OSError):
+            if self._feeder is None:  # else it closes it: under its hands the descriptor would become another file's
+                self.channel.close_stdin()
+            while self.channel.read():
+                pass
+        if self._feeder is not None:
+            self._feeder.join()
+        self.channel.close()
+
+
+def _why_ended(chunks: list[Chunk] | None, cancel: threading.Event | None, *, stalls: bool) -> type[CallInterrupted]:
+    """Of a read without output: the end of the stream, a cancel, silence or the end of the time."""
+    if chunks is not None:
+        return WorkerDied
+    if cancel is not None and cancel.is_set():
+        return CallCancelled
+    return CallStalled if stalls else CallTimedOut
+
+
+def _fed(body: bytes, stdin_bytes: int, *, takes_stdin: bool, to_end: bool) -> bytes:
+    """Body with its stdin: none, the next stdin_bytes of the worker's stream, or the rest of that stream."""
+    if to_end:
+        return b"{ %s; }" % body
+    if takes_stdin:
+        return b"ohs_counts&&{ %s; }" % body if stdin_bytes else body
+    if stdin_bytes == 0:
+        return b"{ %s; } </dev/null" % body
+    # dd reads exactly one full block from a pipe; busybox's head -c reads ahead and would eat the next call
+    return b"ohs_counts&&dd bs=%d count=1 iflag=fullblock 2>/dev/null|{ %s; }" % (stdin_bytes, body)
+
+
+class _Collector:
+    """One stream of one call: its beginning, its size, and whether its end mark has come."""
+
+    def __init__(self, mark: str, limit_bytes: int) -> None:
+        self._pattern = re.compile(rb"%s:(\d{1,3}|%s):(free|held)\n\Z" % (mark.encode(), _WHY_NOT))
+        self._limit_bytes = limit_bytes
+        self._parts: list[bytes] = []
+        self._kept = 0
+        self._total = 0
+        self._tail = b""
+        self.ended = False
+        self.mark_bytes = 0
+        """The length of its end mark."""
+        self.status = ""
+        self.reply = ""
+
+    def feed(self, data: bytes) -> None:
+        self._total += len(data)
+        if self._kept <= self._limit_bytes + _TAIL_BYTES:
+            self._parts.append(data)
+            self._kept += len(data)
+        self._tail = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self._tail + data)[-_TAIL_BYTES:]
+        if self._tail.endswith(b"\n") and (found := self._pattern.search(self._tail)):
+            self.ended = True
+            self.status, self.reply = found[1].decode(), found[2].decode()
+            self.mark_bytes = len(found[0])
+            self._total -= self.mark_bytes
+
+    @property
+    def truncated(self) -> bool:
+        return self._total > self._limit_bytes
+
+    def payload(self) -> bytes:
+        """The call's own bytes. The surplus is cut off first: 100 MB are joined once, and never sliced."""
+        surplus = self._kept - min(self._total, self._limit_bytes)
+        while surplus > 0:
+            last = self._parts.pop()
+            if len(last) > surplus:
+                self._parts.append(last[:-surplus])
+            self._kept -= min(surplus, len(last))
+            surplus -= len(last)
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+
+class _OutputRelay:
+    """Hands a call's own bytes on as they come, neither its end marks nor what the shell says of a failed exec."""
+
+    def __init__(self, on_output: OnBytes, mark: str, complaint: bytes) -> None:
+        self._on_output = on_output
+        self._mark = mark.encode()
+        self._complaint = complaint
+        self._held = dict.fromkeys(Stream, b"")
+        self._begun = dict.fromkeys(Stream, False)
+
+    def feed(self, chunk: Chunk) -> None:
+        """More of one stream; what may be the beginning of a mark or of a complaint waits."""
+        held = self._held[chunk.stream] + chunk.data
+        self._held[chunk.stream] = held
+        may_complain = not self._begun[chunk.stream] and held[: len(self._complaint)] == self._complaint[: len(held)]
+        if not may_complain or len(held) > _COMPLAINT_BYTES:
+            self._give(chunk.stream, self._mark_at(held))
+
+    def finish(self, streams: dict[Stream, _Collector]) -> None:
+        """The call is over: what waits is its own, but for the end marks."""
+        for stream, collector in streams.items():
+            self._give(stream, len(self._held[stream]) - collector.mark_bytes)
+
+    def _mark_at(self, held: bytes) -> int:
+        """Where the mark stands or may begin; the end of held where it does not."""
+        at = held.rfind(self._mark)
+        if at >= 0 and len(held) - at <= _TAIL_BYTES:
+            return at
+        first = max(0, len(held) - len(self._mark) + 1)
+        return next((at for at in range(first, len(held)) if self._mark.startswith(held[at:])), len(held))
+
+    def _give(self, stream: Stream, count: int) -> None:
+        data, self._held[stream] = self._held[stream][:count], self._held[stream][count:]
+        if data:
+            self._begun[stream] = True
+            self._on_output(stream.name.lower(), data)
+
+
+class WorkerPool:
+    """Ready workers, a few for each user."""
+
+    def __init__(self, open_channel: Callable[[list[str], str | int | None], Channel]) -> None:
+        """open_channel(argv, user) opens one without a terminal."""
+        self._open_channel = open_channel
+        self._idle: dict[str | int | None, list[Worker]] = defaultdict(list)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def warm(self, user: str | int | None = None) -> None:
+        """Have one ready."""
+        self.give_back(self.take(user), user)
+
+    def take(self, user: str | int | None = None) -> Worker:
+        """An idle worker, or a new one.
+
+        Raises:
+            SandboxUnavailable: none can be started.
+            UnknownUserError: there is no such user.
+        """
+        while idle := self._pop(user):
+            if idle.channel.read(0) is None:  # quiet and open: it lives
+                return idle
+            idle.channel.close()
+        secret = f"ohs-{secrets.token_hex(8)}"
+        argv, script = told(SCRIPT, secret)
+        channel = self._open_channel(argv, user)
+        channel.write(script)
+        return Worker(channel, secret)
+
+    def _pop(self, user: str | int | None) -> Worker | None:
+        with self._lock:
+            return self._idle[user].pop() if self._idle[user] else None
+
+    def give_back(self, worker: Worker, user: str | int | None = None) -> None:
+        """A finished worker returns; a retired one is read out until its holders end."""
+        if worker.retired:
+            threading.Thread(target=worker.drain, name="ohsandbox-drain", daemon=True).start()
+            return
+        with self._lock:
+            if not self._closed and len(self._idle[user]) < SPARE_WORKERS:
+                self._idle[user].append(worker)
+                return
+        worker.channel.close()
+
+    def discard_all(self) -> None:
+        """Close every idle worker: the sandbox was restarted, or is about to end."""
+        with self._lock:
+            idle, self._idle = self._idle, defaultdict(list)
+        for worker in (worker for workers in idle.values() for worker in workers):
+            worker.channel.close()
+
+    def close(self) -> None:
+        """Close every idle worker; those in use close when they are given back."""
+        self._closed = True
+        self.discard_all()

@@ -1,0 +1,224 @@
+"""Waiting for a command: until it ends, waits for input, falls silent, matches, or runs out of time."""
+
+from __future__ import annotations
+
+import math
+import time
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
+from ohsandbox.runtime.shell.terminal import clean
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    import regex
+
+    from ohsandbox.runtime.shell.relay import OutputRelay
+    from ohsandbox.runtime.shell.session import ShellCommand, ShellSession
+
+FIRST_PROBE_S = 0.1
+"""Silence before we look at what the processes do: most commands end sooner and are never looked at."""
+SECOND_PROBE_S = 0.1
+"""A verdict counts when a second look finds the same, without output between."""
+PROBE_PERIOD_S = 0.5
+"""Between looks at a command that is busy; a look costs about 1.5 ms in the sandbox."""
+BEGIN_S = 5.0
+"""A shell begins a command within 1 ms. One that is busy for so long before it runs what the agent made it run before
+every command, such as a PROMPT_COMMAND that cannot be unset."""
+EXPECT_BYTES = 64 * 1024
+"""How far back `expect` looks."""
+EXPECT_CHARS = 1000
+"""The longest `expect`: it may come from a model, and takes time and memory to compile."""
+EXPECT_S = 0.5
+"""For one look: an honest pattern takes about 1 ms for EXPECT_BYTES; `(x+x+)+y` would take longer than the world."""
+EXPECT_PAUSE = 4
+"""Times the last look's duration until the next one: at most a fifth of a processor, however chatty the output."""
+
+
+class WaitOutcome(Enum):
+    """Why the waiting ended."""
+
+    FINISHED = auto()
+    LEFT = auto()
+    """The shell itself has ended."""
+    TIMEOUT = auto()
+    CANCELLED = auto()
+    IDLE = auto()
+    YIELDED = auto()
+    """Its caller waits no longer, and leaves it running."""
+    EXPECTED = auto()
+    INPUT = auto()
+    LOST = auto()
+    """The shell is through with this command and will never report it."""
+
+
+class WaitOptions(NamedTuple):
+    """How long, and for what."""
+
+    timeout_s: float | None = None
+    idle_timeout_s: float | None = None
+    expect: str | None = None
+    yield_s: float | None = None
+    cancel: threading.Event | None = None
+
+
+def expectation(pattern: str) -> regex.Pattern[str]:
+    """Pattern compiled by a matcher that can be stopped, and that lets other threads run: `re` does neither.
+
+    Raises:
+        UsageError: it is none, or over EXPECT_CHARS.
+    """
+    import regex  # noqa: PLC0415 - 50 ms, and few ever use it
+
+    if len(pattern) > EXPECT_CHARS:
+        raise UsageError(f"expect has {len(pattern)} characters; give a pattern of at most {EXPECT_CHARS}")
+    try:
+        return regex.compile(pattern)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"expect={pattern!r} is no regular expression: {error}") from None
+
+
+class CommandWait:
+    """One wait. Made anew for each `execute`."""
+
+    def __init__(
+        self,
+        shell: ShellSession,
+        call: ShellCommand,
+        probe: Callable[[], str],
+        wait: WaitOptions,
+        *,
+        ignore_input: bool = False,
+        relay: OutputRelay | None = None,
+    ) -> None:
+        """probe() says what the terminal's foreground does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
+        self._shell, self._call, self._probe = shell, call, probe
+        now = time.monotonic()
+        self._deadline = None if wait.timeout_s is None else now + wait.timeout_s
+        self._yield_at = math.inf if wait.yield_s is None else now + wait.yield_s
+        self._cancel = wait.cancel
+        self._relay = relay
+        self._idle_timeout_s = wait.idle_timeout_s
+        self._expect = None if wait.expect is None else expectation(wait.expect)
+        self._look_at = math.inf
+        """When new output is next held against `expect`."""
+        self._looked_until = 0.0
+        self._ignore_input = ignore_input
+        self._size = -1
+        self._verdict = ""
+        self._recovered = False
+        self._begins_until = time.monotonic() + BEGIN_S
+        self.notice = ""
+        """What became of `expect`, where it was given up."""
+
+    def outcome(self) -> WaitOutcome:
+        """Block until one of the outcomes.
+
+        Raises:
+            SandboxUnavailable: the sandbox went away.
+            ListenerFailed: who listens has raised something.
+        """
+        while True:
+            outcome = self._until_due()
+            if self._relay is not None and self._relay.pending:
+                self._hand_on(self._relay)
+            if outcome is None and time.monotonic() >= min(self._look_at, self._next_probe):
+                outcome = self._look() if time.monotonic() >= self._look_at else self._judge(self._probe())
+            if outcome is not None:
+                return outcome
+
+    def _until_due(self) -> WaitOutcome | None:
+        """Wait for an outcome, or until it is time to look at the output or to probe."""
+        with self._shell.changed:
+            while (outcome := self._seen()) is None:
+                now = time.monotonic()
+                if now >= min(self._look_at, self._next_probe) or (self._relay is not None and self._relay.pending):
+                    return None
+                self._shell.changed.wait(max(0.0, self._limit() - now))
+            return outcome
+
+    def _seen(self) -> WaitOutcome | None:
+        if self._call.finished:
+            return WaitOutcome.FINISHED
+        if not self._shell.alive:
+            return WaitOutcome.LEFT
+        now = time.monotonic()
+        if self._call.capture.size != self._size:
+            self._size = self._call.capture.size
+            self._quiet_since = now
+            self._next_probe = now + FIRST_PROBE_S
+            self._verdict = ""
+            if self._expect is not None:
+                self._look_at = min(self._look_at, max(now, self._looked_until))
+        if now >= self._look_at:
+            return None  # what the output says comes before its time
+        return self._over(now)
+
+    def _over(self, now: float) -> WaitOutcome | None:
+        if self._deadline is not None and now >= self._deadline:
+            return WaitOutcome.TIMEOUT
+        if self._cancel is not None and self._cancel.is_set():
+            return WaitOutcome.CANCELLED
+        if now >= self._yield_at:
+            return WaitOutcome.YIELDED
+        if self._idle_timeout_s is not None and now >= self._quiet_since + self._idle_timeout_s:
+            return WaitOutcome.IDLE
+        return None
+
+    def _limit(self) -> float:
+        idle = self._quiet_since + self._idle_timeout_s if self._idle_timeout_s is not None else None
+        look = math.inf if self._cancel is None else time.monotonic() + LOOK_EVERY_S
+        limits = (self._deadline, idle, self._look_at, self._next_probe, self._yield_at, look)
+        return min(limit for limit in limits if limit is not None)
+
+    def _hand_on(self, relay: OutputRelay) -> None:
+        """Let who listens hear what has come, outside the lock; the reader goes on where it was too far ahead."""
+        with self._shell.changed:
+            data = relay.take()
+            self._shell.changed.notify_all()
+        relay.hand_on(data)
+
+    def _look(self) -> WaitOutcome | None:
+        """Hold the output against `expect`, outside the lock: the reader goes on meanwhile."""
+        began, self._look_at = time.monotonic(), math.inf
+        if (expect := self._expect) is None:
+            return None
+        with self._shell.changed:
+            tail = self._call.capture.last(EXPECT_BYTES)
+        try:
+            if expect.search(clean(tail), timeout=EXPECT_S, concurrent=True):
+                return WaitOutcome.EXPECTED
+        except (TimeoutError, MemoryError):
+            self.notice = (
+                f"expect={expect.pattern!r} took more than {EXPECT_S:g} s over the output and was given up; "
+                "use one without nested repetition"
+            )
+            self._expect = None
+        now = time.monotonic()
+        self._looked_until = now + EXPECT_PAUSE * (now - began)
+        return None
+
+    def _judge(self, verdict: str) -> WaitOutcome | None:
+        if verdict == "gone":
+            self._shell.reap()
+        confirmed, self._verdict = verdict == self._verdict, verdict
+        self._next_probe = time.monotonic() + (PROBE_PERIOD_S if verdict in ("busy", "spins") else SECOND_PROBE_S)
+        if not confirmed:
+            return None
+        late = verdict == "busy" and time.monotonic() >= self._begins_until
+        if not self._call.began and (late or verdict == "input"):
+            return WaitOutcome.LOST  # it reads the terminal, or does something else, instead of taking its command
+        if verdict == "spins" and not self._shell.traps_exit:
+            return WaitOutcome.LOST  # half a second is long for a report
+        if verdict == "input" and not self._ignore_input:
+            return WaitOutcome.INPUT
+        if verdict == "idle":
+            if self._recovered:
+                return WaitOutcome.LOST
+            self._recovered, self._verdict = True, ""
+            self._shell.recover()
+        return None

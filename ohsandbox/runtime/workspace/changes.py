@@ -1,0 +1,424 @@
+"""Changes in a workspace on this machine that the machine may execute or obey by itself.
+
+`scan` reads the whole tree by git's rules and follows no link; `compare` lists the differences, worst first.
+`ChangeTracker` stores the first scan in a file until a person has been told, so that a killed session is reported too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import stat
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.workspace import git_layout
+from ohsandbox.runtime.workspace.sensitive_paths import is_obeyed, runs_when_opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_HELD = 50_000
+"""So many changes of a kind are held by name, 10 MB; more are counted. The kinds of one do not crowd out another's."""
+
+
+class ChangeKind(enum.IntEnum):
+    """Why a name matters, the worst first."""
+
+    RUNS_BY_GIT = 1
+    WRITES_BY_GIT = 2
+    REPOSITORY = 3
+    UNSEEN = 4
+    OPENED = 5
+    LINK_OUT = 6
+    GIT_STATE = 7
+    SPECIAL = 8
+    OBEYED = 9
+    EXECUTABLE = 10
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    ChangeKind.RUNS_BY_GIT: "git runs what it names as soon as you use git, or your prompt or editor does",
+    ChangeKind.WRITES_BY_GIT: "git writes through this link: your next commit overwrites what it leads to",
+    ChangeKind.REPOSITORY: "git takes it for a repository",
+    ChangeKind.UNSEEN: "could not be looked into",
+    ChangeKind.OPENED: "an editor, an agent or a shell runs it when the directory is opened",
+    ChangeKind.LINK_OUT: "a link that leads out of the directory",
+    ChangeKind.GIT_STATE: "git goes on with it, or obeys it",
+    ChangeKind.SPECIAL: "a socket, FIFO or device",
+    ChangeKind.OBEYED: "test runners, package managers, CI or agents obey it",
+    ChangeKind.EXECUTABLE: "executable",
+}
+
+
+class WorkspaceChange(NamedTuple):
+    """A name that is new or different."""
+
+    kind: ChangeKind
+    path: str
+    """Below the directory; may hold any character but NUL, and surrogates for bytes that are no UTF-8."""
+    is_new: bool
+    detail: str = ""
+    """What makes it so: a setting and its value, where a link leads. As free as path."""
+
+
+class WorkspaceReport(NamedTuple):
+    """What is new or different since a moment, worst first."""
+
+    since: float
+    """Seconds since the epoch."""
+    changes: tuple[WorkspaceChange, ...] = ()
+    not_held: tuple[tuple[ChangeKind, int], ...] = ()
+    """How many more there are of a kind, where there are over MAX_HELD."""
+
+
+class WorkspaceScan(NamedTuple):
+    """What a directory held at one moment."""
+
+    at: float
+    marked: dict[str, tuple[ChangeKind, str]]
+    """Names that matter by themselves: why, and a stamp that any change changes."""
+    repositories: dict[str, dict[str, str]]
+    """Per repository or `.git` file, a stamp of each part that git obeys."""
+
+
+_PARTS = (
+    "config", "config.worktree", "commondir", "gitdir", "info/attributes", "info/grafts", "objects/info/alternates",
+    "rebase-merge/git-rebase-todo", "rebase-apply", "sequencer/todo",
+)  # fmt: skip
+"""gitrepository-layout(5): what redirects git, names programs, or holds commands of an interrupted rebase."""
+_LAYOUT = {name.lower(): name for name in git_layout.LAYOUT}
+"""macOS and Windows find `HEAD` by the name `head`."""
+_STATE = frozenset(_PARTS[4:])
+_LISTS = ("hooks", "remotes", "branches")
+"""Directories of which git obeys every file; `git init` makes them empty, or with samples that it ignores."""
+
+
+def scan(root: Path) -> WorkspaceScan:
+    """Look at everything below root: 200,000 names take about a second on a local disk."""
+    top = str(root.absolute())
+    found = WorkspaceScan(time.time(), {}, {})
+    layouts: dict[str, set[str]] = {}
+    pointers: list[str] = []
+    links: list[str] = []
+    for path, entry, reason in git_layout.walk(top):
+        if entry is None:
+            found.marked[path or "."] = (ChangeKind.UNSEEN, reason)
+            continue
+        if (name := _LAYOUT.get(entry.name.lower())) is not None:
+            layouts.setdefault(path.rpartition("/")[0], set()).add(name)
+        elif entry.name == ".git":
+            pointers.append(path)
+        if entry.is_symlink():
+            links.append(path)
+        try:
+            kind, stamp = _judge(top, path, entry)
+        except OSError:
+            continue  # gone meanwhile
+        if kind is not None:
+            found.marked[path] = (kind, stamp)
+    for path in {*pointers, *(path for path, names in layouts.items() if git_layout.is_repository(names))}:
+        found.repositories[path] = _parts(top, path)
+    found.marked.update(_links_in_git(top, links, found.repositories))
+    return found
+
+
+def _links_in_git(
+    top: str, links: list[str], repositories: dict[str, dict[str, str]]
+) -> Iterator[tuple[str, tuple[ChangeKind, str]]]:
+    """Git makes no link in a repository, and follows those that are there: `git commit` truncates COMMIT_EDITMSG."""
+    for path in links:
+        if any(parent in repositories for parent in _parents(path)):
+            with contextlib.suppress(OSError):
+                yield path, (ChangeKind.WRITES_BY_GIT, _stamp(os.lstat(f"{top}/{path}")))
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def compare(root: Path, before: WorkspaceScan, after: WorkspaceScan) -> WorkspaceReport:
+    """What is new or different in after. What is gone is not told: nothing runs it."""
+    top = str(root.absolute())
+    held: list[WorkspaceChange] = []
+    counts: Counter[ChangeKind] = Counter()
+    for change in _changes(top, before, after):
+        counts[change.kind] += 1
+        if counts[change.kind] <= MAX_HELD:
+            held.append(change)
+    more = tuple((kind, count - MAX_HELD) for kind, count in sorted(counts.items()) if count > MAX_HELD)
+    return WorkspaceReport(before.at, tuple(sorted(held)), more)
+
+
+def _changes(top: str, before: WorkspaceScan, after: WorkspaceScan) -> Iterator[WorkspaceChange]:
+    for path, parts in after.repositories.items():
+        if before.repositories.get(path) != parts:
+            yield from _repository_changes(top, path, before.repositories.get(path), parts)
+    for path, (kind, stamp) in after.marked.items():
+        old = before.marked.get(path)
+        if old != (kind, stamp):
+            yield WorkspaceChange(kind, path, old is None, _detail(top, path, kind, stamp))
+
+
+def _judge(top: str, path: str, entry: os.DirEntry[str]) -> tuple[ChangeKind | None, str]:
+    """Why the name matters by itself, if it does, and its stamp."""
+    if entry.is_symlink():
+        kind = ChangeKind.LINK_OUT if _leads_out(top, path) else _by_name(path, entry.name)
+    elif entry.is_dir(follow_symlinks=False):
+        kind = ChangeKind.REPOSITORY if git_layout.looks_like_dotgit(entry.name) else None
+    elif entry.is_file(follow_symlinks=False):
+        kind = _by_name(path, entry.name)
+        if kind is None:
+            in_git = path.startswith(".git/") or "/.git/" in path or path.endswith(".sample")
+            if in_git or not entry.stat(follow_symlinks=False).st_mode & 0o111:
+                return None, ""
+            kind = ChangeKind.EXECUTABLE
+    else:
+        kind = ChangeKind.SPECIAL
+    return kind, "" if kind is None else _stamp(entry.stat(follow_symlinks=False))
+
+
+def _by_name(path: str, name: str) -> ChangeKind | None:
+    if runs_when_opened(path):
+        return ChangeKind.OPENED
+    if git_layout.looks_like_dotgit(name):
+        return ChangeKind.REPOSITORY
+    return ChangeKind.OBEYED if is_obeyed(path) else None
+
+
+def _leads_out(top: str, path: str) -> bool:
+    """A link's target is not below top. One without `..` stays inside, or goes over another link, which is told."""
+    target = _target(top, path)
+    if not target.startswith("/") and ".." not in target.split("/"):
+        return False
+    return not Path(os.path.realpath(f"{top}/{path}")).is_relative_to(os.path.realpath(top))
+
+
+def _target(top: str, path: str) -> str:
+    """Where a link leads, as it says; empty where it is none any more."""
+    try:
+        return str(Path(top, path).readlink())
+    except OSError:
+        return ""
+
+
+def _stamp(status: os.stat_result) -> str:
+    """The change time cannot be set back without the machine's clock. A directory changes with each name in it."""
+    if stat.S_ISDIR(status.st_mode):
+        return f"{status.st_ino:x}"
+    return f"{status.st_ino:x}.{status.st_size:x}.{status.st_mode:x}.{status.st_ctime_ns:x}"
+
+
+def _parts(top: str, path: str) -> dict[str, str]:
+    """Stamps of what git obeys in a repository; of a `.git` file or link, its own."""
+    whole = f"{top}/{path}" if path else top
+    try:
+        status = os.lstat(whole)
+        if not stat.S_ISDIR(status.st_mode):
+            return {"": _stamp(status)}
+    except OSError:
+        return {}
+    found = {}
+    for part in _PARTS:
+        with contextlib.suppress(OSError):
+            found[part] = _stamp(os.lstat(f"{whole}/{part}"))
+    for part in _LISTS:
+        with contextlib.suppress(OSError), os.scandir(f"{whole}/{part}") as entries:
+            for entry in entries:
+                if not entry.name.endswith(".sample"):
+                    found[f"{part}/{entry.name}"] = _stamp(entry.stat(follow_symlinks=False))
+    return found
+
+
+def _repository_changes(
+    top: str, path: str, old: dict[str, str] | None, new: dict[str, str]
+) -> Iterator[WorkspaceChange]:
+    """One change at least for a repository that is new; for one that was there, each part that is different."""
+    prefix = f"{path}/" if path else ""
+    told = False
+    for part, stamp in new.items():
+        if (old or {}).get(part) == stamp:
+            continue
+        kind, detail = _judge_part(top, prefix + part if part else path, part)
+        if kind is not None:
+            told = True
+            is_new = old is None or part not in old
+            yield WorkspaceChange(kind, prefix + part if part else path, is_new, detail)
+    if old is None and not told:
+        yield WorkspaceChange(ChangeKind.REPOSITORY, path or ".", is_new=True)
+
+
+def _judge_part(top: str, path: str, part: str) -> tuple[ChangeKind | None, str]:
+    """Why a part that is different matters; None where it does not."""
+    if not part:
+        kind = ChangeKind.RUNS_BY_GIT if Path(top, path).is_symlink() else ChangeKind.REPOSITORY
+        return kind, f"it names {git_layout.pointed(top, path) or '?'}"
+    if part.startswith("hooks/"):
+        return ChangeKind.RUNS_BY_GIT, "a hook"
+    if part in _STATE or part.startswith(_LISTS):
+        return ChangeKind.GIT_STATE, "an interrupted rebase runs what stands in it" if "todo" in part else ""
+    return (None, "") if part == "gitdir" else _judge_config(part, git_layout.read_small(top, path))
+
+
+def _judge_config(part: str, text: str | None) -> tuple[ChangeKind | None, str]:
+    if text is None:
+        return ChangeKind.RUNS_BY_GIT, "it is no plain file"
+    if not text or (part == "commondir" and text == ".\n"):  # what a guard makes (docker/guard.py)
+        return None, ""
+    if part == "commondir":
+        return ChangeKind.REPOSITORY, f"it names {text.strip()}"
+    harm = _harm(text)
+    return (ChangeKind.REPOSITORY, "") if harm is None else (ChangeKind.RUNS_BY_GIT, harm)
+
+
+def _harm(config: str) -> str | None:
+    """The first setting of a git configuration that is not known to be harmless."""
+    if len(config) >= git_layout.MAX_SMALL_FILE:
+        return "it is too long to judge"
+    for key, value in git_layout.config_values(config):
+        if git_layout.may_name_program(key, value):
+            return f"{key} = {value}"
+    return None
+
+
+def _detail(top: str, path: str, kind: ChangeKind, stamp: str) -> str:
+    if kind is ChangeKind.UNSEEN:
+        return stamp
+    if kind in {ChangeKind.LINK_OUT, ChangeKind.WRITES_BY_GIT}:
+        return f"-> {_target(top, path)}"
+    if kind is ChangeKind.REPOSITORY:
+        return "macOS and Windows take it for .git"
+    return ""
+
+
+class ChangeTracker:
+    """One session's watch over a directory: what has changed in it and nobody was told.
+
+    The baseline lies in a file below state (mode 0600, directory 0700) until `end`. One that a killed process left is
+    taken over, so that the first report tells what was done there.
+    """
+
+    def __init__(self, root: Path, state: Path) -> None:
+        """Look now, or take over what an earlier session that was killed had seen.
+
+        Raises:
+            UsageError: state cannot be written.
+        """
+        self.root = root
+        digest = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:32]
+        self._directory = state / digest
+        self._lock: int | None = None
+        try:
+            self._directory.mkdir(mode=0o700, exist_ok=True)
+            self._file, self._before = self._take_over() or self._begin()
+        except OSError as error:
+            raise UsageError(
+                f"The state of workspace {str(root)!r} cannot be kept: {error}. Remedy: set OHSANDBOX_HOME to a "
+                "writable directory."
+            ) from error
+
+    was_killed: bool = False
+    """The baseline is of an earlier session that did not end by itself."""
+
+    def report(self) -> WorkspaceReport:
+        """What nobody was told yet; from now on it counts as told."""
+        after = scan(self.root)
+        found = compare(self.root, self._before, after)
+        self._before, self.was_killed = after, False
+        if self._lock is not None:
+            with contextlib.suppress(OSError):  # a full disk: then it is told again after a kill
+                self._write(self._file, after)
+        return found
+
+    def end(self) -> None:
+        """Forget the baseline. Twice is fine; `report` works on."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            _forget(self._file, lock)
+            with contextlib.suppress(OSError):
+                self._directory.rmdir()  # another session's baseline keeps it
+
+    def leave(self) -> None:
+        """The session did not begin: what a killed one left stays for the next."""
+        if self.was_killed and self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        self.end()
+
+    def _begin(self) -> tuple[Path, WorkspaceScan]:
+        file = self._directory / f"{secrets.token_hex(8)}.json"
+        self._lock = _locked(file.with_suffix(".lock"), make=True)
+        before = scan(self.root)
+        self._write(file, before)
+        return file, before
+
+    def _take_over(self) -> tuple[Path, WorkspaceScan] | None:
+        """The oldest baseline whose owner is gone; newer ones hold nothing more."""
+        found: list[tuple[WorkspaceScan, Path, int]] = []
+        for file in self._directory.glob("*.json"):
+            lock = _locked(file.with_suffix(".lock"), make=False)
+            if lock is None:
+                continue
+            if (before := _read(file)) is None:
+                _forget(file, lock)
+            else:
+                found.append((before, file, lock))
+        found.sort(key=lambda one: one[0].at)
+        for _, file, lock in found[1:]:
+            _forget(file, lock)
+        if not found:
+            return None
+        before, file, self._lock = found[0]
+        self.was_killed = True
+        return file, before
+
+    def _write(self, file: Path, seen: WorkspaceScan) -> None:
+        temporary = file.with_suffix(".new")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            json.dump({"root": str(self.root), **seen._asdict()}, stream)
+        temporary.replace(file)
+
+
+def _locked(path: Path, *, make: bool) -> int | None:
+    """The lock file, locked; None where another process holds it, or it is not there."""
+    try:
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if make else 0)
+        descriptor = os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _read(file: Path) -> WorkspaceScan | None:
+    try:
+        held = json.loads(file.read_bytes())
+        marked = {str(path): (ChangeKind(kind), str(stamp)) for path, (kind, stamp) in held["marked"].items()}
+        return WorkspaceScan(float(held["at"]), marked, dict(held["repositories"]))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return None
+
+
+def _forget(file: Path, lock: int) -> None:
+    file.unlink(missing_ok=True)
+    file.with_suffix(".lock").unlink(missing_ok=True)
+    os.close(lock)

@@ -1,0 +1,227 @@
+"""Which files of a directory go into a copy that an agent works on: what git would track, and nothing like a secret.
+
+`git ls-files` answers for `.gitignore`, in a repository of our own that has a copy of the directory's index: git reads
+no configuration of that directory, and runs nothing that stands in it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.workspace import git
+from ohsandbox.runtime.workspace.git_layout import config_values, read_small
+
+SECRET_NAMES = (
+    ".env", ".env.*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk",
+    "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*credentials", "*credentials.*", "client_secret*.json",
+    "service*account*.json", "secret.*", "secrets.*", "*-secret.*", "*-secrets.*",
+    ".secrets", ".netrc", "_netrc", ".pgpass", ".my.cnf", ".npmrc", ".yarnrc.yml",
+    ".pypirc", ".git-credentials", ".htpasswd", ".dockercfg", ".dockerconfigjson", ".vault-token", ".terraformrc",
+    "*.tfstate", "*.tfstate.backup", "*.auto.tfvars", "terraform.tfvars", "kubeconfig", "*.kubeconfig", ".boto",
+    ".s3cfg", "*.keytab", "*.ovpn", ".*_history", ".gitconfig", ".claude.json",
+)  # fmt: skip
+"""Names of files, whatever their case."""
+SECRET_DIRECTORIES = frozenset({".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".ssh", ".terraform"})
+NO_SECRETS = (
+    ".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", "*.pub", "*.md", "*.rst", "*.html",
+    "*.css", "*.py", "*.pyi", "*.js", "*.jsx", "*.ts", "*.tsx", "*.go", "*.rs", "*.rb", "*.java", "*.kt", "*.swift",
+    "*.c", "*.cc", "*.cpp", "*.h", "*.hpp", "*.cs", "*.php", "*.scala", "*.ex", "*.exs", "*.lua", "*.sh",
+)  # fmt: skip
+"""Names that are none after all."""
+
+GIT_PARTS = frozenset({"HEAD", "index", "logs", "objects", "packed-refs", "refs", "shallow"})
+"""Of a `.git`. Its configuration may hold tokens, hooks run, and what it is for lies on this machine."""
+MAX_GIT_BYTES = 512 * 1024**2
+MAX_NAMES = 200_000
+
+_IGNORED, _SECRET, _OVER = "ignored by git", "looks like a secret", "over 512 MiB"
+_TIMEOUT_S = 60.0
+
+
+class CopySelection(NamedTuple):
+    """What of a directory is copied."""
+
+    paths: frozenset[str]
+    """Files, symlinks and the directories that they lie in, below the directory."""
+    left_out: dict[str, str]
+    """The rest, and why; of a directory that is left out whole only its own name, with a slash behind."""
+    has_git: bool
+    """Parts of its `.git` are among them."""
+
+
+def select(root: Path, *, everything: bool = False) -> CopySelection:
+    """Look through a directory. everything takes what is ignored or looks like a secret as well.
+
+    Raises:
+        UsageError: it holds too much, or there is no git on this machine to say what is ignored.
+    """
+    walk = _SelectionWalk(str(root), None if everything else _tracked(root))
+    walk.into("")
+    has_git = (root / ".git").is_dir() and not (root / ".git").is_symlink()
+    if has_git and (why := _why_without_git(root)):
+        walk.left_out[".git/"], has_git = why, False
+    paths = walk.paths | (_parts_of_git(str(root)) if has_git else set())
+    return CopySelection(
+        frozenset(paths | {parent for path in paths for parent in _parents(path)}), walk.left_out, has_git
+    )
+
+
+def tracked_or_new(root: Path) -> frozenset[str]:
+    """The files below a directory, which is no repository, that its `.gitignore` files do not name.
+
+    Raises:
+        UsageError: there is no git on this machine, or it did not end.
+    """
+    return frozenset(_list(root, root, None))
+
+
+def _tracked(root: Path) -> set[str]:
+    """Files that git tracks, or would: also those of repositories within."""
+    found: set[str] = set()
+    below = [root]
+    while below:
+        directory = below.pop()
+        top = next((one for one in (directory, *directory.parents) if os.path.lexists(one / ".git")), directory)
+        for name in _list(directory, top, _index_of(top)):
+            path = directory / name
+            if name.endswith("/") or (path.is_dir() and not path.is_symlink()):  # a repository of its own
+                if path != directory and os.path.lexists(path / ".git"):
+                    below.append(path)
+            else:
+                found.add(str(path.relative_to(root)))
+    return found
+
+
+def _list(directory: Path, top: Path, index: Path | None) -> list[str]:
+    with tempfile.TemporaryDirectory(prefix="ohsandbox-copy-") as name:
+        ours = Path(name)
+        (ours / "objects").mkdir()
+        (ours / "refs").mkdir()
+        (ours / "info").mkdir()
+        (ours / "HEAD").write_text("ref: refs/heads/main\n", encoding="ascii")
+        if index is not None:
+            (ours / "index").write_bytes(index.read_bytes())
+            if exclude := read_small(str(top), ".git/info/exclude"):
+                (ours / "info" / "exclude").write_text(exclude, encoding="utf-8", errors="surrogateescape")
+        environment = {"GIT_DIR": name, "GIT_WORK_TREE": str(top), "GIT_ALLOW_PROTOCOL": "none"}
+        if personal := os.environ.get("XDG_CONFIG_HOME") or os.environ.get("HOME"):
+            place = Path(personal) if os.environ.get("XDG_CONFIG_HOME") else Path(personal) / ".config"
+            environment["XDG_CONFIG_HOME"] = str(place)  # for git/ignore in it, which `.gitignore` files add to
+        what = ("-c", "core.fsmonitor=", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        code, output = git.call(what, directory=directory, environment=environment, timeout_s=_TIMEOUT_S)
+    if code:
+        raise UsageError(
+            f"git could not list the files of {str(directory)!r} (exit code {code}). Mend its index with "
+            "`git status`, or take everything along with --copy-all (copy='all')."
+        )
+    return [os.fsdecode(path) for path in output.split(b"\0") if path]
+
+
+def _index_of(top: Path) -> Path | None:
+    """The index of a repository; the pointer of a worktree or a submodule is followed, for it is only read."""
+    place = top / ".git"
+    if place.is_file() and (pointer := read_small(str(top), ".git")) and pointer.startswith("gitdir:"):
+        place = top / pointer.removeprefix("gitdir:").strip()
+    index = place / "index"
+    return index if index.is_file() else None
+
+
+class _SelectionWalk:
+    """Sorts what is below a directory into what is copied and what is not."""
+
+    def __init__(self, root: str, tracked: set[str] | None) -> None:
+        """Tracked None takes everything."""
+        self.paths: set[str] = set()
+        self.left_out: dict[str, str] = {}
+        self._root = root
+        self._tracked = tracked
+        self._wanted = {parent for path in tracked or () for parent in _parents(path)}
+
+    def into(self, prefix: str) -> None:
+        """All below a directory of root; `.git` is left to others."""
+        below = [prefix]
+        while below:
+            directory = below.pop()
+            with os.scandir(f"{self._root}/{directory}") as entries:
+                for entry in entries:
+                    path = directory + entry.name
+                    if entry.name == ".git":
+                        continue
+                    if not entry.is_dir(follow_symlinks=False):
+                        self._sort(path, self._why_no_file(path, entry.name))
+                    elif self._sort(path, self._why_no_directory(path, entry.name), mark="/"):
+                        below.append(f"{path}/")
+            if len(self.paths) + len(self.left_out) > MAX_NAMES:
+                raise UsageError(f"{self._root!r} holds over {MAX_NAMES} names: too many to copy. Name a smaller one.")
+
+    def _sort(self, path: str, why_not: str | None, *, mark: str = "") -> bool:
+        if why_not is None:
+            self.paths.add(path)
+        else:
+            self.left_out[path + mark] = why_not
+        return why_not is None
+
+    def _why_no_file(self, path: str, name: str) -> str | None:
+        if self._tracked is None:
+            return None
+        return _SECRET if looks_secret(name) else None if path in self._tracked else _IGNORED
+
+    def _why_no_directory(self, path: str, name: str) -> str | None:
+        if self._tracked is None:
+            return None
+        if name.lower() in SECRET_DIRECTORIES:
+            return _SECRET
+        return _IGNORED if path not in self._wanted and _is_filled(f"{self._root}/{path}") else None
+
+
+def _is_filled(directory: str) -> bool:
+    try:
+        with os.scandir(directory) as entries:
+            return next(entries, None) is not None
+    except OSError:
+        return True
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a file's name is one that keys and passwords usually have."""
+    lowered = name.lower()
+    if any(fnmatch.fnmatchcase(lowered, pattern) for pattern in NO_SECRETS):
+        return False
+    return any(fnmatch.fnmatchcase(lowered, pattern) for pattern in SECRET_NAMES)
+
+
+def _why_without_git(root: Path) -> str | None:
+    """Why a repository cannot be copied by its parts."""
+    if os.path.lexists(root / ".git" / "objects" / "info" / "alternates"):
+        return "its objects lie elsewhere"
+    config = read_small(str(root), ".git/config") or ""
+    if any(key.startswith("extensions.") for key, _ in config_values(config)):
+        return "it needs extensions of its configuration"
+    size = 0
+    for directory, _, names in os.walk(root / ".git" / "objects"):
+        for name in names:
+            size += os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118 - a hot loop
+    return _OVER if size > MAX_GIT_BYTES else None
+
+
+def _parts_of_git(root: str) -> set[str]:
+    walk = _SelectionWalk(root, None)
+    with os.scandir(f"{root}/.git") as entries:
+        parts = [entry for entry in entries if entry.name in GIT_PARTS]
+    for entry in parts:
+        walk.paths.add(f".git/{entry.name}")
+        if entry.is_dir(follow_symlinks=False):
+            walk.into(f".git/{entry.name}/")
+    return walk.paths
+
+
+def _parents(path: str) -> list[str]:
+    found: list[str] = []
+    while path := path.rpartition("/")[0]:
+        found.append(path)
+    return found

@@ -1,0 +1,205 @@
+"""A sandbox whose tar lies, and a host whose files move."""
+
+from __future__ import annotations
+
+import errno
+import io
+import tarfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox.errors import SandboxFileError, ToolError
+from ohsandbox.runtime.files import transfer, unpack
+from ohsandbox.testing import FakeRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.runtime.base import Runtime
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeRuntime]:
+    with FakeRuntime() as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def tar_is(fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put a script in tar's place."""
+
+    def replace(script: str) -> None:
+        fake.write_bytes("bin/tar", f"#!/bin/sh\n{script}\n".encode(), mode=0o755)
+        monkeypatch.setattr(transfer, "_SCRIPT", f"PATH={fake.workdir}/bin:$PATH\n{transfer._SCRIPT}")
+
+    fake.run(["mkdir", "tree"])
+    return replace
+
+
+def archive(*members: tuple[str, bytes, str], data: bytes = b"evil") -> bytes:
+    """A tar of (name, type, linkname)."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as made:
+        for name, kind, linkname in (("./", tarfile.DIRTYPE, ""), *members):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.mode = kind, linkname, 0o4777
+            info.size = len(data) if kind == tarfile.REGTYPE else 0
+            made.addfile(info, io.BytesIO(data) if info.size else None)
+    return raw.getvalue()
+
+
+FILE, LINK, HARD, DIRECTORY = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("../evil", FILE, "")],
+        [("/evil", FILE, "")],
+        [("a/../../evil", FILE, "")],
+        [("link", LINK, ".."), ("link/evil", FILE, "")],
+        [("link", LINK, "/"), ("link/evil", FILE, "")],
+        [("d", DIRECTORY, ""), ("d/l", LINK, ".."), ("d/m", LINK, "l/../.."), ("d/m/evil", FILE, "")],
+        [("hard", HARD, "/etc/passwd"), ("up", HARD, "../victim"), ("self", HARD, "self")],
+        [("a", FILE, ""), ("a/evil", FILE, "")],
+        [("d", DIRECTORY, ""), ("d", LINK, "/"), ("d/evil", FILE, "")],
+        [("dev", tarfile.CHRTYPE, ""), ("blk", tarfile.BLKTYPE, ""), ("pipe", tarfile.FIFOTYPE, "")],
+    ],
+)
+def test_nothing_of_a_hostile_archive_lands_outside(
+    members: list[tuple[str, bytes, str]], fake: FakeRuntime, tar_is: Callable[[str], None], tmp_path: Path
+) -> None:
+    (tmp_path / "victim").write_text("good")
+    fake.write_bytes("evil.tar", archive(*members))
+    tar_is(f"exec cat {fake.workdir}/evil.tar")
+    fake.download("tree", tmp_path / "host" / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"victim", "host"}
+    assert [path.name for path in (tmp_path / "host").iterdir()] == ["out"]
+    assert (tmp_path / "victim").read_text() == "good"
+    for path in (tmp_path / "host" / "out").rglob("*"):
+        assert path.resolve().is_relative_to(tmp_path / "host" / "out")
+        assert not path.lstat().st_mode & 0o7000
+        assert path.is_file() or path.is_dir() or path.is_symlink()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "head -c 30000 /dev/urandom",
+        "exit 0",
+        "echo tar: boom >&2; exit 3",
+        "exec cat /dev/zero",
+        "exec yes",
+        "/usr/bin/tar -cf - /etc | head -c 700",
+        "kill -9 $$",
+    ],
+)
+def test_a_tar_that_lies_is_a_typed_error_and_nothing_lands(
+    script: str, fake: FakeRuntime, tar_is: Callable[[str], None], tmp_path: Path
+) -> None:
+    tar_is(script)
+    began = time.monotonic()
+    with pytest.raises(SandboxFileError) as caught:
+        fake.download("tree", tmp_path / "out")
+    assert caught.value.errno == errno.EIO
+    assert time.monotonic() - began < 5
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_a_header_of_gigabytes_costs_no_memory(
+    kind: bytes, fake: FakeRuntime, tar_is: Callable[[str], None], tmp_path: Path
+) -> None:
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = kind, 8 * 1024**3
+    fake.write_bytes("head", info.tobuf(tarfile.GNU_FORMAT))
+    tar_is(f"cat {fake.workdir}/head; exec cat /dev/zero")
+    with pytest.raises(SandboxFileError):
+        fake.download("tree", tmp_path / "out")
+
+
+def test_a_tar_that_stops_is_given_up(
+    fake: FakeRuntime, tar_is: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpack, "STALL_S", 0.3)
+    monkeypatch.setattr(transfer, "STALL_S", 0.3)
+    tar_is("exec sleep 60")
+    (tmp_path / "f").write_bytes(b"x" * 5_000_000)
+    with pytest.raises(SandboxFileError) as caught:
+        fake.download("tree", tmp_path / "out")
+    assert caught.value.errno == errno.ETIMEDOUT
+    with pytest.raises(SandboxFileError) as caught:
+        fake.upload(tmp_path, "up")
+    assert caught.value.errno == errno.ETIMEDOUT
+
+
+def test_an_upload_to_a_tar_that_talks_for_ever_ends(
+    fake: FakeRuntime, tar_is: Callable[[str], None], tmp_path: Path
+) -> None:
+    tar_is("exec cat /dev/zero")
+    (tmp_path / "f").write_bytes(b"1")
+    with pytest.raises(SandboxFileError):
+        fake.upload(tmp_path, "up")
+
+
+def test_an_image_without_tar_is_told_so(fake: FakeRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.run(["mkdir", "tree"])
+    monkeypatch.setattr(transfer, "_SCRIPT", f"PATH=/nowhere\n{transfer._SCRIPT}")
+    with pytest.raises(SandboxFileError, match="no `tar`"):
+        fake.download("tree", tmp_path / "out")
+    with pytest.raises(SandboxFileError, match="no `tar`"):
+        fake.upload(tmp_path, "tree")
+
+
+def test_a_file_that_grows_past_its_header_is_still_a_whole_archive(fake: FakeRuntime, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x")
+    entry = next(transfer._SourceTree(tmp_path, "/t")._entries())
+    (tmp_path / "log").write_bytes(b"xyz")
+    fake.upload(tmp_path, "t")
+    assert (entry.facts.st_size, fake.read_bytes("t/log")) == (1, b"xyz")
+
+
+def test_an_unreadable_host_file_is_told_as_the_hosts(fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/secret")
+
+    monkeypatch.setattr(transfer, "_add_file", denied)
+    with pytest.raises(PermissionError, match="On this machine"):
+        fake.upload(Path(__file__), "t")
+
+
+def test_limits_are_counted_before_they_are_reached(tmp_path: Path) -> None:
+    meter = unpack.Meter(unpack.TransferLimits(members=1), "Upload")
+    meter.count("a", 1)
+    with pytest.raises(ToolError, match="more than 1 members"):
+        meter.count("b", 1)
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "linkname", "inside"),
+    [
+        ("a", "b", True),
+        ("d/a", "../b", True),
+        ("a", "..", False),
+        ("d/a", "../..", False),
+        ("d/a", "x/../..", False),
+        ("a", "/etc", False),
+        ("a", "x/..", False),
+    ],
+)
+def test_a_symlink_stays_inside_whatever_the_others_are(path: str, linkname: str, inside: bool) -> None:  # noqa: FBT001
+    assert unpack._stays_inside(path, linkname) is inside
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("image", ["debian", "nonroot", "busybox", "hostile"])
+def test_a_download_that_is_refused_ends_its_tar(image: str, flavour: Callable[[str], Runtime], tmp_path: Path) -> None:
+    runtime = flavour(image)
+    runtime.run(["sh", "-c", "dd if=/dev/zero of=/tmp/big bs=1 count=0 seek=15G"])
+    with pytest.raises(ToolError, match="refused"):
+        runtime.download("/tmp/big", tmp_path / "big")
+    assert b"tar" not in runtime.run(["sh", "-c", "cat /proc/[0-9]*/comm; rm /tmp/big"]).stdout.split()
