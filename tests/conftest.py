@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import ipaddress
 import os
 import signal
-from typing import TYPE_CHECKING
+import socket
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,9 +23,14 @@ PROVIDER_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENR
 
 
 def pytest_configure() -> None:
-    """Ctrl-C works, for us and all that we start, also where a shell has put us into the background (POSIX 2.11)."""
+    """Ctrl-C and a hang-up work, for us and all that we start, also under `nohup` and as a shell's background job.
+
+    POSIX 2.11 has a shell ignore SIGINT for its background jobs, and children inherit what is ignored.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @functools.cache
@@ -72,6 +79,31 @@ def drop_checkpoints(state: Path) -> None:
         for tag in tags:
             with contextlib.suppress(SandboxUnavailable), engine_errors("cleaning up"):
                 engine.api.remove_image(f"ohsandbox-checkpoint:{tag}", force=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test without an engine connects to this machine alone: what goes further is refused, and named."""
+    if request.node.get_closest_marker("docker") is not None:
+        return
+    connect = socket.socket.connect
+
+    def connect_here(self: socket.socket, address: Any) -> None:
+        if self.family in {socket.AF_INET, socket.AF_INET6} and not is_loopback(str(address[0])):
+            raise PermissionError(
+                f"A test connects to {address[0]}:{address[1]}. Remedy: mark it `docker`, or use a fake."
+            )
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_here)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, as connect(2) has it, is of this machine's loopback interface."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @pytest.fixture(autouse=True, scope="session")
