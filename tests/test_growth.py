@@ -11,7 +11,7 @@ import pytest
 from ohsandbox import review_text, strict_json
 from ohsandbox.cli.streamed import Streamed
 from ohsandbox.errors import OhsandboxError
-from ohsandbox.llm.textcalls.markup import find_call
+from ohsandbox.llm.text_calls.markup import find_call
 from ohsandbox.mcp import text as mcp_text
 from ohsandbox.runtime.files.operations import error_of
 from ohsandbox.runtime.shell import terminal

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ohsandbox.agent.held import Screen
     from ohsandbox.events import EventBody
     from ohsandbox.llm import ChatModel, ChatResponse
-    from ohsandbox.llm.events import OnEvent
+    from ohsandbox.llm.chat import OnEvent
     from ohsandbox.mcp import MCPConfig, MCPServers
     from ohsandbox.state import ConversationState
 

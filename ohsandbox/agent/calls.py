@@ -229,8 +229,8 @@ def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEven
     event = _named(event, call.function.name)._replace(raw_arguments=call.function.arguments)
     blocked = _blocked(event)
     try:
-        if call.function.fault:
-            raise ToolArgumentsError(call.function.fault)  # noqa: TRY301 - told like every other fault
+        if call.function.parse_error:
+            raise ToolArgumentsError(call.function.parse_error)  # noqa: TRY301 - told like every other fault
         event = _with_arguments(event, call.function.arguments, tools_map)
         tool = find_tool(tools_map, call.function.name)
         event = _named(event._replace(tool=tool), call.function.name, tool=tool)

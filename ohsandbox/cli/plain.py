@@ -12,7 +12,7 @@ from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
-    from ohsandbox.llm.events import LLMEvent
+    from ohsandbox.llm.chat import LLMEvent
 
 _KIND_COLUMNS = 8
 

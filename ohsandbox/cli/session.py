@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.view import View
     from ohsandbox.conversation import Conversation
-    from ohsandbox.llm.events import LLMEvent
+    from ohsandbox.llm.chat import LLMEvent
 
 TICK_S = 0.1
 """How often a spinner turns."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from ohsandbox.events import SDKEvent
-    from ohsandbox.llm.events import LLMEvent
+    from ohsandbox.llm.chat import LLMEvent
 
 MAX_COMMAND_LINES = 12
 """A heredoc is shown by its beginning; the log has it whole."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ohsandbox.events import SDKEvent
-    from ohsandbox.llm.events import LLMEvent
+    from ohsandbox.llm.chat import LLMEvent
 
 TAB_COLUMNS = 8
 MODEL_WORKS = "the model works"

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     )
     from ohsandbox.conversation.limits import Limits
     from ohsandbox.conversation.resume import Past
-    from ohsandbox.llm.events import LLMEvent
+    from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
     from ohsandbox.settings import Settings

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.limits import Limits
     from ohsandbox.conversation.trail import Trail
     from ohsandbox.events import EventBody
-    from ohsandbox.llm.events import OnEvent
+    from ohsandbox.llm.chat import OnEvent
 
 _STATUS_AFTER = {
     StepOutcome.IDLE: ConversationStatus.IDLE,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
 from ohsandbox.conversation.delivery import Delivery
-from ohsandbox.llm.events import DeltaEvent
+from ohsandbox.llm.chat import DeltaEvent
 
 if TYPE_CHECKING:
     from ohsandbox.conversation.trail import Trail
     from ohsandbox.events import SDKEvent
-    from ohsandbox.llm.events import LLMEvent
+    from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.secrets import TextStreamMasker
 
 _ENDS_TEXT = frozenset({"assistant_message", "tool_call", "error", "status_update"})

@@ -9,7 +9,7 @@ from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
     from ohsandbox.conversation.parent import Parent
-    from ohsandbox.llm.events import LLMEvent, OnEvent
+    from ohsandbox.llm.chat import LLMEvent, OnEvent
 
 
 class SideQuestion:

@@ -1,6 +1,20 @@
 """Asking a model: `LLM` through litellm, and two that need no key, `ScriptedLLM` and `ReplayLLM`."""
 
-from ohsandbox.llm.client import LLM
+from ohsandbox.llm.chat import (
+    ChatMessage,
+    ChatModel,
+    ChatResponse,
+    Choice,
+    DeltaEvent,
+    FunctionCall,
+    LLMEvent,
+    OnEvent,
+    RetryEvent,
+    ToolCall,
+    Usage,
+    WarningEvent,
+)
+from ohsandbox.llm.client import LLM, open_model
 from ohsandbox.llm.config import LLMConfig, ReasoningEffort
 from ohsandbox.llm.errors import (
     ContextWindowError,
@@ -13,11 +27,7 @@ from ohsandbox.llm.errors import (
     ModelUnavailableError,
     ScriptError,
 )
-from ohsandbox.llm.events import DeltaEvent, LLMEvent, OnEvent, RetryEvent, WarningEvent
-from ohsandbox.llm.model import ChatModel
-from ohsandbox.llm.opening import open_model
 from ohsandbox.llm.replay import ReplayLLM
-from ohsandbox.llm.response import ChatMessage, ChatResponse, Choice, FunctionCall, ToolCall, Usage
 from ohsandbox.llm.scripted import ScriptedLLM
 
 __all__ = [

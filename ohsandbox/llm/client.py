@@ -1,4 +1,4 @@
-"""`LLM`: a real model, through litellm."""
+"""`LLM`: a real model, through litellm; `open_model` chooses it or one that needs no key."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ModelError
-from ohsandbox.llm import faults
+from ohsandbox.llm import error_mapping
+from ohsandbox.llm.adapt_request import adapt_request
+from ohsandbox.llm.attempt import Attempt, recorded_attempt
+from ohsandbox.llm.capabilities import Capabilities, capabilities_of, capability_warning
+from ohsandbox.llm.chat import DeltaEvent, LLMEvent, OnEvent, RetryEvent, WarningEvent
+from ohsandbox.llm.error_mapping import Failure, failure
 from ohsandbox.llm.errors import ModelCanceledError
-from ohsandbox.llm.events import DeltaEvent, LLMEvent, OnEvent, RetryEvent, WarningEvent
-from ohsandbox.llm.exchange import Exchange, recording
-from ohsandbox.llm.faults import Fault, fault
-from ohsandbox.llm.fit import fit
-from ohsandbox.llm.payload import Payload
-from ohsandbox.llm.reading import call_ids, read_answer, with_cost_of
+from ohsandbox.llm.replay import ReplayLLM
+from ohsandbox.llm.response_parsing import call_ids, read_answer, with_cost_of
 from ohsandbox.llm.retry import Clock, retrying
-from ohsandbox.llm.text import encodable_tree
-from ohsandbox.llm.textcalls import TextCalls, VisibleText
-from ohsandbox.llm.traits import Traits, doubt_of, traits_of
+from ohsandbox.llm.scripted import ScriptedLLM
+from ohsandbox.llm.text import Payload, encodable_tree
+from ohsandbox.llm.text_calls import CallFilter, TextCalls
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from collections.abc import Set as AbstractSet
     from types import ModuleType
 
+    from ohsandbox.llm.chat import ChatModel, ChatResponse, Message, ToolChoice, ToolParam
     from ohsandbox.llm.config import LLMConfig
-    from ohsandbox.llm.gateway import Answer
-    from ohsandbox.llm.model import Message, ToolChoice, ToolParam
-    from ohsandbox.llm.response import ChatResponse
-    from ohsandbox.llm.wire import Guard
+    from ohsandbox.llm.http_client import BoundedClient
+    from ohsandbox.llm.litellm_provider import Answer
+
 
 logger = logging.getLogger("ohsandbox.llm")
 
@@ -41,7 +42,7 @@ class _Sending(NamedTuple):
 
     canceled: threading.Event
     deadline: float
-    tell: OnEvent
+    emit: OnEvent
 
 
 class LLM:
@@ -53,10 +54,10 @@ class LLM:
         self.config = config
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._guard: Guard | None = None
+        self._http: BoundedClient | None = None
         self._calls: set[threading.Event] = set()
-        self._traits: Traits | None = None
-        self._doubt: str | None = None
+        self._capabilities: Capabilities | None = None
+        self._warning: str | None = None
 
     @property
     def name(self) -> str:
@@ -66,11 +67,11 @@ class LLM:
     @property
     def context_tokens(self) -> int | None:
         """By the settings, or by litellm's list."""
-        return self._known_traits(_ignore, has_tools=False).context_tokens
+        return self._known_capabilities(_ignore, has_tools=False).context_tokens
 
     def preload(self) -> None:
         """Import litellm in a thread: 2-4 s that pass while the container starts."""
-        threading.Thread(target=_gateway, name="ohsandbox-llm-preload", daemon=True).start()
+        threading.Thread(target=_provider, name="ohsandbox-llm-preload", daemon=True).start()
 
     def cancel(self) -> None:
         """End every `send` under way; see `ChatModel.cancel`.
@@ -82,9 +83,9 @@ class LLM:
         with self._lock:
             for canceled in self._calls:
                 canceled.set()
-            guard = self._guard
-        if guard:
-            guard.cut()
+            http = self._http
+        if http:
+            http.cut()
 
     def send(
         self,
@@ -103,78 +104,84 @@ class LLM:
             ModelError: by its subclasses of `ohsandbox.llm.errors`, which say why there is no answer.
             KeyboardInterrupt: at any moment.
         """
-        tell = on_event or _ignore
+        emit = on_event or _ignore
         request = _request(messages, tools, tool_choice)
-        traits = self._known_traits(tell, has_tools=bool(tools))
+        capabilities = self._known_capabilities(emit, has_tools=bool(tools))
         with self._call() as canceled:
-            sending = _Sending(canceled, self._clock.now() + self.config.total_timeout_s, tell)
-            result = self._send(request, traits, sending)
-            while isinstance(result, Fault) and traits.after(result.kind, self.config):
-                traits = self._learn(result, tell)
-                result = self._send(request, traits, sending)
-        if isinstance(result, Fault):
+            sending = _Sending(canceled, self._clock.now() + self.config.total_timeout_s, emit)
+            result = self._send(request, capabilities, sending)
+            while isinstance(result, Failure) and capabilities.after(result.kind, self.config):
+                capabilities = self._learn(result, emit)
+                result = self._send(request, capabilities, sending)
+        if isinstance(result, Failure):
             raise result.error
         return result
 
-    def _send(self, request: dict[str, Any], traits: Traits, sending: _Sending) -> ChatResponse | Fault:
-        """Ask as the traits say. A model that writes its calls, had to call and did not is asked once more."""
-        if traits.native_tools:
-            return self._answer(fit(request, traits), sending, used_ids=call_ids(request["messages"]))
-        talk = TextCalls(request)
-        first = self._answer_in_text(talk, traits, sending)
-        if isinstance(first, Fault) or (again := talk.reminded(first)) is None:
+    def _send(self, request: dict[str, Any], capabilities: Capabilities, sending: _Sending) -> ChatResponse | Failure:
+        """Ask as the capabilities say. A model that writes its calls, had to call and did not is asked once more."""
+        if capabilities.native_tools:
+            return self._answer(adapt_request(request, capabilities), sending, used_ids=call_ids(request["messages"]))
+        text_calls = TextCalls(request)
+        first = self._answer_in_text(text_calls, capabilities, sending)
+        if isinstance(first, Failure) or (again := text_calls.with_reminder(first)) is None:
             return first
-        sending.tell(RetryEvent(attempt=1, wait_s=0.0, reason=f"Model {self.name!r} did not call what it had to."))
-        second = self._answer_in_text(again, traits, sending)
-        return second if isinstance(second, Fault) else with_cost_of(first, second)
+        sending.emit(RetryEvent(attempt=1, wait_s=0.0, reason=f"Model {self.name!r} did not call what it had to."))
+        second = self._answer_in_text(again, capabilities, sending)
+        return second if isinstance(second, Failure) else with_cost_of(first, second)
 
-    def _answer_in_text(self, talk: TextCalls, traits: Traits, sending: _Sending) -> ChatResponse | Fault:
-        visible = VisibleText(sending.tell)
-        result = self._answer(fit(talk.request(), traits), sending._replace(tell=visible), used_ids=talk.used_ids)
-        if isinstance(result, Fault):
+    def _answer_in_text(
+        self, text_calls: TextCalls, capabilities: Capabilities, sending: _Sending
+    ) -> ChatResponse | Failure:
+        visible = CallFilter(sending.emit)
+        result = self._answer(
+            adapt_request(text_calls.request(), capabilities),
+            sending._replace(emit=visible),
+            used_ids=text_calls.used_ids,
+        )
+        if isinstance(result, Failure):
             return result
-        response = talk.read(result)
+        response = text_calls.read(result)
         visible.end(response)
         return response
 
     def _answer(
         self, request: dict[str, Any], sending: _Sending, *, used_ids: AbstractSet[str]
-    ) -> ChatResponse | Fault:
+    ) -> ChatResponse | Failure:
         """The answer to a request as it goes out, with retries."""
-        canceled, deadline, tell = sending
-        attempts = retrying(self.config, clock=self._clock, deadline=deadline, canceled=canceled, tell=tell)
+        canceled, deadline, emit = sending
+        attempts = retrying(self.config, clock=self._clock, deadline=deadline, canceled=canceled, emit=emit)
 
-        def attempt() -> ChatResponse | Fault:
+        def attempt() -> ChatResponse | Failure:
             self._check(canceled)
-            result = self._attempt(request, tell)
+            result = self._attempt(request, emit)
             self._check(canceled)
-            if isinstance(result, Fault):
+            if isinstance(result, Failure):
                 return self._too_late() if self._clock.now() >= deadline else result
             return read_answer(result.fields, used_ids=used_ids, cost_usd=result.cost_usd)
 
         return attempts(attempt)
 
-    def _attempt(self, request: dict[str, Any], tell: OnEvent) -> Answer | Fault:
-        """One request. Errors of the callback pass through; those of the provider come back as a Fault."""
+    def _attempt(self, request: dict[str, Any], emit: OnEvent) -> Answer | Failure:
+        """One request. Errors of the callback pass through; those of the provider come back as a Failure."""
         logger.debug("request to %s: %s", self.name, Payload(request, self._secrets()))
-        with recording() as exchange, closing(self._ask(request)) as pieces:
-            while isinstance(piece := self._advance(pieces, exchange), str):
-                tell(DeltaEvent(text=piece))
-        logger.debug("answer of %s: %s", self.name, Payload(_logged(piece), self._secrets() | exchange.secrets))
+        with recorded_attempt() as attempt, closing(self._ask(request)) as pieces:
+            while isinstance(piece := self._advance(pieces, attempt), str):
+                emit(DeltaEvent(text=piece))
+        logger.debug("answer of %s: %s", self.name, Payload(_logged(piece), self._secrets() | attempt.secrets))
         return piece
 
     def _ask(self, request: dict[str, Any]) -> Generator[str, None, Answer]:
-        gateway = _gateway()
+        provider = _provider()
         with self._lock:
-            if self._guard is None:
-                self._guard = gateway.new_guard()
-                weakref.finalize(self, self._guard.client.close)
-            streams = self._traits is None or self._traits.streams
+            if self._http is None:
+                self._http = provider.new_client()
+                weakref.finalize(self, self._http.client.close)
+            streams = self._capabilities is None or self._capabilities.streams
         config = self.config if streams else self.config.model_copy(update={"stream": False})
-        pieces: Generator[str, None, Answer] = gateway.ask(config, request, self._guard)
+        pieces: Generator[str, None, Answer] = provider.ask(config, request, self._http)
         return (yield from pieces)
 
-    def _advance(self, pieces: Generator[str, None, Answer], exchange: Exchange) -> str | Answer | Fault:
+    def _advance(self, pieces: Generator[str, None, Answer], attempt: Attempt) -> str | Answer | Failure:
         """The next piece of text, or the end. This is where foreign errors stop."""
         try:
             return next(pieces)
@@ -182,23 +189,25 @@ class LLM:
             answer: Answer = end.value
             return answer
         except ModelError as error:
-            return Fault(faults.CLIENT, error)
+            return Failure(error_mapping.CLIENT, error)
         except Exception as error:  # noqa: BLE001 - litellm raises its own, openai's, httpx's and plain errors
-            return self._fault(error, exchange)
+            return self._failure(error, attempt)
 
-    def _fault(self, error: Exception, exchange: Exchange) -> Fault:
-        kind = exchange.refusal or faults.kind_of(error, status=exchange.status, asked=exchange.asked)
-        failed = fault(
+    def _failure(self, error: Exception, attempt: Attempt) -> Failure:
+        kind = attempt.refusal or error_mapping.kind_of(error, status=attempt.status, asked=attempt.asked)
+        failed = failure(
             kind,
             model=self.name,
-            detail=_detail(kind, error, exchange),
-            status=exchange.status,
-            secrets=self._secrets() | exchange.secrets,
+            detail=_detail(kind, error, attempt),
+            status=attempt.status,
+            secrets=self._secrets() | attempt.secrets,
         )
-        return failed._replace(retry_after=exchange.retry_after or faults.retry_after_of(error))
+        return failed._replace(retry_after=attempt.retry_after or error_mapping.retry_after_of(error))
 
-    def _too_late(self) -> Fault:
-        return fault(faults.TIMEOUT, model=self.name, detail=f"`total_timeout_s` is {self.config.total_timeout_s:g}")
+    def _too_late(self) -> Failure:
+        return failure(
+            error_mapping.TIMEOUT, model=self.name, detail=f"`total_timeout_s` is {self.config.total_timeout_s:g}"
+        )
 
     def _secrets(self) -> set[str]:
         return {self.config.api_key.get_secret_value()} if self.config.api_key else set()
@@ -224,40 +233,40 @@ class LLM:
                 self._calls.discard(canceled)
 
     def _cut(self) -> None:
-        if self._guard:
-            self._guard.cut()
+        if self._http:
+            self._http.cut()
 
-    def _known_traits(self, tell: OnEvent, *, has_tools: bool) -> Traits:
+    def _known_capabilities(self, emit: OnEvent, *, has_tools: bool) -> Capabilities:
         """What is known of the model by now; doubts about its tools are told with the first request that has some."""
-        listing = _gateway().listing(self.config) if self._traits is None else None
+        model_info = _provider().model_info(self.config) if self._capabilities is None else None
         with self._lock:
-            if self._traits is None:
-                assert listing is not None  # noqa: S101 - it was looked up for this
-                self._traits = traits_of(self.config, listing)
-                self._doubt = doubt_of(self.config, listing)
-            traits, doubt = self._traits, self._doubt if has_tools else None
-            self._doubt = None if has_tools else self._doubt
-        if doubt:
-            tell(WarningEvent(text=doubt))
-        return traits
+            if self._capabilities is None:
+                assert model_info is not None  # noqa: S101 - it was looked up for this
+                self._capabilities = capabilities_of(self.config, model_info)
+                self._warning = capability_warning(self.config, model_info)
+            capabilities, warning = self._capabilities, self._warning if has_tools else None
+            self._warning = None if has_tools else self._warning
+        if warning:
+            emit(WarningEvent(text=warning))
+        return capabilities
 
-    def _learn(self, refusal: Fault, tell: OnEvent) -> Traits:
+    def _learn(self, refusal: Failure, emit: OnEvent) -> Capabilities:
         """How to ask from now on; told once, however many threads learn it."""
         with self._lock:
-            assert self._traits is not None  # noqa: S101 - a request went out
-            learned = self._traits.after(refusal.kind, self.config)
-            self._traits = learned or self._traits
-            traits = self._traits
+            assert self._capabilities is not None  # noqa: S101 - a request went out
+            learned = self._capabilities.after(refusal.kind, self.config)
+            self._capabilities = learned or self._capabilities
+            capabilities = self._capabilities
         if learned:
             fact = str(refusal.error).removesuffix(refusal.kind.remedy).rstrip()
-            tell(WarningEvent(text=f"{fact} From now on its {_INSTEAD[refusal.kind]}."))
-        return traits
+            emit(WarningEvent(text=f"{fact} From now on its {_INSTEAD[refusal.kind]}."))
+        return capabilities
 
 
 _INSTEAD = {
-    faults.TOOLS: "calls are written as text",
-    faults.IMAGES: "images are told in words",
-    faults.STREAM: "answers come whole",
+    error_mapping.TOOLS: "calls are written as text",
+    error_mapping.IMAGES: "images are told in words",
+    error_mapping.STREAM: "answers come whole",
 }
 
 
@@ -269,25 +278,39 @@ def _request(messages: Sequence[Message], tools: Sequence[ToolParam], tool_choic
     return request
 
 
-def _detail(kind: faults.Kind, error: Exception, exchange: Exchange) -> str:
+def _detail(kind: error_mapping.ErrorKind, error: Exception, attempt: Attempt) -> str:
     """What is worth quoting: the provider's words, the body where it is no answer, the address of a redirect."""
-    if kind is faults.REDIRECT:
-        return exchange.location
-    if kind is faults.UNREADABLE:
-        return exchange.head.decode(errors="replace")
-    return "" if exchange.refusal or kind is faults.NO_PROVIDER else str(error)
+    if kind is error_mapping.REDIRECT:
+        return attempt.location
+    if kind is error_mapping.UNREADABLE:
+        return attempt.head.decode(errors="replace")
+    return "" if attempt.refusal or kind is error_mapping.NO_PROVIDER else str(error)
 
 
-def _logged(result: Answer | Fault) -> Any:
-    return str(result.error) if isinstance(result, Fault) else result.fields
+def _logged(result: Answer | Failure) -> Any:
+    return str(result.error) if isinstance(result, Failure) else result.fields
 
 
-def _gateway() -> ModuleType:
+def _provider() -> ModuleType:
     """The module that imports litellm; the first call takes 2-4 s, and concurrent ones wait for it."""
-    from ohsandbox.llm import gateway  # noqa: PLC0415 - slow
+    from ohsandbox.llm import litellm_provider  # noqa: PLC0415 - slow
 
-    return gateway
+    return litellm_provider
 
 
 def _ignore(_: LLMEvent) -> None:
     """For callers who do not listen."""
+
+
+def open_model(config: LLMConfig) -> ChatModel:
+    """The model that `config.model` names: `scripted:NAME`, `scripted:PATH`, `replay:PATH`, or one that litellm knows.
+
+    Raises:
+        UsageError: the script or the recording cannot be read.
+    """
+    kind, _, source = config.model.partition(":")
+    if kind == "scripted":
+        return ScriptedLLM.load(source or "demo")
+    if kind == "replay":
+        return ReplayLLM.load(source)
+    return LLM(config)

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox.errors import UsageError
 from ohsandbox.llm.errors import ScriptError
-from ohsandbox.llm.repair import text_of
-from ohsandbox.llm.turns import answer, position
+from ohsandbox.llm.response_parsing import content_text
+from ohsandbox.llm.scripted import position, scripted_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ohsandbox.llm.events import OnEvent
-    from ohsandbox.llm.model import Message, ToolChoice, ToolParam
-    from ohsandbox.llm.response import ChatResponse
+    from ohsandbox.llm.chat import ChatResponse, Message, OnEvent, ToolChoice, ToolParam
 
 
 class ReplayLLM:
@@ -86,7 +84,7 @@ class ReplayLLM:
             raise ScriptError(f"The recording {self._name!r} is over after {len(self._answers)} answers.")
         if self._strict:
             self._compare(messages)
-        return answer(self._answers[index], model=self._name, messages=messages, on_event=on_event)
+        return scripted_answer(self._answers[index], model=self._name, messages=messages, on_event=on_event)
 
     def _compare(self, messages: Sequence[Message]) -> None:
         said = (message for message in messages if message.get("role") == "assistant")
@@ -104,7 +102,9 @@ def _gist(message: Message) -> tuple[str, ...]:
     A conversation keeps "{}" for arguments that are no JSON object, and its own name for a tool called by an alias.
     """
     arguments = [str(call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
-    return tuple(text if _is_object(text) else "{}" for text in arguments) or (text_of(message.get("content")) or "",)
+    return tuple(text if _is_object(text) else "{}" for text in arguments) or (
+        content_text(message.get("content")) or "",
+    )
 
 
 def _is_object(text: str) -> bool:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
 from tenacity.stop import stop_base
 
-from ohsandbox.llm.events import RetryEvent
-from ohsandbox.llm.faults import Fault
+from ohsandbox.llm.chat import RetryEvent
+from ohsandbox.llm.error_mapping import Failure
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from ohsandbox.llm.chat import ChatResponse
     from ohsandbox.llm.config import LLMConfig
-    from ohsandbox.llm.response import ChatResponse
 
 RETRY_AFTER_LIMIT_S = 300.0
 """A provider that asks for more is waited for this long only; the retries go on."""
@@ -79,36 +79,36 @@ def retrying(
     clock: Clock,
     deadline: float,
     canceled: threading.Event,
-    tell: Callable[[RetryEvent], None],
+    emit: Callable[[RetryEvent], None],
 ) -> Retrying:
-    """A tenacity loop over a function that *returns* a Fault where it failed; giving up, it returns the last one.
+    """A tenacity loop over a function that *returns* a Failure where it failed; giving up, it returns the last one.
 
     Exceptions are not retried: KeyboardInterrupt and cancellation pass through.
     """
     return Retrying(
-        retry=retry_if_result(lambda result: isinstance(result, Fault) and result.kind.retryable),
+        retry=retry_if_result(lambda result: isinstance(result, Failure) and result.kind.retryable),
         wait=_wait_s,
         stop=stop_after_attempt(config.num_retries + 1) | _PastDeadline(clock, deadline),
         sleep=lambda seconds: clock.sleep(seconds, canceled),
-        before_sleep=lambda state: tell(_event(state)),
+        before_sleep=lambda state: emit(_event(state)),
         retry_error_callback=_last_result,
     )
 
 
 def _wait_s(state: RetryCallState) -> float:
-    return retry_after_s(_fault(state).retry_after) or _BACK_OFF(state)
+    return retry_after_s(_failure(state).retry_after) or _BACK_OFF(state)
 
 
 def _event(state: RetryCallState) -> RetryEvent:
-    return RetryEvent(attempt=state.attempt_number, wait_s=state.upcoming_sleep, reason=str(_fault(state).error))
+    return RetryEvent(attempt=state.attempt_number, wait_s=state.upcoming_sleep, reason=str(_failure(state).error))
 
 
-def _fault(state: RetryCallState) -> Fault:
+def _failure(state: RetryCallState) -> Failure:
     assert state.outcome is not None  # noqa: S101 - tenacity sets it before it asks for the wait
     result = state.outcome.result()
-    assert isinstance(result, Fault)  # noqa: S101 - only faults are retried
+    assert isinstance(result, Failure)  # noqa: S101 - only faults are retried
     return result
 
 
-def _last_result(state: RetryCallState) -> ChatResponse | Fault:
-    return _fault(state)
+def _last_result(state: RetryCallState) -> ChatResponse | Failure:
+    return _failure(state)

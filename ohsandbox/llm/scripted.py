@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ohsandbox.errors import UsageError
+from ohsandbox.llm.chat import DeltaEvent, OnEvent
 from ohsandbox.llm.errors import ScriptError
+from ohsandbox.llm.response_parsing import call_ids, content_text, read_answer
 from ohsandbox.llm.text import one_line
-from ohsandbox.llm.turns import answer, last_result, position
 from ohsandbox.strict_json import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ohsandbox.llm.events import OnEvent
-    from ohsandbox.llm.model import Message, ToolChoice, ToolParam
-    from ohsandbox.llm.response import ChatResponse
+    from ohsandbox.llm.chat import ChatResponse, Message, OnEvent, ToolChoice, ToolParam
+
 
 SHIPPED = ("demo",)
 """Names of the scripts in `ohsandbox/llm/scripts`."""
@@ -146,10 +146,10 @@ class ScriptedLLM:
                 f"The script {self._name!r} is over after {len(self._script.turns)} turns; add one to it."
             )
         turn = self._script.turns[index]
-        result = last_result(messages)
+        result = _last_result(messages)
         if not turn.accepts(result):
             raise ScriptError(self._mismatch(index, turn, result))
-        return answer(turn.to_llm_dict(), model=self._name, messages=messages, on_event=on_event)
+        return scripted_answer(turn.to_llm_dict(), model=self._name, messages=messages, on_event=on_event)
 
     def _mismatch(self, index: int, turn: Turn, result: str) -> str:
         wanted = turn.expect if turn.expect is not None and turn.expect not in result else turn.expect_regex
@@ -204,3 +204,31 @@ def _read(source: str | Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         shipped = ", ".join(SHIPPED)
         raise UsageError(f"The script {str(source)!r} cannot be read: {error}. Shipped scripts: {shipped}.") from None
+
+
+def position(messages: Sequence[Message]) -> int:
+    """How often the assistant has spoken. By it a model needs no memory: resumed, forked and shared, it still fits."""
+    return sum(message.get("role") == "assistant" for message in messages)
+
+
+def scripted_answer(
+    message: Mapping[str, Any],
+    *,
+    model: str,
+    messages: Sequence[Message],
+    on_event: OnEvent | None,
+) -> ChatResponse:
+    """The response that says message, an assistant message in OpenAI form; its text is told as one piece."""
+    finish_reason = "tool_calls" if message.get("tool_calls") else "stop"
+    choice = {"message": dict(message), "finish_reason": finish_reason}
+    fields = {"model": model, "choices": [choice]}
+    response = read_answer(fields, used_ids=call_ids(messages), cost_usd=0.0)
+    if on_event and response.message.content:
+        on_event(DeltaEvent(text=response.message.content))
+    return response
+
+
+def _last_result(messages: Sequence[Message]) -> str:
+    """The text of the newest message of a tool, or ""."""
+    results = (message for message in reversed(messages) if message.get("role") == "tool")
+    return content_text(next(results, {}).get("content")) or ""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
 
 QUOTE_LIMIT = 300
 """Characters of a provider's own words in our messages: enough for the cause, too little for a page of HTML."""
@@ -48,3 +53,16 @@ def one_line(text: str, secrets: Iterable[str] = (), *, limit: int = QUOTE_LIMIT
     visible = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text)
     line = " ".join(visible.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+class Payload:
+    """Something to log: written out, as JSON where it can be, only if the log wants it. Keys are hidden."""
+
+    def __init__(self, value: Any, secrets: AbstractSet[str]) -> None:
+        self._value = value
+        self._secrets = secrets
+
+    def __str__(self) -> str:
+        text = json.dumps(self._value, ensure_ascii=False, default=str)
+        escaped = {json.dumps(secret, ensure_ascii=False)[1:-1] for secret in self._secrets}
+        return redact(text, self._secrets | escaped)

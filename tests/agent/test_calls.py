@@ -227,7 +227,7 @@ def test_a_name_without_letters_is_no_tool() -> None:
 
 
 def test_a_call_that_could_not_be_read_from_text_tells_why() -> None:
-    function = FunctionCall(name="look", arguments="<arg", fault="Close it.")
+    function = FunctionCall(name="look", arguments="<arg", parse_error="Close it.")
     [event] = response_to_actions(answer("", ToolCall(id="a", function=function)), TOOLS)
     assert event.refusal == "Close it."
     assert event.event.data["raw_arguments"] == "<arg"

@@ -51,7 +51,7 @@ def litellm_loaded() -> None:
     """Import litellm once, with the warnings of its dependencies; what it does after that is under test."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import_module("ohsandbox.llm.gateway")
+        import_module("ohsandbox.llm.litellm_provider")
 
 
 @pytest.fixture

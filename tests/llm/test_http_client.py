@@ -10,7 +10,7 @@ import pytest
 
 from ohsandbox.errors import ModelError
 from ohsandbox.llm import LLM, ChatResponse, ModelAnswerError
-from ohsandbox.llm.gateway import _HTTP_PROVIDERS
+from ohsandbox.llm.litellm_provider import _HTTP_PROVIDERS
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, calls, events, text
 
 Ask = Callable[..., ChatResponse]

@@ -10,7 +10,7 @@ import pytest
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
 from ohsandbox.llm import LLM, DeltaEvent, ModelRequestError, RetryEvent, WarningEvent
-from ohsandbox.llm.fit import IMAGE_NOTE
+from ohsandbox.llm.adapt_request import IMAGE_NOTE
 from ohsandbox.testing.provider import FakeClock, FakeProvider, calls, error, text
 from tests.fakes import RecordingRuntime
 from tests.llm.talk import TALK, WITH_IMAGE, send
@@ -72,7 +72,7 @@ def test_a_malformed_call_is_a_call_with_a_fault_and_goes_back_as_it_was_written
     with FakeProvider(text('<call tool="look">\n<arg name="default">\nx'), text("ok")) as provider:
         response, _ = send(provider, native_tool_calling=False)
         [call] = response.message.tool_calls
-        assert "'default' is not closed with </arg>" in (call.function.fault or "")
+        assert "'default' is not closed with </arg>" in (call.function.parse_error or "")
         assert response.message.to_llm_dict()["tool_calls"][0]["function"].keys() == {"name", "arguments"}
         send(provider, native_tool_calling=False, messages=[*TALK, response.message.to_llm_dict()])
     assert "\nx\n" in provider.requests[1].body["messages"][-1]["content"]

@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.llm import (
-    LLM,
-    LLMConfig,
-    faults,
-)
-from ohsandbox.llm.faults import kind_of
-from ohsandbox.llm.fit import IMAGE_NOTE, gemini_schema, shortened, with_cache_marks
-from ohsandbox.llm.traits import Listing, traits_of
+from ohsandbox.llm import LLM, LLMConfig, error_mapping
+from ohsandbox.llm.adapt_request import IMAGE_NOTE, gemini_schema, shortened, with_cache_marks
+from ohsandbox.llm.capabilities import ModelInfo, capabilities_of
+from ohsandbox.llm.error_mapping import kind_of
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, error, text
 from tests.llm.talk import IMAGE, PARAMETERS, TALK, WITH_IMAGE, send, tool
 
@@ -81,7 +77,7 @@ def test_odd_schemas_stay_schemas(schema: Any) -> None:
     ],
 )
 def test_who_needs_short_descriptions(model: str, *, is_short: bool) -> None:
-    assert (traits_of(LLMConfig(model=model), Listing()).description_limit_chars is not None) == is_short
+    assert (capabilities_of(LLMConfig(model=model), ModelInfo()).description_limit_chars is not None) == is_short
 
 
 def test_a_long_description_is_cut_after_a_sentence() -> None:
@@ -171,7 +167,7 @@ def test_a_provider_that_refuses_to_stream_answers_whole(status: int, words: str
     ("status", "words"), [(503, "the event stream is not supported right now"), (400, "Invalid parameter: stream_id")]
 )
 def test_not_all_that_is_said_of_a_stream_is_a_refusal_to_stream(status: int, words: str) -> None:
-    assert kind_of(ValueError(words), status=status) is not faults.STREAM
+    assert kind_of(ValueError(words), status=status) is not error_mapping.STREAM
 
 
 # --- cache marks ------------------------------------------------------------------------------------

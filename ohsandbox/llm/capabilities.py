@@ -1,15 +1,15 @@
-"""`Traits`: what a model takes, from its name, litellm's list, the settings and what its provider refused."""
+"""`Capabilities`: what a model takes, from its name, litellm's list, the settings and what its provider refused."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.llm import faults
+from ohsandbox.llm import error_mapping
 
 if TYPE_CHECKING:
     from ohsandbox.llm.config import LLMConfig
-    from ohsandbox.llm.faults import Kind
+    from ohsandbox.llm.error_mapping import ErrorKind
 
 DESCRIPTION_LIMIT_CHARS = 1024
 """Of a function's description; past it OpenAI answers 400 `string_above_max_length` (seen of gpt-4o and o3-mini)."""
@@ -17,7 +17,7 @@ DESCRIPTION_LIMIT_CHARS = 1024
 _SHORT_DESCRIPTIONS = re.compile(r"(?:^|[/.:])(?:(?:chat)?gpt-4|o[134](?:$|-))")
 
 
-class Listing(NamedTuple):
+class ModelInfo(NamedTuple):
     """What litellm's list says of a model; None is nothing."""
 
     provider: str = ""
@@ -28,7 +28,7 @@ class Listing(NamedTuple):
     context_tokens: int | None = None
 
 
-class Traits(NamedTuple):
+class Capabilities(NamedTuple):
     """What a model takes."""
 
     native_tools: bool = True
@@ -46,30 +46,30 @@ class Traits(NamedTuple):
     """A message of calls alone has the content null: for "" litellm puts words of its own into Claude's mouth, and an
     empty part into Gemini's request."""
 
-    def after(self, refusal: Kind, config: LLMConfig) -> Traits | None:
+    def after(self, refusal: ErrorKind, config: LLMConfig) -> Capabilities | None:
         """What the model takes, now that its provider refused a request so; None where that teaches nothing."""
-        if refusal is faults.TOOLS and self.native_tools and config.native_tool_calling is None:
+        if refusal is error_mapping.TOOLS and self.native_tools and config.native_tool_calling is None:
             return self._replace(native_tools=False)
-        if refusal is faults.IMAGES and self.vision and config.vision is None:
+        if refusal is error_mapping.IMAGES and self.vision and config.vision is None:
             return self._replace(vision=False)
-        if refusal is faults.STREAM and self.streams and config.stream:
+        if refusal is error_mapping.STREAM and self.streams and config.stream:
             return self._replace(streams=False)
         return None
 
 
-def traits_of(config: LLMConfig, listing: Listing) -> Traits:
+def capabilities_of(config: LLMConfig, model_info: ModelInfo) -> Capabilities:
     """What is known before the first request. Settings stand above the list.
 
     Only a plain no of the list counts: a flag that is missing says nothing (litellm 1.106 has `supports_vision` for
     half of its chat models), and a refusal is learned from.
     """
     name = config.model.lower()
-    listed_tools = listing.tools is not False and listing.forwards_tools
-    is_claude = "claude" in name or listing.provider == "anthropic"
-    return Traits(
+    listed_tools = model_info.tools is not False and model_info.forwards_tools
+    is_claude = "claude" in name or model_info.provider == "anthropic"
+    return Capabilities(
         native_tools=_given(config.native_tool_calling, listed_tools),
-        vision=_given(config.vision, listing.images is not False),
-        context_tokens=config.context_tokens or listing.context_tokens,
+        vision=_given(config.vision, model_info.images is not False),
+        context_tokens=config.context_tokens or model_info.context_tokens,
         gemini_schemas="gemini" in name,
         description_limit_chars=DESCRIPTION_LIMIT_CHARS if _SHORT_DESCRIPTIONS.search(name) else None,
         cache_marks=_given(config.prompt_cache, is_claude),
@@ -77,11 +77,11 @@ def traits_of(config: LLMConfig, listing: Listing) -> Traits:
     )
 
 
-def doubt_of(config: LLMConfig, listing: Listing) -> str | None:
+def capability_warning(config: LLMConfig, model_info: ModelInfo) -> str | None:
     """What a person should know of the model's tools before the first request that has some."""
-    if config.native_tool_calling is not None or (listing.tools and listing.forwards_tools):
+    if config.native_tool_calling is not None or (model_info.tools and model_info.forwards_tools):
         return None
-    if listing.tools is False or not listing.forwards_tools:
+    if model_info.tools is False or not model_info.forwards_tools:
         return (
             f"Function calling is unsupported for model {config.model!r} by litellm's list; its calls are written as "
             "text. Set `native_tool_calling` to true if the list is wrong."

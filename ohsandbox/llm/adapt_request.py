@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ohsandbox.llm.model import Message, ToolParam
-    from ohsandbox.llm.traits import Traits
+    from ohsandbox.llm.capabilities import Capabilities
+    from ohsandbox.llm.chat import Message, ToolParam
 
 IMAGE_NOTE = "[There was an image here. This model is not shown images: use a tool that describes it in words.]"
 
@@ -35,26 +35,26 @@ _MANY = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _SENTENCE_ENDS = (". ", ".\n", "\n\n", "\n")
 
 
-def fit(request: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
+def adapt_request(request: Mapping[str, Any], capabilities: Capabilities) -> dict[str, Any]:
     """The request as the model takes it: its tools' words and schemas, its images, its cache marks."""
     fitted = dict(request)
     if "tools" in request:
-        fitted["tools"] = fit_tools(request["tools"], traits)
-    if not traits.vision:
+        fitted["tools"] = adapt_tools(request["tools"], capabilities)
+    if not capabilities.vision:
         fitted["messages"] = without_images(fitted["messages"])
-    if traits.blank_is_null:
+    if capabilities.blank_is_null:
         fitted["messages"] = [_blank_as_null(message) for message in fitted["messages"]]
-    if traits.cache_marks:
+    if capabilities.cache_marks:
         fitted["messages"] = with_cache_marks(fitted["messages"])
     return fitted
 
 
-def fit_tools(tools: Sequence[ToolParam], traits: Traits) -> list[dict[str, Any]]:
+def adapt_tools(tools: Sequence[ToolParam], capabilities: Capabilities) -> list[dict[str, Any]]:
     """The tools with schemas and descriptions as the model takes them."""
     fitted = [dict(tool) for tool in tools]
-    if traits.gemini_schemas:
+    if capabilities.gemini_schemas:
         fitted = [_with_function(tool, parameters=gemini_schema) for tool in fitted]
-    if (limit := traits.description_limit_chars) is not None:
+    if (limit := capabilities.description_limit_chars) is not None:
         fitted = [_with_function(tool, description=lambda text: shortened(text, limit_chars=limit)) for tool in fitted]
     return fitted
 

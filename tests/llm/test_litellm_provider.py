@@ -29,6 +29,6 @@ def test_loading_litellm_neither_reads_a_dotenv_nor_goes_to_the_network() -> Non
 import os, socket, dotenv
 socket.getaddrinfo = lambda *a, **k: print("network", a)
 dotenv.load_dotenv = lambda *a, **k: print("dotenv")
-from ohsandbox.llm import gateway
+from ohsandbox.llm import litellm_provider
 """
     assert run(code) == ""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from ohsandbox.llm import faults
-from ohsandbox.llm.exchange import Exchange, current
-from ohsandbox.llm.repair import repaired
+from ohsandbox.llm import error_mapping
+from ohsandbox.llm.attempt import Attempt, current_attempt
+from ohsandbox.llm.response_parsing import repair_response
 
 if TYPE_CHECKING:
     import ssl
@@ -28,11 +28,11 @@ _KEEPALIVE_S = 60.0
 _CREDENTIAL_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
 
 
-class Refused(httpx.HTTPError):
-    """We stopped reading; the Exchange says why."""
+class ResponseRefused(httpx.HTTPError):
+    """We stopped reading; the Attempt says why."""
 
 
-class Guard:
+class BoundedClient:
     """One client, that follows no redirect, bounds what it reads, and can be cut off from another thread.
 
     A redirect is not followed because httpx takes `Authorization` off for another host but not `x-api-key`, and
@@ -60,9 +60,9 @@ class Guard:
         request.headers["accept-encoding"] = "identity"
         request.extensions["trace"] = self._trace
         values = (request.headers.get(name, "") for name in _CREDENTIAL_HEADERS)
-        exchange = current()
-        exchange.asked = True
-        exchange.secrets.update(value.removeprefix("Bearer ") for value in values if value)
+        attempt = current_attempt()
+        attempt.asked = True
+        attempt.secrets.update(value.removeprefix("Bearer ") for value in values if value)
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
         """Remember each connection that is opened: before the answer comes, httpcore shows its socket nowhere else."""
@@ -72,18 +72,18 @@ class Guard:
 
 def _after(response: httpx.Response) -> None:
     """Note what came, and put our reader between the connection and whoever parses."""
-    exchange = current()
-    exchange.status = response.status_code
-    exchange.retry_after = response.headers.get("retry-after")
-    exchange.location = response.headers.get("location", "")
-    exchange.content_type = response.headers.get("content-type", "")
+    attempt = current_attempt()
+    attempt.status = response.status_code
+    attempt.retry_after = response.headers.get("retry-after")
+    attempt.location = response.headers.get("location", "")
+    attempt.content_type = response.headers.get("content-type", "")
     encoding = response.headers.pop("content-encoding", "identity")
     if encoding not in {"identity", "gzip", "deflate"}:
-        exchange.refusal = faults.COMPRESSED
-        raise Refused(encoding)
+        attempt.refusal = error_mapping.COMPRESSED
+        raise ResponseRefused(encoding)
     assert isinstance(response.stream, httpx.SyncByteStream)  # noqa: S101 - the client is synchronous
-    limit = STREAM_LIMIT_BYTES if "event-stream" in exchange.content_type else LIMIT_BYTES
-    body = _Body(response.stream, exchange, limit_bytes=limit, compressed=encoding != "identity")
+    limit = STREAM_LIMIT_BYTES if "event-stream" in attempt.content_type else LIMIT_BYTES
+    body = _Body(response.stream, attempt, limit_bytes=limit, compressed=encoding != "identity")
     response.stream = _mended(body) if _is_json(response) else body
 
 
@@ -98,7 +98,7 @@ def _mended(body: _Body) -> httpx.SyncByteStream:
     raw = b"".join(body)
     body.close()
     try:
-        return httpx.ByteStream(json.dumps(repaired(json.loads(raw))).encode())
+        return httpx.ByteStream(json.dumps(repair_response(json.loads(raw))).encode())
     except (ValueError, RecursionError):
         return httpx.ByteStream(raw)
 
@@ -106,9 +106,9 @@ def _mended(body: _Body) -> httpx.SyncByteStream:
 class _Body(httpx.SyncByteStream):
     """A body of which at most limit_bytes are read, decompressed as it comes: 32 KiB of gzip can hold 32 MiB."""
 
-    def __init__(self, source: httpx.SyncByteStream, exchange: Exchange, *, limit_bytes: int, compressed: bool) -> None:
+    def __init__(self, source: httpx.SyncByteStream, attempt: Attempt, *, limit_bytes: int, compressed: bool) -> None:
         self._source = source
-        self._exchange = exchange
+        self._exchange = attempt
         self._limit_bytes = limit_bytes
         self._decoder = zlib.decompressobj(wbits=47) if compressed else None  # 47: gzip or zlib, by its header
 
@@ -118,8 +118,8 @@ class _Body(httpx.SyncByteStream):
             data = self._decoder.decompress(raw, left + 1) if self._decoder else raw
             left -= len(data)
             if left < 0:
-                self._exchange.refusal = faults.TOO_LARGE
-                raise Refused("body")
+                self._exchange.refusal = error_mapping.TOO_LARGE
+                raise ResponseRefused("body")
             self._exchange.head += data[: _HEAD_BYTES - len(self._exchange.head)]
             yield data
 
@@ -129,7 +129,7 @@ class _Body(httpx.SyncByteStream):
         except httpx.TimeoutException:
             raise
         except httpx.TransportError:
-            self._exchange.refusal = faults.CUT
+            self._exchange.refusal = error_mapping.CUT
             raise
 
     def close(self) -> None:

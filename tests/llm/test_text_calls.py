@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ohsandbox.llm.textcalls.history import messages_as_text
-from ohsandbox.llm.textcalls.markup import STOP, escaped, find_call, unescaped, write_call
-from ohsandbox.llm.textcalls.prompt import tools_prompt
-from ohsandbox.llm.textcalls.values import read_value
+from ohsandbox.llm.text_calls.conversion import messages_as_text
+from ohsandbox.llm.text_calls.markup import STOP, escaped, find_call, read_value, unescaped, write_call
+from ohsandbox.llm.text_calls.prompt import tools_prompt
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "edit": {
@@ -66,7 +65,7 @@ def test_any_arguments_are_read_back_as_they_were_written(
     text = before + (written.removesuffix(STOP) if stopped else f"{written}\n{after}")
     found = find_call(text, SCHEMAS)
     assert found is not None
-    assert (found.name, found.fault, found.before) == ("edit", None, before.rstrip())
+    assert (found.name, found.parse_error, found.before) == ("edit", None, before.rstrip())
     assert exact(json.loads(found.arguments)) == exact(arguments)
 
 
@@ -104,7 +103,7 @@ CODE = 'if a < b && c > "d":\n\tprint(\'</p>\', "\\n")\n'
 def test_a_call_in_each_form_is_read(body: str, expected: Any, end: str) -> None:
     found = find_call(f'I edit.\n\n<call tool="edit">\n{body}{end}', SCHEMAS)
     assert found is not None
-    assert (found.before, found.fault) == ("I edit.", None)
+    assert (found.before, found.parse_error) == ("I edit.", None)
     assert exact(json.loads(found.arguments)) == exact(expected)
 
 
@@ -112,7 +111,7 @@ def test_a_result_that_the_model_makes_up_is_dropped_also_where_it_forgot_to_end
     text = '<call tool="edit">\n<arg name="path">a</arg>\n<result tool="edit">ok</result>\n<call tool="edit">\n'
     found = find_call(text + '<arg name="path">b</arg>\n</call>', SCHEMAS)
     assert found is not None
-    assert (found.arguments, found.fault) == ('{"path": "a"}', None)
+    assert (found.arguments, found.parse_error) == ('{"path": "a"}', None)
 
 
 @pytest.mark.parametrize("text", ["", "no call", "<call>", "a <call-center>", "<caller tool='x'>", '<call tool="x"'])
@@ -138,7 +137,7 @@ def test_a_call_that_the_model_only_thinks_of_is_none() -> None:
 )
 def test_hostile_text_is_read_without_backtracking(text: str) -> None:
     found = find_call(text, SCHEMAS)
-    assert found is None or found.fault
+    assert found is None or found.parse_error
 
 
 def test_a_call_may_close_itself() -> None:
@@ -161,9 +160,9 @@ def test_a_call_may_close_itself() -> None:
 def test_a_malformed_call_says_what_is_wrong_and_how_it_is_written(body: str, why: str) -> None:
     found = find_call(f'<call tool="edit">\n{body}', SCHEMAS)
     assert found is not None
-    assert why in (found.fault or "")
-    assert "Nothing ran. Write it again: <call tool=" in (found.fault or "")
-    assert len(found.fault or "") < 500
+    assert why in (found.parse_error or "")
+    assert "Nothing ran. Write it again: <call tool=" in (found.parse_error or "")
+    assert len(found.parse_error or "") < 500
     assert found.arguments.strip() == body.strip()
 
 

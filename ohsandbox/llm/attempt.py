@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ohsandbox.llm.faults import Kind
+    from ohsandbox.llm.error_mapping import ErrorKind
 
 
-class Exchange:
+class Attempt:
     """One attempt: what the provider sent before any client made an exception of it."""
 
     def __init__(self) -> None:
@@ -25,26 +25,26 @@ class Exchange:
         self.content_type = ""
         self.head = b""
         """The first bytes of the body, to quote where the whole cannot be read."""
-        self.refusal: Kind | None = None
+        self.refusal: ErrorKind | None = None
         """Why our own client stopped reading the answer."""
         self.secrets: set[str] = set()
         """Every credential that was sent."""
 
 
-_current: ContextVar[Exchange | None] = ContextVar("ohsandbox_llm_exchange", default=None)
+_current: ContextVar[Attempt | None] = ContextVar("ohsandbox_llm_exchange", default=None)
 
 
 @contextmanager
-def recording() -> Iterator[Exchange]:
-    """The Exchange of the requests that this thread makes inside the block."""
-    exchange = Exchange()
-    token = _current.set(exchange)
+def recorded_attempt() -> Iterator[Attempt]:
+    """The Attempt of the requests that this thread makes inside the block."""
+    attempt = Attempt()
+    token = _current.set(attempt)
     try:
-        yield exchange
+        yield attempt
     finally:
         _current.reset(token)
 
 
-def current() -> Exchange:
+def current_attempt() -> Attempt:
     """The one being recorded; a fresh one, that nobody reads, outside `recording`."""
-    return _current.get() or Exchange()
+    return _current.get() or Attempt()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.llm.textcalls.values import types_of
+from ohsandbox.llm.text_calls.markup import types_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ohsandbox.llm.model import ToolChoice, ToolParam
-    from ohsandbox.llm.textcalls.values import Schema
+    from ohsandbox.llm.chat import ToolChoice, ToolParam
+    from ohsandbox.llm.text_calls.markup import Schema
 
 _HOW = r"""# Calling tools
 
@@ -43,19 +43,19 @@ def tools_prompt(tools: Sequence[ToolParam], tool_choice: ToolChoice) -> str:
         return ""
     if tool_choice == "none":
         return NO_CALL
-    must = demand(tool_choice)
+    must = requirement(tool_choice)
     return "\n\n".join([_HOW, *(_described(tool["function"]) for tool in tools), *([must] if must else [])])
 
 
-def demand(tool_choice: ToolChoice) -> str:
+def requirement(tool_choice: ToolChoice) -> str:
     """What a reply must hold; "" where it is free."""
-    wanted = wanted_tool(tool_choice)
+    wanted = required_tool(tool_choice)
     if wanted:
         return f"Your reply must end with a call of the tool {wanted}."
     return "Your reply must end with a call of a tool." if tool_choice == "required" else ""
 
 
-def wanted_tool(tool_choice: ToolChoice) -> str | None:
+def required_tool(tool_choice: ToolChoice) -> str | None:
     """The one tool that must be called, if it is named."""
     if isinstance(tool_choice, str):
         return None

@@ -11,6 +11,6 @@ A value stands as it is, without quotes and escapes, so that code of many lines 
 `markup` writes and reads it, `values` types the values, `prompt` explains it, `history` turns a conversation into it.
 """
 
-from ohsandbox.llm.textcalls.dialect import TextCalls, VisibleText
+from ohsandbox.llm.text_calls.conversion import CallFilter, TextCalls
 
-__all__ = ["TextCalls", "VisibleText"]
+__all__ = ["CallFilter", "TextCalls"]

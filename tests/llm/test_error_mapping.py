@@ -23,8 +23,8 @@ from ohsandbox.llm import (
     ModelRequestError,
     ModelUnavailableError,
     RetryEvent,
+    error_mapping,
     errors,
-    faults,
 )
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, chunk, error, events, text
 
@@ -66,23 +66,23 @@ def made(cls: type[Exception]) -> Exception:
 
 @pytest.mark.parametrize("cls", LITELLM_ERRORS, ids=lambda cls: cls.__name__)
 def test_every_error_of_litellm_is_mapped(cls: type[Exception]) -> None:
-    assert faults.kind_of(made(cls)) is not faults.CLIENT
+    assert error_mapping.kind_of(made(cls)) is not error_mapping.CLIENT
 
 
 @pytest.mark.parametrize(
     "cls", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError, ConnectionResetError, TimeoutError]
 )
 def test_lost_connections_are_retried(cls: type[Exception]) -> None:
-    assert faults.kind_of(cls("x")).retryable
+    assert error_mapping.kind_of(cls("x")).retryable
 
 
 def test_an_unknown_error_is_not_retried() -> None:
-    assert faults.kind_of(KeyError("x")) is faults.CLIENT
+    assert error_mapping.kind_of(KeyError("x")) is error_mapping.CLIENT
 
 
 def test_the_status_on_the_wire_is_believed_before_the_class() -> None:
     named_by_the_text = litellm.exceptions.BudgetExceededError(1.0, 1.0)
-    assert faults.kind_of(named_by_the_text, status=503) is faults.SERVER
+    assert error_mapping.kind_of(named_by_the_text, status=503) is error_mapping.SERVER
 
 
 @pytest.mark.parametrize(
@@ -232,13 +232,13 @@ def test_the_words_of_a_provider_are_quoted_in_one_short_line(ask: Ask) -> None:
 
 
 def test_each_error_is_made_by_some_fault() -> None:
-    made_by_faults = {kind.error for kind in vars(faults).values() if isinstance(kind, faults.Kind)}
+    mapped = {kind.error for kind in vars(error_mapping).values() if isinstance(kind, error_mapping.ErrorKind)}
     theirs = {
         cls
         for cls in vars(errors).values()
         if inspect.isclass(cls) and issubclass(cls, ModelError) and cls is not ModelError
     }
-    assert theirs - made_by_faults == {errors.ModelCanceledError, errors.ScriptError}
+    assert theirs - mapped == {errors.ModelCanceledError, errors.ScriptError}
 
 
 def test_threads_may_share_a_model() -> None:

@@ -1,18 +1,15 @@
-"""Writing a tool call as text, and finding it in what a model wrote."""
+"""A tool call as text: written, found in what a model wrote, its values typed by the tool's JSON schema."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from ohsandbox.llm.textcalls.values import read_json, read_value, write_value
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ohsandbox.llm.textcalls.values import Schema
 
 STOP = "</call>"
 """Where the provider is asked to stop, so that the model cannot go on and make a result up. It leaves the word out."""
@@ -44,7 +41,7 @@ class TextCall(NamedTuple):
     name: str
     arguments: str
     """A JSON object; what the model wrote where that cannot be read."""
-    fault: str | None = None
+    parse_error: str | None = None
     """Why it cannot; told to the model."""
     is_closed: bool = True
     """Whether the model wrote `</call>`."""
@@ -102,8 +99,8 @@ def find_call(text: str, schemas: Mapping[str, Mapping[str, Schema]]) -> TextCal
     try:
         arguments = _read_arguments(text, opening.end(), schemas.get(name, {}))
     except _MalformedError as error:
-        fault = f"Failed to read the call: {error}. {_FORM}"
-        return TextCall(before, name, text[opening.end() :], fault=fault, is_closed=is_closed)
+        parse_error = f"Failed to read the call: {error}. {_FORM}"
+        return TextCall(before, name, text[opening.end() :], parse_error=parse_error, is_closed=is_closed)
     return TextCall(before, name, arguments, is_closed=is_closed)
 
 
@@ -180,3 +177,72 @@ def _attribute(match: re.Match[str]) -> str:
 def _skip_blank(text: str, position: int) -> int:
     found = _BLANK.match(text, position)
     return found.end() if found else position
+
+
+Schema = dict[str, Any]
+
+_ALTERNATIVES = ("anyOf", "oneOf", "allOf")
+
+
+def types_of(schema: Mapping[str, Any]) -> set[str]:
+    """The JSON types that the schema allows; {} allows any and names none."""
+    named = schema.get("type")
+    found = {named} if isinstance(named, str) else set(named or ())
+    for keyword in _ALTERNATIVES:
+        for option in schema.get(keyword) or ():
+            found |= types_of(option)
+    values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    return found or {type_of(value) for value in values}
+
+
+def type_of(value: Any) -> str:
+    """The JSON type of a value."""
+    if value is None:
+        return "null"
+    by_class = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
+    return by_class.get(type(value), "object")
+
+
+def read_value(text: str, schema: Mapping[str, Any]) -> Any:
+    """The value that text stands for: text itself where a string is allowed, or where it is nothing that is allowed.
+
+    The tool's own validation then tells the model what is wrong with it.
+    """
+    types = types_of(schema)
+    if not types or "string" in types:
+        return text
+    try:
+        value = read_json(text.strip())
+    except ValueError:
+        value = {"true": True, "false": False}.get(text.strip().lower(), text)
+    found = type_of(value)
+    return value if found in types or (found == "integer" and "number" in types) else text
+
+
+def read_json(text: str) -> Any:
+    """The JSON value in text.
+
+    Raises:
+        ValueError: there is none, or NaN or an infinity.
+    """
+    try:
+        return json.loads(text, strict=False, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def write_value(value: Any, schema: Mapping[str, Any]) -> tuple[str, bool]:
+    """The value as text, and whether that has to be marked as JSON to be read back as the same."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if _same(read_value(text, schema), value):
+        return text, False
+    return json.dumps(value, ensure_ascii=False), True
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal and of the same types: 1, 1.0 and true are three values."""
+    return type(one) is type(other) and json.dumps(one) == json.dumps(other)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")

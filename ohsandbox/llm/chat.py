@@ -1,10 +1,57 @@
-"""What a model answers: the shape of a provider's chat completion, in our own values."""
+"""`ChatModel`: what an agent needs of a model, with the values of a response and the events of a request."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
+
+Message = Mapping[str, Any]
+ToolParam = Mapping[str, Any]
+ToolChoice = str | Mapping[str, Any]
+
+
+class ChatModel(Protocol):
+    """Something that answers conversations. One object may serve several threads."""
+
+    @property
+    def name(self) -> str:
+        """What the model is called in logs and metadata."""
+
+    @property
+    def note(self) -> str | None:
+        """What a person should know about where the answers come from; None for a real model."""
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The most tokens that a request may have; None where nobody knows. May wait for `preload`."""
+
+    def preload(self) -> None:
+        """Begin whatever is slow, in the background; returns at once. Calling it is never required."""
+
+    def cancel(self) -> None:
+        """End every `send` under way, from any thread; they raise ModelCanceledError. Later ones are not affected."""
+
+    def send(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolParam] = (),
+        tool_choice: ToolChoice = "auto",
+        *,
+        on_event: OnEvent | None = None,
+    ) -> ChatResponse:
+        """The model's next message.
+
+        Args:
+            messages: the conversation in OpenAI form, oldest first; not changed.
+            tools: OpenAI function tools; none are offered when empty.
+            tool_choice: "auto", "required", "none", or a function by name in OpenAI form.
+            on_event: called in this thread with what happens meanwhile.
+
+        Raises:
+            ModelError: there is no answer to be had.
+        """
 
 
 class _Value(BaseModel):
@@ -18,7 +65,7 @@ class FunctionCall(_Value):
     """Empty where the model gave none."""
     arguments: str
     """The text the model wrote: not parsed, and not necessarily JSON."""
-    fault: str | None = Field(default=None, exclude=True)
+    parse_error: str | None = Field(default=None, exclude=True)
     """Why a call written as text cannot be read; told to the model in place of a result."""
 
 
@@ -91,3 +138,32 @@ class ChatResponse(_Value):
     def is_truncated(self) -> bool:
         """Cut off by the limit on output: its last tool call may be incomplete."""
         return self.choices[0].finish_reason == "length"
+
+
+class RetryEvent(_Value):
+    """A request failed and is made again after a wait. What was streamed of it is void."""
+
+    type: Literal["retry"] = "retry"
+    attempt: int
+    """The number of the attempt that failed, from 1."""
+    wait_s: float
+    reason: str
+    """One line."""
+
+
+class DeltaEvent(_Value):
+    """A piece of the answer's text, as it is written."""
+
+    type: Literal["delta"] = "delta"
+    text: str
+
+
+class WarningEvent(_Value):
+    """Something the person should know; the work goes on."""
+
+    type: Literal["warning"] = "warning"
+    text: str
+
+
+LLMEvent = RetryEvent | DeltaEvent | WarningEvent
+OnEvent = Callable[[LLMEvent], None]

@@ -17,13 +17,12 @@ import litellm  # noqa: E402
 import openai  # noqa: E402
 from litellm.llms.custom_httpx.http_handler import HTTPHandler, get_ssl_configuration  # noqa: E402
 
-from ohsandbox.llm import faults  # noqa: E402
+from ohsandbox.llm import error_mapping  # noqa: E402
+from ohsandbox.llm.attempt import current_attempt  # noqa: E402
+from ohsandbox.llm.capabilities import ModelInfo  # noqa: E402
 from ohsandbox.llm.errors import ModelAuthenticationError  # noqa: E402
-from ohsandbox.llm.exchange import current  # noqa: E402
-from ohsandbox.llm.repair import count_of  # noqa: E402
-from ohsandbox.llm.stream import StreamedAnswer  # noqa: E402
-from ohsandbox.llm.traits import Listing  # noqa: E402
-from ohsandbox.llm.wire import Guard  # noqa: E402
+from ohsandbox.llm.http_client import BoundedClient  # noqa: E402
+from ohsandbox.llm.response_parsing import StreamedAnswer, token_count  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -70,18 +69,18 @@ class Unfinished(Exception):  # noqa: N818 - a stream that ended, not an error o
     """The stream ended without a finish reason: part of the answer is missing."""
 
 
-def new_guard() -> Guard:
+def new_client() -> BoundedClient:
     """A client with the certificates that litellm is configured with (SSL_CERT_FILE, SSL_VERIFY, ...)."""
-    return Guard(get_ssl_configuration())
+    return BoundedClient(get_ssl_configuration())
 
 
-def ask(config: LLMConfig, request: Mapping[str, Any], guard: Guard) -> Generator[str, None, Answer]:
+def ask(config: LLMConfig, request: Mapping[str, Any], http: BoundedClient) -> Generator[str, None, Answer]:
     """Send one request, without retries; yields text as it arrives where config.stream is set.
 
     Args:
         config: how to ask.
         request: messages, and perhaps tools and tool_choice.
-        guard: the client to ask with.
+        http: the client to ask with.
 
     Raises:
         Unfinished: the stream ended early.
@@ -93,21 +92,21 @@ def ask(config: LLMConfig, request: Mapping[str, Any], guard: Guard) -> Generato
     settings = _settings(config) | dict(request)
     if config.native_tool_calling and "tools" in request:
         settings["allowed_openai_params"] = ["tools", "tool_choice"]  # litellm drops what its list says is not taken
-    client = _client(config, guard, provider=provider, key=key, base_url=base_url)
+    client = _client(config, http, provider=provider, key=key, base_url=base_url)
     received = litellm.completion(**settings, client=client)
     answer = (yield from _read(received)) if config.stream else received.model_dump()
     return Answer(answer, _cost_usd(answer, model=model, provider=provider))
 
 
-def listing(config: LLMConfig) -> Listing:
+def model_info(config: LLMConfig) -> ModelInfo:
     """What litellm knows of the model; nothing of one that is not on its list."""
     try:
         model, provider, _, _ = litellm.get_llm_provider(config.model, config.custom_llm_provider)
         forwarded = litellm.get_supported_openai_params(model, provider)
     except Exception:  # noqa: BLE001 - a failed look-up tells nothing
-        return Listing()
+        return ModelInfo()
     entry = _entry(model, provider)
-    return Listing(
+    return ModelInfo(
         provider=provider,
         tools=entry.get("supports_function_calling"),
         forwards_tools=forwarded is None or "tools" in forwarded,
@@ -153,28 +152,28 @@ def _secret(config: LLMConfig) -> str | None:
     return config.api_key.get_secret_value() if config.api_key else None
 
 
-def _client(config: LLMConfig, guard: Guard, *, provider: str, key: str | None, base_url: str | None) -> Any:
+def _client(config: LLMConfig, http: BoundedClient, *, provider: str, key: str | None, base_url: str | None) -> Any:
     """Our client in the wrapping that litellm expects for the provider; None where it takes none of ours."""
     if provider in _HTTP_PROVIDERS:
-        return HTTPHandler(client=guard.client)
+        return HTTPHandler(client=http.client)
     if provider == "azure":
-        return _azure_client(config, guard)
+        return _azure_client(config, http)
     if provider == "openai" or provider in litellm.openai_compatible_providers:
-        return _openai_client(config, guard, key=key, base_url=base_url)
+        return _openai_client(config, http, key=key, base_url=base_url)
     return None
 
 
-def _openai_client(config: LLMConfig, guard: Guard, *, key: str | None, base_url: str | None) -> openai.OpenAI:
+def _openai_client(config: LLMConfig, http: BoundedClient, *, key: str | None, base_url: str | None) -> openai.OpenAI:
     key = key or os.environ.get("OPENAI_API_KEY") or (_NO_KEY if config.base_url else None)
     if key is None:
         raise ModelAuthenticationError(
             f"There is no key for model {config.model!r}. Set `api_key`, or OPENAI_API_KEY in the environment."
         )
     base_url = base_url or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
-    return openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=guard.client)
+    return openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http.client)
 
 
-def _azure_client(config: LLMConfig, guard: Guard) -> openai.AzureOpenAI | None:
+def _azure_client(config: LLMConfig, http: BoundedClient) -> openai.AzureOpenAI | None:
     """None where the settings do not say it all: litellm then completes them from the environment."""
     if config.api_key is None or config.base_url is None or config.api_version is None:
         return None
@@ -183,7 +182,7 @@ def _azure_client(config: LLMConfig, guard: Guard) -> openai.AzureOpenAI | None:
         azure_endpoint=config.base_url,
         api_version=config.api_version,
         max_retries=0,
-        http_client=guard.client,
+        http_client=http.client,
     )
 
 
@@ -195,21 +194,25 @@ def _read(received: Any) -> Generator[str, None, dict[str, Any]]:
             yield text
     # litellm invents a final "stop" for a stream that just ends; these two hold what the provider said
     if not (received.received_finish_reason or received.intermittent_finish_reason):
-        exchange = current()
-        exchange.refusal = exchange.refusal or _why_unfinished(exchange.content_type)
+        attempt = current_attempt()
+        attempt.refusal = attempt.refusal or _why_unfinished(attempt.content_type)
         raise Unfinished
     return answer.to_dict()
 
 
-def _why_unfinished(content_type: str) -> faults.Kind:
+def _why_unfinished(content_type: str) -> error_mapping.ErrorKind:
     """No stream at all is the mark of a server that is not the API."""
-    return faults.UNREADABLE if "html" in content_type or content_type.startswith("application/json") else faults.CUT
+    return (
+        error_mapping.UNREADABLE
+        if "html" in content_type or content_type.startswith("application/json")
+        else error_mapping.CUT
+    )
 
 
 def _cost_usd(answer: Mapping[str, Any], *, model: str, provider: str) -> float | None:
     """None where the provider told no usage, or litellm no price."""
     counts = answer.get("usage") or {}
-    if not count_of(counts.get("prompt_tokens")):
+    if not token_count(counts.get("prompt_tokens")):
         return None
     try:
         usage = litellm.Usage(**counts)

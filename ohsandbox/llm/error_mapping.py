@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ohsandbox.errors import ModelError
 
 
-class Kind(NamedTuple):
+class ErrorKind(NamedTuple):
     """A sort of fault."""
 
     error: type[ModelError]
@@ -23,133 +23,133 @@ class Kind(NamedTuple):
     remedy: str
 
 
-AUTHENTICATION = Kind(
+AUTHENTICATION = ErrorKind(
     errors.ModelAuthenticationError,
     retryable=False,
     fact="refused the key",
     remedy="Set `api_key`, or the provider's environment variable.",
 )
-PERMISSION = Kind(
+PERMISSION = ErrorKind(
     errors.ModelAuthenticationError,
     retryable=False,
     fact="refused access",
     remedy="Check that `api_key` may use this `model`, and that `base_url` is right.",
 )
-PAYMENT = Kind(
+PAYMENT = ErrorKind(
     errors.ModelAuthenticationError,
     retryable=False,
     fact="has no credit left for this key",
     remedy="Check the billing of the account behind `api_key`.",
 )
-NOT_FOUND = Kind(
+NOT_FOUND = ErrorKind(
     errors.ModelNotFoundError,
     retryable=False,
     fact="was not found",
     remedy="Check `model` and `base_url`.",
 )
-NO_PROVIDER = Kind(
+NO_PROVIDER = ErrorKind(
     errors.ModelNotFoundError,
     retryable=False,
     fact="belongs to no known provider",
     remedy="Write `model` as provider/name, or set `custom_llm_provider`.",
 )
-NOT_INSTALLED = Kind(
+NOT_INSTALLED = ErrorKind(
     errors.ModelNotFoundError,
     retryable=False,
     fact="needs a package that is not installed",
     remedy="Install it, or take another `model`.",
 )
-REQUEST = Kind(
+REQUEST = ErrorKind(
     errors.ModelRequestError,
     retryable=False,
     fact="refused the request",
     remedy="Check `model`, and set a parameter it does not take (`temperature`, `reasoning_effort`, ...) to null.",
 )
-CONTEXT = Kind(
+CONTEXT = ErrorKind(
     errors.ContextWindowError,
     retryable=False,
     fact="refused the conversation as too long",
     remedy="Condense it, lower `max_output_tokens`, or take a `model` that reads more.",
 )
-POLICY = Kind(
+POLICY = ErrorKind(
     errors.ModelRequestError,
     retryable=False,
     fact="refused the content of the conversation",
     remedy="Reword the request, or take another `model`.",
 )
-TOOLS = Kind(
+TOOLS = ErrorKind(
     errors.ModelRequestError,
     retryable=False,
     fact="takes no tools",
     remedy="Set `native_tool_calling` to null or false: its tool calls are then written as text.",
 )
-IMAGES = Kind(
+IMAGES = ErrorKind(
     errors.ModelRequestError,
     retryable=False,
     fact="takes no images",
     remedy="Set `vision` to null or false: it is then told of images in words.",
 )
-STREAM = Kind(
+STREAM = ErrorKind(
     errors.ModelRequestError,
     retryable=False,
     fact="does not stream its answers",
     remedy="Set `stream` to false.",
 )
-RATE_LIMIT = Kind(
+RATE_LIMIT = ErrorKind(
     errors.ModelRateLimitedError,
     retryable=True,
     fact="limits the rate of requests",
     remedy="Wait, run fewer conversations at once, or raise the limit of the account behind `api_key`.",
 )
-SERVER = Kind(
+SERVER = ErrorKind(
     errors.ModelUnavailableError,
     retryable=True,
     fact="failed at the provider",
     remedy="Try again later, or check `base_url`.",
 )
-CONNECTION = Kind(
+CONNECTION = ErrorKind(
     errors.ModelUnavailableError,
     retryable=True,
     fact="could not be reached",
     remedy="Check `base_url` and the network.",
 )
-TIMEOUT = Kind(
+TIMEOUT = ErrorKind(
     errors.ModelUnavailableError,
     retryable=True,
     fact="did not answer in time",
     remedy="Raise `timeout_s`, or check `base_url`.",
 )
-CUT = Kind(
+CUT = ErrorKind(
     errors.ModelUnavailableError,
     retryable=True,
     fact="was cut off in the middle of its answer",
     remedy="Try again later, or check what stands between here and `base_url`.",
 )
-UNREADABLE = Kind(
+UNREADABLE = ErrorKind(
     errors.ModelAnswerError,
     retryable=True,
     fact="sent an answer that cannot be read",
     remedy="Check that `base_url` is the API itself (it often ends in /v1) and `custom_llm_provider` its format.",
 )
-TOO_LARGE = Kind(
+TOO_LARGE = ErrorKind(
     errors.ModelAnswerError,
     retryable=False,
     fact="sent an answer over the limit of 32 MiB (128 MiB as a stream)",
     remedy="Check `base_url`, or lower `max_output_tokens`.",
 )
-COMPRESSED = Kind(
+COMPRESSED = ErrorKind(
     errors.ModelAnswerError,
     retryable=False,
     fact="sent an answer in a compression that was not asked for",
     remedy="Check what stands between here and `base_url`.",
 )
-REDIRECT = Kind(
+REDIRECT = ErrorKind(
     errors.ModelAnswerError,
     retryable=False,
     fact="answered with a redirect, which is not followed with a key",
     remedy="Set `base_url` to the address it ends at.",
 )
-CLIENT = Kind(
+CLIENT = ErrorKind(
     errors.ModelRequestError,
     retryable=False,
     fact="could not be asked",
@@ -260,32 +260,32 @@ _NO_PROVIDER = "LLM Provider NOT provided"
 """What litellm says, in a BadRequestError, of a name whose provider it cannot tell."""
 
 
-class Fault(NamedTuple):
+class Failure(NamedTuple):
     """One failed attempt."""
 
-    kind: Kind
+    kind: ErrorKind
     error: ModelError
     """Made, not raised: it has no traceback and no cause, so nothing of the foreign error rides along."""
     retry_after: str | None = None
     """The header as it came."""
 
 
-def fault(
-    kind: Kind,
+def failure(
+    kind: ErrorKind,
     *,
     model: str,
     detail: str = "",
     status: int | None = None,
     secrets: AbstractSet[str] = frozenset(),
-) -> Fault:
+) -> Failure:
     """The fault of that kind, with its one-line message; detail is quoted in it, status named."""
     quoted = one_line(_NOISE.split(_CLASS_PREFIXES.sub("", detail))[0], secrets)
     facts = ": ".join(fact for fact in (f"status {status}" if (status or 0) >= _NO_SUCCESS else "", quoted) if fact)
     told = f" ({facts})" if facts else ""
-    return Fault(kind, kind.error(f"Model {one_line(model, secrets)!r} {kind.fact}{told}. {kind.remedy}"))
+    return Failure(kind, kind.error(f"Model {one_line(model, secrets)!r} {kind.fact}{told}. {kind.remedy}"))
 
 
-def kind_of(error: BaseException, *, status: int | None = None, asked: bool = False) -> Kind:
+def kind_of(error: BaseException, *, status: int | None = None, asked: bool = False) -> ErrorKind:
     """What sort of fault a foreign error is.
 
     Args:
@@ -320,13 +320,13 @@ def retry_after_of(error: BaseException) -> str | None:
     return next((str(value) for value in found if value), None)
 
 
-def _kind_of_status(status: int) -> Kind:
+def _kind_of_status(status: int) -> ErrorKind:
     if status < 400:  # noqa: PLR2004 - 3xx
         return REDIRECT
     return _BY_STATUS.get(status, SERVER if status >= 500 else REQUEST)  # noqa: PLR2004 - 5xx
 
 
-def _unfit(text: str, status: int) -> Kind | None:
+def _unfit(text: str, status: int) -> ErrorKind | None:
     """What of the request the model cannot take, whatever the status: servers say it with 400, 404, 405 and 500."""
     if _NO_TOOLS.search(text):
         return TOOLS
@@ -335,7 +335,7 @@ def _unfit(text: str, status: int) -> Kind | None:
     return IMAGES if _NO_IMAGES.search(text) else None
 
 
-def _refine(kind: Kind, by_class: Kind | None, text: str) -> Kind:
+def _refine(kind: ErrorKind, by_class: ErrorKind | None, text: str) -> ErrorKind:
     """Tell apart what one status stands for."""
     if kind is RATE_LIMIT and _NO_CREDIT.search(text):
         return PAYMENT
