@@ -18,7 +18,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test unit lint bench images dev clean install engine plugins peers bases
+.PHONY: help setup demo test unit lint bench docs images dev clean install engine plugins peers bases
 
 help: ## this table
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ lint: setup ## ruff and mypy --strict
 
 bench: setup engine bases ## milliseconds a command, a file, a step (PEERS=1: of other projects, too)
 	@OHSANDBOX_TEST_IMAGE=$(IMAGE) $(BIN)/python -m tests.bench $(if $(PEERS),--peers)
+
+docs: setup ## docs/api.md, from the docstrings
+	@$(BIN)/python docs/generate_api.py
 
 images: engine plugins bases ## the images: ohsandbox-default and ohsandbox-browser for agents, ohsandbox itself
 	@.ci/timed "Building ohsandbox-default on $(IMAGE)" \

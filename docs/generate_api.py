@@ -1,0 +1,133 @@
+"""`python docs/generate_api.py [--check]`: docs/api.md, out of what ohsandbox exports: signatures and docstrings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import griffe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "api.md"
+MODULES = ("ohsandbox", "ohsandbox.errors", "ohsandbox.runtime", "ohsandbox.testing")
+"""What each exports, a section a module; a name is described where it stands first."""
+HEAD = """\
+# API reference
+
+Made from the docstrings by `make docs`; a test compares it with them. How the parts work together is in
+[architecture.md](architecture.md).
+"""
+
+
+def page() -> str:
+    """The whole text."""
+    package = griffe.load("ohsandbox", search_paths=[ROOT], docstring_parser="google", resolve_aliases=True)
+    described: set[str] = set()
+    return "\n".join([HEAD, *(line for name in MODULES for line in _module(package, name, described))]).rstrip() + "\n"
+
+
+def _module(package: griffe.Object | griffe.Alias, name: str, described: set[str]) -> Iterator[str]:
+    module = package[name.partition(".")[2]] if "." in name else package
+    yield f"## `{name}`\n"
+    for exported in sorted(str(one) for one in module.exports or _classes(module)):
+        found = module.members.get(exported)
+        if found is None or exported.startswith("__"):
+            continue
+        target = found.final_target if isinstance(found, griffe.Alias) else found
+        if target.path not in described:
+            described.add(target.path)
+            yield from _described(target, exported)
+
+
+def _classes(module: griffe.Object | griffe.Alias) -> list[str]:
+    return [
+        name for name, one in module.members.items() if not name.startswith("_") and not one.is_alias and one.is_class
+    ]
+
+
+def _described(one: griffe.Object, name: str) -> Iterator[str]:
+    if isinstance(one, griffe.Function):
+        yield f"### `{name}`\n"
+        yield f"```python\n{_signature(one)}\n```\n"
+    elif isinstance(one, griffe.Class):
+        bases = ", ".join(str(base) for base in one.bases)
+        yield f"### `{name}{f'({bases})' if bases else ''}`\n"
+    else:
+        yield f"### `{name}`\n"
+    yield from _prose(one)
+    if isinstance(one, griffe.Class):
+        yield from _members(one)
+
+
+def _members(one: griffe.Class) -> Iterator[str]:
+    if isinstance(made := one.members.get("__init__"), griffe.Function):
+        yield f"```python\n{_signature(made, one.name)}\n```\n"
+    public = [member for name, member in one.members.items() if not name.startswith("_")]
+    fields = [member for member in public if isinstance(member, griffe.Attribute) and member.docstring]
+    for member in fields:
+        yield f"- `{member.name}: {member.annotation}`: {_one_line(member)}"
+    if fields:
+        yield ""
+    for member in public:
+        if isinstance(member, griffe.Function):
+            yield f"#### `{one.name}.{member.name}`\n"
+            yield f"```python\n{_signature(member)}\n```\n"
+            yield from _prose(member)
+
+
+def _signature(function: griffe.Function, name: str = "") -> str:
+    """With a line a parameter where it would be too long."""
+    word = "async def " if "async" in function.labels else ""
+    whole = function.signature(name=name or function.name)
+    if len(whole) > 110:  # noqa: PLR2004 - what a page shows without scrolling
+        inside, _, returned = whole.partition("(")[2].rpartition(")")
+        whole = f"{name or function.name}(\n    {_split(inside)},\n){returned}"
+    return word + whole
+
+
+def _split(parameters: str) -> str:
+    depth, line = 0, ""
+    for character in parameters:
+        depth += (character in "([{") - (character in ")]}")
+        line += ",\n    " if character == "," and not depth else character
+    return line.replace("\n     ", "\n    ")
+
+
+def _prose(one: griffe.Object) -> Iterator[str]:
+    for section in one.docstring.parsed if one.docstring else ():
+        match section:
+            case griffe.DocstringSectionText():
+                yield f"{section.value}\n"
+            case griffe.DocstringSectionParameters():
+                yield _bullets(f"`{item.name}`: {item.description}" for item in section.value)
+            case griffe.DocstringSectionRaises():
+                yield _bullets(f"raises `{item.annotation}`: {item.description}" for item in section.value)
+            case griffe.DocstringSectionReturns() | griffe.DocstringSectionYields():
+                yield _bullets(f"returns: {item.description}" for item in section.value)
+            case _:
+                yield f"{section.title or ''}\n"
+
+
+def _bullets(items: Iterable[str]) -> str:
+    return "".join(f"- {_flat(item)}\n" for item in items)
+
+
+def _one_line(one: griffe.Object) -> str:
+    return _flat(one.docstring.value) if one.docstring else ""
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    text = page()
+    if "--check" in sys.argv[1:]:
+        if PAGE.read_text(encoding="utf-8") != text:
+            sys.exit("docs/api.md differs from the docstrings. Remedy: `make docs`.")
+    else:
+        PAGE.write_text(text, encoding="utf-8")
