@@ -182,7 +182,7 @@ def test_stopping_ends_a_call_that_waits(tmp_path: Path, runtime: Runtime) -> No
             time.sleep(0.02)
         began = time.monotonic()
         assert conversation.stop() is Status.CANCELED
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         assert "was interrupted. Its outcome is unknown" in results_of(conversation)[0]["error"]
         assert conversation.run("again") is Status.IDLE
 

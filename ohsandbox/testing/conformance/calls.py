@@ -24,12 +24,10 @@ from ohsandbox.testing.conformance.case import (
     refuses,
     shell_case,
 )
+from ohsandbox.testing.conformance.scratch import SOON_S
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
-
-SOON_S = 3.0
-"""A cancelled call takes well under a second; a machine at its limit three."""
 
 STUBBORN = (
     "trap '' INT TERM HUP; sleep {0} & setsid sleep {0} & nohup sleep {0} 2>/dev/null & while :; do sleep {0}; done"
@@ -51,7 +49,7 @@ def a_cancelled_run_keeps_its_partial_output_and_leaves_nothing(runtime: Runtime
     began = time.monotonic()
     script = f"echo out; echo err >&2; {STUBBORN.format(number)}"
     result = runtime.run(["/bin/sh", "-c", script], cancel=set_after(0.3))
-    assert time.monotonic() - began < 0.3 + SOON_S
+    assert time.monotonic() - began < SOON_S
     assert result[:4] == (None, b"out\n", b"err\n", False)
     assert (result.cancelled, result.cause, result.not_started) == (True, "cancelled", False)
     assert not is_running(runtime, f"sleep {number}")
@@ -79,7 +77,7 @@ def a_run_is_cancelled_while_its_stdin_is_on_its_way(runtime: Runtime) -> None:
 def a_run_that_never_stops_printing_is_cancelled(runtime: Runtime) -> None:
     began = time.monotonic()
     assert runtime.run(["yes"], cancel=set_after(0.3), limit_bytes=1000).cancelled
-    assert time.monotonic() - began < 0.3 + SOON_S
+    assert time.monotonic() - began < SOON_S
 
 
 @case()
@@ -257,7 +255,7 @@ def transfers_are_cancelled(runtime: Runtime) -> None:
             lambda: runtime.download("/tmp/cancelled-download", target, cancel=set_after(0.3)),
             CallCancelledError,
         )
-        assert time.monotonic() - began < 2 * SOON_S + 2
+        assert time.monotonic() - began < SOON_S
         runtime.run(["rm", "-rf", "/tmp/cancelled-download"])
 
 
@@ -273,7 +271,7 @@ def a_cancelled_command_is_gone_at_once_and_the_shell_is_kept(shell: Session) ->
     assert (ended.cancelled, ended.timed_out, ended.running, ended.exit_code) == (True, False, False, None)
     assert ended.output == "so far\n"
     after = shell("echo $KEPT; pwd")
-    assert time.monotonic() - began < 0.3 + SOON_S
+    assert time.monotonic() - began < SOON_S
     assert (after.output, after.notice) == ("1\n/tmp\n", None)
     assert not is_running(shell.runtime, f"sleep {number}")
 
@@ -286,7 +284,7 @@ def a_cancelled_command_that_ignores_signals_is_gone_too(shell: Session) -> None
     ended = shell(f"sh -c {shlex.quote(STUBBORN.format(number))}", cancel=set_after(0.3))
     assert ended.cancelled
     assert shell("echo $KEPT; pwd").output == "1\n/tmp\n"
-    assert time.monotonic() - began < 0.3 + 2 * SOON_S
+    assert time.monotonic() - began < SOON_S
     assert not is_running(shell.runtime, f"sleep {number}")
 
 
@@ -314,11 +312,10 @@ def a_program_that_waits_for_input_and_a_poll_are_cancelled(shell: Session) -> N
 def a_command_cancelled_before_its_turn_never_runs(shell: Session) -> None:
     shell("true")
     with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(shell, "sleep 1.5; echo first")
+        first = threads.submit(shell, "sleep 4; echo first")
         time.sleep(0.3)
-        began = time.monotonic()
         told = shell("touch /tmp/never-in-turn", cancel=set_after(0.2))
-        assert time.monotonic() - began < 1.2
+        assert not first.done()
         assert (told.cancelled, told.running, told.exit_code) == (True, False, None)
         assert "nothing of it ran" in (told.notice or "")
         assert told.queued_s > 0.1
@@ -352,9 +349,7 @@ def asyncio_cancels_a_command(shell: Session) -> None:
 
 @shell_case()
 def a_command_is_left_running_when_its_caller_yields(shell: Session) -> None:
-    began = time.monotonic()
     told = shell("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done; (exit 7)", yield_s=0.7)
-    assert time.monotonic() - began < 0.7 + 1
     assert (told.running, told.timed_out, told.exit_code) == (True, False, None)
     assert told.output.startswith("1\n2\n")
     rest = shell.poll()
@@ -399,8 +394,8 @@ def a_caller_that_yields_while_it_queues_is_told_that_nothing_ran(shell: Session
 def a_command_behind_one_that_was_left_running_is_refused_with_what_to_do(shell: Session) -> None:
     assert shell("sleep 60", yield_s=0.2).running
     began = time.monotonic()
-    told = shell("touch /tmp/never-behind", timeout_s=10)
-    assert time.monotonic() - began < 2
+    told = shell("touch /tmp/never-behind", timeout_s=60)
+    assert time.monotonic() - began < SOON_S
     assert told.running
     for remedy in ("empty command", "is_input", "C-c", "another session"):
         assert remedy in (told.notice or "")
@@ -489,7 +484,7 @@ def a_command_whose_listener_is_slow_is_still_ended_in_time(shell: Session) -> N
     began = time.monotonic()
     told = shell("yes", timeout_s=0.5, on_output=lambda _: time.sleep(0.1))
     assert told.timed_out
-    assert time.monotonic() - began < 0.5 + 3 * SOON_S
+    assert time.monotonic() - began < SOON_S
     assert told.notice is None
 
 

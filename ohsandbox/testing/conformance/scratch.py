@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.base import Runtime
 
-SOON_S = 2.0
-"""What is refused is refused at once, whatever its size."""
+SOON_S = 20.0
+"""What is done at once takes milliseconds, or this on a machine that is busy with something else. What goes wrong takes
+a minute: that long sleeps what nobody may wait for."""
 
 
 @contextlib.contextmanager

@@ -19,11 +19,12 @@ from ohsandbox.testing.conformance.case import (
     refuses,
     shell_case,
 )
+from ohsandbox.testing.conformance.scratch import SOON_S
 
 if TYPE_CHECKING:
     from ohsandbox.testing.conformance.case import Session
 
-GRACE_S = 15.0
+GRACE_S = 30.0
 """Whatever a command does, `execute` returns this soon after its limit."""
 
 
@@ -308,7 +309,7 @@ def a_child_that_stops_itself_does_not_hang(shell: Session) -> None:
 def a_background_job_does_not_block(shell: Session) -> None:
     began = time.monotonic()
     assert shell("sleep 60 & echo hi").output == "hi\n"
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < SOON_S
     shell("kill %1")
 
 
@@ -339,11 +340,15 @@ def a_job_works_on_while_other_commands_run(shell: Session) -> None:
 
 @shell_case()
 def a_chatty_job_costs_later_commands_nothing(shell: Session) -> None:
+    def fifty() -> float:
+        began = time.monotonic()
+        for _ in range(50):
+            assert shell("true").exit_code == 0
+        return time.monotonic() - began
+
+    quiet = fifty()
     shell("(while :; do echo noise; sleep 0.05; done) & noisy=$!")
-    began = time.monotonic()
-    for _ in range(20):
-        assert shell("true").exit_code == 0
-    assert time.monotonic() - began < 1
+    assert fifty() < 20 * quiet + 1
     shell("kill $noisy; wait 2>/dev/null")
     time.sleep(0.1)
 

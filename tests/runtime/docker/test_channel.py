@@ -65,7 +65,7 @@ def test_a_read_that_gets_nothing_returns_none_in_time(runtime: Any) -> None:
     with runtime.open_channel(["sleep", "100"]) as channel:
         began = time.monotonic()
         assert channel.read(0.2) is None
-        assert 0.19 < time.monotonic() - began < 1
+        assert 0.19 < time.monotonic() - began < 10
         with pytest.raises(TimeoutError):
             channel.wait(0.1)
         channel.kill()

@@ -105,7 +105,7 @@ def test_a_tar_that_lies_is_a_typed_error_and_nothing_lands(
     with pytest.raises(SandboxFileError) as caught:
         fake.download("tree", tmp_path / "out")
     assert caught.value.errno == errno.EIO
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert [*tmp_path.iterdir()] == []
 
 
