@@ -96,7 +96,9 @@ def _bubblewrap() -> Check:
     """Only --runtime cli uses it."""
     found = shutil.which("bwrap")
     if found:
-        return Check("bubblewrap", "ok", f"{found}; --runtime cli can write in its working directory and /tmp only")
+        return Check(
+            "bubblewrap", "ok", f"{found}; --runtime cli can write in its working directory and /tmp only (not as root)"
+        )
     return Check("bubblewrap", "warn", "not here: --runtime cli works with no walls at all", "install bubblewrap")
 
 

@@ -89,3 +89,11 @@ def test_a_directory_that_becomes_a_symlink_in_mid_write_leads_nowhere(
     assert written
     assert [path.name for path in outside.iterdir()] == ["f"]
     assert (outside / "f").read_bytes() == CANARY
+
+
+def test_what_is_said_of_bubblewrap_is_what_it_keeps(runtime: CLIRuntime, outside: Path) -> None:
+    """Root has every capability in it, for it needs no user namespace: this writes where the wall seems to stand."""
+    escape = f"mount -o remount,rw,bind $(findmnt -nT {outside} -o TARGET) && echo changed > {outside}/f"
+    escaped = runtime.run(["sh", "-c", escape]).exit_code == 0
+    assert escaped == (os.geteuid() == 0)
+    assert ("no wall" in runtime.describe()["confinement"]) == escaped

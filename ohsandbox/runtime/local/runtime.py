@@ -79,7 +79,7 @@ class CLIRuntime(Runtime):
                 self._close()
                 raise SandboxUnavailable("bubblewrap does not work here; install `bwrap`, or use DockerRuntime")
             if not self._quiet:
-                walls = "bubblewrap keeps it from writing elsewhere." if self._prefix else "Use DockerRuntime instead."
+                walls = f"With {self._walls}." if self._walls else "Use DockerRuntime instead."
                 print(f"WARNING: {WARNING} {walls}", file=sys.stderr)  # noqa: T201 - the contract's loud warning
         return self
 
@@ -121,8 +121,20 @@ class CLIRuntime(Runtime):
 
     def describe(self) -> dict[str, str]:
         """Facts for a system prompt."""
-        walls = "bubblewrap: only the working directory and /tmp are writable" if self._prefix else "none"
-        return {"runtime": "this host, no container", "working directory": self.workdir, "confinement": walls}
+        return {
+            "runtime": "this host, no container",
+            "working directory": self.workdir,
+            "confinement": self._walls or "none",
+        }
+
+    @property
+    def _walls(self) -> str:
+        """What bubblewrap comes to: it has no network or process namespace, and root keeps every capability in it."""
+        if not self._prefix:
+            return ""
+        if os.geteuid() == 0:
+            return "bubblewrap, which is no wall for root: it can mount everything writable again"
+        return "bubblewrap: only files in the working directory and /tmp are writable, but services of this host answer"
 
 
 def _bubblewrap(workdir: Path, state_dir: str) -> list[str]:
