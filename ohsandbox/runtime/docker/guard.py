@@ -13,6 +13,7 @@ import re
 import socket
 import stat
 import sys
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable, UsageError
@@ -105,6 +106,8 @@ def _guard_git(plan: _MountPlan, found: _WorkspaceContents, git: Git) -> None:
     named = {target for target in found.pointers.values() if target is not None and target != "."}
     for path in sorted(_repositories(workspace, found)):
         _guard_repository(plan, found, path, git=git, writable=_is_gits(path, named))
+    for path in _missing_submodules(workspace, found):
+        plan.lock(path)
     for path in _agents_files(workspace):
         plan.lock(path)
 
@@ -281,6 +284,58 @@ def _repositories(workspace: str, found: _WorkspaceContents) -> Iterator[str]:
     for path in found.dotgits:
         if not git_layout.is_repository(found.layouts.get(path, set())) and not _is_empty(workspace, path):
             yield path
+
+
+def _missing_submodules(workspace: str, found: _WorkspaceContents) -> Iterator[str]:
+    """Directories of submodules that are not checked out; made where they are not there.
+
+    The repository that a sandbox puts into one is entered by `git status` in the repository above.
+
+    Raises:
+        UsageError: an index cannot be read, or something else is in the place of one.
+    """
+    places = [
+        (workspace, path, f"{workspace}/{top}")
+        for path in _repositories(workspace, found)
+        for top in _tops(workspace, found, path)
+    ]
+    for root, path, top in [*places, *_above(workspace)]:
+        try:
+            submodules = sorted(git_layout.gitlinks(root, path))
+        except ValueError as error:
+            raise _refused(path or ".", f"its index is not understood ({error})", "mend it with git") from error
+        for submodule in submodules:
+            below = git_layout.inside(workspace, f"{top}/{submodule}")
+            is_ours = not below.startswith("/") and below != "."
+            if is_ours and not _is_checked_out(workspace, found, below) and _make(workspace, below, None):
+                yield below
+
+
+def _is_checked_out(workspace: str, found: _WorkspaceContents, submodule: str) -> bool:
+    """It has a `.git` that is guarded as such."""
+    mode = found.dotgits.get(f"{submodule}/.git", 0)
+    return stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and not _is_empty(workspace, f"{submodule}/.git"))
+
+
+def _tops(workspace: str, found: _WorkspaceContents, path: str) -> set[str]:
+    """The working trees of a repository, or of a worktree's part of one, below the workspace."""
+    tops = {pointer.removesuffix(".git") for pointer, target in found.pointers.items() if target == path}
+    if path.rpartition("/")[2] == ".git":
+        tops.add(path.removesuffix(".git"))
+    if tree := dict(_pairs(workspace, f"{path}/config")).get("core.worktree"):
+        tops.add(git_layout.inside(workspace, f"{path}/{tree}"))
+    return {top for top in tops if not top.startswith("/")}
+
+
+def _above(workspace: str) -> Iterator[tuple[str, str, str]]:
+    """The repository that a workspace without one lies in: where its directory is, as (root, path), and its top."""
+    for top in [workspace, *map(str, PurePosixPath(workspace).parents)]:
+        if not os.path.lexists(f"{top}/.git"):
+            continue
+        target = git_layout.pointed(top, ".git") if Path(top, ".git").is_file() else ".git"
+        if top != workspace and target is not None:
+            yield (target, "", top) if target.startswith("/") else (top, target, top)
+        return
 
 
 def _is_empty(workspace: str, path: str) -> bool:

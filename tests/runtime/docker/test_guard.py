@@ -82,7 +82,7 @@ def test_each_kind_of_repository_is_guarded(project: Path) -> None:
     fixed |= {
         f".git/worktrees/tree/{name}" for name in ("commondir", "config.worktree", "config.worktree.lock", "gitdir")
     }
-    assert set(paths(mounts, read_only=True)) == fixed | {"libs/sub/.git", "tree/.git"}
+    assert set(paths(mounts, read_only=True)) == fixed | {"libs/sub/.git", "tree/.git", "tree/libs/sub"}
     inner = (
         ".git",
         ".git/modules",
@@ -91,7 +91,72 @@ def test_each_kind_of_repository_is_guarded(project: Path) -> None:
         ".git/worktrees",
         ".git/worktrees/tree",
     )
-    assert set(paths(mounts, read_only=False)) == set(inner) | {"libs", "libs/sub", "nested", "nested/.git", "tree"}
+    outer = {"libs", "libs/sub", "nested", "nested/.git", "tree", "tree/libs"}
+    assert set(paths(mounts, read_only=False)) == set(inner) | outer
+
+
+@pytest.fixture
+def clone(project: Path) -> Path:
+    """A clone whose submodule is not checked out, as `git clone` leaves it."""
+    host_git(project.parent, "clone", "-q", str(owned(project, os.getuid())), "clone")
+    return owned(project.parent / "clone")
+
+
+@pytest.mark.parametrize(
+    "make_index",
+    [
+        "update-index --index-version 2",
+        "update-index --index-version 4",
+        "update-index --split-index",
+        "add --intent-to-add new",
+        "read-tree HEAD",
+    ],
+)
+def test_a_submodule_that_is_not_checked_out_stays_empty(clone: Path, make_index: str) -> None:
+    for name in ("libraries", "libs/a", "new", "x" * 200):
+        (clone / name).parent.mkdir(exist_ok=True)
+        (clone / name).touch()
+    host_git(clone, "add", "--", "libs/a", "libraries", "x" * 200)
+    host_git(clone, *make_index.split())
+    assert locked("libs/sub") in guard(str(clone), "guarded")
+    assert locked("libs/sub") in guard(str(clone), "ro")
+
+
+def test_a_submodule_whose_directory_was_deleted_is_guarded_as_well(clone: Path) -> None:
+    shutil.rmtree(clone / "libs")
+    assert locked("libs/sub") in guard(str(clone), "guarded")
+
+
+def test_a_submodule_of_the_repository_above_the_workspace_is_guarded(clone: Path) -> None:
+    assert locked("sub") in guard(str(clone / "libs"), "guarded")
+
+
+def test_submodules_are_found_by_the_longer_hashes_as_well(tmp_path: Path) -> None:
+    other, mine = tmp_path / "other256", tmp_path / "mine256"
+    for directory in (other, mine):
+        host_git(tmp_path, "init", "-q", "--object-format=sha256", directory.name)
+        host_git(directory, "-c", "user.name=x", "commit", "-q", "--allow-empty", "-m", "first")
+    commit = host_git(other, "rev-parse", "HEAD").strip()
+    host_git(mine, "update-index", "--add", "--cacheinfo", f"160000,{commit},libs/sub")
+    host_git(mine, "worktree", "add", "-q", "-b", "side", "tree")
+    host_git(mine / "tree", "update-index", "--add", "--cacheinfo", f"160000,{commit},below")
+    assert {"libs/sub", "tree/below"} <= set(paths(guard(str(mine), "guarded"), read_only=True))
+
+
+@pytest.mark.parametrize("index", [b"DIRC\0\0\0\2\0\0\0\5\0\0\xe0\0", b"\0\0\xe0\0" * 100])
+def test_an_index_that_cannot_be_read_is_refused(clone: Path, index: bytes) -> None:
+    (clone / ".git" / "index").write_bytes(index)
+    with pytest.raises(UsageError, match="its index is not understood"):
+        guard(str(clone), "guarded")
+
+
+def test_submodules_outside_of_the_workspace_are_no_concern_of_its_index(clone: Path) -> None:
+    commit = host_git(clone, "rev-parse", "HEAD").strip()
+    index = clone / ".git" / "index"
+    host_git(clone, "update-index", "--add", "--cacheinfo", f"160000,{commit},aaaaaaaaa")
+    index.write_bytes(index.read_bytes().replace(b"aaaaaaaaa", b"../../etc"))
+    assert paths(guard(str(clone), "ro"), read_only=True) == [".git", "libs/sub"]
+    assert not (clone.parent.parent / "etc").exists()
 
 
 def test_outer_mounts_come_first(project: Path) -> None:
@@ -101,7 +166,7 @@ def test_outer_mounts_come_first(project: Path) -> None:
 
 def test_read_only_is_one_mount_a_repository(project: Path) -> None:
     mounts = guard(str(project), "ro")
-    assert paths(mounts, read_only=True) == [".git", "nested/.git", "tree/.git", "libs/sub/.git"]
+    assert paths(mounts, read_only=True) == [".git", "nested/.git", "tree/.git", "libs/sub/.git", "tree/libs/sub"]
 
 
 def test_nothing_is_guarded_or_made_when_asked_so(project: Path) -> None:
@@ -452,6 +517,20 @@ PLANTED = {
     f"printf '{CONFIG}' > n/.git/config; git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),n",
     "bare": f"cp -r .git/* .; printf '{CONFIG}' > config; printf '\\tworktree = .\\n' >> config; rm -f .git/HEAD",
 }
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("git", ["guarded", "ro"])
+def test_a_repository_in_a_submodule_that_is_not_checked_out_is_not_made(
+    sandbox: Any, sh: Any, clone: Path, git_image: Callable[[], str], git: str
+) -> None:
+    runtime = sandbox(git_image(), workspace=clone, git=git)
+    attack = "cp -r .git/objects .git/refs .git/HEAD /tmp; cd libs; mv sub s; mkdir -p sub/.git && cd sub/.git"
+    done = sh(runtime, f"{attack} && cp -r /tmp/objects /tmp/refs /tmp/HEAD . && printf '{CONFIG}' > config")
+    assert done.code != 0
+    for command in ("status", "diff", "add -A"):
+        host_git(clone, *command.split())
+    assert list(clone.rglob("canary-ran")) == []
 
 
 @pytest.mark.docker
