@@ -20,7 +20,7 @@ LAYERS = (
     ("state",),
     ("tool",),
     ("tools", "mcp"),
-    ("agent", "serving"),
+    ("agent", "mcp_server"),
     ("conversation", "settings"),
     ("eval", "testing"),
     ("cli", "__main__"),
@@ -38,11 +38,11 @@ FORBIDDEN = {
     ("tools", "llm"),
     ("tools", "events"),
     ("tools", "conversation"),
-    ("serving", "llm"),
-    ("serving", "events"),
+    ("mcp_server", "llm"),
+    ("mcp_server", "events"),
 }
 """Down, and forbidden all the same: llm takes dicts, runtime knows no event, a tool no model, event or conversation;
-serving knows no model and no event, for its clients have their own."""
+mcp_server knows no model and no event, for its clients have their own."""
 SLOW = ("litellm", "fastmcp", "docker")
 
 

@@ -19,8 +19,8 @@ from ohsandbox.cli.errors import Terminated
 from ohsandbox.cli.sandbox import make_runtime, progress_text, started
 from ohsandbox.cli.view import safe_line
 from ohsandbox.errors import UsageError
+from ohsandbox.mcp_server import SandboxFactory, make_server
 from ohsandbox.secrets.references import check_reference, look_up
-from ohsandbox.serving import Place, make_server
 from ohsandbox.settings import DEFAULT_IMAGE, Settings
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from ohsandbox.cli.options import SandboxOptions, ServeOptions
+    from ohsandbox.mcp_server import SandboxSession
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.serving import Hands
     from ohsandbox.tools.flags import ToolFlags
 
 NEEDS_AGENT = (
@@ -86,7 +86,7 @@ def _names(usual: ToolFlags, what: ServeOptions) -> list[str]:
     return names
 
 
-def _place(full: SandboxOptions) -> Place:
+def _place(full: SandboxOptions) -> SandboxFactory:
     def make(tell: Callable[[str], None]) -> Runtime:
         return make_runtime(full, progress=lambda progress: tell(progress_text(progress)))
 
@@ -98,7 +98,7 @@ def _place(full: SandboxOptions) -> Place:
         if full.keep:
             _say(f"Container {name} is kept. Go on in it: --attach {name}")
 
-    return Place(make, start)
+    return SandboxFactory(make, start)
 
 
 def _instructions(full: SandboxOptions) -> str:
@@ -119,8 +119,8 @@ def _instructions(full: SandboxOptions) -> str:
     return f"{place} All tools share its files and processes, and see nothing else of the user's machine."
 
 
-def _serve_stdio(server: Server[Hands]) -> int:
-    from ohsandbox.serving.stdio import serve_stdio  # noqa: PLC0415 - one of the two
+def _serve_stdio(server: Server[SandboxSession]) -> int:
+    from ohsandbox.mcp_server.stdio import serve_stdio  # noqa: PLC0415 - one of the two
 
     if streams.missing & {0, 1}:
         raise UsageError("stdin or stdout is closed. Start this as an MCP client does, or with --http.")
@@ -130,13 +130,14 @@ def _serve_stdio(server: Server[Hands]) -> int:
     return 0
 
 
-def _serve_http(server: Server[Hands], what: ServeOptions) -> int:
-    from ohsandbox.serving.guard import Guard, is_loopback  # noqa: PLC0415 - one of the two
-    from ohsandbox.serving.http import Address, Sessions, listening, serve_http  # noqa: PLC0415
+def _serve_http(server: Server[SandboxSession], what: ServeOptions) -> int:
+    from ohsandbox.mcp_server.http import HttpGuard, HttpSessions, ListenAddress, is_loopback, listening, serve_http  # noqa: PLC0415 - one of the two  # noqa: PLC0415
 
-    wanted = Address.parse(str(what.http))
+    wanted = ListenAddress.parse(str(what.http))
     token = _token(what.token) or secrets.token_urlsafe(32)
-    sessions = Sessions(server, guard=Guard(token), max_sessions=what.max_sessions, idle_timeout_s=what.idle_timeout_s)
+    sessions = HttpSessions(
+        server, guard=HttpGuard(token), max_sessions=what.max_sessions, idle_timeout_s=what.idle_timeout_s
+    )
     with listening(wanted) as (listener, address):
         if what.token is None:
             _say(f"Clients need the header `Authorization: Bearer {token}`; choose your own with --token.")

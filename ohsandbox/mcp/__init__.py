@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.mcp.config import MCPConfig, ServerConfig, Timeouts
-from ohsandbox.mcp.definition import MCPAction, MCPToolAction, MCPToolDefinition, MCPToolExecutor
+from ohsandbox.mcp.definition import MCPAction, MCPToolAction, MCPToolDefinition, MCPToolExecutor, MCPToolObservation
 from ohsandbox.mcp.errors import (
     MCPConfigError,
     MCPConnectionError,
@@ -18,11 +18,9 @@ from ohsandbox.mcp.errors import (
     MCPTimeoutError,
     MCPToolWithheldError,
 )
-from ohsandbox.mcp.observation import MCPToolObservation
-from ohsandbox.mcp.pins import Pins
-from ohsandbox.mcp.servers import MCPServers
-from ohsandbox.mcp.status import MCPEvent, ServerState, ServerStatus
-from ohsandbox.mcp.tools import create_mcp_tools, read_mcp_config
+from ohsandbox.mcp.server import MCPEvent, ServerState, ServerStatus
+from ohsandbox.mcp.servers import MCPServers, create_mcp_tools, read_mcp_config
+from ohsandbox.mcp.tool_pinning import Pins
 
 if TYPE_CHECKING:
     from ohsandbox.mcp.client import MCPClient

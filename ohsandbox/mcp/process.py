@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.mcp.errors import MCPConnectionError
-from ohsandbox.mcp.framing import LineFramer, LineTooLongError
 from ohsandbox.mcp.loop import detach
-from ohsandbox.mcp.streams import Inbox, Intake, Outbox, ProtocolFloodError
+from ohsandbox.mcp.streams import Inbox, Intake, LineFramer, LineTooLongError, Outbox, ProtocolFloodError
 from ohsandbox.mcp.text import one_line, visible
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
 from ohsandbox.runtime.process.invocation import limit_mark

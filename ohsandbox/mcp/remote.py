@@ -12,9 +12,8 @@ import httpcore2
 import httpx2
 from fastmcp.client.transports import ClientTransport, SSETransport, StreamableHttpTransport
 
-from ohsandbox.mcp.network import SandboxNetwork
 from ohsandbox.mcp.process import MAX_LINE_BYTES
-from ohsandbox.mcp.relay import Relay
+from ohsandbox.mcp.relay import ConnectionRelay, SandboxNetwork
 from ohsandbox.mcp.streams import MAX_PARTS, has_too_many_parts
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class _Reached(ClientTransport):
     url: str
     runtime: Runtime | None = None
     """Whose sandbox the connections are made in; None makes them from here."""
-    relay: Relay | None = None
+    relay: ConnectionRelay | None = None
     trouble: str = ""
     """What went wrong on the wire last: the SDK only says that the connection closed."""
 
@@ -55,7 +54,7 @@ class _Reached(ClientTransport):
             async with super().connect_session(**options) as session:
                 yield session
             return
-        self.relay = Relay(self.runtime)
+        self.relay = ConnectionRelay(self.runtime)
         try:
             async with super().connect_session(**options) as session:
                 yield session

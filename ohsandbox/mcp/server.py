@@ -1,26 +1,69 @@
-"""One server through its life: started, listed, called, restarted, switched off."""
+"""One server through its life: started, listed, called, restarted, switched off; and its status for a person."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.mcp.definition import MCPToolObservation, observe
 from ohsandbox.mcp.errors import MCPConnectionError, MCPServerGoneError, MCPTimeoutError
 from ohsandbox.mcp.loop import detach
-from ohsandbox.mcp.observation import MCPToolObservation, observe
-from ohsandbox.mcp.offer import Offer
-from ohsandbox.mcp.status import MCPEvent, ServerState, ServerStatus
 from ohsandbox.mcp.text import one_line
+from ohsandbox.mcp.tool_filter import ToolFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ohsandbox.mcp.client import MCPClient
     from ohsandbox.mcp.config import Resolved
-    from ohsandbox.mcp.listed import ListedTool
-    from ohsandbox.mcp.pins import Pins
+    from ohsandbox.mcp.tool_listing import ListedTool
+    from ohsandbox.mcp.tool_pinning import Pins
+
+
+class ServerState(StrEnum):
+    """Where a server is in its life."""
+
+    WAITING = "not started"
+    STARTING = "starting"
+    READY = "ready"
+    ENDED = "ended"
+    """It is started again when a tool of it is called."""
+    FAILED = "failed"
+    """It never came up."""
+    OFF = "switched off"
+    DISABLED = "disabled"
+    CLOSED = "closed"
+
+
+class ServerStatus(NamedTuple):
+    """A server at one moment."""
+
+    name: str
+    state: ServerState
+    reason: str
+    """Why it is not ready; empty where it is."""
+    where: str
+    """`sandbox` or `host`."""
+    tools: tuple[str, ...]
+    """By the server's names."""
+    withheld: dict[str, str]
+    """Tools that changed since they were first seen, and how to approve them."""
+    refused: dict[str, str]
+    """Tools that cannot be offered, and why."""
+    restarts: int
+
+
+class MCPEvent(NamedTuple):
+    """Something that a person should see."""
+
+    server: str
+    kind: str
+    """ready, failed, ended, restarted, off, tools_changed, withheld, refused, log, progress or status."""
+    message: str
+
 
 CANCEL_S = 2.0
 """For calls to notice that they are cancelled, which takes no time."""
@@ -64,7 +107,7 @@ class MCPServer:
         self.config = resolved.config
         self._resolved = resolved
         self._connect, self._advise = connect, advise
-        self._offer = Offer(name, resolved, pins, self._tell)
+        self._offer = ToolFilter(name, resolved, pins, self._tell)
         self._said_at = 0.0
         self._on_event = on_event
         self._client: MCPClient | None = None

@@ -1,4 +1,4 @@
-"""All MCP servers of a conversation: started together, none waiting for another, closed together."""
+"""The MCP servers of one agent: started together, their tools collected, called and closed."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ import contextlib
 import os
 import threading
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp.config import MCPConfig, Resolved, ServerConfig, resolve
-from ohsandbox.mcp.definition import MCPAction, MCPToolDefinition
+from ohsandbox.mcp.definition import MCPToolDefinition
 from ohsandbox.mcp.errors import MCPConfigError, MCPError, MCPServerGoneError
 from ohsandbox.mcp.loop import background_loop, settle
-from ohsandbox.mcp.names import ServerTool, model_names, prefixed
-from ohsandbox.mcp.pins import Pins
-from ohsandbox.mcp.server import MCPServer
-from ohsandbox.mcp.status import MCPEvent, ServerState, ServerStatus
+from ohsandbox.mcp.server import MCPEvent, MCPServer, ServerState, ServerStatus
+from ohsandbox.mcp.tool_listing import ServerTool, model_names, prefixed
+from ohsandbox.mcp.tool_pinning import Pins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from ohsandbox.mcp.client import MCPClient
-    from ohsandbox.mcp.observation import MCPToolObservation
+    from ohsandbox.mcp.definition import MCPAction, MCPToolObservation
     from ohsandbox.runtime.base import Runtime
+
 
 CLOSE_S = 15.0
 """For all servers together: each has two seconds to go by itself."""
@@ -119,7 +120,7 @@ class MCPServers:
 
     def _client(self, name: str, server: ServerConfig, hooks: dict[str, Any]) -> MCPClient:
         from ohsandbox.mcp.client import MCPClient  # noqa: PLC0415 - fastmcp takes a second to import
-        from ohsandbox.mcp.connect import transport_for  # noqa: PLC0415 - as above
+        from ohsandbox.mcp.transport import transport_for  # noqa: PLC0415 - as above
 
         transport = transport_for(server, sandbox=self._runtime, host=self._the_host)
         return MCPClient(transport, server=name, timeouts=server.timeouts, **hooks)
@@ -328,3 +329,40 @@ class MCPServers:
 def _load() -> None:
     """Import what is slow, in a thread that nobody waits for."""
     import ohsandbox.mcp.client  # noqa: F401, PLC0415 - the point of it
+
+
+def read_mcp_config(config: MCPConfig | Mapping[str, Any] | str | os.PathLike[str]) -> MCPConfig:
+    """A configuration from itself, a dict or a JSON file's path.
+
+    Raises:
+        MCPConfigError: naming the server and the key.
+    """
+    if isinstance(config, MCPConfig):
+        return config
+    return MCPConfig.parse(config) if isinstance(config, Mapping) else MCPConfig.load(Path(config))
+
+
+def create_mcp_tools(
+    config: MCPConfig | Mapping[str, Any] | str | os.PathLike[str],
+    runtime: Runtime | None = None,
+    *,
+    timeout_s: float | None = None,
+    **options: Any,
+) -> list[MCPToolDefinition]:
+    """Start the servers and return the tools of those that came up within timeout_s seconds (None: their own limits).
+
+    Closing one of these tools ends all servers. For their states, and for more than one look at their tools, use
+    `MCPServers`, which takes the same options.
+
+    Raises:
+        MCPConfigError: the configuration is wrong.
+    """
+    servers = MCPServers(read_mcp_config(config), runtime, **options).start()
+    try:
+        tools = servers.tools(timeout_s, owned=True)
+    except BaseException:
+        servers.close()
+        raise
+    if not tools:
+        servers.close()
+    return tools

@@ -1,10 +1,11 @@
-"""A FastMCP transport whose stdio server runs in the sandbox."""
+"""The transport of a stdio server in a sandbox, and the choice of transport for a server's configuration."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from fastmcp.client.transports import ClientTransport
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from ohsandbox.mcp.loop import detach
 from ohsandbox.mcp.process import Command, ServerProcess
+from ohsandbox.mcp.remote import remote_transport
 from ohsandbox.mcp.text import one_line
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequest, InputResponse
     from typing_extensions import Unpack
 
+    from ohsandbox.mcp.config import ServerConfig
     from ohsandbox.runtime.base import Runtime
 
 
@@ -193,3 +196,16 @@ async def _end_late(starting: asyncio.Future[ServerProcess]) -> None:
     process = await starting
     process.watch()
     await process.aclose()
+
+
+TELLS_PROGRESS = {"npx": {"npm_config_loglevel": "http"}}
+"""What makes a program that installs servers say what it does: away from a terminal npm downloads without a word."""
+
+
+def transport_for(server: ServerConfig, *, sandbox: Runtime | None, host: Callable[[], Runtime]) -> ClientTransport:
+    """The transport; nothing is started."""
+    if server.command is None:
+        return remote_transport(server, sandbox if server.runs_in == "sandbox" else None)
+    place = host() if server.runs_in == "host" or sandbox is None else sandbox
+    env = {**TELLS_PROGRESS.get(PurePosixPath(server.command).name, {}), **server.env}
+    return SandboxTransport(place, Command([server.command, *server.args], env, server.cwd, server.user))

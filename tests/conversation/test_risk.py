@@ -13,7 +13,7 @@ from ohsandbox.agent.calls import ActionEvent, ToolCallMetadata
 from ohsandbox.conversation.confirmation import default_analyzer, policy_of
 from ohsandbox.mcp import MCPConfig
 from ohsandbox.mcp.definition import MCPToolAction, MCPToolDefinition
-from ohsandbox.mcp.listed import listed_tool
+from ohsandbox.mcp.tool_listing import listed_tool
 from ohsandbox.schema import Action
 from ohsandbox.tool import ToolDefinition
 from tests.fakes import answer

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.mcp import MCPConfig
-from tests.serving.conftest import OverHTTP, Served, home, serve, serve_http
+from tests.mcp_server.conftest import OverHTTP, Served, home, serve, serve_http
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.mcp import MCPProtocolError, MCPRefusedError, MCPServerGoneError, MCPTimeoutError, ServerState
-from ohsandbox.mcp.observation import MAX_RESULT_CHARS
+from ohsandbox.mcp.definition import MAX_RESULT_CHARS
 from tests.mcp.conftest import call, odd, until
 
 if TYPE_CHECKING:

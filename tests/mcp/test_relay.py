@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from ohsandbox import DockerRuntime
 from ohsandbox.mcp import MCPClient, MCPConfig, MCPError, MCPServers, relay
 from ohsandbox.mcp.config import ServerConfig
-from ohsandbox.mcp.relay import Relay
+from ohsandbox.mcp.relay import ConnectionRelay
 from ohsandbox.mcp.remote import remote_transport
 from tests.mcp.conftest import call
 
@@ -90,12 +90,12 @@ def _sh(runtime: Runtime, script: str) -> str:
 
 
 @contextmanager
-def _relayed(runtime: Runtime) -> Iterator[Relay]:
-    with closing(Relay(runtime)) as made:
+def _relayed(runtime: Runtime) -> Iterator[ConnectionRelay]:
+    with closing(ConnectionRelay(runtime)) as made:
         yield made
 
 
-def _connected(by: Relay, port: int = 7001) -> socket.socket:
+def _connected(by: ConnectionRelay, port: int = 7001) -> socket.socket:
     near = by.connect("127.0.0.1", port)
     near.settimeout(30)
     return near

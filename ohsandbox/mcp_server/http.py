@@ -1,13 +1,17 @@
-"""Sessions over HTTP (the protocol's "Streamable HTTP"), several at once."""
+"""The sandbox over HTTP (the protocol's "Streamable HTTP"): who may call, and several sessions at once."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import ipaddress
 import json
 import logging
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import anyio
@@ -22,8 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ohsandbox.errors import UsageError
-from ohsandbox.serving.patience import Hasty, notice_lost, with_whole_bodies
-from ohsandbox.serving.presence import SPARED_S, Session
+from ohsandbox.mcp_server.liveness import SPARED_S, HttpSession, TimeoutProtocol, notice_lost, with_whole_bodies
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -32,7 +35,53 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from starlette.types import Message, Receive, Scope, Send
 
-    from ohsandbox.serving.guard import Guard
+
+BEARER = "bearer "
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class HttpGuard:
+    """Refuses web pages of others, and whoever does not know the token where there is one."""
+
+    token: str = ""
+
+    def refusal(self, headers: Headers) -> Response | None:
+        """What to answer instead; None lets the request pass.
+
+        Without a token the Host must be this machine's own: a page whose name was rebound to 127.0.0.1 sends its own
+        (DNS rebinding). A page may only call from this machine or from the very host that it calls.
+        """
+        host = _hostname(f"//{headers.get('host', '')}")
+        if not self.token and not is_loopback(host):
+            return Response("Invalid Host header.\n", status_code=421)
+        origin = headers.get("origin")
+        if origin is not None and not (is_loopback(_hostname(origin)) or (host and _hostname(origin) == host)):
+            return Response("Invalid Origin header.\n", status_code=403)
+        if self.token and not self._knows(headers.get("authorization", "")):
+            return Response("The bearer token is missing or wrong.\n", 401, {"WWW-Authenticate": "Bearer"})
+        return None
+
+    def _knows(self, authorization: str) -> bool:
+        given = authorization[len(BEARER) :] if authorization.lower().startswith(BEARER) else ""
+        return hmac.compare_digest(given.strip().encode("utf-8", "replace"), self.token.encode())
+
+
+def _hostname(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
+
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +108,7 @@ GONE = 404
 FULL = 503
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where to listen."""
 
     host: str
@@ -67,7 +116,7 @@ class Address(NamedTuple):
     """0 takes a free one."""
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str) -> ListenAddress:
         """Of `PORT` or `HOST:PORT`; an IPv6 host may stand in brackets.
 
         Raises:
@@ -85,7 +134,7 @@ class Address(NamedTuple):
 
 
 @contextlib.contextmanager
-def listening(address: Address) -> Iterator[tuple[socket.socket, Address]]:
+def listening(address: ListenAddress) -> Iterator[tuple[socket.socket, ListenAddress]]:
     """A socket that listens there, and where that is.
 
     Raises:
@@ -100,24 +149,24 @@ def listening(address: Address) -> Iterator[tuple[socket.socket, Address]]:
         ) from None
     notice_lost(listener)
     with listener:
-        yield listener, Address(address.host, listener.getsockname()[1])
+        yield listener, ListenAddress(address.host, listener.getsockname()[1])
 
 
-class Sessions:
+class HttpSessions:
     """The ASGI application: a session is opened by `initialize`, and ends by DELETE, by idleness, or with us.
 
     One whose client has gone without a word ends earlier, and at once where a new one finds no place.
     """
 
-    def __init__(self, server: Server[Any], *, guard: Guard, max_sessions: int, idle_timeout_s: float) -> None:
+    def __init__(self, server: Server[Any], *, guard: HttpGuard, max_sessions: int, idle_timeout_s: float) -> None:
         """Serves within `running`."""
         self._server = server
         self._guard = guard
         self._max_sessions = max_sessions
         self._idle_timeout_s = idle_timeout_s
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, HttpSession] = {}
         self._open = 0
-        """Sessions that have, or may still have, a sandbox."""
+        """HttpSessions that have, or may still have, a sandbox."""
         self._freed = anyio.Event()
         """Set, and replaced, when there is one less of them."""
         self._group: TaskGroup | None = None
@@ -125,7 +174,7 @@ class Sessions:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sessions live within; all have ended, and their sandboxes are gone, when it is left."""
+        """HttpSessions live within; all have ended, and their sandboxes are gone, when it is left."""
         async with anyio.create_task_group() as group:
             self._group = group
             try:
@@ -172,7 +221,7 @@ class Sessions:
             message = f"{self._open} sessions are open, and no more are allowed (--max-sessions). End one."
             await _error(FULL, message)(scope, receive, send)
             return
-        session = Session(StreamableHTTPServerTransport(uuid4().hex, idle_timeout=self._idle_timeout_s))
+        session = HttpSession(StreamableHTTPServerTransport(uuid4().hex, idle_timeout=self._idle_timeout_s))
         self._open += 1
         await self._group.start(self._live, session)
         status = 0
@@ -195,7 +244,7 @@ class Sessions:
                 with anyio.move_on_after(LOOK_S):
                     await self._freed.wait()
 
-    async def _live(self, session: Session, *, task_status: TaskStatus[None]) -> None:
+    async def _live(self, session: HttpSession, *, task_status: TaskStatus[None]) -> None:
         """The session: a lifespan of the server, within which its sandbox may come to be."""
         transport = session.transport
         try:
@@ -214,7 +263,7 @@ class Sessions:
             self._freed = anyio.Event()
             await self._end(session)
 
-    async def _end(self, session: Session) -> None:
+    async def _end(self, session: HttpSession) -> None:
         self._sessions.pop(session.id, None)
         if not session.transport.is_terminated:
             with anyio.CancelScope(shield=True):
@@ -230,11 +279,11 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-async def serve_http(sessions: Sessions, listener: socket.socket, *, ready: Callable[[], None]) -> None:
+async def serve_http(sessions: HttpSessions, listener: socket.socket, *, ready: Callable[[], None]) -> None:
     """Serve until cancelled; ready is called when clients may come."""
     config = uvicorn.Config(
         sessions, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=END_S,
-        server_header=False, http=Hasty, ws="none", log_level="error",
+        server_header=False, http=TimeoutProtocol, ws="none", log_level="error",
     )  # fmt: skip
     web = _Uvicorn(config)
     serving = asyncio.ensure_future(web.serve([listener]))

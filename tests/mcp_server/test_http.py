@@ -13,13 +13,13 @@ import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 
-from tests.serving.conftest import INITIALIZE, OverHTTP
+from tests.mcp_server.conftest import INITIALIZE, OverHTTP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.serving.conftest import Named
+    from tests.mcp_server.conftest import Named
 
 ACCEPT = {"accept": "application/json, text/event-stream"}
 

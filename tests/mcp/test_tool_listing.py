@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mcp_types import CallToolResult, Tool
 
-from ohsandbox.mcp.framing import LineFramer, LineTooLongError
-from ohsandbox.mcp.listed import UnusableToolError, fingerprint_of, listed_tool
-from ohsandbox.mcp.names import ServerTool, model_names
-from ohsandbox.mcp.observation import MAX_BLOCKS, MAX_IMAGES, MAX_RESULT_CHARS, observe
+from ohsandbox.mcp.definition import MAX_BLOCKS, MAX_IMAGES, MAX_RESULT_CHARS, observe
+from ohsandbox.mcp.streams import LineFramer, LineTooLongError
 from ohsandbox.mcp.text import one_line, printable, visible
+from ohsandbox.mcp.tool_listing import ServerTool, UnusableToolError, fingerprint_of, listed_tool, model_names
 from ohsandbox.schema import text_of
 from ohsandbox.tool.arguments import parse_action
 

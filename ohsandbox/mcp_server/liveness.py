@@ -1,9 +1,10 @@
-"""How long a slow client is waited for over HTTP."""
+"""HTTP clients that are slow or gone: timeouts of requests and connections, sessions without a client."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,7 +14,9 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from mcp.server.streamable_http import StreamableHTTPServerTransport
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 
 HEADERS_S = 10.0
 """In as long the head of a request comes, even over a bad line."""
@@ -26,7 +29,7 @@ UNHEARD_S = 120.0
 hour. Streams are sent something every 15 s."""
 
 
-class Hasty(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+class TimeoutProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     """uvicorn's connection, closed where no request comes."""
 
     def connection_made(self, transport: Any) -> None:
@@ -84,3 +87,56 @@ def notice_lost(listener: socket.socket) -> None:
     """Have the kernel end connections to machines that answer no more, where it can (Linux)."""
     with contextlib.suppress(AttributeError, OSError):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNHEARD_S * 1000))
+
+
+AWAY_S = 300.0
+"""A client that had a stream open, and has nothing open any more, was killed or has lost its way: as long it may take
+to come back. Clients open the stream anew within a second or two; a broken proxy may keep them from it."""
+
+SPARED_S = 4.0
+"""After as long its place is given to a new session that finds none."""
+
+
+@dataclass
+class HttpSession:
+    """One, with what its client has open."""
+
+    transport: StreamableHTTPServerTransport
+    _open: int = 0
+    _streamed: bool = False
+    _away_at: float | None = None
+
+    @property
+    def id(self) -> str:
+        """As the client names it."""
+        return str(self.transport.mcp_session_id)
+
+    @property
+    def away_s(self) -> float:
+        """How long its client has been away; 0 while it is there, or may be: not all open a stream."""
+        return 0.0 if self._away_at is None else anyio.current_time() - self._away_at
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> int:
+        """Serve one request of the client; its HTTP status, 0 where there was no answer."""
+        status = 0
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                self._streamed |= scope["method"] == "GET" and status == 200  # noqa: PLR2004 - OK
+            await send(message)
+
+        self._open, self._away_at = self._open + 1, None
+        try:
+            await self.transport.handle_request(scope, receive, watched)
+        finally:
+            self._open -= 1
+            if self._streamed and not self._open:
+                self._go_away()
+        return status
+
+    def _go_away(self) -> None:
+        self._away_at = anyio.current_time()
+        if (idle := self.transport.idle_scope) is not None:
+            idle.deadline = min(idle.deadline, self._away_at + AWAY_S)

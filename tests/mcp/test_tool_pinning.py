@@ -69,7 +69,7 @@ def test_another_command_of_the_same_name_is_another_server(servers: Servers, tm
 def test_a_server_that_lists_ever_new_tools_fills_no_disk(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("pins", "offer"):
+    for module in ("tool_pinning", "tool_filter"):
         monkeypatch.setattr(f"ohsandbox.mcp.{module}.MAX_PINNED", 2)
     started = servers({"odd": odd(include=["echo", "pid"])}, pins=Pins(tmp_path / "pins.json"))
     assert len(started.tools()) == 2

@@ -1,18 +1,82 @@
-"""Tools and observations as the protocol has them."""
+"""The MCP server: what it lists, and how a client's call becomes a call of a tool."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any, get_args
 
 import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
 
+from ohsandbox import __version__
+from ohsandbox.errors import UnknownToolError
+from ohsandbox.mcp_server.checkpoints import CheckpointTools
+from ohsandbox.mcp_server.session import SandboxFactory, SandboxSession, find, tools_in
 from ohsandbox.schema import ImageContent, text_of
 from ohsandbox.tool import cut_middle
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from mcp.server.context import ServerRequestContext
+
     from ohsandbox.schema import Observation
     from ohsandbox.tool import ToolDefinition
+
+
+NAME = "ohsandbox"
+
+
+def make_server(place: SandboxFactory, names: Sequence[str], *, instructions: str) -> Server[SandboxSession]:
+    """A server that offers the named tools; each lifespan of it is a session, with a sandbox of its own.
+
+    Raises:
+        UsageError: one of names is no tool's, or the place's options cannot be.
+    """
+    nowhere = place.make(lambda _: None)
+    tools = tools_in(nowhere, names, CheckpointTools(nowhere))
+    offered = [listed(tool) for tool in tools.values()]
+
+    @contextlib.asynccontextmanager
+    async def session(_: Server[SandboxSession]) -> AsyncIterator[SandboxSession]:
+        hands = SandboxSession(place, names)
+        try:
+            yield hands
+        finally:
+            await hands.close()
+
+    async def list_tools(_: ServerRequestContext[SandboxSession], __: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=offered)
+
+    async def call_tool(
+        context: ServerRequestContext[SandboxSession], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        try:
+            tool = find(tools, params.name)
+        except UnknownToolError as error:
+            raise MCPError(code=types.INVALID_PARAMS, message=str(error)) from None
+
+        async def report(elapsed_s: float, message: str) -> None:
+            await context.session.report_progress(round(elapsed_s, 1), None, message)
+
+        wants_progress = "progress_token" in (context.meta or {})
+        observation = await context.lifespan_context.call(
+            tool, params.arguments or {}, report=report if wants_progress else None
+        )
+        return result_of(tool, observation)
+
+    return Server(
+        NAME,
+        version=__version__,
+        title="Sandbox",
+        instructions=instructions,
+        lifespan=session,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
 
 MAX_RESULT_CHARS = 100_000
 """The last bound on any tool's result; the tools that ship cut at 30,000 themselves."""

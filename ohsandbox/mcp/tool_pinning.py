@@ -23,7 +23,7 @@ MAX_PINNED = 1024
 """Tools of one server, over time; eight times as many as it may offer at once."""
 
 
-class Changed(NamedTuple):
+class ChangedTool(NamedTuple):
     """A tool that is not what it was, until a person approves it."""
 
     server: str
@@ -96,17 +96,17 @@ class Pins:
         with self._guard:
             return len(self._pins.get(server, {})) < MAX_PINNED
 
-    def changed(self) -> list[Changed]:
+    def changed(self) -> list[ChangedTool]:
         """The tools that wait for a person."""
         with self._guard:
             return [
-                Changed(_name(server), tool, str(known["now"]["description"]))
+                ChangedTool(_name(server), tool, str(known["now"]["description"]))
                 for server, tools in self._pins.items()
                 for tool, known in tools.items()
                 if "now" in known
             ]
 
-    def approve(self, name: str, tool: str, *, shown: Changed | None = None) -> Changed:
+    def approve(self, name: str, tool: str, *, shown: ChangedTool | None = None) -> ChangedTool:
         """Trust a tool as it is now; conversations at work take it at their next step.
 
         Args:
@@ -124,7 +124,7 @@ class Pins:
                     if shown is not None and shown.description != str(now["description"]):
                         raise UsageError(f"Tool {tool!r} of MCP server {name!r} has changed again. Look at it again.")
                     tools[tool] = {"trusted": now["fingerprint"]}
-                    return Changed(name, tool, str(now["description"]))
+                    return ChangedTool(name, tool, str(now["description"]))
         waiting = ", ".join(f"{one.server} {one.tool}" for one in self.changed()) or "none"
         raise UsageError(f"No tool {tool!r} of MCP server {name!r} waits to be approved. Waiting: {waiting}.")
 

@@ -6,11 +6,10 @@ import pytest
 from starlette.datastructures import Headers
 
 from ohsandbox.errors import UsageError
-from ohsandbox.serving.guard import Guard
-from ohsandbox.serving.http import Address
+from ohsandbox.mcp_server.http import HttpGuard, ListenAddress
 
 TOKEN = "0123456789abcdef"
-OPEN, CLOSED = Guard(), Guard(TOKEN)
+OPEN, CLOSED = HttpGuard(), HttpGuard(TOKEN)
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
@@ -39,7 +38,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
         (CLOSED, {"host": "127.0.0.1", "authorization": f"Bearer {TOKEN}\xff"}, 401),
     ],
 )
-def test_refusals(guard: Guard, headers: dict[str, str], status: int | None) -> None:
+def test_refusals(guard: HttpGuard, headers: dict[str, str], status: int | None) -> None:
     refusal = guard.refusal(Headers(headers))
     assert (refusal.status_code if refusal else None) == status
 
@@ -54,10 +53,10 @@ def test_refusals(guard: Guard, headers: dict[str, str], status: int | None) -> 
     ],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
-    assert Address.parse(text) == address
+    assert ListenAddress.parse(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "1:x", "65536", "-1", "٣"])
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(UsageError, match="PORT"):
-        Address.parse(text)
+        ListenAddress.parse(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import anyio.lowlevel
 
-from ohsandbox.serving.turns import MAX_SIDE_BY_SIDE, Turns
+from ohsandbox.mcp_server.concurrency import MAX_SIDE_BY_SIDE, CallQueue
 
 
 class Calls:
@@ -13,7 +13,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.running: list[str] = []
-        self._turns = Turns()
+        self._turns = CallQueue()
         self._free: dict[str, anyio.Event] = {}
 
     async def call(self, name: str) -> None:

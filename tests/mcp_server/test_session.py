@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ohsandbox.mcp_server.session import MAX_LINE_CHARS, TAIL_BYTES, last_line
 from ohsandbox.secrets import Masker
-from ohsandbox.serving.lately import MAX_LINE_CHARS, TAIL_BYTES, last_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.serving.conftest import Served
+    from tests.mcp_server.conftest import Served
 
 LONG = "x" * TAIL_BYTES
 SECRET = "hunter2-hunter2"

@@ -48,7 +48,7 @@ class UndoAction(Action):
     checkpoint: int | None = Field(default=None, ge=1, description="The checkpoint's number; left out, the newest.")
 
 
-class Keeper:
+class CheckpointTools:
     """The checkpoints of one sandbox."""
 
     def __init__(self, runtime: Runtime) -> None:

@@ -7,15 +7,15 @@ import shlex
 from typing import TYPE_CHECKING
 
 from ohsandbox.mcp.errors import MCPToolWithheldError
-from ohsandbox.mcp.listed import (
+from ohsandbox.mcp.text import masked, one_line
+from ohsandbox.mcp.tool_listing import (
     MAX_SERVER_CHARS,
     MAX_TOOLS,
     ListedTool,
     UnusableToolError,
     listed_tool,
 )
-from ohsandbox.mcp.pins import MAX_PINNED
-from ohsandbox.mcp.text import masked, one_line
+from ohsandbox.mcp.tool_pinning import MAX_PINNED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from mcp_types import Tool
 
     from ohsandbox.mcp.config import Resolved
-    from ohsandbox.mcp.pins import Pins
+    from ohsandbox.mcp.tool_pinning import Pins
 
 MAX_ANNOUNCED = 10
 """Refused tools that are told of one by one; each is a line for the person and in the log."""
 
 
-class Offer:
+class ToolFilter:
     """The tools of one server, sorted: offered, withheld until a person approves them, refused."""
 
     def __init__(self, server: str, resolved: Resolved, pins: Pins, tell: Callable[[str, str], None]) -> None:

@@ -15,7 +15,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
 
 from ohsandbox.mcp.streams import Inbox, parse_message
-from ohsandbox.serving.jobs import Job
+from ohsandbox.mcp_server.concurrency import BlockingCall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -131,7 +131,7 @@ async def _write(
     async for message in messages:
         line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         try:
-            await Job(partial(_write_all, sink, line)).result()
+            await BlockingCall(partial(_write_all, sink, line)).result()
         except OSError:  # nobody reads: the session is over
             incoming.finish()
             break

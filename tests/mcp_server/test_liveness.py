@@ -11,26 +11,25 @@ import httpx
 import pytest
 from mcp.server.lowlevel import Server
 
-from ohsandbox.serving import http, patience
-from ohsandbox.serving.guard import Guard
-from ohsandbox.serving.http import Address, Sessions, listening, serve_http
-from tests.serving.conftest import INITIALIZE
+from ohsandbox.mcp_server import http, liveness
+from ohsandbox.mcp_server.http import HttpGuard, HttpSessions, ListenAddress, listening, serve_http
+from tests.mcp_server.conftest import INITIALIZE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.serving.conftest import OverHTTP
+    from tests.mcp_server.conftest import OverHTTP
 
 ACCEPT = {"accept": "application/json, text/event-stream"}
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 @asynccontextmanager
-async def serving(sessions: Sessions | None = None) -> AsyncIterator[Address]:
+async def serving(sessions: HttpSessions | None = None) -> AsyncIterator[ListenAddress]:
     """A server; by default one that has no session to give."""
     nobody: Any = None
-    sessions = sessions or Sessions(nobody, guard=Guard(), max_sessions=1, idle_timeout_s=60)
-    with listening(Address("127.0.0.1", 0)) as (listener, address):
+    sessions = sessions or HttpSessions(nobody, guard=HttpGuard(), max_sessions=1, idle_timeout_s=60)
+    with listening(ListenAddress("127.0.0.1", 0)) as (listener, address):
         async with anyio.create_task_group() as group:
             ready = anyio.Event()
 
@@ -54,8 +53,8 @@ async def serving(sessions: Sessions | None = None) -> AsyncIterator[Address]:
     ],
 )
 def test_a_client_that_stalls_is_let_go(monkeypatch: pytest.MonkeyPatch, sent: bytes, answer: bytes) -> None:
-    monkeypatch.setattr(patience, "HEADERS_S", 0.05)
-    monkeypatch.setattr(patience, "BODY_S", 0.1)
+    monkeypatch.setattr(liveness, "HEADERS_S", 0.05)
+    monkeypatch.setattr(liveness, "BODY_S", 0.1)
 
     async def main() -> None:
         async with serving() as address, await anyio.connect_tcp(*address) as client:
@@ -119,7 +118,9 @@ def test_one_new_session_takes_one_place_however_long_that_takes(monkeypatch: py
             await anyio.sleep(0.5)
 
     async def main() -> None:
-        sessions = Sessions(Server("s", lifespan=slowly_removed), guard=Guard(), max_sessions=3, idle_timeout_s=60)
+        sessions = HttpSessions(
+            Server("s", lifespan=slowly_removed), guard=HttpGuard(), max_sessions=3, idle_timeout_s=60
+        )
         message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE}
         async with serving(sessions) as address, httpx.AsyncClient(base_url=address.url, timeout=30) as client:
 

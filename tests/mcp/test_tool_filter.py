@@ -9,15 +9,15 @@ from mcp_types import Tool
 
 from ohsandbox.mcp import MCPConfig, Pins
 from ohsandbox.mcp.config import Resolved
-from ohsandbox.mcp.listed import MAX_SERVER_CHARS
-from ohsandbox.mcp.offer import MAX_ANNOUNCED, Offer, how_to_approve
+from ohsandbox.mcp.tool_filter import MAX_ANNOUNCED, ToolFilter, how_to_approve
+from ohsandbox.mcp.tool_listing import MAX_SERVER_CHARS
 
 SERVER = MCPConfig.parse({"mcpServers": {"s": {"command": "x"}}}).servers["s"]
 
 
-def made(secrets: dict[str, str] | None = None) -> tuple[Offer, list[str]]:
+def made(secrets: dict[str, str] | None = None) -> tuple[ToolFilter, list[str]]:
     told: list[str] = []
-    return Offer("s", Resolved(SERVER, secrets or {}), Pins(), lambda kind, _: told.append(kind)), told
+    return ToolFilter("s", Resolved(SERVER, secrets or {}), Pins(), lambda kind, _: told.append(kind)), told
 
 
 def tool(name: str, **fields: Any) -> Tool:

@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.serving.conftest import Named, OverHTTP
+    from tests.mcp_server.conftest import Named, OverHTTP
 
 VERSION = "0.16.8"
 """The last that runs on Node 20, which Debian and CI have."""

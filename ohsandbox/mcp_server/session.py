@@ -1,8 +1,9 @@
-"""`Hands`: the sandbox of one session, made at its first call, and the tools that work in it."""
+"""`SandboxSession`: the sandbox of one MCP session, created at its first call, and the tools that work in it."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,10 @@ import anyio
 
 import ohsandbox.tools  # noqa: F401 - registers those that ship
 from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxGone, UnknownToolError
+from ohsandbox.mcp_server.checkpoints import CheckpointTools
+from ohsandbox.mcp_server.concurrency import BlockingCall, CallQueue
+from ohsandbox.runtime.shell.terminal import clean, sanitize_for_terminal, whole_prefix
 from ohsandbox.schema import ErrorObservation, Observation
-from ohsandbox.serving.jobs import Job
-from ohsandbox.serving.keeping import Keeper
-from ohsandbox.serving.lately import last_line
-from ohsandbox.serving.turns import Turns
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
 
@@ -50,7 +50,7 @@ STILL_S = 1.0
 
 
 @dataclass(frozen=True)
-class Place:
+class SandboxFactory:
     """Where sandboxes come from."""
 
     make: Callable[[Tell], Runtime]
@@ -59,14 +59,14 @@ class Place:
     """Starts it, and closes it in the end."""
 
 
-class Hands:
+class SandboxSession:
     """One session's sandbox. All coroutines run on one loop."""
 
-    def __init__(self, place: Place, names: Sequence[str]) -> None:
+    def __init__(self, place: SandboxFactory, names: Sequence[str]) -> None:
         """No sandbox yet: many clients start every server that they know, and never call most."""
         self._place = place
         self._names = names
-        self._turns = Turns()
+        self._turns = CallQueue()
         self._guard = threading.Lock()
         self._stack = contextlib.ExitStack()
         self._tools: dict[str, AnyTool] = {}
@@ -85,7 +85,7 @@ class Hands:
 
         Cancelling ends the command that runs, and returns when it has ended. report hears how it goes, from now on.
         """
-        call = _Call(self, tool.name, arguments)
+        call = _ToolCall(self, tool.name, arguments)
         async with anyio.create_task_group() as group:
             if report is not None:
                 group.start_soon(call.report, report)
@@ -97,7 +97,7 @@ class Hands:
     async def close(self) -> None:
         """End all that runs, and let go of the sandbox. What it waits for is bounded."""
         with anyio.CancelScope(shield=True):
-            await Job(self._close).wait(STARTING_S if self._runtime is None else CLOSE_S)
+            await BlockingCall(self._close).wait(STARTING_S if self._runtime is None else CLOSE_S)
 
     def ready(self, name: str, tell: Tell) -> AnyTool:
         """The tool, in a sandbox that has started; blocks.
@@ -110,7 +110,7 @@ class Hands:
                 raise SandboxGone("The session has ended.")
             if self._runtime is None:
                 runtime = self._place.make(tell)
-                keeper = Keeper(runtime)
+                keeper = CheckpointTools(runtime)
                 self._stack.callback(keeper.close)  # after the sandbox has gone
                 try:
                     self._stack.enter_context(self._place.start(runtime))
@@ -158,20 +158,20 @@ class Hands:
         self._stack.close()
 
 
-class _Call:
+class _ToolCall:
     """One call, in a thread."""
 
-    def __init__(self, hands: Hands, name: str, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, hands: SandboxSession, name: str, arguments: Mapping[str, Any]) -> None:
         self._hands, self._name, self._arguments = hands, name, arguments
         self._cancelled = False
         self._tool: AnyTool | None = None
         self._status = f"{name} waits for another call of this session to end"
-        self._job: Job[Observation] | None = None
+        self._job: BlockingCall[Observation] | None = None
 
     async def result(self) -> Observation:
         """Run it; cancelling ends what runs, and returns when it has ended."""
         self._status = ""
-        self._job = Job(self._work)
+        self._job = BlockingCall(self._work)
         try:
             return await self._job.result()
         except BaseException:
@@ -203,7 +203,7 @@ class _Call:
         told, told_at = "", 0.0
         while True:
             await anyio.sleep(LOOK_EVERY_S)
-            words = self._status or await Job(self._last_line).result()
+            words = self._status or await BlockingCall(self._last_line).result()
             elapsed_s = anyio.current_time() - began
             if words != told or elapsed_s - told_at >= STILL_S:
                 told, told_at = words, elapsed_s
@@ -213,15 +213,15 @@ class _Call:
     def _last_line(self) -> str:
         return "" if self._tool is None else last_line(self._tool.last_output(), self._hands.masker)
 
-    async def _end(self, job: Job[Observation]) -> None:
+    async def _end(self, job: BlockingCall[Observation]) -> None:
         """Interrupt what runs, until it has ended; a start of the sandbox goes on, for the next call."""
         self._cancelled = True
         began = anyio.current_time()
         while not job.ended and self._tool is not None and anyio.current_time() - began < OBEY_S:
-            await Job(self._interrupt).wait(INTERRUPT_EVERY_S)
+            await BlockingCall(self._interrupt).wait(INTERRUPT_EVERY_S)
             await job.wait(INTERRUPT_EVERY_S)
         if not job.ended and self._tool is not None:
-            await Job(self._hands.end_shells).wait(CLOSE_S)
+            await BlockingCall(self._hands.end_shells).wait(CLOSE_S)
             await job.wait(OBEY_S)
 
     def _interrupt(self) -> None:
@@ -230,7 +230,7 @@ class _Call:
                 self._tool.interrupt()
 
 
-def tools_in(runtime: Runtime, names: Sequence[str], keeper: Keeper) -> dict[str, AnyTool]:
+def tools_in(runtime: Runtime, names: Sequence[str], keeper: CheckpointTools) -> dict[str, AnyTool]:
     """The tools by name, made for the runtime; it need not have started.
 
     Raises:
@@ -250,3 +250,24 @@ def find(tools: Mapping[str, AnyTool], name: str) -> AnyTool:
     if name not in tools:
         raise UnknownToolError(f"Unknown tool: {name[:100]}. There are: {', '.join(tools)}.")
     return tools[name]
+
+
+MAX_LINE_CHARS = 200
+"""A client shows progress on one line of a terminal or of a side bar."""
+
+TAIL_BYTES = 4096
+"""Of the output so much is looked at: twenty such lines, or one with colours."""
+
+
+def last_line(tail: bytes, masker: Masker | None = None) -> str:
+    """The last line with something on it of a growing stream's tail; what is unfinished in it waits."""
+    if masker and len(tail) >= TAIL_BYTES:  # it may begin within a secret
+        line_break = re.search(rb"[\r\n]", tail)
+        tail = tail[line_break.end() :] if line_break else b""
+    text = clean(tail[: whole_prefix(tail)])
+    if masker:
+        text = masker.before_gap(masker.mask(text))
+    for line in reversed(sanitize_for_terminal(text).split("\n")):
+        if words := " ".join(line.split()):
+            return words if len(words) <= MAX_LINE_CHARS else f"{words[: MAX_LINE_CHARS - 1]}…"
+    return ""

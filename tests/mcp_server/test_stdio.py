@@ -18,13 +18,13 @@ import ohsandbox.tools  # noqa: F401 - registers those that ship
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool, resolve_tool
-from tests.serving.conftest import COMMAND, INITIALIZE
+from tests.mcp_server.conftest import COMMAND, INITIALIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.serving.conftest import Named, Served
+    from tests.mcp_server.conftest import Named, Served
 
     Serve = Callable[..., Served]
 
@@ -233,7 +233,7 @@ def test_wrong_options(serve: Serve, home: dict[str, str], options: tuple[str, .
 def test_nothing_but_the_protocol_is_on_stdout(home: dict[str, str], tmp_path: Path) -> None:
     """Not even what a library prints there: descriptor 1 is stderr while we serve."""
     program = (
-        "import anyio, os; from ohsandbox.serving.stdio import serve_stdio\n"
+        "import anyio, os; from ohsandbox.mcp_server.stdio import serve_stdio\n"
         "class Fake:\n"
         "    def create_initialization_options(self): pass\n"
         "    async def run(self, *_): print('noise', flush=True); os.write(1, b'more'); assert os.read(0, 1) == b''\n"
