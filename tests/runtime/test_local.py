@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import CLIRuntime
+from ohsandbox.errors import SandboxUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 PROGRAM = """
@@ -59,3 +61,13 @@ def test_no_shell_or_worker_that_ended_stays_a_zombie(tmp_path: Path) -> None:
     while zombies() - before and time.monotonic() < deadline:
         time.sleep(0.1)
     assert zombies() <= before
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda host: host.execute("true"), lambda host: host.run(["true"]), lambda host: host.read_bytes("/etc/passwd")],
+    ids=["execute", "run", "read_bytes"],
+)
+def test_a_runtime_that_was_not_started_says_what_to_do(use: Callable[[CLIRuntime], object]) -> None:
+    with pytest.raises(SandboxUnavailable, match=r"not started; call start\(\) or use `with`"):
+        use(CLIRuntime())

@@ -56,6 +56,7 @@ class CLIRuntime(Runtime):
         self._watches = watch
         self._prefix: list[str] = []
         self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self.state_dir = ""
 
     @property
     def id(self) -> str:
