@@ -11,6 +11,7 @@ import secrets
 import select
 import stat
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
@@ -136,11 +137,14 @@ class ServerProcess:
         """Begin to read and write."""
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._write_all, name="ohsandbox-mcp-write", daemon=True).start()
-        self._watch()
+        if self._channel.filenos() is None:
+            threading.Thread(target=self._read_all, name="ohsandbox-mcp-read", daemon=True).start()
+        else:
+            self._watch()
 
     def _watch(self) -> None:
         assert self._loop is not None  # noqa: S101 - set by watch
-        now = set() if self._silent.is_set() else set(self._channel.filenos())
+        now = set() if self._silent.is_set() else set(self._channel.filenos() or ())
         for fd in self._watched - now:
             self._loop.remove_reader(fd)
         for fd in now - self._watched:
@@ -148,8 +152,12 @@ class ServerProcess:
         self._watched = now
 
     def _readable(self) -> None:
+        self._receive(lambda: self._channel.read(0))
+        self._watch()
+
+    def _receive(self, read: Callable[[], list[Chunk] | None]) -> None:
         try:
-            chunks = self._channel.read(0)
+            chunks = read()
             for chunk in chunks or ():
                 self._take(chunk)
         except (LineTooLongError, ProtocolFloodError) as error:
@@ -160,7 +168,6 @@ class ServerProcess:
             chunks = []
         if chunks == []:
             self._finish()
-        self._watch()
 
     def _take(self, chunk: Chunk) -> None:
         if chunk.stream is Stream.STDERR:
@@ -209,7 +216,7 @@ class ServerProcess:
 
     def _takes_at_once(self) -> bool:
         """Whether the one descriptor is a socket, so that it tells of writing too, and has room."""
-        fds = self._channel.filenos()
+        fds = self._channel.filenos() or ()
         if len(fds) != 1 or not stat.S_ISSOCK(os.fstat(fds[0]).st_mode):
             return False
         poller = select.poll()
@@ -217,6 +224,21 @@ class ServerProcess:
         return bool(poller.poll(0))
 
     # --- in threads ---------------------------------------------------------------------------
+
+    def _read_all(self) -> None:
+        """Read a channel without descriptors; each piece waits until the loop has taken the one before."""
+        assert self._loop is not None  # noqa: S101 - set by watch
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            while not self._silent.is_set():
+                found: Future[list[Chunk] | None] = Future()
+                try:
+                    found.set_result(self._channel.read())
+                except (SandboxUnavailable, OSError, ValueError) as error:
+                    found.set_exception(error)
+                asyncio.run_coroutine_threadsafe(self._receive_read(found), self._loop).result()
+
+    async def _receive_read(self, found: Future[list[Chunk] | None]) -> None:
+        self._receive(found.result)
 
     def _write_all(self) -> None:
         with contextlib.suppress(OSError, OhsandboxError):

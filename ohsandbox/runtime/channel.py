@@ -1,4 +1,4 @@
-"""A duplex byte channel to one process in a sandbox: the narrow waist that every backend fills."""
+"""`Channel`: a duplex byte stream to one process of a sandbox. Every backend implements it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Chunk(NamedTuple):
 
 
 class Channel(ABC):
-    """An open process: write its stdin, read its output, learn its exit code.
+    """A running process: write to its stdin, read its output, get its exit code.
 
     One thread may read while another writes. Closing twice is fine.
     """
@@ -36,9 +36,13 @@ class Channel(ABC):
     pid: int
     """The process's id as the sandbox sees it; it leads its own session and process group."""
 
-    @abstractmethod
-    def filenos(self) -> list[int]:
-        """Descriptors to poll: `read(0)` after one of them turned readable. Empty after the end of stream."""
+    def filenos(self) -> list[int] | None:
+        """File descriptors to poll: once one is readable, `read(0)` returns something. Empty after the end of stream.
+
+        None, the default, for a channel without descriptors (a websocket, an HTTP/2 stream): its reader then blocks in
+        `read` in a thread of its own, which costs a thread per channel and nothing else.
+        """
+        return None
 
     @abstractmethod
     def read(self, timeout_s: float | None = None) -> list[Chunk] | None:

@@ -14,6 +14,7 @@ import pytest
 from ohsandbox import CLIRuntime
 from ohsandbox.mcp import MCPConfig, MCPServers
 from ohsandbox.schema import text_of
+from ohsandbox.testing.runtime import DescriptorlessRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 SERVER = Path(__file__).with_name("server.py")
-PLACES = (pytest.param("debian", marks=pytest.mark.docker), "cli")
+PLACES = (pytest.param("debian", marks=pytest.mark.docker), "cli", "descriptorless")
 RUN = f"OHS_TEST_RUN={secrets.token_hex(8)}"
 OURS = f"for f in $(grep -ls OHSANDBOX_MCP /proc/[0-9]*/environ); do grep -qs {RUN} $f && echo $f; done; :"
 HIDDEN = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f; echo; done 2>/dev/null | grep 'sleep 700[0-9]'"
@@ -48,6 +49,8 @@ def _make(place: str, tmp_path_factory: pytest.TempPathFactory) -> Runtime:
     marked = dict([RUN.split("=")])
     if place == "cli":
         return CLIRuntime(tmp_path_factory.mktemp("cli"), env=marked, bubblewrap=False, quiet=True)
+    if place == "descriptorless":
+        return DescriptorlessRuntime(env=marked)
     from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it
 
     return DockerRuntime(f"ohsandbox-base:{place}", env=marked)

@@ -9,7 +9,7 @@ import pytest
 
 from ohsandbox import CLIRuntime
 from ohsandbox.runtime.shell import shell
-from ohsandbox.testing import FakeRuntime
+from ohsandbox.testing.runtime import DescriptorlessRuntime, FakeRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +39,8 @@ def flavour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 def _make(name: str, tmp_path_factory: pytest.TempPathFactory) -> Runtime:
     if name == "fake":
         return FakeRuntime()
+    if name == "descriptorless":
+        return DescriptorlessRuntime()
     if name == "cli":
         return CLIRuntime(tmp_path_factory.mktemp("cli"), bubblewrap=False, quiet=True)
     from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it

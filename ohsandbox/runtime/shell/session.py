@@ -176,6 +176,8 @@ class ShellSession:
         self._greeting = secrets.token_hex(16)
         setup += b'command cd -- %s\nohs_n=%s; command eval "$ohs_greet"\n' % (quote(workdir), self._greeting.encode())
         self._keeper.write(setup)
+        self._keeper_ended = self._terminal_ended = False
+        self._keeper_failure: Exception | None = None
         self._reader = threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True)
         self._reader.start()
         self._await_greeting()
@@ -313,21 +315,59 @@ class ShellSession:
     # --- what the reading thread does ---
 
     def _read(self) -> None:
-        poll = select.poll()
-        by_fd = {fd: channel for channel in (self._terminal, self._keeper) for fd in channel.filenos()}
-        for fd in by_fd:
-            poll.register(fd, select.POLLIN)
         try:
-            while self._terminal.filenos():
-                for fd, _ in poll.poll():
-                    if not self._take(by_fd[fd]):
-                        self._drop(poll, fd, by_fd[fd])
-            self._take_last_report(poll)
+            if self._terminal.filenos() is None or self._keeper.filenos() is None:
+                self._read_in_threads()
+            else:
+                self._poll()
             self._end(self._exit_code(), None)
         except SandboxUnavailable as error:
             self._end(None, error)
-        except (OSError, ValueError) as error:  # closed under us by close()
+        except (OSError, ValueError) as error:  # closed by close() in another thread
             self._end(None, SandboxUnavailable(f"The shell's connection was closed: {error}"))
+
+    def _poll(self) -> None:
+        """Read both channels in this thread until the terminal ends."""
+        poll = select.poll()
+        by_fd = {fd: channel for channel in (self._terminal, self._keeper) for fd in channel.filenos() or ()}
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        while self._terminal.filenos():
+            for fd, _ in poll.poll():
+                if not self._take(by_fd[fd], 0):
+                    poll.unregister(fd)
+                    if by_fd[fd] is self._keeper and not self._keeper.filenos():
+                        self._note_keeper_end()
+        # the EXIT trap's report may come after the terminal's end: they are different connections
+        while self._misses_report() and not self._keeper_ended and poll.poll(LAST_REPORT_S * 1000):
+            self._take(self._keeper, 0)
+            self._keeper_ended = not self._keeper.filenos()
+
+    def _read_in_threads(self) -> None:
+        """The same for channels without descriptors: this thread reads the terminal, another one the keeper."""
+        keeper = threading.Thread(target=self._read_keeper, name="ohsandbox-keeper", daemon=True)
+        keeper.start()
+        while self._take(self._terminal, None):
+            pass
+        self._terminal_ended = True
+        with self.changed:
+            self.changed.wait_for(lambda: self._keeper_ended or not self._misses_report(), LAST_REPORT_S)
+        if self._keeper_failure is not None:
+            raise self._keeper_failure
+
+    def _read_keeper(self) -> None:
+        try:
+            while self._take(self._keeper, None):
+                pass
+        except (SandboxUnavailable, OSError, ValueError) as error:
+            self._keeper_failure = error
+        with contextlib.suppress(SandboxUnavailable, OSError):
+            self._note_keeper_end()
+        with self.changed:
+            self.changed.notify_all()
+
+    def _misses_report(self) -> bool:
+        return self.call is not None and self.call.report is None
 
     def _exit_code(self) -> int:
         """Of the shell whose terminal has closed; one that closed its terminal and lives on is of no use: end it.
@@ -339,24 +379,20 @@ class ShellSession:
         except TimeoutError:
             self._terminal.kill()
             code = self._terminal.wait()
-        return code if self._keeper.filenos() else KILLED
+        return KILLED if self._keeper_ended else code
 
-    def _drop(self, poll: select.poll, fd: int, channel: Channel) -> None:
-        """A stream has ended. A shell whose keeper died, as of `kill -9 -1`, can neither hear nor report: end it."""
-        poll.unregister(fd)
-        if channel is self._keeper and not channel.filenos():
+    def _note_keeper_end(self) -> None:
+        """A shell whose keeper died, as of `kill -9 -1`, can neither take commands nor report: end it."""
+        self._keeper_ended = True
+        if not self._terminal_ended:
             self._terminal.kill()
 
-    def _take_last_report(self, poll: select.poll) -> None:
-        """The EXIT trap's report may come after the terminal's end: they are different connections."""
-        while self.call and not self.call.report and self._keeper.filenos() and poll.poll(LAST_REPORT_S * 1000):
-            self._take(self._keeper)
-
-    def _take(self, channel: Channel) -> bool:
-        if self._relay is not None:
+    def _take(self, channel: Channel, timeout_s: float | None) -> bool:
+        """Read once; False at the end of the stream."""
+        if self._relay is not None and channel is self._terminal:
             with self.changed:  # the terminal fills, and what prints on it waits
                 self.changed.wait_for(lambda: self._relay is None or not self._relay.full)
-        chunks = channel.read(0)
+        chunks = channel.read(timeout_s)
         if chunks is None:
             return True
         with self.changed:
@@ -397,6 +433,7 @@ class ShellSession:
             elif report and self.call and report.nonce == self.call.nonce and self.call.report is None:
                 self.call.report = report
                 self._finish()
+                self.changed.notify_all()
 
     def _finish(self) -> None:
         if self.call and self.call.finished and self.call.report:

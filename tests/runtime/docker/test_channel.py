@@ -87,7 +87,7 @@ def test_what_a_process_says_at_once_can_be_polled_for(runtime: Any) -> None:
     for _ in range(5):
         with runtime.open_channel(["sh", "-c", "echo early; cat"]) as channel:
             poller = select.poll()
-            for descriptor in channel.filenos():
+            for descriptor in channel.filenos() or ():
                 poller.register(descriptor, select.POLLIN)
             assert poller.poll(5000)
             heard = channel.read(0)
