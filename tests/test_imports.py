@@ -1,6 +1,7 @@
 """The architecture, held: imports point down, and the slow libraries wait until they are needed."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -126,6 +127,22 @@ def test_every_public_name_is_there() -> None:
 def test_the_public_names_are_sorted_and_shown() -> None:
     assert len(set(ohsandbox.__all__)) == len(ohsandbox.__all__)
     assert dir(ohsandbox) == sorted(ohsandbox.__all__)
+
+
+def test_docker_is_imported_in_its_own_package_the_factory_and_the_doctor_only() -> None:
+    allowed = {"runtime/factory.py", "cli/doctor.py"}
+    for path in sorted(ROOT.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith("runtime/docker/") or name in allowed or name == "__init__.py":
+            continue
+        modules = {one for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for one in _modules(node)}
+        used = {one for one in modules if re.match(r"(ohsandbox\.runtime\.)?docker(\.|$)", one)}
+        assert not used, f"{name} imports {used}"
+
+
+def test_nothing_asks_for_the_name_of_a_backend() -> None:
+    asks = re.compile(r"""runtime\s*(?:==|!=|in)\s*[\[({]*["'](?:cli|docker|ssh)["']""")
+    assert [str(path) for path in ROOT.rglob("*.py") if asks.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:

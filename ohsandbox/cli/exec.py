@@ -53,8 +53,8 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     env = _environment(options.env)
     if options.user is not None and not options.user:
         raise UsageError("--user is empty. Name a user of the image or a numeric id, or leave it out.")
-    if options.user and where.runtime == "cli":
-        raise UsageError(f"--user {options.user!r} needs a container. Leave it out, or --runtime cli.")
+    if options.user and not where.backend.users:
+        raise UsageError(f"--user {options.user!r} needs a container. Leave it out, or --runtime {where.runtime}.")
     runtime = make_runtime(where.checked().with_settings(Settings.load()))
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with_tty = at_terminal if options.tty is None else options.tty

@@ -103,7 +103,7 @@ def _place(full: SandboxOptions) -> SandboxFactory:
 
 def _instructions(full: SandboxOptions) -> str:
     """What a client may tell its model of all tools together."""
-    if full.runtime == "cli":
+    if not full.backend.isolated:
         return f"Tools that work on the user's machine itself, in {full.workspace or Path.cwd()}. All share its files."
     if full.attach:
         place = f"Tools that work in the container {full.attach}."

@@ -15,10 +15,11 @@ from ohsandbox.cli.values import above_zero, path
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
+    from ohsandbox.runtime.factory import BackendInfo, RuntimeSettings
     from ohsandbox.settings import Settings
 
-NEEDS_DOCKER = ("image", "network", "git", "keep", "attach", "ca_bundle", "copy", "copy_all")
-"""Options that mean nothing without a container; ignoring one would be a promise that is not kept."""
+BACKEND_OPTIONS = ("image", "network", "git", "keep", "attach", "ca_bundle", "copy", "copy_all")
+"""Options that some backends do not support; one that is given to such a backend is refused, never ignored."""
 
 _MODEL, _SANDBOX, _TOOLS, _LIMITS, _GOING_ON = "Model", "Sandbox", "Tools and prompt", "Limits", "Going on"
 """The groups of `--help`."""
@@ -141,10 +142,12 @@ class SandboxOptions:
         Raises:
             UsageError: two of them exclude each other.
         """
-        if self.runtime == "cli":
-            for name in NEEDS_DOCKER:
-                if getattr(self, name):
-                    raise UsageError(f"--{name.replace('_', '-')} needs a container. Leave it out, or --runtime cli.")
+        if self.runtime is not None:
+            supported = self.backend.options | ({"copy_all"} if "copy" in self.backend.options else set())
+            for name in BACKEND_OPTIONS:
+                if getattr(self, name) and name not in supported:
+                    option = f"--{name.replace('_', '-')}"
+                    raise UsageError(f"{option} needs a container. Leave it out, or --runtime {self.runtime}.")
         if self.copies and self.workspace is None:
             raise UsageError("--copy needs a directory to copy. Name one with --workspace.")
         if self.attach and self.image:
@@ -154,6 +157,22 @@ class SandboxOptions:
         if self.git and self.copies:
             raise UsageError("--git guards a directory that is bound, and a copy is not. Leave --git or --copy out.")
         return self
+
+    @property
+    def backend(self) -> BackendInfo:
+        """What the backend that `--runtime` names can do."""
+        from ohsandbox.runtime.factory import backend_info  # noqa: PLC0415 - `--help` reads this module
+
+        return backend_info(self.runtime)
+
+    def runtime_settings(self, conversation_id: str | None = None) -> RuntimeSettings:
+        """The options for `runtime_from`; what is None has the default of `RuntimeSettings`."""
+        from ohsandbox.runtime.factory import RuntimeSettings  # noqa: PLC0415 - as above
+
+        names = ("runtime", "image", "workspace", "host_workdir", "git", "network", "keep", "attach", "ca_bundle")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        copy: bool | Literal["all"] = "all" if self.copy_all else self.copy
+        return RuntimeSettings(**given, copy=copy, conversation=conversation_id)
 
     @property
     def copies(self) -> bool:

@@ -65,12 +65,12 @@ def going_on(wanted: str | None, asked: SandboxOptions) -> GoingOn:
 def remember(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
     """Keep the options for who resumes. A disk that is full is told by the log; this then stays as it was."""
     fields: dict[str, Any] = asdict(full) | {"runtime": full.runtime or "docker"}
-    if full.runtime == "cli":
+    if not full.backend.isolated:
         fields["host_workdir"] = runtime.workdir
-    if full.runtime == "cli":
-        fields |= {"image": None, "network": None}  # of the settings, and only for containers
-    if full.runtime == "cli" or full.workspace is None or full.copies:
-        fields["git"] = None  # of the settings, and only for what is bound
+    for name in {"image", "network", "git"} - full.backend.options:
+        fields[name] = None  # comes from the settings, and this backend does not support it
+    if full.workspace is None or full.copies:
+        fields["git"] = None  # comes from the settings, and only matters for a bound workspace
     for name in _PATHS:
         fields[name] = str(Path(fields[name]).resolve()) if fields[name] else None
     with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ def _check_place(asked: SandboxOptions, before: SandboxOptions, conversation_id:
             "Leave --copy out, or start a new conversation."
         )
     was = before.workspace or before.host_workdir
-    if before.runtime != "cli" or was is None:
+    if before.backend.isolated or was is None:
         return
     if asked.workspace is None and not was.is_dir():
         raise UsageError(

@@ -31,7 +31,6 @@ from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
 from ohsandbox.paths import check_apart, conversations_dir
-from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.secrets import parse_flags
 from ohsandbox.settings import Settings
 from ohsandbox.tools.flags import ToolFlags
@@ -118,7 +117,7 @@ def work(
     )
     if where.copies and not settings.checkpoints:
         raise UsageError('--copy brings changes back by checkpoints, and "checkpoints" is false. Switch them on.')
-    if where.workspace is not None and where.runtime != "cli" and not where.copies:
+    if where.workspace is not None and where.backend.isolated and not where.copies:
         check_apart(conversation.directory, where.workspace)  # before a sandbox is started
     with contextlib.ExitStack() as stack:
         if going is not None:
@@ -216,7 +215,7 @@ def _enter_sandbox(
     finally:
         view.status("")
     view.say(f"{_place(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
-    if full.keep and full.runtime != "cli":
+    if full.keep and "keep" in full.backend.options:
         stack.callback(_tell_kept, view, getattr(runtime, "name", runtime.id))
     return runtime, full
 
@@ -229,7 +228,7 @@ def _tell_apply(view: View, session: Session, where: SandboxOptions) -> None:
 
 
 def _place(runtime: Runtime, full: SandboxOptions) -> str:
-    if full.runtime == "cli":
+    if not runtime.isolated:
         return f"This host, in {runtime.workdir}"
     name = getattr(runtime, "name", "") or runtime.id
     if full.attach:
@@ -284,7 +283,7 @@ def _talk(session: Session, prompt: Prompt, view: View) -> int:
 
 def _usual_confirmation(runtime: Runtime, *, person: bool) -> str:
     """What asks where nobody said: in a container its wall is the answer, and on this host somebody must be there."""
-    return "risky" if person and isinstance(runtime, CLIRuntime) else "never"
+    return "risky" if person and not runtime.isolated else "never"
 
 
 def _code_in_talk(status: ConversationStatus, session: Session) -> int:

@@ -10,12 +10,7 @@ from ohsandbox.cli.aftermath import tell_changes
 from ohsandbox.cli.view import safe_line, size
 from ohsandbox.conversation.resume import Past, start_again
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError
-from ohsandbox.runtime.docker import DockerRuntime
-from ohsandbox.runtime.docker.checkpoint_retention import REPOSITORY
-from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.local import CLIRuntime
-from ohsandbox.settings import DEFAULT_IMAGE
+from ohsandbox.runtime.factory import open_inventory, runtime_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +18,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.cli.view import View
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.docker.images import PullProgress
+    from ohsandbox.runtime.results import PullProgress
 
 MAX_LEFT_OUT_NAMED = 12
 """Of what is not copied; what looks like a secret first."""
@@ -43,20 +38,7 @@ def make_runtime(
     Raises:
         UsageError: an image name, directory or option that cannot be.
     """
-    if options.runtime == "cli":
-        return CLIRuntime(options.workspace or options.host_workdir, watch=options.workspace is not None)
-    return DockerRuntime(
-        DEFAULT_IMAGE if options.image is None else options.image,
-        workspace=options.workspace,
-        git=options.git or "guarded",
-        copy="all" if options.copy_all else options.copy,
-        network=options.network or "none",
-        keep=options.keep,
-        attach=options.attach,
-        ca_bundle=options.ca_bundle,
-        conversation=conversation_id,
-        progress=progress,
-    )
+    return runtime_from(options.runtime_settings(conversation_id), progress=progress)
 
 
 @contextlib.contextmanager
@@ -144,10 +126,7 @@ def _local_images() -> str:
 def local_images() -> list[str]:
     """Tags of the engine's images, without our checkpoints; none where it cannot be asked."""
     try:
-        engine = connect()
-        with contextlib.closing(engine), engine_errors("listing the images"):
-            found = engine.api.images()
+        with open_inventory() as inventory:
+            return inventory.list_images()
     except OhsandboxError:
         return []
-    tags = [str(tag) for image in found for tag in image.get("RepoTags") or []]
-    return [tag for tag in tags if tag != "<none>:<none>" and not tag.startswith(f"{REPOSITORY}:")]

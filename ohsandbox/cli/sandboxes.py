@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from ohsandbox.cli.table import print_table
 from ohsandbox.cli.view import safe_line
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker.gc import gc, list_sandboxes, orphaned_checkpoints
+from ohsandbox.runtime.factory import open_inventory
 
 if TYPE_CHECKING:
-    from ohsandbox.runtime.docker.gc import SandboxInfo
+    from ohsandbox.runtime.inventory import SandboxInfo
 
 
 def list_them(*, as_json: bool) -> int:
@@ -22,7 +22,8 @@ def list_them(*, as_json: bool) -> int:
     Raises:
         EngineUnavailable: no engine answers.
     """
-    found = list_sandboxes()
+    with open_inventory() as inventory:
+        found = inventory.list_sandboxes()
     if as_json:
         print(json.dumps([_fields(info) for info in found], indent=2))
     elif not found:
@@ -41,7 +42,8 @@ def collect(*, dry_run: bool, kept: bool) -> int:
     """
     if dry_run:
         return _foretell(kept=kept)
-    reaped = gc(kept=kept)
+    with open_inventory() as inventory:
+        reaped = inventory.collect_garbage(kept=kept)
     for one in reaped:
         print(f"{one.outcome} {safe_line(one.name)}: {safe_line(one.reason)}")
     if not reaped:
@@ -53,13 +55,14 @@ def collect(*, dry_run: bool, kept: bool) -> int:
 
 
 def _foretell(*, kept: bool) -> int:
-    orphans = [info for info in list_sandboxes() if info.ours and not info.owner_alive]
+    with open_inventory() as inventory:
+        listed, unneeded = inventory.list_sandboxes(), inventory.orphaned_checkpoints()
+    orphans = [info for info in listed if info.ours and not info.owner_alive]
     doomed = [info for info in orphans if kept or not (info.keep or info.resumable)]
     for info in doomed:
         print(f"would remove {safe_line(info.name)}: its owner, process {info.owner_pid}, is gone")
-    unneeded = orphaned_checkpoints()
-    for record in unneeded:
-        print(f"would remove {safe_line(record.name)}: its conversation is gone")
+    for name in unneeded:
+        print(f"would remove {safe_line(name)}: its conversation is gone")
     if not doomed and not unneeded:
         print("Nothing to remove.")
     return 0

@@ -113,10 +113,12 @@ def _containers() -> dict[str, str]:
     found: dict[str, str] = {}
 
     def ask() -> None:
-        from ohsandbox.runtime.docker.gc import list_sandboxes  # noqa: PLC0415 - 0.1 s, in this thread's time
+        from ohsandbox.runtime.factory import open_inventory  # noqa: PLC0415 - 0.1 s, in this thread's time
 
         try:
-            for info in list_sandboxes():
+            with open_inventory() as inventory:
+                listed = inventory.list_sandboxes()
+            for info in listed:
                 if info.conversation and found.get(info.conversation) != "running":
                     found[info.conversation] = info.state
         except (OhsandboxError, OSError):

@@ -6,7 +6,6 @@ fork is told apart by its own id.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from pathlib import PurePath
@@ -23,6 +22,7 @@ from ohsandbox.conversation.tools_then import ToolsThen
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import LOG_NAME, EventLog, encode_record, make_private_dir, read_events, stream_events
 from ohsandbox.persistence.blobs import Blobs
+from ohsandbox.runtime.factory import open_inventory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -241,13 +241,10 @@ def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
     images = list(dict.fromkeys(str(data["id"]) for data in found if data.get("id")))
     if not images:
         return
-    from ohsandbox.runtime.docker import checkpoint_retention, checkpoints  # noqa: PLC0415 - only who uses docker
-    from ohsandbox.runtime.docker.engine import connect  # noqa: PLC0415 - as above
-
-    with contextlib.closing(connect()) as engine:
-        checkpoints.require(engine, images[-1])
+    with open_inventory() as inventory:
+        inventory.require_checkpoint(images[-1])
         for image in images:
-            checkpoint_retention.also_for(engine, image, owner=target)
+            inventory.retain_checkpoint(image, owner=target)
 
 
 class _Origin(NamedTuple):

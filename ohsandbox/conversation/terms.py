@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.agent import Agent
 from ohsandbox.conversation.limits import Limits
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime.factory import RuntimeSettings, runtime_from
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
@@ -94,12 +95,11 @@ def with_model(agent: Agent, settings: Settings) -> Agent:
 
 
 def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
-    """A DockerRuntime by the settings, not started."""
-    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - the docker package is for those who use it
-
-    return DockerRuntime(
-        settings.image, network=settings.network, ca_bundle=settings.ca_bundle, conversation=conversation_id
+    """The runtime that the settings describe, not started."""
+    asked = RuntimeSettings(
+        image=settings.image, network=settings.network, ca_bundle=settings.ca_bundle, conversation=conversation_id
     )
+    return runtime_from(asked)
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -17,6 +17,7 @@ from ohsandbox.conversation.fork import find_files
 from ohsandbox.conversation.snapshots import Change, Snapshots, Tree, changes_between, look, outside_git, parents_of
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import stream_events
+from ohsandbox.runtime.factory import DEFAULT_IMAGE, RuntimeSettings, runtime_from
 from ohsandbox.runtime.workspace.copy_selection import tracked_or_new
 
 if TYPE_CHECKING:
@@ -118,11 +119,10 @@ class _Trees:
 
     def _fetched(self, data: dict[str, Any]) -> Tree:
         """Out of a sandbox made from the checkpoint, through the filter of every download."""
-        from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - only where files lie in a container
-
+        image = str(data.get("image") or DEFAULT_IMAGE)
         with (
             tempfile.TemporaryDirectory(dir=self._temporary) as place,
-            DockerRuntime(str(data.get("image") or "python:3.12"), checkpoint=str(data["id"])) as sandbox,
+            runtime_from(RuntimeSettings(image=image, checkpoint=str(data["id"]))) as sandbox,
         ):
             copied = COPIED_FROM in data
             left_out = sandbox.download(_COPY if copied else sandbox.workdir, place, user="0")

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from ohsandbox.errors import OhsandboxError, ToolError
-from ohsandbox.runtime.docker import checkpoints
-from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor
 
@@ -80,9 +79,9 @@ class CheckpointTools:
         if self._owner is None:
             return
         shutil.rmtree(self._owner, ignore_errors=True)
-        with contextlib.suppress(OhsandboxError), contextlib.closing(connect()) as engine:
+        with contextlib.suppress(OhsandboxError), open_inventory() as inventory:
             for checkpoint in kept:
-                checkpoints.drop(engine, checkpoint.id)
+                inventory.drop_checkpoint(checkpoint.id)
 
     def _keep(self, action: CheckpointAction) -> TextObservation:
         if self._owner is None:

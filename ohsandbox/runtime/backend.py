@@ -78,6 +78,8 @@ class Backend(ABC):
 
     state_dir: str
     """Where sessions keep their FIFOs: writable by every user of the sandbox, gone with it."""
+    isolated: bool = True
+    """Commands reach no files of this machine but a bound workspace."""
     private_processes: bool = True
     """No process lives here but the sandbox's own."""
     ends_processes: bool = False

@@ -127,3 +127,16 @@ class ResumeReport(NamedTuple):
     """For the person, a line each: what was done to it, and where it is not what was asked for."""
     place: str = ""
     """Its name, for people; empty where it has none."""
+
+
+class PullProgress(NamedTuple):
+    """How far a pull is, over all its layers."""
+
+    image: str
+    status: str
+    """'waiting' for another puller, 'pulling', 'extracting', 'retrying' or 'done'."""
+    done_bytes: int = 0
+    total_bytes: int = 0
+    """Grows while layers report their size."""
+    layers_done: int = 0
+    layers_total: int = 0

@@ -15,6 +15,7 @@ from ohsandbox.errors import ConversationOpenError, EngineUnavailable
 from ohsandbox.runtime.docker import checkpoint_retention, checkpoints
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.gc import list_sandboxes
+from ohsandbox.runtime.docker.inventory import DockerInventory
 from tests.conversation.test_fork import TOOLS, bash
 from tests.fakes import FakeModel, RecordingRuntime, answer, data_of
 
@@ -85,7 +86,7 @@ def test_what_a_fork_keeps_stays_with_the_fork(home: Path, engine: Engine) -> No
     with Conversation(Agent(model, TOOLS), runtime, home, checkpoints=True) as conversation:
         conversation.run("go")
         forked = conversation.fork()
-    with Deleting(engine) as deleting:
+    with Deleting(DockerInventory(engine)) as deleting:
         assert len(deleting.delete(conversation.directory).removed) == 2
         kept_for = {record.owner for record in checkpoint_retention.records(engine)}
         assert kept_for == {str(forked.directory)}
@@ -101,7 +102,7 @@ def test_a_container_that_is_kept_or_worked_in_stays(home: Path, engine: Engine,
     directory, runtime = _cut_off(home, keep=keep, end=keep)
     (container,) = _containers(engine)
     try:
-        with Deleting(engine) as deleting:
+        with Deleting(DockerInventory(engine)) as deleting:
             done = deleting.delete(directory)
         assert container not in done.removed
         assert any(why in line and container in line for line in done.left), done.left

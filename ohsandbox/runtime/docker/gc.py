@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker import guard, lease
@@ -14,6 +14,7 @@ from ohsandbox.runtime.docker.checkpoint_retention import records, release
 from ohsandbox.runtime.docker.container import remove
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.error_mapping import engine_errors
+from ohsandbox.runtime.inventory import GcResult, SandboxInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,36 +24,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.lease import LeaseRecord
 
 WORKSPACE_LABEL = "ohsandbox.workspace"
-
-
-class SandboxInfo(NamedTuple):
-    """One container that carries a lease label."""
-
-    id: str
-    name: str
-    image: str
-    state: str
-    """The engine's word: created, running, paused, exited, ..."""
-    created_at: datetime
-    ours: bool
-    """Its lease file is in this state directory and names this container."""
-    owner_pid: int | None
-    """Of the process that made it; None where it is not ours."""
-    owner_alive: bool
-    conversation: str | None
-    keep: bool
-    resumable: bool
-    """A conversation worked in it and is not over; `gc` leaves it for three days."""
-
-
-class GcResult(NamedTuple):
-    """What `gc` did with one container or lease."""
-
-    name: str
-    id: str
-    """The container's; empty for a lease whose container was gone already."""
-    outcome: Literal["removed", "forgotten", "failed"]
-    reason: str
 
 
 def list_sandboxes(engine: Engine | None = None) -> list[SandboxInfo]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.errors import ImageUnavailable
 from ohsandbox.paths import subdirectory
 from ohsandbox.runtime.docker.error_mapping import engine_errors, translate
+from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,19 +46,6 @@ class ImageFacts(NamedTuple):
     platform: str
     """os/architecture."""
     size_bytes: int
-
-
-class PullProgress(NamedTuple):
-    """How far a pull is, over all its layers."""
-
-    image: str
-    status: str
-    """'waiting' for another puller, 'pulling', 'extracting', 'retrying' or 'done'."""
-    done_bytes: int = 0
-    total_bytes: int = 0
-    """Grows while layers report their size."""
-    layers_done: int = 0
-    layers_total: int = 0
 
 
 class PullFailed(Exception):  # noqa: N818 - never leaves this module

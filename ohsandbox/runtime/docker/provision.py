@@ -13,7 +13,7 @@ from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.guard import WORKSPACE
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.files import transfer
-from ohsandbox.runtime.results import ResumeReport
+from ohsandbox.runtime.results import PullProgress, ResumeReport
 from ohsandbox.runtime.workspace import copy_selection
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.lease import Lease
 
-    Progress = Callable[[images.PullProgress], None]
+    Progress = Callable[[PullProgress], None]
 
 
 """A digest of the directory that is bound."""

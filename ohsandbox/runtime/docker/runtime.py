@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.container_config import Limits, Network, Profile
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.guard import Git
-    from ohsandbox.runtime.docker.images import PullProgress
     from ohsandbox.runtime.docker.resolve import ResolvedSandbox
     from ohsandbox.runtime.docker.sandbox import Sandbox
-    from ohsandbox.runtime.results import Checkpoint
+    from ohsandbox.runtime.results import Checkpoint, PullProgress
 
 log = logging.getLogger(__name__)
 

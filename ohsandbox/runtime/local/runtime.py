@@ -36,6 +36,7 @@ class CLIRuntime(Runtime):
     and /tmp. Nothing else is confined: use DockerRuntime for anything you do not trust.
     """
 
+    isolated = False
     private_processes = False
 
     def __init__(self, workdir: Path | str | None = None, *, env: Mapping[str, str] | None = None,

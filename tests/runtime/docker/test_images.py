@@ -12,7 +12,8 @@ import pytest
 from ohsandbox.errors import ImageUnavailable
 from ohsandbox.runtime.docker import images
 from ohsandbox.runtime.docker.error_mapping import translate
-from ohsandbox.runtime.docker.images import PullProgress, ensure, look
+from ohsandbox.runtime.docker.images import ensure, look
+from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

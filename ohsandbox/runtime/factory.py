@@ -1,0 +1,140 @@
+"""The one place that knows every backend by its name: a `Runtime` from settings, and the `Inventory` of a backend.
+
+A new backend is one entry in `BACKENDS`; nothing else asks which backend a runtime has. See docs/adding-a-backend.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.results import PullProgress
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.inventory import Inventory
+
+Progress = Callable[[PullProgress], None]
+"""Called while an image is downloaded."""
+
+DEFAULT_BACKEND = "docker"
+DEFAULT_IMAGE = "python:3.12"
+"""Most tasks are Python or need it; any image with a POSIX `sh` serves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeSettings:
+    """What a sandbox is created from, whatever the backend. A backend ignores no option: see `BackendInfo.options`."""
+
+    runtime: str = DEFAULT_BACKEND
+    """The name of a backend, as in `--runtime`."""
+    image: str = DEFAULT_IMAGE
+    workspace: str | Path | None = None
+    """A directory of this machine to work in."""
+    host_workdir: str | Path | None = None
+    """Where a backend that runs on this machine starts commands without a workspace; None: the current directory."""
+    git: Literal["guarded", "ro", "rw"] = "guarded"
+    copy: bool | Literal["all"] = False
+    """Work on a copy of the workspace; "all" includes ignored files and secrets."""
+    network: Literal["none", "open"] = "none"
+    keep: bool = False
+    attach: str | None = None
+    """The name of a running sandbox to join."""
+    ca_bundle: str | Path | None = None
+    conversation: str | None = None
+    checkpoint: str | None = None
+    """The id of a checkpoint to begin with."""
+
+
+class BackendInfo(NamedTuple):
+    """What a backend is, without making a sandbox."""
+
+    create: Callable[[RuntimeSettings, Progress | None], Runtime]
+    """Make the runtime, not started. Raises UsageError for settings that it cannot meet."""
+    isolated: bool
+    """Commands reach no files of this machine but a bound workspace."""
+    options: frozenset[str] = frozenset()
+    """Fields of `RuntimeSettings` that it supports beside `workspace`."""
+    users: bool = True
+    """Commands can run as another user."""
+    open_inventory: Callable[[], Inventory] | None = None
+    """None: it stores nothing beyond the life of a process."""
+
+
+def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runtime:
+    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - only who uses docker imports it
+
+    return DockerRuntime(
+        settings.image,
+        workspace=settings.workspace,
+        git=settings.git,
+        copy=settings.copy,
+        network=settings.network,
+        keep=settings.keep,
+        attach=settings.attach,
+        ca_bundle=settings.ca_bundle,
+        conversation=settings.conversation,
+        checkpoint=settings.checkpoint,
+        progress=progress,
+    )
+
+
+def _open_docker_inventory() -> Inventory:
+    from ohsandbox.runtime.docker.inventory import DockerInventory  # noqa: PLC0415 - as above
+
+    return DockerInventory()
+
+
+def _create_local(settings: RuntimeSettings, _progress: Progress | None) -> Runtime:
+    from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - as above
+
+    return CLIRuntime(settings.workspace or settings.host_workdir, watch=settings.workspace is not None)
+
+
+BACKENDS: dict[str, BackendInfo] = {
+    "docker": BackendInfo(
+        _create_docker,
+        isolated=True,
+        options=frozenset({"image", "network", "git", "keep", "attach", "ca_bundle", "copy"}),
+        open_inventory=_open_docker_inventory,
+    ),
+    "cli": BackendInfo(_create_local, isolated=False, users=False),
+}
+
+
+def backend_info(name: str | None) -> BackendInfo:
+    """The backend of that name; None is the default one.
+
+    Raises:
+        UsageError: there is no such backend.
+    """
+    found = BACKENDS.get(name or DEFAULT_BACKEND)
+    if found is None:
+        raise UsageError(f"Unknown runtime {name!r}. Choose one of: {', '.join(BACKENDS)}.")
+    return found
+
+
+def runtime_from(settings: RuntimeSettings, *, progress: Progress | None = None) -> Runtime:
+    """The runtime that the settings describe, not started. No engine is contacted.
+
+    Raises:
+        UsageError: an image name, directory or combination that the backend refuses, or an unknown backend.
+    """
+    return backend_info(settings.runtime).create(settings, progress)
+
+
+def open_inventory(name: str | None = None) -> Inventory:
+    """What a backend (None: the default one) stores; close it after use.
+
+    Raises:
+        UsageError: there is no such backend, or it stores nothing.
+        EngineUnavailable: no engine answers.
+    """
+    opener = backend_info(name).open_inventory
+    if opener is None:
+        raise UsageError(f"Runtime {name!r} stores no sandboxes. Use --runtime docker.")
+    return opener()

@@ -1,0 +1,127 @@
+"""`Inventory`: the sandboxes, checkpoints and images that a backend stores, independent of any running `Runtime`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import datetime  # noqa: TC003 - a NamedTuple's annotations are read by whoever prints it
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class SandboxInfo(NamedTuple):
+    """One sandbox that a process of ours, or of another user, has created."""
+
+    id: str
+    name: str
+    image: str
+    state: str
+    """The engine's word: created, running, paused, exited, ..."""
+    created_at: datetime
+    ours: bool
+    """Its lease file is in this state directory and names this sandbox."""
+    owner_pid: int | None
+    """The process that created it; None where it is not ours."""
+    owner_alive: bool
+    conversation: str | None
+    keep: bool
+    resumable: bool
+    """An unfinished conversation worked in it; `collect_garbage` leaves it for three days."""
+
+
+class GcResult(NamedTuple):
+    """What `collect_garbage` did with one sandbox, lease or checkpoint."""
+
+    name: str
+    id: str
+    """The sandbox's id; empty for a lease whose sandbox was gone already."""
+    outcome: Literal["removed", "forgotten", "failed"]
+    reason: str
+
+
+class Removal(NamedTuple):
+    """What was removed for one owner, and what was not."""
+
+    removed: tuple[str, ...] = ()
+    """Names."""
+    left: tuple[str, ...] = ()
+    """A sentence for each thing that stays, with the reason."""
+
+    def __add__(self, other: object) -> Removal:
+        """Both together."""
+        if not isinstance(other, Removal):
+            return NotImplemented
+        return Removal((*self.removed, *other.removed), (*self.left, *other.left))
+
+
+class Inventory(ABC):
+    """What a backend stores beyond the life of a process. A `with` block closes it.
+
+    Every method raises SandboxUnavailable where the backend fails.
+    """
+
+    # --- sandboxes ---
+
+    @abstractmethod
+    def list_sandboxes(self) -> list[SandboxInfo]:
+        """All sandboxes that ohsandbox created, oldest first; other users' too, which nothing here removes."""
+
+    @abstractmethod
+    def remove_sandbox(self, sandbox_id: str, *, conversation: str) -> Removal:
+        """Remove a sandbox that this conversation owns, unless it is to be kept or a process works in it."""
+
+    @abstractmethod
+    def collect_garbage(self, *, kept: bool = False) -> list[GcResult]:
+        """Remove sandboxes whose owner is dead, leases without a sandbox, checkpoints without an owner.
+
+        kept: also the sandboxes that are to be kept or to be resumed.
+        """
+
+    # --- checkpoints ---
+
+    @abstractmethod
+    def require_checkpoint(self, checkpoint_id: str) -> None:
+        """Check that a checkpoint exists.
+
+        Raises:
+            ImageUnavailable: it does not exist, or is not a checkpoint of ours.
+        """
+
+    @abstractmethod
+    def retain_checkpoint(self, checkpoint_id: str, *, owner: Path) -> None:
+        """Keep a checkpoint for one more owner, a directory; nothing happens where it does not exist.
+
+        Raises:
+            UsageError: the state directory cannot be written.
+        """
+
+    @abstractmethod
+    def drop_checkpoint(self, checkpoint_id: str) -> None:
+        """Remove a checkpoint for all its owners; a missing one is fine."""
+
+    @abstractmethod
+    def release_checkpoints(self, owner: Path) -> Removal:
+        """Remove the checkpoints that no other owner needs."""
+
+    @abstractmethod
+    def orphaned_checkpoints(self) -> list[str]:
+        """Names of the checkpoints whose owner is gone."""
+
+    # --- images ---
+
+    @abstractmethod
+    def list_images(self) -> list[str]:
+        """Names of the images that need no download, without our checkpoints."""
+
+    # --- life ---
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection to the backend. Twice is fine."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
