@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from itertools import groupby
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.view import safe_line
 from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.workspace.changes import ChangeKind, WorkspaceChange, WorkspaceReport, compare, scan
 
 if TYPE_CHECKING:
@@ -90,13 +90,10 @@ def _top(path: str) -> str:
 def _write_all(report: WorkspaceReport) -> str:
     """Every line in a private file; its path."""
     path = subdirectory("workspaces") / time.strftime("report-%Y%m%d-%H%M%S.txt")
+    lines = [f"{one.kind.words}: {safe_line(_line(one), limit_chars=10_000)}" for one in report.changes]
+    lines += [f"{kind.words}: {count} more, which were counted only" for kind, count in report.not_held]
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
-            for change in report.changes:
-                file.write(f"{change.kind.words}: {safe_line(_line(change), limit_chars=10_000)}\n")
-            for kind, count in report.not_held:
-                file.write(f"{kind.words}: {count} more, which were counted only\n")
+        write_atomically(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"), durable=False)
     except OSError as error:
         return f"they could not be written ({error.strerror})"
     return str(path)

@@ -15,7 +15,7 @@ from ohsandbox.conversation.stored import find_stored
 from ohsandbox.conversation.trail import Trail
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
-from ohsandbox.persistence import write_atomically
+from ohsandbox.private_files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,6 @@ import contextlib
 import os
 import re
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ohsandbox.cli.view import call_of, outcome_of, safe, safe_line
@@ -17,10 +15,12 @@ from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.events import KNOWN_TYPES
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import encode_record, stream_events
+from ohsandbox.private_files import new_file, opened_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
+    from pathlib import Path
 
     from ohsandbox.conversation.stored import Stored
     from ohsandbox.events import SDKEvent
@@ -168,19 +168,14 @@ def _opened(output: Path | None, one: Stored, *, force: bool) -> Iterator[Binary
         remedy = "Name a file" if output.is_dir() else "Name another one, or say --force"
         raise UsageError(f"File {str(output)!r} is there already. {remedy}.")
     try:
-        descriptor, name = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name[:100]}.")
-        try:
-            damage: LogCorruptError | None = None
-            with os.fdopen(descriptor, "wb") as file:
-                try:
-                    yield file
-                except LogCorruptError as error:
-                    damage = error
-            Path(name).replace(output)
-            if damage is not None:
-                raise damage
-        finally:
-            Path(name).unlink(missing_ok=True)
+        damage: LogCorruptError | None = None
+        with opened_dir(output.parent.resolve()) as parent, new_file(parent, output.name) as file:
+            try:
+                yield file
+            except LogCorruptError as error:
+                damage = error
+        if damage is not None:
+            raise damage
     except OSError as error:
         raise UsageError(
             f"File {str(output)!r} cannot be written: {error.strerror}. Name another file with --output."

@@ -14,7 +14,7 @@ from ohsandbox.conversation.store import FileConversationStore
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
-from ohsandbox.persistence import write_atomically
+from ohsandbox.private_files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable

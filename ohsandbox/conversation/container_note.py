@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from ohsandbox.errors import UsageError
-from ohsandbox.persistence import open_regular, write_atomically
+from ohsandbox.private_files import open_regular, write_atomically
 
 NOTE_NAME = "container.json"
 

@@ -12,7 +12,8 @@ from ohsandbox.conversation.store import AGENTS_NAME
 from ohsandbox.conversation.sub_agent import sub_agent
 from ohsandbox.errors import SandboxUnavailable, ToolError
 from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
-from ohsandbox.persistence import LOG_NAME, make_private_dir
+from ohsandbox.persistence import LOG_NAME
+from ohsandbox.private_files import make_private_dir
 from ohsandbox.tool import cut_middle
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from ohsandbox.conversation.snapshots import Refused, Snapshots, changes_between
 from ohsandbox.conversation.store import AGENTS_NAME, new_id
 from ohsandbox.conversation.tools_then import ToolsThen
 from ohsandbox.errors import UsageError
-from ohsandbox.persistence import LOG_NAME, EventLog, encode_record, make_private_dir, read_events, stream_events
+from ohsandbox.persistence import LOG_NAME, EventLog, encode_record, read_events, stream_events
 from ohsandbox.persistence.blobs import Blobs
+from ohsandbox.private_files import NEW_FILE, make_private_dir
 from ohsandbox.runtime.factory import open_inventory
 
 if TYPE_CHECKING:
@@ -193,8 +194,7 @@ def _places(files: FilesThen) -> str:
 def _copy_log(directory: Path, target: Path, at: int) -> None:
     """The first events, sealed again for their new conversation."""
     blobs = Blobs(target)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(target / LOG_NAME, flags, 0o600), "wb") as file:
+    with os.fdopen(os.open(target / LOG_NAME, NEW_FILE, 0o600), "wb") as file:
 
         def copy(event: SDKEvent) -> None:
             if event.seq <= at:

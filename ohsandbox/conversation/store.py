@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus, clean_text
 from ohsandbox.paths import conversations_dir
-from ohsandbox.persistence import make_private_dir, open_regular, write_atomically
+from ohsandbox.private_files import make_private_dir, open_regular, write_atomically
 
 _log = logging.getLogger(__name__)
 

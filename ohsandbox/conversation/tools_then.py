@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.conversation.snapshots import Snapshots, Tree, changes_between, put_back
 from ohsandbox.conversation.store import TOOLS_NAME
 from ohsandbox.errors import ToolError, UsageError
-from ohsandbox.persistence import make_private_dir
+from ohsandbox.private_files import make_private_dir
 from ohsandbox.state import ConversationState
 from ohsandbox.tools.task_tracker import TaskTrackerTool
 

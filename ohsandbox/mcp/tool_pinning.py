@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp.errors import MCPConfigError
 from ohsandbox.paths import make_private_dirs
+from ohsandbox.private_files import locked, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,9 +135,7 @@ class Pins:
                 return
             try:
                 make_private_dirs(self._path.parent)
-                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                with os.fdopen(os.open(self._path.with_suffix(".lock"), flags, 0o600), "r+") as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX)
+                with locked(self._path.with_suffix(".lock")):
                     self._pins = _read(self._path)
                     yield self._pins
                     _write(self._path, self._pins)
@@ -168,12 +164,4 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _write(path: Path, pins: dict[str, dict[str, dict[str, Any]]]) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".pins-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(pins, file, indent=1, sort_keys=True)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
+    write_atomically(path, json.dumps(pins, indent=1, sort_keys=True).encode(), durable=False)

@@ -1,7 +1,6 @@
 """What a conversation leaves on disk, and how it survives a kill at any byte."""
 
 from ohsandbox.errors import LogWriteError
-from ohsandbox.persistence.files import make_private_dir, open_regular, write_atomically
 from ohsandbox.persistence.lock import DirectoryLock, holder_of
 from ohsandbox.persistence.log import EventLog
 from ohsandbox.persistence.reading import LOG_NAME, LogFollower, read_events, stream_events
@@ -18,10 +17,7 @@ __all__ = [
     "Repair",
     "encode_record",
     "holder_of",
-    "make_private_dir",
-    "open_regular",
     "read_events",
     "repair_log",
     "stream_events",
-    "write_atomically",
 ]

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
-from ohsandbox.persistence.files import PRIVATE_DIR_MODE, open_regular, opened_dir, write_atomically
+from ohsandbox.private_files import PRIVATE_DIR_MODE, open_regular, opened_dir, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import os
 import time
 from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import ConversationOpenError, UsageError
-from ohsandbox.persistence.files import PRIVATE_FILE_MODE, open_regular, write_all
+from ohsandbox.private_files import PRIVATE_FILE_MODE, open_regular, try_lock, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,12 +46,11 @@ class DirectoryLock:
 
     def _take(self, name: str) -> None:
         try:
-            self._wait_out_a_look()
-        except BlockingIOError:
-            raise ConversationOpenError(
-                f"Conversation {name!r} is open in process {_written(self._descriptor)}. "
-                "Close it there, or start another conversation."
-            ) from None
+            if not self._outlast_readers():
+                raise ConversationOpenError(
+                    f"Conversation {name!r} is open in process {_written(self._descriptor)}. "
+                    "Close it there, or start another conversation."
+                )
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
@@ -63,13 +60,13 @@ class DirectoryLock:
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         write_all(self._descriptor, b"%d\n" % os.getpid())
 
-    def _wait_out_a_look(self) -> None:
-        """Take it; who only looks (`holder_of`) has it for microseconds."""
+    def _outlast_readers(self) -> bool:
+        """Take it; `holder_of` in another process has it for microseconds."""
         for _ in range(_TRIES):
-            with contextlib.suppress(BlockingIOError):
-                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if try_lock(self._descriptor):
+                return True
             time.sleep(_TRY_EVERY_S)
-        return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return try_lock(self._descriptor)
 
     def release(self) -> None:
         """Let go. Twice is fine."""
@@ -94,14 +91,11 @@ def holder_of(directory: Path) -> str | None:
     except UsageError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _written(descriptor)
+        return None if try_lock(descriptor, shared=True) else _written(descriptor)
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    return None
 
 
 def _written(descriptor: int) -> str:

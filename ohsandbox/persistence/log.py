@@ -13,7 +13,10 @@ from ohsandbox import events
 from ohsandbox.errors import LogWriteError
 from ohsandbox.events import EventBody, SDKEvent
 from ohsandbox.persistence.blobs import Blobs
-from ohsandbox.persistence.files import (
+from ohsandbox.persistence.lock import DirectoryLock
+from ohsandbox.persistence.reading import LOG_NAME
+from ohsandbox.persistence.records import Scan, check_sound, encode_record, scan
+from ohsandbox.private_files import (
     PRIVATE_FILE_MODE,
     copy_apart,
     make_private_dir,
@@ -23,9 +26,6 @@ from ohsandbox.persistence.files import (
     sync_dir,
     write_all,
 )
-from ohsandbox.persistence.lock import DirectoryLock
-from ohsandbox.persistence.reading import LOG_NAME
-from ohsandbox.persistence.records import Scan, check_sound, encode_record, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable

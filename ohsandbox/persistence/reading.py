@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence.blobs import Blobs
-from ohsandbox.persistence.files import open_regular
 from ohsandbox.persistence.records import Scan, check_sound, check_version, decode_record, is_blank, scan
+from ohsandbox.private_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

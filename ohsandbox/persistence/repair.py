@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox import events
 from ohsandbox.errors import LogWriteError
 from ohsandbox.events import SDKEvent
-from ohsandbox.persistence.files import copy_apart, open_regular, write_all
 from ohsandbox.persistence.lock import DirectoryLock
 from ohsandbox.persistence.reading import LOG_NAME
 from ohsandbox.persistence.records import Scan, encode_record, scan
+from ohsandbox.private_files import copy_apart, open_regular, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -335,7 +335,7 @@ def test_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.M
     def refuse(*_: object) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr("ohsandbox.persistence.lock.fcntl.flock", refuse)
+    monkeypatch.setattr("ohsandbox.private_files.fcntl.flock", refuse)
     taken: list[SDKEvent] = []
     EventLog(tmp_path, conversation_id="c", take=taken.append).close()
     assert taken[0].data["code"] == "NoLock"

@@ -82,7 +82,7 @@ def test_full_disk_leaves_the_damaged_log_untouched(damaged: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     before = (damaged / LOG_NAME).read_bytes()
-    monkeypatch.setattr("ohsandbox.persistence.files.write_all", fail)
+    monkeypatch.setattr("ohsandbox.private_files.write_all", fail)
     with pytest.raises(LogWriteError, match="No space left"):
         repair_log(damaged, conversation_id="c")
     assert (damaged / LOG_NAME).read_bytes() == before

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.conversation.snapshots.tree import is_git
 from ohsandbox.errors import UsageError
-from ohsandbox.paths import open_directory
+from ohsandbox.paths import DIRECTORY, open_directory
+from ohsandbox.private_files import NEW_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.snapshots.changes import Change
     from ohsandbox.conversation.snapshots.store import Snapshots
     from ohsandbox.conversation.snapshots.tree import Entry
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Refused(NamedTuple):
@@ -121,7 +119,7 @@ class _Putting:
         if wanted.kind == "dir":
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=directory)
-            os.close(os.open(name, _DIRECTORY, dir_fd=directory))
+            os.close(os.open(name, DIRECTORY, dir_fd=directory))
             return
         temporary = f".ohsandbox-{secrets.token_hex(8)}"
         try:
@@ -139,7 +137,7 @@ class _Putting:
     def dress(self, directory: int, name: str, change: Change) -> None:
         """Give a directory its mode and owner."""
         assert change.new is not None  # noqa: S101 - only called for those
-        descriptor = os.open(name, _DIRECTORY, dir_fd=directory)
+        descriptor = os.open(name, DIRECTORY, dir_fd=directory)
         try:
             _dress(descriptor, change.new)
         finally:
@@ -151,7 +149,7 @@ class _Putting:
             if os.geteuid() == 0:
                 os.chown(name, wanted.uid, wanted.gid, dir_fd=directory, follow_symlinks=False)
             return
-        with os.fdopen(os.open(name, _NEW_FILE, 0o600, dir_fd=directory), "wb") as file:
+        with os.fdopen(os.open(name, NEW_FILE, 0o600, dir_fd=directory), "wb") as file:
             self._store.copy_content(wanted.what, file)
             file.flush()
             _dress(file.fileno(), wanted)
@@ -191,7 +189,7 @@ def _opened(root: int, parents: Sequence[str], *, make: bool) -> Iterator[int]:
             if make:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o777, dir_fd=here)
-            below = os.open(name, _DIRECTORY, dir_fd=here)
+            below = os.open(name, DIRECTORY, dir_fd=here)
             os.close(here)
             here = below
         yield here

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ohsandbox.conversation.snapshots.tree import MAX_GIT_BYTES, Entry, Tree, look
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY
-from ohsandbox.persistence.files import NEW_FILE, new_file, open_dir, open_regular
+from ohsandbox.private_files import NEW_FILE, new_file, open_dir, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

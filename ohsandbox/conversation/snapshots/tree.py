@@ -12,6 +12,7 @@ import stat
 from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, Protocol
 
 from ohsandbox.errors import UsageError
+from ohsandbox.paths import DIRECTORY
 from ohsandbox.runtime.workspace.git_layout import looks_like_dotgit
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ _WHOLE_BYTES = 1024**2
 _SETTLED_NS = 2_000_000_000
 """A file changed this shortly before it was looked at may have changed again with the same times (FAT has 2 s)."""
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -201,7 +201,7 @@ class _Look:
         elif stat.S_ISLNK(facts.st_mode):
             self._add(path, _entry("link", facts, os.readlink(name, dir_fd=directory)))
         elif stat.S_ISDIR(facts.st_mode):
-            below = os.open(name, _DIRECTORY, dir_fd=directory)
+            below = os.open(name, DIRECTORY, dir_fd=directory)
             try:
                 if in_git and name == "objects" and (why := self._too_large_for_git(below)):
                     self._leave_out(path, why)
@@ -280,7 +280,7 @@ def _sizes_below(directory: int, *, depth: int) -> Iterator[int]:
             yield 0
             if depth < MAX_DEPTH:
                 with contextlib.suppress(OSError):
-                    below = os.open(entry.name, _DIRECTORY, dir_fd=directory)
+                    below = os.open(entry.name, DIRECTORY, dir_fd=directory)
                     try:
                         yield from _sizes_below(below, depth=depth + 1)
                     finally:

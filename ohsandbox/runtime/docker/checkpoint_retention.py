@@ -8,7 +8,6 @@ and anybody may write them. The image goes with its last tag.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import secrets
 import time
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ MAX_ALL_BYTES = 20 * 1024**3
 UNFINISHED_S = 3600.0
 """A record without an image after so long is of a process that died while it was made."""
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _TAG = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 
@@ -184,11 +183,8 @@ def _read(path: Path) -> CheckpointRecord | None:
 
 def _write(record: CheckpointRecord) -> CheckpointRecord:
     path = _path(record.tag)
-    temporary = path.with_name(f".{record.tag}")
     try:
-        with os.fdopen(os.open(temporary, _NEW, 0o600), "w", encoding="utf-8") as file:
-            file.write(record.model_dump_json())
-        temporary.replace(path)
+        write_atomically(path, record.model_dump_json().encode(), durable=False)
     except OSError as error:
         raise UsageError(
             f"The checkpoint's record {path} cannot be written: {error}. Remedy: free space, or set OHSANDBOX_HOME."

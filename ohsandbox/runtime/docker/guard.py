@@ -17,7 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable, UsageError
-from ohsandbox.paths import state_dir
+from ohsandbox.paths import DIRECTORY, state_dir
+from ohsandbox.private_files import NEW_FILE
 from ohsandbox.runtime.docker.mount_policy import path_directories
 from ohsandbox.runtime.workspace import git_layout
 from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
@@ -530,10 +531,9 @@ def _make_in(directory: int, name: str, content: bytes | None) -> bool:
     try:
         if content is None:
             os.mkdir(name, 0o755, dir_fd=directory)
-            made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+            made = os.open(name, DIRECTORY, dir_fd=directory)
         else:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            made = os.open(name, flags, 0o644, dir_fd=directory)
+            made = os.open(name, NEW_FILE, 0o644, dir_fd=directory)
     except FileExistsError:
         return False
     try:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-import os
 import random
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable
 from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import locked
 from ohsandbox.runtime.docker.error_mapping import engine_errors, translate
 from ohsandbox.runtime.results import PullProgress
 
@@ -157,13 +156,5 @@ def _sum(image: str, layers: dict[str, _Layer]) -> PullProgress:
 def _only_puller(image: str, tell: Callable[[PullProgress], None]) -> Iterator[None]:
     """One at a time for an image: flock excludes other processes and, by its own open file, other threads."""
     path = subdirectory("pulls") / hashlib.sha256(image.encode()).hexdigest()[:32]
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell(PullProgress(image, "waiting"))
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with locked(path, on_wait=lambda: tell(PullProgress(image, "waiting"))):
         yield
-    finally:
-        os.close(descriptor)

@@ -7,7 +7,6 @@ and locked *before* its container is created, so that a container without an own
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -18,8 +17,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ohsandbox import private_files
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import create_locked, open_lock, open_locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,12 +134,8 @@ def take(
         workspace=workspace,
     )  # fmt: skip
     path = subdirectory("leases") / record.id
-    temporary = path.with_name(f".{record.id}")
     try:
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(descriptor, record.model_dump_json().encode())
-        temporary.rename(path)
+        descriptor = create_locked(path, record.model_dump_json().encode())
     except OSError as error:
         raise UsageError(
             f"The lease {path} cannot be written: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
@@ -153,13 +150,10 @@ def adopt(lease_id: str) -> Lease | None:
     if record is None:
         return None
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = open_locked(path, create=False)
     except OSError:
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
+    if descriptor is None:
         return None
     adopted = Lease(path, descriptor, record)
     adopted._rewrite(pid=os.getpid(), host=socket.gethostname())  # noqa: SLF001 - our own class
@@ -203,17 +197,15 @@ def owner_alive(lease_id: str) -> bool:
 def try_lock(lease_id: str) -> Iterator[bool | None]:
     """True: the owner is dead and we hold the lock meanwhile; False: the owner lives; None: no such lease file."""
     try:
-        descriptor = os.open(subdirectory("leases") / lease_id, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = open_lock(subdirectory("leases") / lease_id, create=False)
     except OSError:
         yield None
         return
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
+        is_free = False
+        with contextlib.suppress(OSError):  # a file system without locks: the owner may live
+            is_free = private_files.try_lock(descriptor)
+        yield is_free
     finally:
         os.close(descriptor)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, ToolError, file_error
 from ohsandbox.paths import DIRECTORY, open_directory, staging
+from ohsandbox.private_files import NEW_FILE
 from ohsandbox.runtime.channel import Stream
 from ohsandbox.runtime.files.operations import error_of, stalled
 
@@ -273,8 +274,7 @@ class _StagedTree:
     def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
         data = archive.extractfile(member)
         assert data is not None  # noqa: S101 - extractfile gives None for what is no file only
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with data, open(os.open(self._root / path, flags, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
+        with data, open(os.open(self._root / path, NEW_FILE, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
             self._files.add(path)
             shutil.copyfileobj(data, file, 1 << 20)
             os.fchmod(file.fileno(), member.mode & 0o777)
@@ -393,10 +393,9 @@ def _copy(name: str, source: int, new: str, target: int, meter: Meter) -> None:
         os.symlink(os.readlink(name, dir_fd=source), new, dir_fd=target)
         return
     meter.count(name, facts.st_size)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with (
         open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source), "rb") as old,  # noqa: PTH123
-        open(os.open(new, flags, 0o600, dir_fd=target), "wb") as file,  # noqa: PTH123 - descriptors
+        open(os.open(new, NEW_FILE, 0o600, dir_fd=target), "wb") as file,  # noqa: PTH123 - descriptors
     ):
         shutil.copyfileobj(old, file, 1 << 20)
         os.fchmod(file.fileno(), stat.S_IMODE(facts.st_mode))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import UsageError
+from ohsandbox.private_files import open_locked, write_atomically
 from ohsandbox.runtime.workspace import git_layout
 from ohsandbox.runtime.workspace.sensitive_paths import is_obeyed, runs_when_opened
 
@@ -361,7 +361,7 @@ class ChangeTracker:
 
     def _begin(self) -> tuple[Path, WorkspaceScan]:
         file = self._directory / f"{secrets.token_hex(8)}.json"
-        self._lock = _locked(file.with_suffix(".lock"), make=True)
+        self._lock = open_locked(file.with_suffix(".lock"), create=True)
         before = scan(self.root)
         self._write(file, before)
         return file, before
@@ -370,7 +370,7 @@ class ChangeTracker:
         """The oldest baseline whose owner is gone; newer ones hold nothing more."""
         found: list[tuple[WorkspaceScan, Path, int]] = []
         for file in self._directory.glob("*.json"):
-            lock = _locked(file.with_suffix(".lock"), make=False)
+            lock = open_locked(file.with_suffix(".lock"), create=False)
             if lock is None:
                 continue
             if (before := _read(file)) is None:
@@ -387,26 +387,8 @@ class ChangeTracker:
         return file, before
 
     def _write(self, file: Path, seen: WorkspaceScan) -> None:
-        temporary = file.with_suffix(".new")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-            json.dump({"root": str(self.root), **seen._asdict()}, stream)
-        temporary.replace(file)
-
-
-def _locked(path: Path, *, make: bool) -> int | None:
-    """The lock file, locked; None where another process holds it, or it is not there."""
-    try:
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if make else 0)
-        descriptor = os.open(path, flags, 0o600)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+        data = json.dumps({"root": str(self.root), **seen._asdict()}).encode()
+        write_atomically(file, data, durable=False)
 
 
 def _read(file: Path) -> WorkspaceScan | None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import posixpath
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import UsageError
-from ohsandbox.persistence.files import make_private_dir
+from ohsandbox.private_files import make_private_dir, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,10 +137,7 @@ class History:
             return
         try:
             make_private_dir(self._directory)
-            temporary = self._directory / f".{name}.tmp"
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(data)
-            temporary.replace(self._directory / name)
+            write_atomically(self._directory / name, data, durable=False)
         except UsageError as error:
             self.trouble = str(error)
         except OSError as error:

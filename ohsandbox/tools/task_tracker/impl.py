@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter, ValidationError
 
 from ohsandbox.errors import ToolError, UsageError
-from ohsandbox.persistence import make_private_dir, write_atomically
+from ohsandbox.private_files import make_private_dir, write_atomically
 from ohsandbox.tool import ToolExecutor
 from ohsandbox.tools.task_tracker.definition import TaskItem, TaskTrackerObservation, TaskTrackingAction
 

@@ -1,4 +1,4 @@
-"""Private directories and files on the host.
+"""Private directories and files on the host: the one place of atomic writes and file locks.
 
 A file is reached through its directory's descriptor, and a directory that has become a symlink is not followed: a
 sandbox that can write the directory above could put one there between two of our writes.
@@ -7,6 +7,7 @@ sandbox that can write the directory above could put one there between two of ou
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import stat
@@ -16,7 +17,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY, make_private_dirs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PRIVATE_DIR_MODE = 0o700
@@ -124,13 +125,14 @@ def copy_apart(descriptor: int, path: Path, *, offset: int = 0) -> None:
         os.fsync(parent)
 
 
-def write_atomically(path: Path, data: bytes, *, inside: Path | None = None) -> None:
-    """Replace the file by data: after a crash there is the old file or the new one, mode 0600.
+def write_atomically(path: Path, data: bytes, *, inside: Path | None = None, durable: bool = True) -> None:
+    """Replace the file by data: a reader sees the old file or the new one, mode 0600.
 
     Args:
         path: the file.
         data: all of it.
         inside: see `open_regular`.
+        durable: whether the same holds after a crash of the machine; costs two fsync.
 
     Raises:
         OSError: the directory cannot be written, or is a symlink.
@@ -138,9 +140,11 @@ def write_atomically(path: Path, data: bytes, *, inside: Path | None = None) -> 
     with _parent(path, inside) as parent:
         with new_file(parent, path.name) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.fsync(parent)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if durable:
+            os.fsync(parent)
 
 
 @contextlib.contextmanager
@@ -177,3 +181,85 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+# --- locks: flock(2), which the kernel releases when the process dies, by kill -9 too ------------
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file; False where another process, or another open file of this one, holds the lock.
+
+    Raises:
+        OSError: the file system has no locks (some NFS).
+    """
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def open_lock(path: Path, *, create: bool) -> int:
+    """A descriptor of a lock file, not locked yet; closing it releases the lock.
+
+    Raises:
+        OSError: it is a symlink, cannot be opened, or is not there and create is False.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    return os.open(path, flags, PRIVATE_FILE_MODE)
+
+
+def open_locked(path: Path, *, create: bool) -> int | None:
+    """A descriptor of a lock file that is locked; None where another holds it, it is not there, or it cannot be locked.
+
+    Raises:
+        OSError: the file is there and cannot be opened, or cannot be created.
+    """
+    try:
+        descriptor = open_lock(path, create=create)
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(OSError):
+        if try_lock(descriptor):
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold the lock of a lock file, created where it is missing; on_wait is called once before a wait.
+
+    Raises:
+        OSError: the file cannot be opened or locked.
+    """
+    descriptor = open_lock(path, create=True)
+    try:
+        if not try_lock(descriptor):
+            if on_wait is not None:
+                on_wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def create_locked(path: Path, data: bytes) -> int:
+    """The descriptor of a new file, mode 0600, that is complete and locked before it has its name.
+
+    Raises:
+        OSError: it cannot be written, or its directory is a symlink; nothing is left of it.
+    """
+    with opened_dir(path.parent) as parent:
+        temporary = f".{path.name[:200]}.{secrets.token_hex(4)}"
+        descriptor = os.open(temporary, NEW_FILE & ~os.O_WRONLY | os.O_RDWR, PRIVATE_FILE_MODE, dir_fd=parent)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            write_all(descriptor, data)
+            os.rename(temporary, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            os.close(descriptor)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=parent)
+            raise
+    return descriptor
