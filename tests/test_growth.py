@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import review_text, strict_json
-from ohsandbox.cli.streamed import Streamed
+from ohsandbox.cli.rendering.streaming import Streamed
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.llm.text_calls.markup import find_call
 from ohsandbox.mcp import text as mcp_text

@@ -1,50 +1,48 @@
-"""The command line on one page: every command and exit code. What a command does stands in its own module.
+"""The command line on one page: every command, its arguments and the exit codes.
 
-Those modules are imported when their command runs: `--help` needs none of them.
+What a command does is in a module of its own, imported when the command runs: `--help` imports none of them.
 """
 
-# ruff: noqa: PLC0415 - a command's module is loaded when it runs; typer reads annotations at run time
+# ruff: noqa: PLC0415, TC003 - a command's module is imported when it runs; typer reads annotations at run time
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
 from ohsandbox import __version__
-from ohsandbox.cli.back import back
-from ohsandbox.cli.commands import Debug, Only, command, new_app
-from ohsandbox.cli.conversations import conversations
-from ohsandbox.cli.errors import exit_code_of
-from ohsandbox.cli.mcp import mcp
+from ohsandbox.cli.entrypoint import exit_code_of, prepare_streams
 from ohsandbox.cli.options import (
     AsJson,
     ConfirmOptions,
     ConversationId,
     ExecOptions,
+    McpConfig,
     NoTui,
     Root,
     RunOptions,
     SandboxOptions,
+    ServeOptions,
     SettingsFile,
+    Yes,
 )
-from ohsandbox.cli.streams import prepare_streams
+from ohsandbox.cli.typer_options import Debug, Only, command, new_app
+from ohsandbox.cli.validators import path
 
 app = new_app(
     "ohsandbox",
-    help="An agent loop on this machine, its hands in a container.",
-    epilog="Exit codes: 0 done, 1 the run failed, 2 usage, 3 conversation open elsewhere, 4 no engine or sandbox, "
-    "5 model or provider, 6 calls wait for confirmation, 129, 130 and 143 interrupted.\n\n"
-    "Settings, conversations and leases are kept in ~/.ohsandbox, or in the directory that OHSANDBOX_HOME names.",
+    help="Run an AI agent on this machine; its tools run in a sandbox container.",
+    epilog="Exit codes: 0 success, 1 run failed, 2 usage error, 3 conversation open in another process, 4 engine or "
+    "sandbox unavailable, 5 model or provider error, 6 calls wait for confirmation, 129, 130 and 143 interrupted."
+    "\n\nSettings, conversations and leases are kept in ~/.ohsandbox, or in the directory that OHSANDBOX_HOME names.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(conversations)
-app.add_typer(back)
-app.add_typer(mcp)
 
 
 def main() -> None:
-    """Run the command in sys.argv and leave with its exit code."""
+    """Run the command in sys.argv and exit with its exit code."""
     prepare_streams()
     sys.exit(exit_code_of(lambda: app(prog_name="ohsandbox", standalone_mode=False)))
 
@@ -57,7 +55,7 @@ def _print_version(value: bool) -> None:  # noqa: FBT001 - an option's callback
 
 Version = Annotated[
     bool,
-    typer.Option("--version", help="Show the version and leave.", callback=_print_version, is_eager=True),
+    typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
 ]
 
 
@@ -67,9 +65,12 @@ def _ohsandbox(ctx: typer.Context, *, debug: Debug = False, version: Version = F
         typer.echo(ctx.get_help())
 
 
+# --- run ------------------------------------------------------------------------------------------
+
+
 @command(app)
 def run(what: RunOptions, where: SandboxOptions) -> int:
-    """Give an agent a task, and watch it work in a sandbox."""
+    """Run an agent on a task in a sandbox."""
     from ohsandbox.cli.run import run_task
 
     return run_task(what, where)
@@ -77,22 +78,22 @@ def run(what: RunOptions, where: SandboxOptions) -> int:
 
 @command(app)
 def demo(where: Annotated[SandboxOptions, Only.of("image", "runtime")], *, no_tui: NoTui = False) -> int:
-    """Watch the loop at work with a scripted model: no key needed."""
-    from ohsandbox.cli.demo import run_demo
+    """Run a scripted agent in a sandbox; no API key is needed."""
+    from ohsandbox.cli.run import run_demo
 
     return run_demo(where, no_tui=no_tui)
 
 
 @command(app, "exec", context_settings={"allow_interspersed_args": False})
 def exec_(
-    program: Annotated[list[str], typer.Argument(metavar="CMD...", help="The program and its arguments.")],
+    program: Annotated[list[str], typer.Argument(metavar="CMD...", help="Program and its arguments.")],
     how: ExecOptions,
-    where: Annotated[
-        SandboxOptions,
-        Only.of("image", "attach", "workspace", "copy", "copy_all", "git", "network", "ca_bundle", "runtime"),
-    ],
+    where: Annotated[SandboxOptions, Only.but("keep")],
 ) -> int:
-    """Run one command in a fresh sandbox; its exit code is ours (124 after --timeout)."""
+    """Run a command in a new sandbox and exit with its exit code (124 after --timeout).
+
+    With --copy or --copy-all, the copy is deleted when the command ends, with everything the command changed in it.
+    """
     from ohsandbox.cli.exec import run_command
 
     return run_command(program, how, where)
@@ -102,7 +103,7 @@ def exec_(
 def confirm(
     conversation: ConversationId, how: ConfirmOptions, *, settings: SettingsFile = None, no_tui: NoTui = False
 ) -> int:
-    """Answer for the calls that wait in a conversation, and go on with its run."""
+    """Approve or reject the pending calls of a conversation, then continue its run."""
     from ohsandbox.cli.confirm import answer_stored
     from ohsandbox.cli.run import run_task
 
@@ -117,21 +118,24 @@ def approvals(
     conversation: ConversationId,
     *,
     revoke: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="Revoke the approval of this number; may be repeated.")
+        list[int] | None, typer.Option(metavar="N", help="Revoke approval number N; may be repeated.")
     ] = None,
-    revoke_all: Annotated[bool, typer.Option("--revoke-all", help="Revoke every one.")] = False,
+    revoke_all: Annotated[bool, typer.Option("--revoke-all", help="Revoke all approvals.")] = False,
     as_json: AsJson = False,
     root: Root = None,
 ) -> int:
-    """List what you allowed from now on in a conversation, or revoke it."""
+    """List or revoke the standing approvals of a conversation."""
     from ohsandbox.cli.approvals import list_or_revoke
 
     return list_or_revoke(conversation, root, revoke=revoke or [], revoke_all=revoke_all, as_json=as_json)
 
 
+# --- this machine ---------------------------------------------------------------------------------
+
+
 @command(app)
 def ps(*, as_json: AsJson = False) -> int:
-    """List the sandboxes of this engine."""
+    """List the sandboxes of the engine."""
     from ohsandbox.cli.sandboxes import list_them
 
     return list_them(as_json=as_json)
@@ -140,10 +144,12 @@ def ps(*, as_json: AsJson = False) -> int:
 @command(app)
 def gc(
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    kept: Annotated[bool, typer.Option("--kept", help="Also those made with --keep, or left to be resumed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be removed; remove nothing.")] = False,
+    kept: Annotated[
+        bool, typer.Option("--kept", help="Also remove sandboxes kept by --keep or for `run --resume`.")
+    ] = False,
 ) -> int:
-    """Remove the sandboxes whose owner is gone."""
+    """Remove the sandboxes whose owner process has ended."""
     from ohsandbox.cli.sandboxes import collect
 
     return collect(dry_run=dry_run, kept=kept)
@@ -151,11 +157,13 @@ def gc(
 
 @command(app)
 def tools(
-    name: Annotated[str | None, typer.Argument(help="Only this one, with its description and schema.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Show the description and schema of this tool.")
+    ] = None,
     *,
     as_json: AsJson = False,
 ) -> int:
-    """List the tools that an agent can have."""
+    """List the tools that an agent can use."""
     from ohsandbox.cli.tools import list_tools, show_tool
 
     return list_tools(as_json=as_json) if name is None else show_tool(name, as_json=as_json)
@@ -163,7 +171,246 @@ def tools(
 
 @command(app)
 def doctor(*, as_json: AsJson = False) -> int:
-    """Say what is here, what is missing and what is weak."""
+    """Check the installation, the settings and the engine."""
     from ohsandbox.cli.doctor import examine
 
     return examine(as_json=as_json)
+
+
+# --- time travel ----------------------------------------------------------------------------------
+
+
+@command(app)
+def undo(
+    conversation: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Conversation id or its beginning.  [default: newest]")
+    ] = None,
+    turns: Annotated[str | None, typer.Argument(metavar="[N]", help="Number of turns.  [default: 1]")] = None,
+    *,
+    yes: Yes = False,
+    root: Root = None,
+) -> int:
+    """Undo the agent's last N turns, files and .git included, in a new conversation; the original is kept.
+
+    In a bound workspace, your own later changes stay; a file that you and the agent changed is skipped and listed.
+    What `ohsandbox apply` wrote to a directory stays there.
+    """
+    from ohsandbox.cli.time_travel import undo_turns
+
+    return undo_turns(conversation, turns, root, yes=yes)
+
+
+@command(app)
+def redo(
+    conversation: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="Conversation that undo created, or its beginning.  [default: newest]"),
+    ] = None,
+    *,
+    yes: Yes = False,
+    root: Root = None,
+) -> int:
+    """Restore what `undo` removed and return to the original conversation."""
+    from ohsandbox.cli.time_travel import redo_undone
+
+    return redo_undone(conversation, root, yes=yes)
+
+
+@command(app)
+def fork(
+    conversation: ConversationId,
+    *,
+    at: Annotated[int | None, typer.Option(metavar="EVENT", help="Last event to copy.  [default: last]")] = None,
+    workspace: Annotated[
+        Path | None,
+        typer.Option(parser=path, metavar="DIR", help="Empty directory for the files of a bound workspace."),
+    ] = None,
+    root: Root = None,
+) -> int:
+    """Create a conversation from the first events of another, with the files at that event."""
+    from ohsandbox.cli.time_travel import fork_at
+
+    return fork_at(conversation, at, root, workspace=workspace)
+
+
+@command(app)
+def diff(
+    conversation: ConversationId,
+    a: Annotated[int | None, typer.Argument(metavar="[A]", help="Compare from event A.  [default: start]")] = None,
+    b: Annotated[int | None, typer.Argument(metavar="[B]", help="Compare to event B.  [default: now]")] = None,
+    *,
+    stat: Annotated[bool, typer.Option("--stat", help="Print only the names of changed files.")] = False,
+    root: Root = None,
+) -> int:
+    """Print the agent's changes to its workspace as a patch for `git apply`."""
+    from ohsandbox.cli.time_travel import show_diff
+
+    return show_diff(conversation, a, b, root, stat=stat)
+
+
+@command(app, "apply")
+def apply_(
+    conversation: ConversationId,
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            parser=path,
+            metavar="DIR",
+            help="Directory to change.  [default: source of the copy, else current directory]",
+        ),
+    ] = None,
+    yes: Yes = False,
+    root: Root = None,
+) -> int:
+    """Show the agent's changes, then apply them to a directory of this machine.
+
+    `ohsandbox undo` does not undo this: it changes the agent's copy, not your directory.
+    """
+    from ohsandbox.cli.time_travel import apply_changes
+
+    return apply_changes(conversation, root, to=to, yes=yes)
+
+
+# --- conversations --------------------------------------------------------------------------------
+
+conversations = new_app(
+    "conversations",
+    help="List, show, export, repair or delete the conversations of this machine.",
+    epilog="ID is a conversation id, its beginning, 'last' for the newest, or ID/NAME for a sub-agent.",
+)
+app.add_typer(conversations)
+
+
+@conversations.callback(invoke_without_command=True)
+def _list(
+    ctx: typer.Context,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all conversations as JSON.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=0, help="Maximum number of rows; 0 for all.")
+    ] = 30,
+    root: Root = None,
+    debug: Debug = False,  # noqa: ARG001 - eager
+) -> int:
+    """List the conversations of this machine, newest first."""
+    ctx.obj = root
+    if ctx.invoked_subcommand is not None:
+        if as_json:
+            raise typer.BadParameter(f"Place --json after {ctx.invoked_subcommand!r}, if that command has it.")
+        return 0
+    from ohsandbox.cli.conversations import list_conversations
+
+    return list_conversations(root, as_json=as_json, limit=limit)
+
+
+@command(conversations)
+def show(
+    ctx: typer.Context,
+    wanted: ConversationId,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new events until no process has the conversation open.")
+    ] = False,
+    no_tui: NoTui = False,
+    root: Root = None,
+) -> int:
+    """Show the events of a conversation."""
+    from ohsandbox.cli.conversations import show_conversation
+
+    return show_conversation(wanted, root or ctx.obj, as_json=as_json, follow=follow, no_tui=no_tui)
+
+
+@command(conversations)
+def export(
+    ctx: typer.Context,
+    wanted: ConversationId,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", parser=path, metavar="FILE", help="File to create.  [default: stdout]"),
+    ] = None,
+    form: Annotated[
+        Literal["jsonl", "md"],
+        typer.Option("--format", help="jsonl: all events, unchanged. md: Markdown to read."),
+    ] = "jsonl",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    root: Root = None,
+) -> int:
+    """Export a conversation to one self-contained file."""
+    from ohsandbox.cli.export import export_conversation
+
+    return export_conversation(wanted, root or ctx.obj, output=output, form=form, force=force)
+
+
+@command(conversations)
+def repair(ctx: typer.Context, wanted: ConversationId, *, root: Root = None) -> int:
+    """Truncate a damaged log after its last valid record; the damaged log is kept beside it."""
+    from ohsandbox.cli.conversations import repair_conversation
+
+    return repair_conversation(wanted, root or ctx.obj)
+
+
+@command(conversations)
+def delete(
+    ctx: typer.Context,
+    wanted: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Conversations to delete.")] = None,
+    *,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Delete conversations without an event for AGE: 30d, 12h, 45min, 2w."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all conversations.")] = False,
+    yes: Yes = False,
+    root: Root = None,
+) -> int:
+    """Delete conversations with their files, containers and checkpoints."""
+    from ohsandbox.cli.conversations import delete_conversations
+
+    return delete_conversations(wanted or [], root or ctx.obj, older_than=older_than, everything=everything, yes=yes)
+
+
+# --- MCP ------------------------------------------------------------------------------------------
+
+mcp = new_app("mcp", help="List MCP servers, approve changed tools, or serve a sandbox over MCP.")
+app.add_typer(mcp)
+
+
+@mcp.callback(invoke_without_command=True)
+def _mcp(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+@command(mcp, "list")
+def list_(
+    where: Annotated[SandboxOptions, Only.of("image", "runtime", "network", "ca_bundle")],
+    *,
+    mcp_config: McpConfig = None,
+    settings: SettingsFile = None,
+    as_json: AsJson = False,
+) -> int:
+    """Start the configured MCP servers in a sandbox and list their tools. Exit code 1: a server is not ready."""
+    from ohsandbox.cli.mcp_servers import list_servers
+
+    return list_servers(where, settings=settings, mcp_config=mcp_config, as_json=as_json)
+
+
+@command(mcp)
+def serve(what: ServeOptions, where: SandboxOptions) -> int:
+    """Serve sandbox tools to MCP clients; each session has its own sandbox, removed when the session ends."""
+    from ohsandbox.cli.mcp_serve import serve as run
+
+    return run(what, where)
+
+
+@command(mcp)
+def approve(
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="Server name in the configuration.")],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Tool name, as the server calls it.")],
+) -> int:
+    """Show and approve the current definition of a tool that its server has changed."""
+    from ohsandbox.cli.mcp_servers import approve_tool
+
+    return approve_tool(server, tool)

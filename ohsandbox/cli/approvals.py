@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.confirm import who
-from ohsandbox.cli.view import safe_line
+from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.conversation.confirmation import Approvals, ExactCall
 from ohsandbox.conversation.confirmation.scopes import StandingApprovals
 from ohsandbox.conversation.stored import find_stored

@@ -7,9 +7,9 @@ import getpass
 import json
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.cli.errors import WAITING
+from ohsandbox.cli.approval_prompt import Wish, ask, count_of, shown
+from ohsandbox.cli.entrypoint import WAITING
 from ohsandbox.cli.prompt import Typed, answer_to, person_present
-from ohsandbox.cli.question import Wish, ask, count_of, shown
 from ohsandbox.conversation.confirmation import POLICIES, Approvals, Decision, PendingCall, pending_of
 from ohsandbox.conversation.stored import find_stored
 from ohsandbox.conversation.trail import Trail

@@ -1,104 +1,318 @@
-"""`ohsandbox conversations` on one page; what each command does stands in `stored` and `export`."""
+"""`ohsandbox conversations`: what lies on disk, for a person to look at, repair and delete."""
 
-# ruff: noqa: PLC0415, TC001, TC003 - a command's module is loaded when it runs; typer reads annotations at run time
+# ruff: noqa: T201 - a command prints
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+import json
+import re
+import shlex
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-import typer
+from ohsandbox.cli.prompt import confirm
+from ohsandbox.cli.rendering.tables import print_table
+from ohsandbox.cli.rendering.text import cut, safe_line, size
+from ohsandbox.conversation.deleting import Deleting
+from ohsandbox.conversation.stored import MALFORMED, Stored, find_stored, list_stored, look_at, size_of
+from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
+from ohsandbox.events import KNOWN_TYPES, ConversationStatus
+from ohsandbox.paths import conversations_dir
+from ohsandbox.persistence import LogFollower, holder_of, repair_log, stream_events
 
-from ohsandbox.cli.commands import Debug, command, new_app
-from ohsandbox.cli.options import ConversationId, NoTui, Root, Yes
-from ohsandbox.cli.values import path
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-conversations = new_app(
-    "conversations",
-    help="List the conversations on this machine; show, export, repair or delete one.",
-    epilog="ID is an id, the beginning of one, 'last' for the newest, or ID/NAME for a sub-agent of it.",
-)
+    from ohsandbox.cli.rendering.view import View
+    from ohsandbox.events import SDKEvent
+
+POLL_S = 0.2
+"""How often a followed log is looked at."""
+MAX_TITLE_CHARS = 80
+"""Enough to know it again; `show` has the whole message."""
+ENGINE_WAIT_S = 1.0
+"""An engine that takes longer to list its containers is not waited for: the list is of files."""
+
+MAX_AGE_S = 100 * 365 * 86400
+"""The calendar of Python ends 2000 years ago."""
+
+_AGE = re.compile(r"(\d{1,6})(min|h|d|w)")
+_SECONDS = {"min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-@conversations.callback(invoke_without_command=True)
-def _list(
-    ctx: typer.Context,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, all of them.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Rows of the table; 0 is all.")] = 30,
-    root: Root = None,
-    debug: Debug = False,  # noqa: ARG001 - eager
-) -> int:
-    """List the conversations on this machine, the newest first."""
-    ctx.obj = root
-    if ctx.invoked_subcommand is not None:
-        if as_json:
-            raise typer.BadParameter(f"--json stands after {ctx.invoked_subcommand}, where that has it.")
+# --- list -----------------------------------------------------------------------------------------
+
+
+def list_conversations(root: Path | None, *, as_json: bool, limit: int) -> int:
+    """Print what is in root; limit 0 is all, and JSON is always all.
+
+    Raises:
+        UsageError: HOME is not set, and root not given.
+    """
+    found = list_stored(root or conversations_dir())
+    containers = _containers() if found else {}
+    if as_json:
+        print(json.dumps([_fields(one, containers.get(one.id)) for one in found], indent=2))
+    elif not found:
+        print("No conversations.")
+    else:
+        shown = found[:limit] if limit else found
+        _print(shown, containers)
+        if len(shown) < len(found):
+            print(f"{len(found) - len(shown)} older ones are not shown; --limit 0 shows all.")
+    return 0
+
+
+def _fields(one: Stored, container: str | None) -> dict[str, object]:
+    facts = {"open_in_process": one.holder, "fault": one.fault, "container": container, "directory": str(one.directory)}
+    return one.metadata.model_dump(mode="json") | {"state": _status(one)} | facts
+
+
+def _print(shown: Sequence[Stored], containers: dict[str, str]) -> None:
+    rows = [
+        (
+            one.id,
+            age_of(one.metadata.updated_at),
+            _status(one),
+            str(one.metadata.steps),
+            "" if one.metadata.cost_usd is None else f"${one.metadata.cost_usd:.4f}",
+            containers.get(one.id, ""),
+            one.metadata.model or "",
+            cut(one.metadata.title or "", MAX_TITLE_CHARS),
+        )
+        for one in shown
+    ]
+    print_table(("ID", "AGE", "STATUS", "STEPS", "COST", "CONTAINER", "MODEL", "TITLE"), rows)
+
+
+def _status(one: Stored) -> str:
+    """One word on where a conversation stands: also that a process died with it."""
+    if one.fault is not None:
+        return "unreadable"
+    status = one.metadata.status
+    if status is ConversationStatus.RUNNING:
+        return f"running in {one.holder}" if one.holder else "interrupted"
+    word = status.value.lower().replace("_", " ")
+    return f"{word}, open in {one.holder}" if one.holder else word
+
+
+def age_of(when: datetime) -> str:
+    """How long ago, in the largest unit that fits."""
+    seconds = max(0, int((datetime.now(UTC) - when).total_seconds()))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def _containers() -> dict[str, str]:
+    """The state of each conversation's container, as far as an engine says so at once."""
+    found: dict[str, str] = {}
+
+    def ask() -> None:
+        from ohsandbox.runtime.factory import open_inventory  # noqa: PLC0415 - 0.1 s, in this thread's time
+
+        try:
+            with open_inventory() as inventory:
+                listed = inventory.list_sandboxes()
+            for info in listed:
+                if info.conversation and found.get(info.conversation) != "running":
+                    found[info.conversation] = info.state
+        except (OhsandboxError, OSError):
+            return  # no engine, no containers
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ENGINE_WAIT_S)
+    return dict(found)
+
+
+# --- show -----------------------------------------------------------------------------------------
+
+
+def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: bool, no_tui: bool) -> int:
+    """Print the events of a conversation; follow goes on until no process has it open.
+
+    Raises:
+        LogCorruptError: its log is damaged; what stands before the damage was shown.
+        UsageError: there is no such conversation.
+    """
+    directory = find_stored(root or conversations_dir(), wanted)
+    if as_json:
+        _read(directory, _print_json, follow=follow)
         return 0
-    from ohsandbox.cli.stored import list_conversations
+    one = look_at(directory)
+    print(f"Conversation {one.id}, begun {one.metadata.created_at.astimezone():%Y-%m-%d %H:%M}", flush=True)
+    view = _open_reader(no_tui=no_tui)
+    _read(directory, lambda event: _show(event, view), follow=follow)
+    _print_sums(look_at(directory), wanted, root)
+    return 0
 
-    return list_conversations(root, as_json=as_json, limit=limit)
+
+def _read(directory: Path, take: Callable[[SDKEvent], None], *, follow: bool) -> None:
+    if not follow:
+        stream_events(directory, take)
+        return
+    with LogFollower(directory) as log:
+        is_open = True
+        while is_open:
+            is_open = holder_of(directory) is not None  # asked before the reading: so nothing is missed at the end
+            for event in log.new():
+                take(event)
+            sys.stdout.flush()
+            if is_open:
+                time.sleep(POLL_S)
 
 
-@command(conversations)
-def show(
-    ctx: typer.Context,
-    wanted: ConversationId,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is new, until nobody has it open.")
-    ] = False,
-    no_tui: NoTui = False,
-    root: Root = None,
+def _print_json(event: SDKEvent) -> None:
+    print(json.dumps(event.model_dump(mode="json", exclude={"data"}) | {"data": event.data}))  # pydantic nests 255 deep
+
+
+def _open_reader(*, no_tui: bool) -> View:
+    if no_tui or not sys.stdout.isatty():
+        from ohsandbox.cli.rendering.plain import PlainView  # noqa: PLC0415 - one of the two
+
+        return PlainView()
+    from ohsandbox.cli.rendering.terminal import RichView  # noqa: PLC0415 - rich is for a terminal
+
+    class Reader(RichView):
+        def status(self, text: str) -> None:
+            """Nothing is going on: it is being read."""
+
+    return Reader()
+
+
+def _show(event: SDKEvent, view: View) -> None:
+    """As it was shown live, and what the live view leaves to others; one whose fields are amiss stops none after it."""
+    try:
+        _show_known(event, view)
+    except MALFORMED as error:
+        view.warn(f"Event {event.seq} ({event.type}) cannot be shown: {error!r}")
+
+
+def _show_known(event: SDKEvent, view: View) -> None:
+    view.show(event)
+    data = event.data
+    if event.type == "error":
+        view.warn(str(data.get("message", "")))
+    elif event.type == "condensation":
+        view.say(f"{data.get('dropped')} messages are shown to the model as a summary from here on.")
+    elif event.type == "confirmation":
+        word = "Allowed" if data.get("approved") else "Refused"
+        view.say(f"{word} by {data.get('by')}. {data.get('reason') or ''}".strip())
+    elif event.type == "approval":
+        view.say(f"Approval {data['number']} by {data['by']}: from now on {data['text']}.")
+    elif event.type == "approval_revoked":
+        view.say(f"Approval {data['number']} was revoked by {data['by']}.")
+    elif event.type == "checkpoint":
+        view.say("A checkpoint was taken.")
+    elif event.type not in KNOWN_TYPES:
+        view.say(f"An event of a newer ohsandbox, which this one does not know: {event.type}")
+
+
+def _print_sums(one: Stored, wanted: str, root: Path | None) -> None:
+    known = one.metadata
+    tokens = known.prompt_tokens + known.completion_tokens
+    parts = [_status(one), f"{known.steps} steps", f"{known.calls} calls", f"{tokens:,} tokens"]
+    if known.cost_usd is not None:
+        parts.append(f"${known.cost_usd:.4f}")
+    print(safe_line(" · ".join([*parts, known.model or "", str(one.directory)]), limit_chars=1000))
+    where = "" if root is None else f" --dir {shlex.quote(str(root))}"
+    for name in one.sub_agents:
+        print(safe_line(f"Its sub-agent: ohsandbox conversations show{where} {shlex.quote(f'{wanted}/{name}')}"))
+
+
+# --- repair ---------------------------------------------------------------------------------------
+
+
+def repair_conversation(wanted: str, root: Path | None) -> int:
+    """Cut a damaged log, and say what was lost.
+
+    Raises:
+        ConversationOpenError: a process has it open.
+        LogWriteError: the disk is full or broken.
+        UsageError: there is no such conversation.
+    """
+    directory = find_stored(root or conversations_dir(), wanted)
+    done = repair_log(directory, conversation_id=directory.name)
+    if done.copy is None:
+        print(f"The log of {directory.name} is sound: {done.kept} records. Nothing was changed.")
+        return 0
+    print(f"The log of {directory.name} was cut after its first {done.kept} records: {done.reason}.")
+    print(f"Lost to it: {done.lost_bytes} bytes, with {done.whole_lost} whole records after the damage.")
+    print(f"The log as it was: {safe_line(done.copy, limit_chars=1000)}")
+    return 0
+
+
+# --- delete ---------------------------------------------------------------------------------------
+
+
+def delete_conversations(
+    wanted: Sequence[str], root: Path | None, *, older_than: str | None, everything: bool, yes: bool
 ) -> int:
-    """Show what was said and done."""
-    from ohsandbox.cli.stored import show_conversation
+    """Delete what was named, or what is old, or all; those that a process has open are left, and told at the end.
 
-    return show_conversation(wanted, root or ctx.obj, as_json=as_json, follow=follow, no_tui=no_tui)
-
-
-@command(conversations)
-def export(
-    ctx: typer.Context,
-    wanted: ConversationId,
-    *,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", parser=path, metavar="FILE", help="A new file; else stdout.")
-    ] = None,
-    form: Annotated[
-        Literal["jsonl", "md"],
-        typer.Option("--format", help="jsonl: every event, exact, long texts included. md: to be read."),
-    ] = "jsonl",
-    force: Annotated[bool, typer.Option("--force", help="FILE may exist already.")] = False,
-    root: Root = None,
-) -> int:
-    """Write a conversation to one file that needs no other."""
-    from ohsandbox.cli.export import export_conversation
-
-    return export_conversation(wanted, root or ctx.obj, output=output, form=form, force=force)
+    Raises:
+        ConversationOpenError: some are open.
+        UsageError: not exactly one of the three was given, one is not there, or nobody can be asked.
+    """
+    root = root or conversations_dir()
+    if sum((bool(wanted), older_than is not None, everything)) != 1:
+        raise UsageError("Say which to delete: give ids, or --older-than AGE, or --all.")
+    if wanted:
+        doomed = list(dict.fromkeys(find_stored(root, name) for name in wanted))
+    else:
+        before = None if older_than is None else datetime.now(UTC) - _age(older_than)
+        doomed = [one.directory for one in list_stored(root) if before is None or one.metadata.updated_at < before]
+    if not doomed:
+        print("Nothing to delete.")
+        return 0
+    if not yes and not _agreed(doomed):
+        print("Nothing was deleted.")
+        return 1
+    _delete(doomed)
+    return 0
 
 
-@command(conversations)
-def repair(ctx: typer.Context, wanted: ConversationId, *, root: Root = None) -> int:
-    """Cut a damaged log after its last good record; the log as it was is kept beside it."""
-    from ohsandbox.cli.stored import repair_conversation
+def _delete(doomed: Sequence[Path]) -> None:
+    still_open: list[str] = []
+    with Deleting() as deleting:
+        for directory in doomed:
+            try:
+                done = deleting.delete(directory)
+            except ConversationOpenError:
+                still_open.append(f"{directory.name} (process {holder_of(directory)})")
+                continue
+            also = safe_line(f", {', '.join(done.removed)}", limit_chars=1000) if done.removed else ""
+            print(f"deleted {directory.name}: {size(done.freed_bytes)}{also}")
+            for line in done.left:
+                print(safe_line(line, limit_chars=1000), file=sys.stderr)
+    if still_open:
+        raise ConversationOpenError(f"Not deleted, because open: {', '.join(still_open)}. Close them there first.")
 
-    return repair_conversation(wanted, root or ctx.obj)
+
+def _agreed(doomed: Sequence[Path]) -> bool:
+    """A person's word.
+
+    Raises:
+        UsageError: there is nobody to ask.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(f"{len(doomed)} conversations would be deleted, and nobody can be asked. Say --yes.")
+    for directory in doomed:
+        print(safe_line(f"{directory.name}  {look_at(directory).metadata.title or ''}"))
+    freed = size(sum(map(size_of, doomed)))
+    return confirm(f"Delete {len(doomed)} conversation{'' if len(doomed) == 1 else 's'}, {freed}, for good?")
 
 
-@command(conversations)
-def delete(
-    ctx: typer.Context,
-    wanted: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Which.")] = None,
-    *,
-    older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", help="All whose last event is older: 30d, 12h, 45min, 2w.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    yes: Yes = False,
-    root: Root = None,
-) -> int:
-    """Delete conversations with all that they kept on this machine, their containers and checkpoints too."""
-    from ohsandbox.cli.stored import delete_conversations
-
-    return delete_conversations(wanted or [], root or ctx.obj, older_than=older_than, everything=everything, yes=yes)
+def _age(text: str) -> timedelta:
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"--older-than {text!r} is no age. Write a number and min, h, d or w, as in 30d.")
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    if seconds > MAX_AGE_S:
+        raise UsageError(f"--older-than {text!r} is over a hundred years. Write a shorter one, as in 30d.")
+    return timedelta(seconds=seconds)

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ohsandbox import __version__
-from ohsandbox.cli.console import open_console
-from ohsandbox.cli.errors import code_of
+from ohsandbox.cli.entrypoint import code_of
 from ohsandbox.cli.model import key_source, provider_variables
-from ohsandbox.cli.view import safe_line
+from ohsandbox.cli.rendering.tables import open_console
+from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.paths import conversations_dir
 from ohsandbox.runtime.docker.doctor import Check, checks

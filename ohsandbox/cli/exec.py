@@ -12,8 +12,8 @@ import time
 import tty
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.sandbox import make_runtime, started
-from ohsandbox.cli.view import safe_line
+from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.runtime import make_runtime, started
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.runtime.channel import Stream
 from ohsandbox.runtime.shell.terminal import sanitize_for_terminal, whole_prefix
@@ -50,7 +50,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
         SandboxUnavailable: there is no sandbox, or it went away.
         BrokenPipeError: nobody reads our output any more.
     """
-    env = _environment(options.env)
+    env = _environment(options.env or ())
     if options.user is not None and not options.user:
         raise UsageError("--user is empty. Name a user of the image or a numeric id, or leave it out.")
     if options.user and not where.backend.users:

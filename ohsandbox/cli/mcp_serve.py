@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ohsandbox.cli import streams
-from ohsandbox.cli.errors import Terminated
-from ohsandbox.cli.sandbox import make_runtime, progress_text, started
-from ohsandbox.cli.view import safe_line
+from ohsandbox.cli import entrypoint
+from ohsandbox.cli.entrypoint import Terminated
+from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.runtime import make_runtime, progress_text, started
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server
 from ohsandbox.secrets.references import check_reference, look_up
@@ -76,7 +76,7 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
 
 
 def _names(usual: ToolFlags, what: ServeOptions) -> list[str]:
-    wanted = usual.switched(on=what.enable, off=what.disable).names()
+    wanted = usual.switched(on=what.enable or (), off=what.disable or ()).names()
     for name in NEEDS_AGENT:
         if name in wanted and name not in usual.names():
             raise UsageError(f"Tool {name!r} needs an agent of ours, and its model. Leave it out of --enable.")
@@ -122,7 +122,7 @@ def _instructions(full: SandboxOptions) -> str:
 def _serve_stdio(server: Server[SandboxSession]) -> int:
     from ohsandbox.mcp_server.stdio import serve_stdio  # noqa: PLC0415 - one of the two
 
-    if streams.missing & {0, 1}:
+    if entrypoint.closed_streams & {0, 1}:
         raise UsageError("stdin or stdout is closed. Start this as an MCP client does, or with --http.")
     if sys.stdin.isatty():
         _say("An MCP client is expected on stdin: put this command into its configuration. Ctrl-C ends it.")

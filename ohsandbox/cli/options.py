@@ -1,6 +1,6 @@
-"""Every option that more than one command has, and those of the big commands: each is declared here, once.
+"""The options that more than one command has, and those of the big commands: each is declared here, once.
 
-`commands.command` makes options of the fields that are annotated so. Nothing slow is imported: `--help` reads this.
+`typer_options.command` makes options of the annotated fields. Nothing slow is imported: `--help` reads this.
 """
 
 from __future__ import annotations
@@ -11,63 +11,76 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
-from ohsandbox.cli.values import above_zero, path
+from ohsandbox.cli.validators import byte_size, cpu_count, path, positive_number
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.factory import BackendInfo, RuntimeSettings
     from ohsandbox.settings import Settings
 
-BACKEND_OPTIONS = ("image", "network", "git", "keep", "attach", "ca_bundle", "copy", "copy_all")
+RESOURCE_LIMITS = ("memory", "cpus", "pids", "disk")
+"""Bounds of a container that is created; they cannot be set on one that is there."""
+
+BACKEND_OPTIONS = ("image", "network", "git", "keep", "attach", "ca_bundle", "copy", "copy_all", *RESOURCE_LIMITS)
 """Options that some backends do not support; one that is given to such a backend is refused, never ignored."""
 
-_MODEL, _SANDBOX, _TOOLS, _LIMITS, _GOING_ON = "Model", "Sandbox", "Tools and prompt", "Limits", "Going on"
+_MODEL, _SANDBOX, _TOOLS, _LIMITS, _RESUME = "Model", "Sandbox", "Tools and prompt", "Run limits", "Resume"
 """The groups of `--help`."""
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
-NoTui = Annotated[bool, Option("--no-tui", help="One plain line an event; no colours, no questions.")]
+NoTui = Annotated[bool, Option("--no-tui", help="Print one plain line per event; no colors, no prompts.")]
 SettingsFile = Annotated[
-    Path | None, Option(parser=path, metavar="FILE", help="Settings; else ~/.ohsandbox/settings.json.")
+    Path | None,
+    Option(parser=path, metavar="FILE", help="Settings file.  [default: ~/.ohsandbox/settings.json]"),
 ]
 McpConfig = Annotated[
     Path | None,
     Option(
         parser=path,
         metavar="FILE",
-        help='MCP servers beside those of the settings: {"mcpServers": {...}}.',
+        help='More MCP servers, beside those of the settings: {"mcpServers": {...}}.',
         rich_help_panel=_TOOLS,
     ),
 ]
 Enable = Annotated[
-    tuple[str, ...],
+    list[str] | None,
     Option(
         metavar="TOOLS",
-        help="Have these, too: families (browsing, web_read, ...) or tools by name.",
+        help="Enable a tool or a family of tools (browsing, web_read, ...); may be repeated.",
         rich_help_panel=_TOOLS,
     ),
 ]
 Disable = Annotated[
-    tuple[str, ...],
+    list[str] | None,
     Option(
-        metavar="TOOLS", help="Leave these out: families (cmd, jupyter, ...) or tools by name.", rich_help_panel=_TOOLS
+        metavar="TOOLS",
+        help="Disable a tool or a family of tools (cmd, jupyter, ...); may be repeated.",
+        rich_help_panel=_TOOLS,
     ),
 ]
-ConversationId = Annotated[str, Argument(metavar="ID", help="Its id, what the id begins with, or 'last'.")]
+ConversationId = Annotated[str, Argument(metavar="ID", help="Conversation id, its beginning, or 'last'.")]
 Root = Annotated[
     Path | None,
-    Option("--dir", parser=path, metavar="DIR", help="Where conversations lie; else ~/.ohsandbox/conversations."),
+    Option(
+        "--dir",
+        parser=path,
+        metavar="DIR",
+        help="Directory of the conversations.  [default: ~/.ohsandbox/conversations]",
+    ),
 ]
-Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, Option("--yes", "-y", help="Skip the confirmation prompt.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxOptions:
-    """Where the hands are, as asked; None is what the settings say, else the default."""
+    """Which sandbox to work in, as asked; None takes the settings' value, else the default."""
 
     image: Annotated[
         str | None,
         Option(
-            metavar="NAME", help="Its image; else that of the settings, else python:3.12.", rich_help_panel=_SANDBOX
+            metavar="NAME",
+            help="Container image.  [default: image of the settings, else python:3.12]",
+            rich_help_panel=_SANDBOX,
         ),
     ] = None
     workspace: Annotated[
@@ -75,7 +88,7 @@ class SandboxOptions:
         Option(
             parser=path,
             metavar="DIR",
-            help="A directory of yours to work in; at /workspace in the sandbox.",
+            help="Host directory to work in, bound at /workspace.",
             rich_help_panel=_SANDBOX,
         ),
     ] = None
@@ -83,44 +96,84 @@ class SandboxOptions:
         bool,
         Option(
             "--copy",
-            help="Work on a copy of --workspace, without ignored files and secrets; `ohsandbox apply` brings it back.",
+            help="Work on a copy of --workspace, without ignored files and secrets. After `run`, `ohsandbox apply` "
+            "brings the changes back.",
             rich_help_panel=_SANDBOX,
         ),
     ] = False
     copy_all: Annotated[
         bool,
-        Option("--copy-all", help="As --copy, with ignored files and secrets.", rich_help_panel=_SANDBOX),
+        Option("--copy-all", help="Like --copy, with ignored files and secrets.", rich_help_panel=_SANDBOX),
     ] = False
     network: Annotated[
         Literal["none", "open"] | None,
-        Option(help="none: no network at all (default). open: the internet.", rich_help_panel=_SANDBOX),
+        Option(help="none: no network (default). open: internet access.", rich_help_panel=_SANDBOX),
     ] = None
     git: Annotated[
         Literal["guarded", "ro", "rw"] | None,
         Option(
-            help="Of --workspace. guarded: commits work; config, hooks and what editors and agents run stay as they "
-            "are (default). ro: no .git changes. rw: nothing is guarded.",
+            help="Protection of repositories in --workspace. guarded: commits work; git config, hooks and files that "
+            "editors and agents execute are read-only (default). ro: .git is read-only. rw: no protection.",
+            rich_help_panel=_SANDBOX,
+        ),
+    ] = None
+    memory: Annotated[
+        int | None,
+        Option(
+            parser=byte_size(minimum=32 * 1024**2),
+            metavar="SIZE",
+            help="Memory limit, swap included, as in 512m or 4g.  [default: 2g]",
+            rich_help_panel=_SANDBOX,
+        ),
+    ] = None
+    cpus: Annotated[
+        float | None,
+        Option(
+            parser=cpu_count,
+            metavar="N",
+            help="Number of processors, as in 0.5.  [default: 2]",
+            rich_help_panel=_SANDBOX,
+        ),
+    ] = None
+    pids: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=16,
+            max=4_194_304,
+            help="Maximum number of processes and threads.  [default: 512]",
+            rich_help_panel=_SANDBOX,
+        ),
+    ] = None
+    disk: Annotated[
+        int | None,
+        Option(
+            parser=byte_size(minimum=64 * 1024**2),
+            metavar="SIZE",
+            help="Disk limit of the container; needs an engine on xfs with pquota, or btrfs.  [default: none]",
             rich_help_panel=_SANDBOX,
         ),
     ] = None
     keep: Annotated[
         bool,
         Option(
-            "--keep", help="Leave the container, and what runs in it, when done or killed.", rich_help_panel=_SANDBOX
+            "--keep",
+            help="Keep the container, and its processes, after exit.",
+            rich_help_panel=_SANDBOX,
         ),
     ] = False
     attach: Annotated[
         str | None,
         Option(
             metavar="NAME",
-            help="Work in a running container instead of a new one; it is kept.",
+            help="Work in a running container, which is kept, instead of a new one.",
             rich_help_panel=_SANDBOX,
         ),
     ] = None
     runtime: Annotated[
         Literal["docker", "cli"] | None,
         Option(
-            help="docker: a container. cli: THIS HOST, with no container around it.",
+            help="docker: a container (default). cli: THIS HOST, without a container.",
             rich_help_panel=_SANDBOX,
         ),
     ] = None
@@ -129,33 +182,31 @@ class SandboxOptions:
         Option(
             parser=path,
             metavar="FILE",
-            help="PEM certificates that the sandbox trusts as well (proxies).",
+            help="PEM file with additional CA certificates to trust in the sandbox.",
             rich_help_panel=_SANDBOX,
         ),
     ] = None
     host_workdir: Path | None = None
-    """Where `cli` works when no workspace is named; None is the current directory."""
+    """Working directory of `--runtime cli` without a workspace; None is the current directory."""
 
     def checked(self) -> SandboxOptions:
         """The same options.
 
         Raises:
-            UsageError: two of them exclude each other.
+            UsageError: two options exclude each other.
         """
         if self.runtime is not None:
             supported = self.backend.options | ({"copy_all"} if "copy" in self.backend.options else set())
-            for name in BACKEND_OPTIONS:
-                if getattr(self, name) and name not in supported:
-                    option = f"--{name.replace('_', '-')}"
-                    raise UsageError(f"{option} needs a container. Leave it out, or --runtime {self.runtime}.")
+            if given := self._given(*(name for name in BACKEND_OPTIONS if name not in supported)):
+                raise UsageError(f"{given[0]} needs a container. Leave out {given[0]} or --runtime {self.runtime}.")
         if self.copies and self.workspace is None:
             raise UsageError("--copy needs a directory to copy. Name one with --workspace.")
-        if self.attach and self.image:
-            raise UsageError("--image and --attach exclude each other. Leave one out: the container has its image.")
+        if self.attach and (given := self._given("image", *RESOURCE_LIMITS)):
+            raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
         if self.git and (self.attach or self.workspace is None):
-            raise UsageError("--git is about --workspace DIR. Name one, or leave --git out.")
+            raise UsageError("--git needs a directory to protect. Name one with --workspace, or leave out --git.")
         if self.git and self.copies:
-            raise UsageError("--git guards a directory that is bound, and a copy is not. Leave --git or --copy out.")
+            raise UsageError("--git protects a bound directory, and --copy binds none. Leave one out.")
         return self
 
     @property
@@ -169,7 +220,7 @@ class SandboxOptions:
         """The options for `runtime_from`; what is None has the default of `RuntimeSettings`."""
         from ohsandbox.runtime.factory import RuntimeSettings  # noqa: PLC0415 - as above
 
-        names = ("runtime", "image", "workspace", "host_workdir", "git", "network", "keep", "attach", "ca_bundle")
+        names = {*BACKEND_OPTIONS, "runtime", "workspace", "host_workdir"} - {"copy", "copy_all"}
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         copy: bool | Literal["all"] = "all" if self.copy_all else self.copy
         return RuntimeSettings(**given, copy=copy, conversation=conversation_id)
@@ -180,7 +231,7 @@ class SandboxOptions:
         return self.copy or self.copy_all
 
     def with_settings(self, settings: Settings) -> SandboxOptions:
-        """What was not asked, taken from the settings."""
+        """The same with the settings' values for what was not asked."""
         bundle = self.ca_bundle or (Path(settings.ca_bundle) if settings.ca_bundle else None)
         return replace(
             self,
@@ -190,69 +241,86 @@ class SandboxOptions:
             ca_bundle=bundle,
         )
 
+    def _given(self, *names: str) -> list[str]:
+        """Those of the options that were given, as flags."""
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What `run` was asked, but for the sandbox."""
+    """The options of `run`, without the sandbox's."""
 
-    task: Annotated[str | None, Argument(help="What to do; '-' reads it from stdin. Without it you are asked.")] = None
+    task: Annotated[
+        str | None,
+        Argument(metavar="[TASK]", help="Task for the agent; '-' reads it from stdin. Without it you are prompted."),
+    ] = None
     settings: SettingsFile = None
     no_tui: NoTui = False
     confirm: Annotated[
         Literal["never", "always", "risky", "medium"] | None,
         Option(
-            help="Which calls you must allow: risky are those that could do harm, medium also those that the rules "
-            "cannot judge. Default: never; on this host, at a terminal, risky."
+            help="Which calls need your approval. risky: calls that can do harm. medium: also calls that the rules "
+            "cannot judge.  [default: never; with --runtime cli at a terminal: risky]"
         ),
     ] = None
     secrets: Annotated[
-        tuple[str, ...],
+        list[str] | None,
         Option(
             "--secret",
             metavar="NAME[=env:OTHER|=file:PATH]",
-            help="Give commands this variable, and hide its value from the model and the log; may be repeated.",
+            help="Set this environment variable for commands and mask its value in the log, in requests to the model "
+            "and in output; may be repeated.",
         ),
-    ] = ()
+    ] = None
     model: Annotated[
-        str | None, Option(metavar="PROVIDER/MODEL", help="As litellm names it.", rich_help_panel=_MODEL)
+        str | None, Option(metavar="PROVIDER/MODEL", help="Model name, as in litellm.", rich_help_panel=_MODEL)
     ] = None
     api_key: Annotated[
         str | None,
         Option(
             metavar="KEY",
-            help="Visible in `ps`: prefer the settings or the environment.",
+            help="API key, visible in `ps`. Prefer the settings file or an environment variable.",
             rich_help_panel=_MODEL,
         ),
     ] = None
     base_url: Annotated[
-        str | None, Option(metavar="URL", help="Where an OpenAI-compatible server is.", rich_help_panel=_MODEL)
+        str | None, Option(metavar="URL", help="Base URL of an OpenAI-compatible server.", rich_help_panel=_MODEL)
     ] = None
     tool_choice: Annotated[
         Literal["auto", "required"],
         Option(help="required: the model's first answer must call a tool.", rich_help_panel=_MODEL),
     ] = "auto"
     autoresume: Annotated[
-        bool, Option("--autoresume", help="Go on with the newest conversation.", rich_help_panel=_GOING_ON)
+        bool, Option("--autoresume", help="Resume the newest conversation.", rich_help_panel=_RESUME)
     ] = False
     resume: Annotated[
         str | None,
-        Option(metavar="ID", help="Go on with this one; the beginning of its id is enough.", rich_help_panel=_GOING_ON),
+        Option(metavar="ID", help="Resume this conversation: id, its beginning, or 'last'.", rich_help_panel=_RESUME),
     ] = None
     max_iterations: Annotated[
-        int | None, Option(metavar="N", min=1, help="Requests to the model in one run.", rich_help_panel=_LIMITS)
+        int | None,
+        Option(metavar="N", min=1, help="Maximum requests to the model in one run.", rich_help_panel=_LIMITS),
     ] = None
     max_time_s: Annotated[
         float | None,
-        Option(parser=above_zero, metavar="SECONDS", help="How long one run may take.", rich_help_panel=_LIMITS),
+        Option(parser=positive_number, metavar="SECONDS", help="Maximum duration of one run.", rich_help_panel=_LIMITS),
     ] = None
     max_tokens: Annotated[
         int | None,
-        Option(metavar="N", min=1, help="Tokens read and written in the whole conversation.", rich_help_panel=_LIMITS),
+        Option(
+            metavar="N",
+            min=1,
+            help="Maximum tokens, input and output, of the whole conversation.",
+            rich_help_panel=_LIMITS,
+        ),
     ] = None
     max_cost_usd: Annotated[
         float | None,
         Option(
-            parser=above_zero, metavar="DOLLARS", help="What the whole conversation may cost.", rich_help_panel=_LIMITS
+            parser=positive_number,
+            metavar="DOLLARS",
+            help="Maximum cost of the whole conversation.",
+            rich_help_panel=_LIMITS,
         ),
     ] = None
     instructions: Annotated[
@@ -260,48 +328,59 @@ class RunOptions:
         Option(
             parser=path,
             metavar="FILE",
-            help="Text that ends the system prompt: your rules for the agent.",
+            help="Text file appended to the system prompt.",
             rich_help_panel=_TOOLS,
         ),
     ] = None
     mcp_config: McpConfig = None
-    enable: Enable = ()
-    disable: Disable = ()
+    enable: Enable = None
+    disable: Disable = None
     talks: bool = True
-    """Without a task the person is asked for messages."""
+    """Without a task the person is prompted for messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecOptions:
-    """How the command of `exec` runs."""
+    """How `exec` runs its command."""
 
     env: Annotated[
-        tuple[str, ...], Option("--env", "-e", metavar="NAME=VALUE", help="A variable; may be repeated.")
-    ] = ()
-    user: Annotated[str | None, Option(metavar="NAME", help="User name or id in the sandbox.")] = None
+        list[str] | None,
+        Option("--env", "-e", metavar="NAME=VALUE", help="Set an environment variable; may be repeated."),
+    ] = None
+    user: Annotated[str | None, Option(metavar="NAME", help="User name or uid in the sandbox.")] = None
     timeout_s: Annotated[
         float | None,
         Option(
-            "--timeout", parser=above_zero, metavar="SECONDS", help="Kill it after so long; the exit code is then 124."
+            "--timeout",
+            parser=positive_number,
+            metavar="SECONDS",
+            help="Kill the command after this time; the exit code is then 124.",
         ),
     ] = None
     tty: Annotated[
         bool | None,
-        Option("--tty/--no-tty", "-t/-T", help="A terminal for the command; default: when you sit at one."),
+        Option(
+            "--tty/--no-tty",
+            "-t/-T",
+            help="Allocate a pseudo-terminal.  [default: if stdin and stdout are terminals]",
+        ),
     ] = None
-    """None: a terminal if stdin and stdout are one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmOptions:
-    """What `confirm` was asked."""
+    """The answer that `confirm` gives."""
 
-    yes: Annotated[bool, Option("--yes", help="Allow all that waits, where it is shown whole.")] = False
-    unseen: Annotated[bool, Option("--unseen", help="With --yes: also what is too long to be shown whole.")] = False
-    no: Annotated[bool, Option("--no", help="Refuse all that waits.")] = False
-    reason: Annotated[str, Option(metavar="TEXT", help="Told to the agent with --no.")] = ""
-    no_run: Annotated[bool, Option("--no-run", help="Only store the answer; `run --resume` acts on it.")] = False
-    as_json: Annotated[bool, Option("--json", help="Print what waits as JSON, and ask nothing.")] = False
+    yes: Annotated[bool, Option("--yes", help="Approve all pending calls, if they are shown in full.")] = False
+    unseen: Annotated[
+        bool, Option("--unseen", help="With --yes: also approve calls that are too long to be shown in full.")
+    ] = False
+    no: Annotated[bool, Option("--no", help="Reject all pending calls.")] = False
+    reason: Annotated[str, Option(metavar="TEXT", help="With --no: reason that the agent is told.")] = ""
+    no_run: Annotated[
+        bool, Option("--no-run", help="Store the answer without continuing the run; `run --resume` continues it.")
+    ] = False
+    as_json: Annotated[bool, Option("--json", help="Print the pending calls as JSON; do not prompt.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,25 +389,27 @@ class ServeOptions:
 
     http: Annotated[
         str | None,
-        Option(metavar="[HOST:]PORT", help="Serve over HTTP at /mcp; default: stdin and stdout."),
+        Option(metavar="[HOST:]PORT", help="Serve over HTTP at /mcp.  [default: stdin and stdout]"),
     ] = None
     token: Annotated[
         str | None,
         Option(
             metavar="env:NAME|file:PATH",
-            help="With --http: the bearer token of clients; default: one is made and printed.",
+            help="With --http: bearer token of the clients.  [default: generated and printed]",
         ),
     ] = None
-    max_sessions: Annotated[int, Option(metavar="N", min=1, help="With --http: so many sandboxes at a time.")] = 8
+    max_sessions: Annotated[
+        int, Option(metavar="N", min=1, help="With --http: maximum number of concurrent sandboxes.")
+    ] = 8
     idle_timeout_s: Annotated[
         float,
         Option(
             "--idle-timeout",
-            parser=above_zero,
+            parser=positive_number,
             metavar="SECONDS",
-            help="With --http: a session ends when it is idle so long.",
+            help="With --http: end a session that is idle for this time.",
         ),
     ] = 1800.0
     settings: SettingsFile = None
-    enable: Enable = ()
-    disable: Disable = ()
+    enable: Enable = None
+    disable: Disable = None

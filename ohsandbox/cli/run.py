@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,16 @@ from typing import TYPE_CHECKING
 from ohsandbox.agent import Agent
 from ohsandbox.cli import approvals
 from ohsandbox.cli.confirm import answer_at_terminal, keep_policy, kept_policy, waiting_line
-from ohsandbox.cli.errors import FAILED, INTERRUPTED, WAITING, explain
-from ohsandbox.cli.hidden import open_secrets
-from ohsandbox.cli.instructions import instructions
+from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
+from ohsandbox.cli.mcp_servers import with_mcp_file
 from ohsandbox.cli.model import complete, model_config, with_model_of
 from ohsandbox.cli.options import SandboxOptions
+from ohsandbox.cli.presenter import Session
 from ohsandbox.cli.prompt import confirm, open_prompt, person_present, read_task
-from ohsandbox.cli.resuming import GoingOn, departure, going_on, remember
-from ohsandbox.cli.sandbox import make_runtime, progress_text, started, tell_copy, tell_news
-from ohsandbox.cli.servers import with_mcp_file
-from ohsandbox.cli.session import Session
-from ohsandbox.cli.view import safe_line
+from ohsandbox.cli.rendering.masking import open_secrets
+from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.resume import GoingOn, departure, going_on, remember
+from ohsandbox.cli.runtime import make_runtime, progress_text, started, tell_copy, tell_news
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.confirmation.policy import policy_of
 from ohsandbox.conversation.store import new_id
@@ -38,7 +38,7 @@ from ohsandbox.tools.flags import ToolFlags
 if TYPE_CHECKING:
     from ohsandbox.cli.options import RunOptions
     from ohsandbox.cli.prompt import Prompt
-    from ohsandbox.cli.view import View
+    from ohsandbox.cli.rendering.view import View
     from ohsandbox.runtime.base import Runtime
 
 HELP = (
@@ -150,10 +150,10 @@ def work(
 def open_view(*, no_tui: bool) -> View:
     """Colours at a terminal, else lines."""
     if no_tui or not sys.stdout.isatty():
-        from ohsandbox.cli.plain import PlainView  # noqa: PLC0415 - one of the two
+        from ohsandbox.cli.rendering.plain import PlainView  # noqa: PLC0415 - one of the two
 
         return PlainView()
-    from ohsandbox.cli.tui import RichView  # noqa: PLC0415 - rich is for a terminal
+    from ohsandbox.cli.rendering.terminal import RichView  # noqa: PLC0415 - rich is for a terminal
 
     return RichView()
 
@@ -175,8 +175,8 @@ def _settings(what: RunOptions) -> Settings:
     for warning in settings.warnings:
         _warn(warning)
     return with_mcp_file(settings, what.mcp_config).with_flags(
-        tools=settings.tools.switched(on=what.enable, off=what.disable),
-        secrets=settings.secrets | parse_flags(what.secrets) or None,
+        tools=settings.tools.switched(on=what.enable or (), off=what.disable or ()),
+        secrets=settings.secrets | parse_flags(what.secrets or ()) or None,
         instructions=None if what.instructions is None else str(what.instructions),
     )
 
@@ -317,3 +317,46 @@ def _code_after(status: ConversationStatus, session: Session) -> int:
     if status is ConversationStatus.ERROR and error is not None:
         raise error
     return FAILED if status in {ConversationStatus.ERROR, ConversationStatus.RUNNING} else 0
+
+
+TASK = "Write a small Python module that merges overlapping intervals. Test it, and show that it works."
+
+
+def run_demo(asked: SandboxOptions, *, no_tui: bool) -> int:
+    """Work the script through in a fresh sandbox; 0 only if everything in it went as it says.
+
+    Raises:
+        ScriptError: a command of the script gave another result than the script expects.
+        OhsandboxError: as `run`.
+    """
+    own = Settings.load()
+    settings = Settings(model="scripted:demo", image=own.image, ca_bundle=own.ca_bundle)
+    with tempfile.TemporaryDirectory(prefix="ohsandbox-demo-") as directory:
+        where = replace(asked, host_workdir=Path(directory)).checked()
+        make_runtime(where.with_settings(settings))
+        return work(TASK, settings, where, no_tui=no_tui)
+
+
+MAX_BYTES = 64 * 1024
+"""About 16,000 tokens, which every request carries."""
+
+
+def instructions(file: str | None) -> list[str]:
+    """The file's text, marked as what it is; nothing where no file is named.
+
+    Raises:
+        UsageError: it cannot be read, is no UTF-8 text, or is over MAX_BYTES.
+    """
+    if file is None:
+        return []
+    try:
+        data = Path(file).expanduser().read_bytes()
+    except OSError as error:
+        raise UsageError(f"Instructions {file!r} cannot be read: {error.strerror}. Name a text file.") from None
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"Instructions {file!r} have {len(data)} bytes, at most {MAX_BYTES} are taken. Shorten them.")
+    try:
+        text = data.decode().strip()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"Instructions {file!r} are no UTF-8 text (byte {error.start}). Convert them.") from None
+    return [f"# Instructions of the user\n{text}"] if text else []

@@ -7,8 +7,8 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.table import print_table
-from ohsandbox.cli.view import safe_line
+from ohsandbox.cli.rendering.tables import print_table
+from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.factory import open_inventory
 

@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import ohsandbox.tools  # noqa: F401 - registers those that ship
-from ohsandbox.cli.table import print_table
-from ohsandbox.cli.view import safe, safe_line
+from ohsandbox.cli.rendering.tables import print_table
+from ohsandbox.cli.rendering.text import safe, safe_line
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.state import ConversationState

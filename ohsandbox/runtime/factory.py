@@ -45,6 +45,13 @@ class RuntimeSettings:
     attach: str | None = None
     """The name of a running sandbox to join."""
     ca_bundle: str | Path | None = None
+    memory: int | None = None
+    """Bytes of memory and swap together; for this and the next three, None is the backend's default."""
+    cpus: float | None = None
+    pids: int | None = None
+    """Processes and threads."""
+    disk: int | None = None
+    """Bytes by which the root file system may grow."""
     conversation: str | None = None
     checkpoint: str | None = None
     """The id of a checkpoint to begin with."""
@@ -66,8 +73,15 @@ class BackendInfo(NamedTuple):
 
 
 def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runtime:
-    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker import DockerRuntime, Limits  # noqa: PLC0415 - only who uses docker imports it
 
+    asked = {
+        "memory_bytes": settings.memory,
+        "cpus": settings.cpus,
+        "pids": settings.pids,
+        "disk_bytes": settings.disk,
+    }
+    limits = {name: value for name, value in asked.items() if value is not None}
     return DockerRuntime(
         settings.image,
         workspace=settings.workspace,
@@ -79,6 +93,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         ca_bundle=settings.ca_bundle,
         conversation=settings.conversation,
         checkpoint=settings.checkpoint,
+        limits=Limits.model_validate(limits),
         progress=progress,
     )
 
@@ -99,7 +114,9 @@ BACKENDS: dict[str, BackendInfo] = {
     "docker": BackendInfo(
         _create_docker,
         isolated=True,
-        options=frozenset({"image", "network", "git", "keep", "attach", "ca_bundle", "copy"}),
+        options=frozenset(
+            {"image", "network", "git", "keep", "attach", "ca_bundle", "copy", "memory", "cpus", "pids", "disk"}
+        ),
         open_inventory=_open_docker_inventory,
     ),
     "cli": BackendInfo(_create_local, isolated=False, users=False),

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ohsandbox.cli.app import app
-from ohsandbox.cli.errors import DEBUG_VARIABLE, exit_code_of
+from ohsandbox.cli.entrypoint import DEBUG_VARIABLE, exit_code_of
 from tests.conftest import drop_checkpoints
 
 COMMAND = (sys.executable, "-m", "ohsandbox")

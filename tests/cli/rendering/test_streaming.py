@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from ohsandbox import events
-from ohsandbox.cli import hidden
-from ohsandbox.cli.streamed import Streamed
-from ohsandbox.cli.tui import RichView
-from ohsandbox.llm.chat import DeltaEvent, RetryEvent
+from ohsandbox.cli.rendering import masking
+from ohsandbox.cli.rendering.streaming import Streamed
+from ohsandbox.cli.rendering.terminal import RichView
+from ohsandbox.llm.events import DeltaEvent, RetryEvent
 from ohsandbox.secrets import Masker
 from tests.cli.test_terminal import HOSTILE, assert_harmless
 from tests.fakes import stamp
@@ -80,7 +80,7 @@ def test_an_answer_that_breaks_off_is_said_to_begin_again() -> None:
 def test_no_control_and_no_secret_reaches_the_terminal_letter_by_letter(
     secret: Masker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hidden, "_maskers", [secret])
+    monkeypatch.setattr(masking, "_maskers", [secret])
     view, out = _view()
     text = "\n\n".join([*HOSTILE, SECRET, "\ud800 end"])
     for letter in text:

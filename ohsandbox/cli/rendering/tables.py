@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ohsandbox.cli.console import open_console
-from ohsandbox.cli.view import safe_line
+from ohsandbox.cli.rendering.text import safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
 
 GAP = "  "
 MIN_LAST_COLUMNS = 20
@@ -65,3 +65,19 @@ def _print_records(console: Console, names: list[str], rows: list[list[str]]) ->
         below = Text(" · ".join(filter(None, told)))
         if below:
             console.print(Padding(below, (0, 0, 0, 2)))
+
+
+FILE_COLUMNS = 200
+"""A table that goes to a file or a pipe is not folded at 80 columns."""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """Whoever reads has gone: `errors.exit_code_of` decides what that means. rich itself would exit with 1."""
+        raise BrokenPipeError
+
+
+def open_console() -> Console:
+    """Stdout, with every word printed as it is: no markup, no highlighting, no emoji names."""
+    width = None if sys.stdout.isatty() else FILE_COLUMNS
+    return _Console(highlight=False, markup=False, emoji=False, width=width)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import pytest
 from typer import Argument, Option
 
-from ohsandbox.cli.commands import Only, command, new_app
-from ohsandbox.cli.errors import line_of
-from ohsandbox.cli.table import print_table
+from ohsandbox.cli.entrypoint import line_of
+from ohsandbox.cli.rendering.tables import print_table
+from ohsandbox.cli.typer_options import Only, command, new_app
 from tests.cli.conftest import COMMAND
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.view import safe_line
+from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.workspace.changes import ChangeKind, WorkspaceChange, WorkspaceReport, compare, scan
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ohsandbox.cli.view import View
+    from ohsandbox.cli.rendering.view import View
 
 MAX_NAMES = 200
 """So many names of a kind are printed; more of a kind are an attack by themselves, and all stand in a file."""
@@ -56,7 +56,7 @@ def tell_changes(
         warn(f"All by name: {_write_all(report)}")
 
 
-class Aftermath:
+class PostRunReport:
     """Takes a look at a directory, and says afterwards what should be looked at by a person."""
 
     def __init__(self, directory: Path) -> None:
@@ -64,7 +64,7 @@ class Aftermath:
         self._directory = directory
         self._before = scan(directory)
 
-    def tell(self, view: View) -> None:
+    def print_to(self, view: View) -> None:
         """Say what is new or changed since."""
         tell_changes(compare(self._directory, self._before, scan(self._directory)), self._directory, warn=view.warn)
 

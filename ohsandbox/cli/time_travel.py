@@ -1,28 +1,34 @@
-"""`ohsandbox undo`, `redo` and `fork`: back to how the conversation and its files were."""
+"""`ohsandbox undo`, `redo`, `fork`, `diff` and `apply`: earlier states of a conversation and its files."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
+from ohsandbox.cli.post_run_report import PostRunReport
 from ohsandbox.cli.prompt import confirm
-from ohsandbox.cli.view import safe_line
+from ohsandbox.cli.rendering.tables import open_console
+from ohsandbox.cli.rendering.text import safe, safe_line
 from ohsandbox.conversation import undo
 from ohsandbox.conversation.fork import empty_directory, find_files, fork, put_workspace
-from ohsandbox.conversation.snapshots import is_git
+from ohsandbox.conversation.snapshots import is_git, merge, patch_of, put_back
+from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import LAST, find_stored
-from ohsandbox.conversation.workspace_then import copied_workspace
+from ohsandbox.conversation.workspace_then import bound_workspace, copied_workspace, look_there, work_between
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of, stream_events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from ohsandbox.conversation.snapshots import Change, Refused
+    from ohsandbox.conversation.workspace_then import Work
 
 MAX_LINES = 20
 _OBEYED = {"config", "config.worktree", "hooks", "info", "commondir"}
@@ -149,3 +155,120 @@ def _told(conversation: str, workspace: Path | None, refused: Sequence[Refused],
     if root is None:
         print(f"To go on with it: ohsandbox run --resume {conversation}{where}")
     return 1 if refused else 0
+
+
+_STYLES = (
+    (("diff --git", "index ", "old mode", "new mode", "deleted file", "new file", "--- ", "+++ "), "bold"),
+    (("@@ ",), "cyan"),
+    (("+",), "green"),
+    (("-",), "red"),
+)
+
+
+def show_diff(wanted: str, a: int | None, b: int | None, root: Path | None, *, stat: bool) -> int:
+    """Print what changed in the workspace: coloured at a terminal, else the bytes of a patch.
+
+    Raises:
+        UsageError: the files of then were not kept, or there is no git.
+        SandboxUnavailable: the engine that has them does not serve.
+    """
+    with work_between(find_stored(root or default_root(), wanted), a, b) as work:
+        _tell_left_out(work)
+        if stat:
+            for change in work.changes:
+                print(f"{change.word:8}{safe_line(change.path, limit_chars=1000)}")
+            return 0
+        if sys.stdout.isatty():
+            _show_patch(work.changes, work)
+        else:
+            _write_patch(work.changes, work)
+    return 0
+
+
+def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool) -> int:
+    """Show what the agent changed and, when the person agrees, bring it to a directory; all of it or nothing.
+
+    Raises:
+        UsageError: the directory cannot be used, the files were not kept, or nobody can be asked.
+        SandboxUnavailable: the engine that has them does not serve.
+    """
+    directory = find_stored(root or default_root(), wanted)
+    target = (to or copied_workspace(directory) or Path.cwd()).resolve()
+    if not target.is_dir():
+        raise UsageError(f"{str(target)!r} is no directory. Make it first, or name another with --to.")
+    bound = bound_workspace(directory)
+    if bound is not None and bound.resolve() == target.resolve():
+        raise UsageError(f"The agent worked in {str(target)!r} itself: its changes are there. See `ohsandbox undo`.")
+    with work_between(directory) as work:
+        _tell_left_out(work)
+        facts = target.stat()
+        there = look_there(target, work.changes, work.store)
+        found = merge(work.changes, there, work.store, owner=(facts.st_uid, facts.st_gid))
+        if found.conflicts:
+            _tell_refused(f"Not applied to {target}, because it does not fit", found.conflicts)
+            print("Nothing was changed.")
+            return 1
+        if not found.changes:
+            print(f"Nothing to do: {safe_line(target)} has it all.")
+            return 0
+        if not yes or sys.stdout.isatty():
+            _show_patch(found.changes, work)
+        if not _agreed_to_apply(found.changes, target, yes=yes):
+            print("Nothing was changed.")
+            return 1
+        return _put(target, found.changes, work)
+
+
+def _put(target: Path, changes: Sequence[Change], work: Work) -> int:
+    from ohsandbox.cli.rendering.plain import PlainView  # noqa: PLC0415 - only what is applied is looked at
+
+    report = PostRunReport(target)
+    refused = put_back(target, changes, work.store, git=False)
+    print(f"{len(changes) - len(refused)} changes were made in {safe_line(target)}.")
+    report.print_to(PlainView())
+    print("`ohsandbox undo` does not undo this: it changes the agent's copy, not your directory.")
+    _tell_refused("Not written", refused)
+    return 1 if refused else 0
+
+
+def _agreed_to_apply(changes: Sequence[Change], target: Path, *, yes: bool) -> bool:
+    for change in changes:
+        if change.new is not None and change.new.kind == "link":
+            print(f"A symlink: {safe_line(change.path)} -> {safe_line(change.new.what)}", file=sys.stderr)
+    if yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            f"{len(changes)} files would be changed in {str(target)!r}, and nobody can be asked. Say --yes."
+        )
+    return confirm(f"Change these {len(changes)} files in {safe_line(target)}?")
+
+
+def _write_patch(changes: Sequence[Change], work: Work) -> None:
+    """The patch itself, for a program."""
+    sys.stdout.flush()
+    for part in patch_of(changes, work.store.content):
+        sys.stdout.buffer.write(part.text)
+    sys.stdout.buffer.flush()
+
+
+def _show_patch(changes: Sequence[Change], work: Work) -> None:
+    """The patch for a person, who may be about to agree to it."""
+    console = open_console()
+    for part in patch_of(changes, work.store.content):
+        for line in part.text.decode("utf-8", "replace").split("\n")[:-1]:
+            console.print(Text(safe(line), style=_style(line)), soft_wrap=True)
+
+
+def _style(line: str) -> str:
+    return next((style for beginnings, style in _STYLES if line.startswith(beginnings)), "")
+
+
+def _tell_left_out(work: Work) -> None:
+    sys.stdout.flush()
+    for path, why in [*work.left_out.items()][:MAX_LINES]:
+        print(f"ohsandbox: left out: {safe_line(path)}: {safe_line(why)}", file=sys.stderr)
+    if len(work.left_out) > MAX_LINES:
+        print(f"ohsandbox: left out: {len(work.left_out) - MAX_LINES} more", file=sys.stderr)
+    if not work.is_whole:
+        print("ohsandbox: what was done after the last checkpoint is not in this; resume it to see.", file=sys.stderr)

@@ -19,8 +19,8 @@ from ohsandbox.private_files import write_atomically
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.cli.session import Session
-    from ohsandbox.cli.view import View
+    from ohsandbox.cli.presenter import Session
+    from ohsandbox.cli.rendering.view import View
     from ohsandbox.runtime.base import Runtime
 
 SANDBOX_NAME = "sandbox.json"

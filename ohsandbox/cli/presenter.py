@@ -5,14 +5,14 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.view import MODEL_WORKS, Figures
+from ohsandbox.cli.rendering.view import MODEL_WORKS, Figures
 from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.cli.view import View
+    from ohsandbox.cli.rendering.view import View
     from ohsandbox.conversation import Conversation
     from ohsandbox.llm.chat import LLMEvent
 

@@ -7,7 +7,9 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
-from ohsandbox.cli.view import ALLOWED_BY, MODEL_WORKS, Stopwatch, call_of, cut, outcome_of, safe, safe_line, words
+from ohsandbox.cli.rendering.events import ALLOWED_BY, call_of, outcome_of
+from ohsandbox.cli.rendering.text import cut, safe, safe_line, words
+from ohsandbox.cli.rendering.view import MODEL_WORKS, Stopwatch
 from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:

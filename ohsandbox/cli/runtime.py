@@ -6,8 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.aftermath import tell_changes
-from ohsandbox.cli.view import safe_line, size
+from ohsandbox.cli.post_run_report import tell_changes
+from ohsandbox.cli.rendering.text import safe_line, size
 from ohsandbox.conversation.resume import Past, start_again
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError
 from ohsandbox.runtime.factory import open_inventory, runtime_from
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ohsandbox.cli.options import SandboxOptions
-    from ohsandbox.cli.view import View
+    from ohsandbox.cli.rendering.view import View
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.results import PullProgress
 

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Group
+from rich.control import Control
 from rich.markdown import Markdown
 from rich.padding import Padding
+from rich.segment import ControlType
 from rich.text import Text
 
-from ohsandbox.cli.console import open_console
-from ohsandbox.cli.hidden import current_masker
-from ohsandbox.cli.status import StatusLine
-from ohsandbox.cli.streamed import Streamed
-from ohsandbox.cli.view import (
-    ALLOWED_BY,
-    MODEL_WORKS,
-    Call,
-    Outcome,
-    Stopwatch,
-    call_of,
-    cut,
-    outcome_of,
-    safe,
-    safe_line,
-    words,
-)
+from ohsandbox.cli.rendering.events import ALLOWED_BY, Call, Outcome, call_of, outcome_of
+from ohsandbox.cli.rendering.masking import current_masker
+from ohsandbox.cli.rendering.streaming import Streamed
+from ohsandbox.cli.rendering.tables import open_console
+from ohsandbox.cli.rendering.text import cut, safe, safe_line, words
+from ohsandbox.cli.rendering.view import MODEL_WORKS, Stopwatch
 from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
@@ -188,3 +180,51 @@ def _end_of(text: str, columns: int) -> str:
 
 def _cut(line: str) -> str:
     return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}… ({len(line)} characters)"
+
+
+FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+QUIET_S = 1.0
+"""What takes no longer needs no seconds counted."""
+
+
+class StatusLine:
+    """A line that is rewritten in place with a carriage return and colours, and no other control.
+
+    That makes it possible to hold, and to test, that a terminal receives no escape but ours.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._text = ""
+        self._since = 0.0
+        self._frame = 0
+        self._cells = 0
+
+    def set(self, text: str) -> None:
+        """Show text from now on; an empty one removes the line."""
+        self.clear()
+        self._text, self._since = text, time.monotonic()
+        self.draw()
+
+    def draw(self) -> None:
+        """Show the line as it stands now."""
+        if not (self._text and self._console.is_terminal) or self._console.is_dumb_terminal:
+            return
+        self._frame = (self._frame + 1) % len(FRAMES)
+        elapsed_s = time.monotonic() - self._since
+        timer = f" {elapsed_s:.0f} s" if elapsed_s >= QUIET_S else ""
+        line = f"{FRAMES[self._frame]} {self._text}{timer}"
+        width = max(1, self._console.width - 1)
+        line = set_cell_size(line, min(width, cell_len(line)))
+        self._write(set_cell_size(line, max(self._cells, cell_len(line))))
+        self._cells = cell_len(line)
+
+    def clear(self) -> None:
+        """Leave an empty line, with the cursor at its beginning."""
+        if self._cells:
+            self._write(" " * self._cells)
+            self._cells = 0
+
+    def _write(self, line: str) -> None:
+        self._console.print(Text(line, style="dim"), end="", soft_wrap=True)
+        self._console.control(Control(ControlType.CARRIAGE_RETURN))

@@ -9,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.prompt import confirm, person_present
-from ohsandbox.cli.sandbox import make_runtime, started
-from ohsandbox.cli.table import print_table
-from ohsandbox.cli.view import safe, safe_line
+from ohsandbox.cli.rendering.tables import print_table
+from ohsandbox.cli.rendering.text import safe, safe_line
+from ohsandbox.cli.runtime import make_runtime, started
 from ohsandbox.conversation.mcp_servers import pins_path
 from ohsandbox.mcp import MCPConfig, MCPConfigError, MCPServers, Pins, ServerState, read_mcp_config
 from ohsandbox.mcp.config import merged

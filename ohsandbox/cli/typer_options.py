@@ -1,4 +1,4 @@
-"""How a command is declared: its options are the fields of dataclasses (`options`), and its help is grouped text."""
+"""How a command is declared: its options are fields of dataclasses (`options`), and its help is plain grouped text."""
 
 from __future__ import annotations
 
@@ -12,32 +12,39 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ParameterInfo
 
-from ohsandbox.cli.errors import set_debug
+from ohsandbox.cli.entrypoint import set_debug
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MAX_HELP_COLUMNS = 80
 MIN_HELP_COLUMNS = 30
-"""Narrower than that, lines are left to the terminal to fold."""
+"""In narrower terminals, lines are left for the terminal to wrap."""
 
 Debug = Annotated[
-    bool, typer.Option("--debug", help="Show a traceback with an error.", callback=set_debug, is_eager=True)
+    bool, typer.Option("--debug", help="Print the traceback of an error.", callback=set_debug, is_eager=True)
 ]
 
 
 class Only(NamedTuple):
-    """Beside a dataclass in `Annotated`: the command has these of its options, the others keep their defaults."""
+    """Beside a dataclass in `Annotated`: which of its options the command has; the others keep their defaults."""
 
     names: tuple[str, ...]
+    excluded: bool = False
+    """The command has all options but these."""
 
     @classmethod
     def of(cls, *names: str) -> Only:
         """These fields."""
         return cls(names)
 
+    @classmethod
+    def but(cls, *names: str) -> Only:
+        """All fields but these."""
+        return cls(names, excluded=True)
 
-def new_app(name: str | None, **how: Any) -> typer.Typer:
+
+def new_app(name: str, **how: Any) -> typer.Typer:
     """A group of commands with our help: rich's panels cost 60 ms and half of the width."""
     return typer.Typer(name=name, cls=_Group, add_completion=False, rich_markup_mode=None, **how)
 
@@ -45,75 +52,57 @@ def new_app(name: str | None, **how: Any) -> typer.Typer:
 def command(
     app: typer.Typer, name: str | None = None, **how: Any
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Make a function a command of app. A parameter whose type is a dataclass stands for the options in it.
+    """Register a function as a command of app, and give it --debug.
 
-    Every command has --debug as well.
+    A parameter whose type is a dataclass stands for the options among its fields: typer has nothing of the kind.
     """
 
     def register(function: Callable[..., int]) -> Callable[..., int]:
-        app.command(name, cls=_Command, **how)(_taken_apart(function))
+        app.command(name, cls=_Command, **how)(_with_flat_options(function))
         return function
 
     return register
 
 
-class _Taken(NamedTuple):
-    """An option of a dataclass, as typer is told of it."""
-
-    option: inspect.Parameter
-    repeats: bool
-    """The field is a tuple; typer gives a list, or None."""
-
-
-def _taken_apart(function: Callable[..., int]) -> Callable[..., int]:
-    """The function with one parameter an option, which typer reads, in place of each dataclass."""
+def _with_flat_options(function: Callable[..., int]) -> Callable[..., int]:
+    """The function with one parameter per option, which typer reads, in place of each dataclass."""
+    plain = [inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)]
+    models: dict[str, tuple[type, list[inspect.Parameter]]] = {}
     hints = get_type_hints(function, include_extras=True)
-    plain: list[inspect.Parameter] = []
-    models: dict[str, tuple[type, dict[str, _Taken]]] = {}
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         model = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         if dataclasses.is_dataclass(model) and isinstance(model, type):
-            models[parameter.name] = (model, dict(_options_of(model, hint)))
+            models[parameter.name] = (model, list(_options_of(model, hint)))
         else:
-            plain.append(parameter.replace(annotation=hint))
+            plain.insert(-1, parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
 
     @functools.wraps(function)
     def call(**given: Any) -> int:
-        del given["debug"]  # it has had its effect
-        for name, (model, taken) in models.items():
-            values = {field: given.pop(field) for field in taken}
-            given[name] = model(
-                **{field: tuple(value or ()) if taken[field].repeats else value for field, value in values.items()}
-            )
+        del given["debug"]  # its callback has run
+        for name, (model, options) in models.items():
+            given[name] = model(**{option.name: given.pop(option.name) for option in options})
         return function(**given)
 
-    options = [one.option for _, taken in models.values() for one in taken.values()]
-    debug = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*plain, *options, debug)]
+    parameters = [*plain[:-1], *(option for _, options in models.values() for option in options), plain[-1]]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # functions may have one
     call.__annotations__ = {one.name: one.annotation for one in parameters}
     return call
 
 
-def _options_of(model: Any, hint: Any) -> Iterator[tuple[str, _Taken]]:
-    wanted = next((one.names for one in get_args(hint) if isinstance(one, Only)), None)
+def _options_of(model: Any, annotation: Any) -> Iterator[inspect.Parameter]:
+    only = next((one for one in get_args(annotation) if isinstance(one, Only)), Only.but())
     hints = get_type_hints(model, include_extras=True)
     for field in dataclasses.fields(model):
         hint = hints[field.name]
-        info = next((one for one in get_args(hint) if isinstance(one, ParameterInfo)), None)
-        if info is None or (wanted is not None and field.name not in wanted):
-            continue
-        repeats = get_origin(get_args(hint)[0]) is tuple
-        if repeats:
-            hint = Annotated[list[str] | None, info]
-        default = None if repeats else field.default
-        kind = inspect.Parameter.KEYWORD_ONLY
-        yield field.name, _Taken(inspect.Parameter(field.name, kind, default=default, annotation=hint), repeats)
+        is_option = any(isinstance(one, ParameterInfo) for one in get_args(hint))
+        if is_option and (field.name in only.names) is not only.excluded:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            yield inspect.Parameter(field.name, kind, default=field.default, annotation=hint)
 
 
 class _Command(TyperCommand):
-    """A command whose options stand in the groups that they name."""
+    """A command whose help lists options in the groups that they name."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _fit(formatter)
@@ -124,7 +113,7 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """A group of commands; each is told with its whole sentence."""
+    """A group of commands, each listed with the first paragraph of its help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _fit(formatter)
@@ -133,7 +122,9 @@ class _Group(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_options(self, ctx, formatter)
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, one.help or "") for name, one in commands if one is not None and not one.hidden]
+        rows = [
+            (name, (one.help or "").split("\n\n")[0]) for name, one in commands if one is not None and not one.hidden
+        ]
         _write(formatter, "Commands", rows)
 
 

@@ -1,8 +1,8 @@
-"""How a command ends: the one place that turns errors and signals into one line and an exit code.
+"""The process around a command: its standard streams, its signals, and the error line and exit code that it ends with.
 
-0 done · 1 the run failed · 2 usage · 3 conversation open elsewhere · 4 engine or sandbox · 5 model
-6 calls wait for confirmation
-129 SIGHUP: the terminal was closed · 130 Ctrl-C · 143 SIGTERM, or nobody reads our output any more
+0 success · 1 run failed · 2 usage error · 3 conversation open in another process · 4 engine or sandbox unavailable
+5 model or provider error · 6 calls wait for confirmation
+129 SIGHUP: the terminal was closed · 130 Ctrl-C · 143 SIGTERM, or the reader of our output has gone
 """
 
 # ruff: noqa: T201 - a command prints
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import signal
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ohsandbox.cli.hidden import masked
+from ohsandbox.cli.rendering.masking import masked
 from ohsandbox.errors import OhsandboxError
 
 if TYPE_CHECKING:
@@ -55,12 +56,37 @@ MAX_VALUE_CHARS = 100
 _INVALID = "Invalid value for"
 
 
+closed_streams: set[int] = set()
+"""Descriptors of stdin, stdout and stderr that were closed (`>&-`) when this process began."""
+
+
 class Terminated(BaseException):
     """SIGTERM or SIGHUP. A BaseException, as KeyboardInterrupt is: no handler of errors may swallow it."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)
         self.exit_code = SIGNALED + number
+
+
+def prepare_streams() -> None:
+    """Open /dev/null for the closed ones of stdin, stdout and stderr; have stdout print `?` for what it cannot encode.
+
+    Otherwise the next file that is opened gets a closed one's number, and what is printed reaches a log or a socket.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            closed_streams.add(number)
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - the process's own
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - the process's own
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - the process's own
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def set_debug(value: bool) -> None:  # noqa: FBT001 - an option's callback

@@ -13,9 +13,9 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.cli.console import open_console
 from ohsandbox.cli.prompt import Typed, answer_to
-from ohsandbox.cli.view import safe, safe_line
+from ohsandbox.cli.rendering.tables import open_console
+from ohsandbox.cli.rendering.text import safe, safe_line
 from ohsandbox.conversation.confirmation import AnyCall, Decision, EditsUnder, ExactCall
 from ohsandbox.conversation.confirmation.scopes import offers
 

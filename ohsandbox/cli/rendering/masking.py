@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.secrets import Masker, MaskingFilter, Secrets, host_keys
 
 if TYPE_CHECKING:
-    from ohsandbox.cli.view import View
+    from ohsandbox.cli.rendering.view import View
     from ohsandbox.settings import Settings
 
 _maskers: list[Masker] = []

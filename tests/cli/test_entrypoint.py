@@ -1,7 +1,7 @@
 import pytest
 
 from ohsandbox import errors
-from ohsandbox.cli.errors import DEBUG_VARIABLE, Terminated, code_of, exit_code_of, line_of
+from ohsandbox.cli.entrypoint import DEBUG_VARIABLE, Terminated, code_of, exit_code_of, line_of
 from tests.cli.conftest import Invoke
 
 

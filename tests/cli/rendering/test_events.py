@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from ohsandbox import events
-from ohsandbox.cli import plain
-from ohsandbox.cli.tui import RichView
-from ohsandbox.cli.view import MODEL_WORKS, Call, View, call_of
+from ohsandbox.cli.rendering import plain
+from ohsandbox.cli.rendering.events import Call, call_of
+from ohsandbox.cli.rendering.terminal import RichView
+from ohsandbox.cli.rendering.view import MODEL_WORKS, View
 from tests.fakes import stamp
 
 
