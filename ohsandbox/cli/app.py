@@ -183,9 +183,9 @@ def doctor(*, as_json: AsJson = False) -> int:
 @command(app)
 def undo(
     conversation: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Conversation id or its beginning.  [default: newest]")
+        str | None, typer.Argument(metavar="ID", help="Conversation id or its beginning.  [default: newest]")
     ] = None,
-    turns: Annotated[str | None, typer.Argument(metavar="[N]", help="Number of turns.  [default: 1]")] = None,
+    turns: Annotated[str | None, typer.Argument(metavar="N", help="Number of turns.  [default: 1]")] = None,
     *,
     yes: Yes = False,
     root: Root = None,
@@ -204,7 +204,7 @@ def undo(
 def redo(
     conversation: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="Conversation that undo created, or its beginning.  [default: newest]"),
+        typer.Argument(metavar="ID", help="Conversation that undo created, or its beginning.  [default: newest]"),
     ] = None,
     *,
     yes: Yes = False,
@@ -236,8 +236,8 @@ def fork(
 @command(app)
 def diff(
     conversation: ConversationId,
-    a: Annotated[int | None, typer.Argument(metavar="[A]", help="Compare from event A.  [default: start]")] = None,
-    b: Annotated[int | None, typer.Argument(metavar="[B]", help="Compare to event B.  [default: now]")] = None,
+    a: Annotated[int | None, typer.Argument(metavar="A", help="Compare from event A.  [default: start]")] = None,
+    b: Annotated[int | None, typer.Argument(metavar="B", help="Compare to event B.  [default: now]")] = None,
     *,
     stat: Annotated[bool, typer.Option("--stat", help="Print only the names of changed files.")] = False,
     root: Root = None,
@@ -355,7 +355,7 @@ def repair(ctx: typer.Context, wanted: ConversationId, *, root: Root = None) -> 
 @command(conversations)
 def delete(
     ctx: typer.Context,
-    wanted: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Conversations to delete.")] = None,
+    wanted: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Conversations to delete.")] = None,
     *,
     older_than: Annotated[
         str | None,

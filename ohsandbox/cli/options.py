@@ -252,7 +252,7 @@ class RunOptions:
 
     task: Annotated[
         str | None,
-        Argument(metavar="[TASK]", help="Task for the agent; '-' reads it from stdin. Without it you are prompted."),
+        Argument(metavar="TASK", help="Task for the agent; '-' reads it from stdin. Without it you are prompted."),
     ] = None
     settings: SettingsFile = None
     no_tui: NoTui = False

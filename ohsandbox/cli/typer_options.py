@@ -108,6 +108,11 @@ class _Command(TyperCommand):
         _fit(formatter)
         super().format_help(ctx, formatter)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Arguments by their metavars, the optional ones in brackets; typer adds brackets and types of its own."""
+        arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
+        return ["[OPTIONS]", *(one.metavar if one.required else f"[{one.metavar}]" for one in arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_options(self, ctx, formatter)
 
@@ -137,9 +142,10 @@ def _write_options(shown: Any, ctx: Any, formatter: Any) -> None:
     groups: dict[str, list[tuple[str, str]]] = {}
     for parameter in shown.get_params(ctx):
         record = parameter.get_help_record(ctx)
-        if record is not None:
-            usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            groups.setdefault(parameter.rich_help_panel or usual, []).append(record)
+        if record is not None and parameter.param_type_name == "argument":
+            groups.setdefault("Arguments", []).append((parameter.metavar, parameter.help or ""))
+        elif record is not None:
+            groups.setdefault(parameter.rich_help_panel or "Options", []).append(record)
     for title, rows in sorted(groups.items(), key=lambda group: (group[0] == "Options", group[0] != "Arguments")):
         _write(formatter, title, rows)
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    word: Annotated[str | None, Argument()] = None
-    often: Annotated[tuple[str, ...], Option("--one", rich_help_panel="Group")] = ()
+    word: Annotated[str | None, Argument(metavar="WORD")] = None
+    often: Annotated[list[str] | None, Option("--one", rich_help_panel="Group")] = None
     other: Annotated[int, Option(help="A number.")] = 3
     own: bool = True
 
@@ -47,7 +47,7 @@ def _run(hint: object, *arguments: str) -> Given:
 
 def test_the_fields_of_a_dataclass_are_the_options() -> None:
     assert _run(Given) == Given()
-    assert _run(Given, "w", "--one", "a", "--one", "b", "--other", "4") == Given(word="w", often=("a", "b"), other=4)
+    assert _run(Given, "w", "--one", "a", "--one", "b", "--other", "4") == Given(word="w", often=["a", "b"], other=4)
 
 
 def test_a_command_may_have_only_some_of_them() -> None:
@@ -61,7 +61,7 @@ def test_help_has_groups_and_fits(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
     helped = invoke("run", "--help").out
     titles = [line for line in helped.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert (titles[0], titles[-1]) == ("Arguments:", "Options:")
-    assert {"Model:", "Sandbox:", "Limits:"} <= set(titles)
+    assert {"Model:", "Sandbox:", "Run limits:"} <= set(titles)
     assert max(map(len, helped.splitlines())) <= int(columns)
 
 
@@ -70,10 +70,10 @@ def test_help_has_groups_and_fits(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
     [
         (["run", "--max-iterations", "0"], "Invalid value '0' for '--max-iterations'"),
         (["run", "--network", "wifi"], "Invalid value 'wifi' for '--network': 'wifi' is not one of"),
-        (["run", "--max-time-s", "nan"], "'nan' is no number above 0"),
-        (["run", "--max-cost-usd", "-1"], "'-1' is no number above 0"),
-        (["exec", "--timeout", "1e300", "true"], "'1e300' is no number above 0"),
-        (["run", "--settings", ""], "it is empty. Name one"),
+        (["run", "--max-time-s", "nan"], "expected a number above 0 and at most 1,000,000,000, got 'nan'"),
+        (["run", "--max-cost-usd", "-1"], "expected a number above 0 and at most 1,000,000,000, got '-1'"),
+        (["exec", "--timeout", "1e300", "true"], "at most 1,000,000,000, got '1e300'"),
+        (["run", "--settings", ""], "Invalid value for '--settings': expected a path, got an empty text"),
         (["run", ""], "TASK is empty"),
         (["run", "x", "--model", "openai/x", "--base-url", "here", "--runtime", "cli"], "'here' is no address"),
         (["run", "x", "--model", "m" * 1001, "--runtime", "cli"], "The setting 'model' is wrong"),
