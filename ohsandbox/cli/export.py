@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ohsandbox.cli.rendering.events import call_of, outcome_of
 from ohsandbox.cli.rendering.text import safe, safe_line
-from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import MALFORMED, find_stored, look_at
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.events import KNOWN_TYPES

@@ -17,7 +17,6 @@ from ohsandbox.cli.rendering.text import safe, safe_line
 from ohsandbox.conversation import undo
 from ohsandbox.conversation.fork import empty_directory, find_files, fork, put_workspace
 from ohsandbox.conversation.snapshots import is_git, merge, patch_of, put_back
-from ohsandbox.conversation.store import default_root
 from ohsandbox.conversation.stored import LAST, find_stored
 from ohsandbox.conversation.workspace_then import bound_workspace, copied_workspace, look_there, work_between
 from ohsandbox.errors import ConversationOpenError, UsageError
@@ -172,7 +171,7 @@ def show_diff(wanted: str, a: int | None, b: int | None, root: Path | None, *, s
         UsageError: the files of then were not kept, or there is no git.
         SandboxUnavailable: the engine that has them does not serve.
     """
-    with work_between(find_stored(root or default_root(), wanted), a, b) as work:
+    with work_between(find_stored(root or conversations_dir(), wanted), a, b) as work:
         _tell_left_out(work)
         if stat:
             for change in work.changes:
@@ -192,7 +191,7 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
         UsageError: the directory cannot be used, the files were not kept, or nobody can be asked.
         SandboxUnavailable: the engine that has them does not serve.
     """
-    directory = find_stored(root or default_root(), wanted)
+    directory = find_stored(root or conversations_dir(), wanted)
     target = (to or copied_workspace(directory) or Path.cwd()).resolve()
     if not target.is_dir():
         raise UsageError(f"{str(target)!r} is no directory. Make it first, or name another with --to.")

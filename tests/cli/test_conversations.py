@@ -337,7 +337,7 @@ def test_delete_asks_at_a_terminal(root: Path, at_terminal: Any) -> None:
         (["show", "c1", "--dir", "/nonexistent"], "in '/nonexistent'"),
         (["--dir", "/nonexistent", "show", "c1"], "in '/nonexistent'"),
         (["--dir", "/dev/null"], "'/dev/null' cannot be read: Not a directory"),
-        (["--json", "show", "c1"], "--json stands after show"),
+        (["--json", "show", "c1"], "Place --json after 'show'"),
     ],
 )
 def test_wrong_use_is_one_line_and_changes_nothing(root: Path, invoke: Any, arguments: list[str], said: str) -> None:

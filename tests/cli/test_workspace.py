@@ -38,7 +38,10 @@ def told(err: str) -> list[str]:
 @pytest.mark.parametrize("git", ["--git", "rw"])
 def test_git_needs_a_workspace(invoke: Invoke, git: str) -> None:
     ended = invoke("exec", git, "rw", "--", "true") if git == "--git" else invoke("run", "x", "--git", git)
-    assert (ended.code, ended.err) == (2, "ohsandbox: --git is about --workspace DIR. Name one, or leave --git out.\n")
+    assert (ended.code, ended.err) == (
+        2,
+        "ohsandbox: --git needs a directory to protect. Name one with --workspace, or leave out --git.\n",
+    )
 
 
 def test_git_is_one_of_three(invoke: Invoke, workspace: Path) -> None:

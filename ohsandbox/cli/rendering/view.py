@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ohsandbox.events import SDKEvent
-    from ohsandbox.llm.events import LLMEvent
+    from ohsandbox.llm.chat import LLMEvent
 
 MODEL_WORKS = "the model works"
 """The status while an answer is awaited."""

@@ -12,7 +12,7 @@ from ohsandbox import events
 from ohsandbox.cli.rendering import masking
 from ohsandbox.cli.rendering.streaming import Streamed
 from ohsandbox.cli.rendering.terminal import RichView
-from ohsandbox.llm.events import DeltaEvent, RetryEvent
+from ohsandbox.llm.chat import DeltaEvent, RetryEvent
 from ohsandbox.secrets import Masker
 from tests.cli.test_terminal import HOSTILE, assert_harmless
 from tests.fakes import stamp
