@@ -131,7 +131,7 @@ def _serve_stdio(server: Server[SandboxSession]) -> int:
 
 
 def _serve_http(server: Server[SandboxSession], what: ServeOptions) -> int:
-    from ohsandbox.mcp_server.http import HttpGuard, HttpSessions, ListenAddress, is_loopback, listening, serve_http  # noqa: PLC0415 - one of the two  # noqa: PLC0415
+    from ohsandbox.mcp_server.http import HttpGuard, HttpSessions, ListenAddress, is_loopback, listening, serve_http  # noqa: PLC0415 - one of the two
 
     wanted = ListenAddress.parse(str(what.http))
     token = _token(what.token) or secrets.token_urlsafe(32)
