@@ -36,10 +36,6 @@ MADE_AT_RUN_TIME = {
         "_STEERING_VALUES.get(name, '(?!)')",
     ): "literals of that table, none with a repetition of more than a class",
     ("ohsandbox.runtime.docker.error_mapping", "pattern"): "found in the tables it makes",
-    ("ohsandbox.tools.search.globs", "'|'.join((_path_regex(path, hidden=hidden) for path in paths))"): "test_globs",
-    ("ohsandbox.tools.search.ignore", "joined"): "test_ignore",
-    ("ohsandbox.tools.search.ignore", "regex"): "test_ignore",
-    ("ohsandbox.tools.search.prune", "regex"): "test_ignore",
 }
 """Calls of `re` whose pattern stands in no literal, and why that is no danger."""
 

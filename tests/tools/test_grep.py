@@ -1,19 +1,14 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from ohsandbox.errors import SandboxFileError, SandboxFileNotFoundError, ToolArgumentsError, ToolError
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.state import ConversationState
 from ohsandbox.tools.grep import GrepTool
-from ohsandbox.tools.search import printer
-from ohsandbox.tools.search.dialect import parse
 from ohsandbox.tools.search.lines import read_matches
 from tests.tools.searching import ENGINES, choose, send, tool
 
@@ -112,8 +107,7 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         {"pattern": "import|True", "include": "*.py", "context": 1},
         ["a.py", "1: import os", "2- ", "--", "6- ", "7: if True:", "8-     main()"],
     ),
-    ({"pattern": r"main\(\) {$"}, ["web/b.ts", "1: function main() {"]),
-    ({"pattern": "^main one$"}, ["crlf.txt", "1: main one"]),
+    ({"pattern": r"main\(\) \{$"}, ["web/b.ts", "1: function main() {"]),
     ({"pattern": "-e", "path": "a.py"}, []),
     ({"pattern": "return", "path": "a.py"}, ["a.py", "4:     return os.name"]),
     ({"pattern": "main", "path": "node_modules/x.js"}, ["node_modules/x.js", "1: main"]),
@@ -202,44 +196,6 @@ def test_files_that_change_between_the_two_readings_are_counted(cli: Runtime, mo
 
 
 @pytest.mark.parametrize(
-    ("pattern", "why"),
-    [
-        ("(", r"the '(' at character 1 is never closed; a literal one is '\('"),
-        ("a)", "there is a ')' without '('"),
-        ("[a", "the '[' at character 1 is never closed"),
-        ("*a", "there is nothing before '*' to repeat"),
-        ("a**", "repeats a repetition"),
-        ("a++", "repeats a repetition"),
-        ("a{3,2}", "has its larger number first"),
-        ("a{1000}", "repeats over 255 times"),
-        ("((a{200}){200})", "come to over 2000 characters"),
-        ("^*", "repeats a place"),
-        ("a\\", "ends in a single backslash"),
-        (r"(a)\1", "backreferences are not supported"),
-        ("a(?=b)", "lookahead is not supported"),
-        ("(?<!a)b", "lookbehind is not supported"),
-        ("a(?i)b", "is not supported"),
-        (r"\p{L}", "Unicode classes"),
-        (r"a\nb", "lines are searched one by one"),
-        ("a\nb", "lines are searched one by one"),
-        (r"\<a", "means a word's edge to some"),
-        (r"\y", r"'\y' is not supported"),
-        (r"\uD800", "is no character"),
-        ("[z-a]", "ends before it begins"),
-        ("[[:alfa:]]", "there is no class [:alfa:]"),
-        (r"[\n]", "lines hold no newline"),
-        ("(" * 2000, "nested over 50 deep"),
-    ],
-)
-def test_what_no_engine_can_do_is_refused_in_one_line(pattern: str, why: str, cli: Runtime) -> None:
-    with pytest.raises(ToolError) as told:
-        tool("grep", cli)(pattern=pattern)
-    assert str(told.value).startswith(f"Invalid regex {pattern!r}: ")
-    assert why in str(told.value)
-    assert "\n" not in str(told.value)
-
-
-@pytest.mark.parametrize(
     "arguments",
     [{"pattern": ""}, {"pattern": "a\0"}, {"pattern": "a", "mode": "all"}, {"pattern": "a", "context": -1}],
 )
@@ -255,72 +211,3 @@ def test_grep_says_that_it_only_reads(cli: Runtime) -> None:
     assert (notes.readOnlyHint, notes.destructiveHint, notes.idempotentHint, notes.openWorldHint) == (
         True, False, True, False,
     )  # fmt: skip
-
-
-ALPHABET = [*"aAbZ09_ -.{}[](),/\"'$^|\\*+?<>=!#&~\t", *"\u00e9\u3042\U0001f600\u07ff\u0800\uffff"]
-LINES = [
-    *ALPHABET, "", "ab", "a b", "aab", "A-b", "{a}", "a.b", "\u00e9a", "\u3042\u00e9", "a\u00e9", "(b)", "[9]", "a$",
-    "^b", "b|a", "0_9", "a\\b", "\u00e9\u00e9\u00e9", "==", "aaaa", "  a", "\ta\t", "/*a*/",
-    "\U0001f600a", "x\uffffx",
-]  # fmt: skip
-CHARACTER = st.sampled_from(ALPHABET)
-CLASS = st.builds(
-    lambda sign, items: f"[{sign}{''.join(items)}]",
-    st.sampled_from(["", "^"]),
-    st.lists(
-        st.one_of(
-            CHARACTER.map(lambda c: f"\\{c}" if c in "[]\\^-&|~" else c),
-            st.sampled_from([r"\d", r"\w", r"\s", r"\W", "a-z", "0-9", "!-~", "\u00e0-\u00ff", "\u3041-\u3093"]),
-        ),
-        min_size=1, max_size=4,
-    ),
-)  # fmt: skip
-ATOM = st.one_of(
-    CHARACTER.map(re.escape), st.just("."), CLASS, st.sampled_from([r"\d", r"\w", r"\s", r"\D", r"\W", r"\S"])
-)
-QUANTIFIER = st.sampled_from(["", "", "", "*", "+", "?", "{2}", "{1,2}", "{2,}", "*?", "+?"])
-PATTERN = st.recursive(
-    st.builds(lambda atom, count: atom + count, ATOM, QUANTIFIER),
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=2, max_size=3).map("".join),
-        st.builds(lambda a, b, count: f"({a}|{b}){count}", inner, inner, QUANTIFIER),
-        st.builds(lambda a, count: f"(?:{a}){count}", inner, QUANTIFIER),
-        inner.map(lambda a: f"{a}\\b"),
-    ),
-    max_leaves=6,
-)
-WHOLE = st.builds(
-    "{}{}{}".format, st.sampled_from(["", "", "^", r"\b", r"\b^", "$^"]), PATTERN, st.sampled_from(["", "$", r"$\b"])
-)
-
-
-def matched(runtime: Runtime, path: str, patterns: tuple[str, str]) -> list[int]:
-    found = read_matches(runtime, [path], patterns).files
-    return [line.number for line in found[0].lines] if found else []
-
-
-@given(pattern=WHOLE, ignore_case=st.booleans())
-@example(pattern=r"\b(a|(Z*|.?)?)*", ignore_case=False)  # as it stands it kills busybox's sandbox
-@example(pattern=r"^b(a{0})*c", ignore_case=False)
-@example(pattern=r"(a*b?)+c|((a|)+){2,}$", ignore_case=False)
-@settings(max_examples=150, deadline=None, derandomize=True)  # glibc errs at `\b` in a repeated group: (a|.\ba*){2}
-def test_every_engine_agrees_with_python_on_any_pattern(pattern: str, *, ignore_case: bool, place: Runtime) -> None:
-    try:
-        node = parse(pattern, ignore_case=ignore_case)
-    except ToolError as refused:
-        assert "can match nothing" in str(refused), pattern  # noqa: PT017 - a class such as [^\s\S]
-        return
-    wanted = re.compile(pattern, re.ASCII | (re.IGNORECASE if ignore_case else 0))
-    expected = [number for number, line in enumerate(LINES, 1) if wanted.search(line)]
-    for engine in ("rg", "posix") if isinstance(place, CLIRuntime) else ("posix",):
-        choose(place, engine)
-        assert matched(place, f"{place.workdir}/lines", (printer.ere(node), printer.rust(node))) == expected
-
-
-@pytest.fixture(
-    scope="module", params=["cli", *(pytest.param(image, marks=pytest.mark.docker) for image in ("debian", "busybox"))]
-)
-def place(request: pytest.FixtureRequest, started: Callable[[str], Runtime]) -> Runtime:
-    runtime = started(request.param)
-    runtime.write_bytes("lines", "\n".join([*LINES, ""]).encode())
-    return runtime

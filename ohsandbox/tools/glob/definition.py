@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import ToolAnnotations, ToolDefinition
-from ohsandbox.tools.search.arguments import PathText  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.tools.search.globs import PathText  # noqa: TC001 - pydantic reads annotations at run time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

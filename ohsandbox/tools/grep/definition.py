@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import ToolAnnotations, ToolDefinition
-from ohsandbox.tools.search.arguments import PathText  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.tools.search.globs import PathText  # noqa: TC001 - pydantic reads annotations at run time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +25,11 @@ DESCRIPTION = f"""\
 Search the text of files in the sandbox, line by line, with a regular expression. Returns the matching lines with their
 numbers under the absolute path of each file, the newest file first.
 
-`pattern` (required) is a regular expression, the same whatever the sandbox has installed: `.` `[...]` `|` `(...)`
-`(?:...)` `*` `+` `?` `{{2,5}}` `^` `$` `\\d` `\\w` `\\s` `\\b` and their opposites, `\\t` `\\x41` `\\u00e9`, and
-`(?i)` at the beginning. A brace that counts nothing stands for itself: `func \\w+\\(\\) {{`. `\\d`, `\\w` and
-`\\b` know ASCII. There are no lookarounds, no backreferences, and no matches over several lines.
+`pattern` (required) is a regular expression of ripgrep, or of `grep -E` in a sandbox without `rg`. Write a literal
+`{{`, `(` or `[` with a backslash: `func \\w+\\(\\) \\{{`. Both know `.` `[...]` `|` `(...)` `(?:...)` `*` `+` `?`
+`{{2,5}}` `^` `$` `\\d` `\\w` `\\s` `\\b` and `(?i)` at the beginning; only ripgrep knows `\\x41`, `\\pL` and a
+character outside ASCII as one `.`. `\\r?$` is the end of a line in a file with CRLF. Lookarounds, backreferences and
+several lines are not supported.
 
 `path` is a directory or a file, by default the sandbox's working directory. `include` limits by name: `*.py`,
 `*.{{ts,tsx}}`, or with a slash by path: `src/**/*.ts`. `ignore_case`: default false. `context`: that many lines around

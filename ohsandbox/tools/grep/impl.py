@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from ohsandbox.errors import file_error
 from ohsandbox.tool import ToolExecutor
 from ohsandbox.tools.grep.definition import GrepAction, GrepObservation
-from ohsandbox.tools.search import printer
-from ohsandbox.tools.search.dialect import parse
 from ohsandbox.tools.search.globs import compile_glob
 from ohsandbox.tools.search.lines import FileLines, Matches, read_matches
+from ohsandbox.tools.search.regexes import Regex
 from ohsandbox.tools.search.script import LIMIT_S
 from ohsandbox.tools.search.show import (
     MAX_CHARS,
@@ -44,16 +43,15 @@ class GrepExecutor(ToolExecutor[GrepAction, GrepObservation]):
             ToolError: the pattern or include is malformed, or the sandbox lacks a program.
             SandboxUnavailable: the sandbox is gone.
         """
-        node = parse(action.pattern, ignore_case=action.ignore_case)
-        patterns = printer.ere(node), printer.rust(node)
+        regex = Regex(action.pattern, action.ignore_case)
         path = absolute(self._runtime.workdir, action.path)
-        listing = self._listing(action, path, patterns)
+        listing = self._listing(action, path, regex)
         if action.mode == "files" and not listing.is_file:
             return self._files(action, path, listing)
         matches = read_matches(
             self._runtime,
             [path] if listing.is_file else listing.files[: action.max_files],
-            patterns,
+            regex,
             context=action.context,
             only_counts=action.mode != "lines",
             limit_s=self._limit_s,
@@ -69,10 +67,10 @@ class GrepExecutor(ToolExecutor[GrepAction, GrepObservation]):
             return self._files(action, path, listing)
         return self._lines(action, path, listing, matches)
 
-    def _listing(self, action: GrepAction, path: str, patterns: tuple[str, str]) -> Listing:
+    def _listing(self, action: GrepAction, path: str, regex: Regex) -> Listing:
         include = action.include or "*"
         glob = compile_glob(include if "/" in include else f"**/{include}", hidden=action.hidden)
-        query = Query(path, glob, hidden=action.hidden, ignored=action.ignored, patterns=patterns)
+        query = Query(path, glob, hidden=action.hidden, ignored=action.ignored, regex=regex)
         return list_files(self._runtime, query, limit_s=self._limit_s)
 
     def _files(self, action: GrepAction, path: str, listing: Listing) -> GrepObservation:

@@ -1,43 +1,118 @@
-"""Glob patterns as the tools promise them: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any directories."""
+"""Glob patterns: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any directories; `pathspec` translates them.
+
+A translated pattern backtracks: `*a*a*a*b` takes years on a name of 255 characters. So every match has a deadline, and
+the patterns are run by `regex`, whose matches can be stopped.
+"""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from itertools import pairwise
-from typing import NamedTuple
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from pathspec.patterns.gitignore import GitIgnorePatternError
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+from pydantic import AfterValidator
 
 from ohsandbox.errors import ToolError
+
+if TYPE_CHECKING:
+    import regex
 
 MAX_ALTERNATIVES = 200
 """Brace alternatives in all: more than anyone writes, and `find` takes one test for each."""
 
-_MAGIC = re.compile(r"[*?\[{\\]")
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._+@=, -]")
-"""What stands for itself in `find -name` as in the globs of `rg --type-add`."""
+MATCHING_LIMIT_S = 2.0
+"""For all matches of one search on the host; 20,000 paths take 0.1 s. The interpreter's lock is held meanwhile."""
+
+_WILDCARD = re.compile(r"[*?\[\\]")
+_BRACES = re.compile(r"(?<!\\)\{([^{},]*+(?:,[^{},]*+)++)\}")
+_NOT_PLAIN = re.compile(r"\\.|[^A-Za-z0-9._+@=, -]", re.DOTALL)
+"""In a name: what `find -name` and the globs of `rg --type-add` may read differently, bytes above ASCII among it."""
+_EVERYTHING = {".": ".+", "(?:/)": ".+/"}
+"""What pathspec makes of `*` and `*/`: it searches for them anywhere."""
 
 
-class Glob(NamedTuple):
+def _check_no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("Paths and patterns cannot contain NUL")
+    return text
+
+
+PathText = Annotated[str, AfterValidator(_check_no_nul)]
+"""Text that can be an argument of a program."""
+
+
+class Deadline:
+    """The time that all matches of one search may take together."""
+
+    def __init__(self, limit_s: float = MATCHING_LIMIT_S) -> None:
+        self._ends_at = time.monotonic() + limit_s
+
+    def left_s(self) -> float:
+        """Seconds left, to be given to each match.
+
+        Raises:
+            ToolError: the deadline has passed.
+        """
+        left = self._ends_at - time.monotonic()
+        if left <= 0:
+            raise ToolError(
+                "Matching the files' names took too long. Use a pattern with fewer wildcards, or `ignored`: true, "
+                "which skips the rules of .gitignore."
+            )
+        return left
+
+    def matches(self, pattern: regex.Pattern[str], text: str) -> bool:
+        """Whether the whole text matches.
+
+        Raises:
+            ToolError: the deadline has passed.
+        """
+        try:
+            return pattern.fullmatch(text, timeout=self.left_s()) is not None
+        except TimeoutError:
+            self._ends_at = 0.0
+            self.left_s()
+            raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glob:
     """A pattern for files below a directory."""
 
     prefix: str
-    """The directories that it names without a wildcard, "" for none; the search begins there."""
-    regex: re.Pattern[str]
-    """Fully matches the path of a wanted file, relative to prefix."""
+    """Leading directories without a wildcard, "" for none; the search begins there."""
     names: tuple[str, ...]
-    """Patterns of `*` and plain characters, one of which each wanted file's name matches; empty where any may."""
+    """Globs of `*` and plain characters, one of which each wanted file's name matches; empty where any may."""
     depth: int | None
-    """How many levels below prefix a wanted file can lie; None without limit."""
+    """Levels below prefix that a wanted file can lie on; None without limit."""
     dotted: bool
-    """It names something hidden, so hidden files have to be looked at."""
+    """It names something hidden, so hidden files have to be visited."""
+    _paths: regex.Pattern[str] | None
+    """None: whatever is named as names say is wanted, in any directory."""
+    _hidden: regex.Pattern[str] | None
+    """Names of hidden files and directories that are wanted; None wants all."""
+
+    def matches(self, path: str, deadline: Deadline) -> bool:
+        """Whether a path, relative to prefix and of a name that names allow, is wanted.
+
+        Raises:
+            ToolError: the deadline has passed.
+        """
+        if self._paths is not None and not deadline.matches(self._paths, path):
+            return False
+        if self._hidden is None or not (path.startswith(".") or "/." in path):
+            return True
+        return all(deadline.matches(self._hidden, part) for part in path.split("/") if part.startswith("."))
 
 
-@lru_cache(maxsize=64)
 def compile_glob(pattern: str, *, hidden: bool) -> Glob:
     """The pattern, relative to some directory. A wildcard matches no leading dot unless hidden.
 
     Raises:
-        ToolError: it has more than MAX_ALTERNATIVES, is empty, or has `..` behind a wildcard.
+        ToolError: it has more than MAX_ALTERNATIVES, is empty or malformed, or has `..` after a wildcard.
     """
     paths = [_components(path) for path in expand_braces(pattern)]
     prefix = _common_prefix(paths)
@@ -46,13 +121,16 @@ def compile_glob(pattern: str, *, hidden: bool) -> Glob:
         raise ToolError(f"Pattern {pattern!r} has '..' after a wildcard. Give the directory with `path`.")
     if not all(paths):
         raise ToolError(f"Pattern {pattern!r} names no file. Try {'**/*'!r}.")
-    depths = [len(path) for path in paths]
+    dotted = {part for path in paths for part in path if part.startswith((".", "\\."))}
+    names = {_loose_name(path[-1]) for path in paths}
+    by_name = all(path == ("**", _loose_name(path[-1])) for path in paths)
     return Glob(
-        "/".join(prefix),
-        re.compile("|".join(_path_regex(path, hidden=hidden) for path in paths), re.DOTALL),
-        _names(paths),
-        None if any("**" in path for path in paths) else max(depths),
-        any(part.startswith((".", "\\.")) for path in paths for part in path),
+        prefix="/".join(prefix),
+        names=() if "*" in names else tuple(sorted(names)),
+        depth=None if any("**" in path for path in paths) else max(map(len, paths)),
+        dotted=bool(dotted),
+        _paths=None if by_name else _compiled(pattern, ["/" + "/".join(path) for path in paths]),
+        _hidden=None if hidden else _compiled(pattern, [f"/{part}" for part in dotted]),
     )
 
 
@@ -68,165 +146,71 @@ def expand_braces(pattern: str) -> list[str]:
         if len(done) + len(rest) > MAX_ALTERNATIVES:
             raise ToolError(f"Pattern {pattern!r} has over {MAX_ALTERNATIVES} alternatives in braces. Use fewer.")
         current = rest.pop()
-        found = _first_braces(current)
+        found = _BRACES.search(current)
         if found is None:
             done.append(current)
-            continue
-        start, end, options = found
-        rest.extend(current[:start] + option + current[end:] for option in reversed(options))
+        else:
+            options = reversed(found[1].split(","))
+            rest.extend(current[: found.start()] + option + current[found.end() :] for option in options)
     return list(dict.fromkeys(done))
 
 
-def _first_braces(pattern: str) -> tuple[int, int, list[str]] | None:
-    """Where the first braces with a comma stand, and what they offer."""
-    opened: list[list[int]] = []  # of each open brace its place and those of its commas
-    best: list[int] | None = None
-    i = 0
-    while i < len(pattern):
-        char = pattern[i]
-        if char == "\\":
-            i += 1
-        elif char == "{":
-            opened.append([i])
-        elif char == "," and opened:
-            opened[-1].append(i)
-        elif char == "}" and opened:
-            closed = [*opened.pop(), i]
-            if len(closed) > 2 and (best is None or closed[0] < best[0]):  # noqa: PLR2004 - a comma between the two
-                best = closed
-            if not opened and best is not None:
-                break
-        i += 1
-    if best is None:
+def translate(pattern: str) -> tuple[str, bool] | None:
+    """A rule of .gitignore as a regex for a path, which ends in `/` if it is a directory, and whether it excludes.
+
+    None for a comment, an empty line and a malformed rule. The whole path must match, so `a/**` has to be `a/**/*`.
+    """
+    try:
+        translated, excludes = GitIgnoreSpecPattern.pattern_to_regex(pattern)
+    except GitIgnorePatternError:
         return None
-    return best[0], best[-1] + 1, [pattern[a + 1 : b] for a, b in pairwise(best)]
+    if translated is None or excludes is None or ("[" in pattern and not _is_valid(translated)):
+        return None
+    translated = translated.replace("(?P<ps_d>", "(?:")
+    return _EVERYTHING.get(translated, translated), excludes
+
+
+def _is_valid(pattern: str) -> bool:
+    import regex  # noqa: PLC0415 - 50 ms, and few conversations search
+
+    try:
+        regex.compile(pattern)
+    except regex.error:  # [z-a]
+        return False
+    return True
+
+
+def _compiled(pattern: str, globs: list[str]) -> regex.Pattern[str]:
+    import regex  # noqa: PLC0415 - 50 ms, and few conversations search
+
+    translated = [translate(glob[:-1] + "\\ " if glob.endswith(" ") else glob) for glob in globs]
+    if None in translated:
+        raise ToolError(f"Invalid pattern {pattern!r}. Close each `[`, or write `\\[` for the character.")
+    return regex.compile("|".join(one[0] for one in translated if one) or "(?!)", regex.DOTALL)
 
 
 def _components(path: str) -> tuple[str, ...]:
-    """Without empty ones and `.`, and with runs of `**` as one."""
+    """Without empty ones and `.`, and with runs of `**` as one; a `**` at the end is `**/*`."""
     parts: list[str] = []
     for part in path.split("/"):
         if part not in ("", ".") and not (part == "**" and parts[-1:] == ["**"]):
             parts.append(part)
-    return tuple(parts)
+    return (*parts, "*") if parts[-1:] == ["**"] else tuple(parts)
 
 
 def _common_prefix(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
     """The leading directories that all share and that hold no wildcard; never `.git`, which is not searched."""
     shared: list[str] = []
     for parts in zip(*(path[:-1] for path in paths), strict=False):
-        if len(set(parts)) > 1 or _MAGIC.search(parts[0]) or parts[0] == ".git":
+        if len(set(parts)) > 1 or _WILDCARD.search(parts[0]) or parts[0] == ".git":
             break
         shared.append(parts[0])
     return tuple(shared)
 
 
-def _path_regex(path: tuple[str, ...], *, hidden: bool) -> str:
-    step = "[^/]+/" if hidden else r"(?!\.)[^/]+/"
-    return path_regex([None if part == "**" else _name_regex(part, hidden=hidden) for part in path], step=step)
-
-
-def path_regex(parts: list[str | None], *, step: str) -> str:
-    """The regex of a path by those of its components; None is `**`, any number of step.
-
-    What stands between two `**` is fixed at the first place that fits, and that will always do. Else a hostile tree
-    could keep the match busy for years.
-    """
-    runs: list[list[str]] = [[]]
-    for part in parts:
-        if part is None:
-            runs.append([])
-        else:
-            runs[-1].append(part)
-    if len(runs) == 1:
-        return "/".join(runs[0])
-    head = "".join(f"{part}/" for part in runs[0])
-    middle = "".join(f"(?>(?:{step})*?{'/'.join(run)}/)" for run in runs[1:-1] if run)
-    last = "/".join(runs[-1]) or step[:-1]
-    return f"{head}{middle}(?:{step})*{last}"
-
-
-def _name_regex(part: str, *, hidden: bool) -> str:
-    tokens: list[str | None] = []
-    i = 0
-    while i < len(part):
-        token, i = _token(part, i)
-        tokens.append(token)
-    guard = r"(?!\.)" if not hidden and part[0] in "*?[" else ""
-    return guard + name_regex(tokens)
-
-
-def name_regex(tokens: list[str | None]) -> str:
-    """The regex of a name by those of its characters; None is `*`. As for paths, the first place that fits will do."""
-    pieces: list[str] = [""]
-    for token in tokens:
-        if token is None:
-            pieces.append("")
-        else:
-            pieces[-1] += token
-    if len(pieces) == 1:
-        return pieces[0]
-    middle = "".join(f"(?>[^/]*?{piece})" for piece in pieces[1:-1] if piece)
-    return f"(?=[^/]){pieces[0]}{middle}[^/]*{pieces[-1]}"  # `*` alone is no empty name
-
-
-def _token(part: str, i: int) -> tuple[str | None, int]:
-    """The regex of the token at i (None for a star), and where the next begins."""
-    char = part[i]
-    if char == "*":
-        return None, i + 1
-    if char == "?":
-        return "[^/]", i + 1
-    if char == "\\" and i + 1 < len(part):
-        return re.escape(part[i + 1]), i + 2
-    if char == "[" and (found := class_regex(part, i)) is not None:
-        return found
-    return re.escape(char), i + 1
-
-
-def class_regex(text: str, start: int) -> tuple[str, int] | None:
-    """The regex of the bracket expression that begins at start, and where it ends; None where it never closes."""
-    i = start + 1
-    negated = text[i : i + 1] in ("!", "^") and text[i : i + 1] != ""
-    i += negated
-    end = text.find("]", i + 1)
-    if end < 0:
-        return None
-    body, items = text[i:end], ""
-    k = 0
-    while k < len(body):
-        if k + 2 < len(body) and body[k + 1] == "-":
-            if body[k] <= body[k + 2]:
-                items += f"{re.escape(body[k])}-{re.escape(body[k + 2])}"
-            k += 3
-        else:
-            items += re.escape(body[k])
-            k += 1
-    if not items:
-        return ("[^/]" if negated else "(?!)"), end + 1
-    return (f"[^/{_set(items)}]" if negated else f"(?!/)[{_set(items)}]"), end + 1
-
-
-def _set(items: str) -> str:
-    """Items in which `re` sees no operator of a future version: `--`, `&&`, `~~`, `||`, and `[`."""
-    return re.sub(r"(?<!\\)([&~|\[])", r"\\\1", items)
-
-
-def _names(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """What `find -name` and `rg --type-add` can sort out beforehand."""
-    names = {_loose_name(path[-1]) for path in paths}
-    return () if "*" in names else tuple(sorted(names))
-
-
 def _loose_name(part: str) -> str:
     """A pattern of `*` and plain characters that matches all that part matches."""
-    loose = ""
-    i = 0
-    while i < len(part):
-        if part[i] == "\\" and i + 1 < len(part):
-            loose, i = loose + (part[i + 1] if _PLAIN_NAME.match(part[i + 1]) else "*"), i + 2
-        elif part[i] == "[" and (found := class_regex(part, i)) is not None:
-            loose, i = loose + "*", found[1]
-        else:
-            loose, i = loose + (part[i] if _PLAIN_NAME.match(part[i]) else "*"), i + 1
-    return re.sub(r"\*+", "*", loose)
+    start, end = part.find("["), part.rfind("]")
+    if 0 <= start < end:
+        part = f"{part[:start]}*{part[end + 1 :]}"
+    return re.sub(r"\*+", "*", _NOT_PLAIN.sub("*", part))

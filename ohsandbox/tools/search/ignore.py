@@ -1,289 +1,188 @@
-"""`.gitignore` files, read as ripgrep reads them, so that a sandbox without it gives the same answer."""
+"""`.gitignore` files for a sandbox without `rg`: `pathspec` translates the rules, and the last that matches decides."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from functools import lru_cache
-from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.tools.search.globs import MAX_ALTERNATIVES, class_regex, name_regex, path_regex
+from ohsandbox.tools.search.globs import translate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import regex
+
+    from ohsandbox.tools.search.globs import Deadline
 
 NAME = ".gitignore"
 
-_WILD = re.compile(r"[*?\[{\\]")
-_SUFFIX = re.compile(r"\*(\.[^*?\[{\\./]+)")
-"""`*.ext`: the commonest pattern there is; found by a look-up."""
+MAX_PRUNED = 200
+"""`find` runs each test on every directory; what is not pruned is left out later."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9._+@=, /-]+")
+_SUFFIX = re.compile(r"\*\.[A-Za-z0-9_+@=, -]+")
 
 
 class Rule(NamedTuple):
     """One line of an ignore file."""
 
-    glob: str
-    """What the file's bytes say, each byte one character; without `!`, leading and trailing slash."""
-    negated: bool
-    only_directories: bool
+    name: str
+    """Without `!` and the slashes at both ends."""
+    excludes: bool
     anchored: bool
-    """It is matched against the whole path below the ignore file's directory, else against the name alone."""
-
-    @property
-    def regex(self) -> str | None:
-        """None where ripgrep finds the glob malformed and skips the line."""
-        return _rule_regex(self.glob)
+    """It is matched against the path below the ignore file's directory, else against the name alone."""
+    regex: str
 
 
 def parse(text: bytes) -> list[Rule]:
-    """The rules, in order. Reading stops at a line that is no UTF-8, as ripgrep's does."""
+    """The rules, in order; each byte of a line is one character, since `?` and classes match bytes."""
     rules = []
     for raw in text.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
-        try:
-            line = raw.decode()
-        except UnicodeDecodeError:
-            break
-        rule = _parse_line(line)
-        if rule is not None and rule.regex is not None:
-            rules.append(rule)
+        line = raw.decode("latin-1").rstrip("\r")
+        translated = translate(f"{line}/*" if line.endswith("/**") else line)
+        if translated is not None:
+            name = line.rstrip().removeprefix("!")
+            anchored = "/" in name.rstrip("/").removeprefix("**/")
+            rules.append(Rule(name.strip("/"), translated[1], anchored, translated[0]))
     return rules
 
 
-def _parse_line(line: str) -> Rule | None:
-    if line.startswith("#"):
-        return None
-    if not line.endswith("\\ "):
-        line = line.rstrip()
-    if not line:
-        return None
-    negated = anchored = False
-    if line.startswith(("\\!", "\\#")):
-        line = line[1:]
-    else:
-        negated = line.startswith("!")
-        line = line[negated:]
-        anchored = line.startswith("/")
-        line = line[anchored:]
-    only_directories = line.endswith("/")
-    if only_directories:
-        line = line[:-1].removesuffix("\\")
-    if line.startswith("**/") and "/" not in line[3:]:
-        line, anchored = line[3:], False
-    anchored = anchored or "/" in line
-    if line.endswith("/**"):
-        line += "/*"
-    return Rule(bytes_as_characters(line), negated, only_directories, anchored)
-
-
-def bytes_as_characters(text: str) -> str:
-    """Each byte of the text's UTF-8 as one character: ripgrep's `?` and classes match bytes."""
-    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
-
-
-@lru_cache(maxsize=4096)
-def _rule_regex(glob: str) -> str | None:
-    tokens = _tokens(glob)
-    options = None if tokens is None else _without_braces(tokens)
-    return None if options is None else "|".join(_option_regex(option) for option in options)
-
-
-def _tokens(glob: str) -> list[str] | None:
-    """Regexes of single characters, and as they are `*`, `/`, `{`, `}`, and the commas in braces."""
-    tokens: list[str] = []
-    depth = i = 0
-    while i < len(glob):
-        char, piece, i = glob[i], "", i + 1
-        if char == "[":
-            found = class_regex(glob, i - 1)
-            if found is None or _has_reversed_range(glob[i : found[1] - 1]):
-                return None
-            piece, i = found
-        elif char == "\\":
-            if i == len(glob):
-                return None
-            piece, i = _literal(glob[i]), i + 1
-        else:
-            depth += {"{": 1, "}": -1}.get(char, 0)
-            piece = char if char in "*/{}" or (char == "," and depth) else _literal(char)
-            piece = "[^/]" if char == "?" else piece
-        if depth < 0:
-            return None
-        tokens.append(piece)
-    return None if depth else tokens
-
-
-def _literal(char: str) -> str:
-    """Never one of the bare operators, which are one character long."""
-    return f"(?:{re.escape(char)})" if char in "*/{}," else re.escape(char)
-
-
-def _without_braces(tokens: list[str]) -> list[list[str]] | None:
-    """Every choice that the braces leave; None when there are more than MAX_ALTERNATIVES."""
-    done: list[list[str]] = []
-    rest = [tokens]
-    while rest:
-        current = rest.pop()
-        if len(done) + len(rest) > MAX_ALTERNATIVES:
-            return None
-        if "}" not in current:
-            done.append(current)
-            continue
-        end = current.index("}")
-        start = max(i for i in range(end) if current[i] == "{")
-        commas = [start, *(i for i in range(start, end) if current[i] == ","), end]
-        rest += [[*current[:start], *current[a + 1 : b], *current[end + 1 :]] for a, b in pairwise(commas)]
-    return done
-
-
-def _option_regex(tokens: list[str]) -> str:
-    parts: list[list[str]] = [[]]
-    for piece in tokens:
-        if piece == "/":
-            parts.append([])
-        else:
-            parts[-1].append(piece)
-    names = [
-        None if part == ["*", "*"] else name_regex([None if piece == "*" else piece for piece in part])
-        for part in parts
-    ]
-    return path_regex(names, step="[^/]+/")
-
-
-def _has_reversed_range(body: str) -> bool:
-    return any(body[k + 1] == "-" and body[k] > body[k + 2] for k in range(len(body) - 2))
-
-
-class _Index:
-    """The rules that can match a directory, or a file, arranged for a fast answer."""
-
-    def __init__(self, rules: list[tuple[int, Rule]]) -> None:
-        self._names: dict[str, int] = {}
-        self._suffixes: dict[str, int] = {}
-        self._literal_paths: dict[str, int] = {}
-        by_regex: dict[bool, list[tuple[int, str]]] = defaultdict(list)
-        for number, rule in rules:
-            if not _WILD.search(rule.glob):
-                (self._literal_paths if rule.anchored else self._names)[rule.glob] = number
-            elif not rule.anchored and (suffix := _SUFFIX.fullmatch(rule.glob)):
-                self._suffixes[suffix[1]] = number
-            else:
-                by_regex[rule.anchored].append((number, rule.regex or "(?!)"))
-        self._wild = _Regexes(by_regex[False]) if by_regex[False] else None
-        self._paths = _Regexes(by_regex[True]) if by_regex[True] else None
-
-    def last(self, path: str, place: _Place) -> int:
-        """The number of the last rule that matches path, which is relative to the root; -1 for none."""
-        name = path[path.rfind("/") + 1 :]
-        best = self._names.get(name, -1)
-        if self._suffixes and (found := self._suffixes.get(name[name.rfind(".") :], -1)) > best:
-            best = found
-        if self._wild is not None and (found := self._wild.last(name)) > best:
-            best = found
-        if self._literal_paths or self._paths is not None:
-            below = place.prefix + path[place.start :]
-            best = max(best, self._literal_paths.get(below, -1))
-            if self._paths is not None:
-                best = max(best, self._paths.last(below))
-        return best
-
-
-class _Regexes:
-    """Numbered regexes; one that joins them all tells first whether any matches."""
-
-    def __init__(self, numbered: list[tuple[int, str]]) -> None:
-        self._each = [*reversed(numbered)]
-        joined = "|".join(f"(?:{regex})" for _, regex in numbered)
-        self._any = re.compile(joined, re.DOTALL)
-
-    def last(self, text: str) -> int:
-        if self._any.fullmatch(text) is None:
-            return -1
-        return next((number for number, regex in self._each if re.fullmatch(regex, text, re.DOTALL)), -1)
-
-
 class _IgnoreFile:
-    """One ignore file's rules; the last one that matches decides."""
+    """The rules of one file; sets answer for plain names and `*.suffix`, which most rules are."""
 
-    def __init__(self, rules: list[Rule]) -> None:
-        self.rules = rules
-        self.directories = _Index([*enumerate(rules)])
-        self.files = _Index([(number, rule) for number, rule in enumerate(rules) if not rule.only_directories])
+    def __init__(self, rules: list[Rule], deadline: Deadline) -> None:
+        self._rules = rules
+        self._deadline = deadline
+        self._compiled: dict[str, regex.Pattern[str]] = {}
+        self._plain = {rule.name for rule in rules if _PLAIN.fullmatch(rule.name)}
+        self._suffixes = {rule.name[1:] for rule in rules if _SUFFIX.fullmatch(rule.name) and not rule.anchored}
+        rest = [rule for rule in rules if rule.name not in self._plain and rule.name[1:] not in self._suffixes]
+        self._any_name = self._joined([rule for rule in rest if not rule.anchored])
+        self._any_path = self._joined([rule for rule in rest if rule.anchored])
 
+    def decision(self, path: str) -> bool | None:
+        """Whether the path, relative to the file's directory, is excluded; None where no rule matches."""
+        name = path[path.rfind("/", 0, -1) + 1 :]
+        bare = name.rstrip("/")
+        may_match = (
+            bare in self._plain
+            or bare[bare.rfind(".") :] in self._suffixes
+            or path.rstrip("/") in self._plain
+            or (self._any_name is not None and self._deadline.matches(self._any_name, name))
+            or (self._any_path is not None and self._deadline.matches(self._any_path, path))
+        )
+        if not may_match:
+            return None
+        return next((rule.excludes for rule in reversed(self._rules) if self._matches(rule, path, name)), None)
 
-class _Place(NamedTuple):
-    """An ignore file as a directory below it sees it."""
+    def _matches(self, rule: Rule, path: str, name: str) -> bool:
+        if rule.regex not in self._compiled:
+            self._compiled[rule.regex] = self._compile(rule.regex)
+        return self._deadline.matches(self._compiled[rule.regex], path if rule.anchored else name)
 
-    file: _IgnoreFile
-    prefix: str
-    """Goes before a path that is relative to the root: what leads from the ignore file's directory down to the root."""
-    start: int
-    """Where in a path relative to the root the one relative to the ignore file's directory begins."""
+    def _joined(self, rules: list[Rule]) -> regex.Pattern[str] | None:
+        return self._compile("|".join(rule.regex for rule in rules)) if rules else None
+
+    def _compile(self, text: str) -> regex.Pattern[str]:
+        import regex  # noqa: PLC0415 - 50 ms, and few conversations search
+
+        self._deadline.left_s()
+        return regex.compile(text, regex.DOTALL)
 
 
 class IgnoreTree:
     """All ignore files that count below a root."""
 
-    def __init__(self, root: str, texts: dict[str, bytes]) -> None:
-        """texts: the content of each ignore file by its absolute path, in root, below and above."""
-        self._root = bytes_as_characters(root.rstrip("/"))
+    def __init__(self, root: str, texts: Mapping[str, bytes], deadline: Deadline) -> None:
+        """texts: the content of each ignore file by its absolute path, in root, below and above.
+
+        Raises:
+            ToolError: the deadline has passed.
+        """
+        self._root = _bytes_as_characters(root.rstrip("/"))
         self.rules = {path[: -len(NAME) - 1]: rules for path, text in texts.items() if (rules := parse(text))}
         """By the directories that the ignore files stand in."""
-        self._by_directory = {bytes_as_characters(name): _IgnoreFile(rules) for name, rules in self.rules.items()}
-        self._chains: dict[str, list[_Place]] = {}
-        self._excluded: dict[str, bool] = {"": False}
-        self._places_of_files: dict[str, list[_Place] | None] = {}
-        """By directory: the ignore files that count for a file in it, the nearest first; None where it is excluded."""
+        self._files = {
+            _bytes_as_characters(directory): _IgnoreFile(rules, deadline) for directory, rules in self.rules.items()
+        }
+        self._places: dict[str, list[tuple[_IgnoreFile, int]] | None] = {"": self._above()}
+        """By directory, relative to root: the ignore files that count in it, the nearest first, and how long the path
+        of each one's directory is; None where the directory is excluded."""
 
     def kept(self, found: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Of pairs of anything and a file's path, relative to root, those that are not ignored."""
+        """Of pairs of anything and a file's path, relative to root, those that are not ignored.
+
+        Raises:
+            ToolError: the deadline has passed.
+        """
         return [pair for pair in found if not self._ignores(pair[1])] if self.rules else found
 
     def _ignores(self, path: str) -> bool:
-        """Whether the file is ignored, or lies in a directory that is."""
         if not path.isascii():
-            path = bytes_as_characters(path)
+            path = _bytes_as_characters(path)
         parent = path[: max(path.rfind("/"), 0)]
-        try:
-            places = self._places_of_files[parent]
-        except KeyError:
-            places = self._places_of_files[parent] = None if self._excludes(parent) else self._chain(parent)
-        if places is None:
-            return True
-        for place in places:
-            number = place.file.files.last(path, place)
-            if number >= 0:
-                return not place.file.rules[number].negated
-        return False
+        places = self._places[parent] if parent in self._places else self._enter(parent)
+        return places is None or self._decision(path, places)
 
-    def _excludes(self, directory: str) -> bool:
+    def _enter(self, directory: str) -> list[tuple[_IgnoreFile, int]] | None:
+        """Fills in directory and all above it, from above; no recursion, for a path may have 2,000 components."""
         unknown = []
-        while directory not in self._excluded:
+        while directory not in self._places:
             unknown.append(directory)
-            directory = _parent(directory)
-        for name in reversed(unknown):  # no recursion: a path may have 2,000 components
-            parent = _parent(name)
-            self._excluded[name] = self._excluded[parent] or self._decides_against(name, parent)
-        return self._excluded[unknown[0] if unknown else directory]
+            directory = directory[: max(directory.rfind("/"), 0)]
+        places = self._places[directory]
+        for name in reversed(unknown):
+            if places is not None:
+                places = None if self._decision(f"{name}/", places) else self._here(name) + places
+            self._places[name] = places
+        return places
 
-    def _decides_against(self, directory: str, parent: str) -> bool:
-        for place in self._chain(parent):
-            number = place.file.directories.last(directory, place)
-            if number >= 0:
-                return not place.file.rules[number].negated
+    def _decision(self, path: str, places: list[tuple[_IgnoreFile, int]]) -> bool:
+        absolute = f"{self._root}/{path}"
+        for file, length in places:
+            decision = file.decision(absolute[length + 1 :])
+            if decision is not None:
+                return decision
         return False
 
-    def _chain(self, directory: str) -> list[_Place]:
-        """The ignore files that count in directory, the nearest first."""
-        if directory not in self._chains:
-            absolute = f"{self._root}/{directory}".rstrip("/")
-            ends = [len(absolute), *(i for i in range(len(absolute) - 1, -1, -1) if absolute[i] == "/")]
-            self._chains[directory] = [
-                _Place(
-                    file, self._root[end + 1 :] + "/" if end < len(self._root) else "", max(end - len(self._root), 0)
-                )
-                for end in ends
-                if (file := self._by_directory.get(absolute[:end])) is not None
-            ]
-        return self._chains[directory]
+    def _here(self, directory: str) -> list[tuple[_IgnoreFile, int]]:
+        absolute = f"{self._root}/{directory}".rstrip("/")
+        return [(self._files[absolute], len(absolute))] if absolute in self._files else []
+
+    def _above(self) -> list[tuple[_IgnoreFile, int]]:
+        ends = [len(self._root), *(i for i in range(len(self._root) - 1, -1, -1) if self._root[i] == "/")]
+        return [(self._files[self._root[:end]], end) for end in dict.fromkeys(ends) if self._root[:end] in self._files]
 
 
-def _parent(path: str) -> str:
-    return path[: max(path.rfind("/"), 0)]
+def _bytes_as_characters(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+def prunes(rules: Mapping[str, list[Rule]], root: str) -> list[tuple[str, ...]]:
+    """Tests of `find .` in root, each true only of directories that are certainly ignored.
+
+    rules: those of the ignore files known so far, by the absolute directory of each. One that is met later can still
+    take a directory back with `!`: compare what this returns then.
+    """
+    taken_back = {rule.name.rpartition("/")[2] for each in rules.values() for rule in each if not rule.excludes}
+    if not all(_PLAIN.fullmatch(name) for name in taken_back):
+        return []
+    found = (
+        test
+        for directory, each in rules.items()
+        for rule in each
+        if rule.excludes and _PLAIN.fullmatch(rule.name) and rule.name.rpartition("/")[2] not in taken_back
+        for test in _tests(rule, directory, root.rstrip("/"))
+    )
+    return list(dict.fromkeys(found))[:MAX_PRUNED]
+
+
+def _tests(rule: Rule, directory: str, root: str) -> Iterator[tuple[str, ...]]:
+    below = directory[len(root) + 1 :] if directory.startswith(f"{root}/") else ""
+    path = f"{directory}/{rule.name}"
+    if not _PLAIN.fullmatch(below or "."):
+        return
+    if not rule.anchored:
+        yield (*(("-path", f"./{below}/*") if below else ()), "-name", rule.name)
+    elif path.startswith(f"{root}/"):
+        yield ("-path", f"./{path[len(root) + 1 :]}")

@@ -9,6 +9,7 @@ from ohsandbox.tools.search.script import LIMIT_S, UNREADABLE, Reply, call, engi
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.tools.search.regexes import Regex
 
 MAX_LINES_BYTES = 8 * 1024 * 1024
 """Of what the sandbox sends, long lines cut: names are repeated on every line, so this is far more than is shown."""
@@ -59,7 +60,7 @@ class Matches(NamedTuple):
 def read_matches(
     runtime: Runtime,
     paths: list[str],
-    patterns: tuple[str, str],
+    regex: Regex,
     *,
     context: int = 0,
     only_counts: bool = False,
@@ -76,7 +77,7 @@ def read_matches(
     stopped = unreadable = False
     for group in [plain, *([path] for path in odd)]:
         if group:
-            search = _Search(runtime, group, patterns, context, limit_s)
+            search = _Search(runtime, group, regex, context, limit_s)
             told = search.counts({}) if only_counts else search.lines()
             found |= told.found
             stopped = stopped or told.reply.stopped
@@ -94,7 +95,7 @@ class _Search(NamedTuple):
 
     runtime: Runtime
     paths: list[str]
-    patterns: tuple[str, str]
+    regex: Regex
     context: int
     limit_s: float
 
@@ -125,7 +126,7 @@ class _Search(NamedTuple):
     def _call(self, most: int) -> Reply:
         engine = engine_of(self.runtime)
         cut = max(len(path.encode("utf-8", "surrogateescape")) for path in self.paths) + _CUT_BYTES
-        words = (self.patterns[engine.has_rg], str(self.context), str(cut), str(most), *self.paths)
+        words = (*self.regex.words(engine.name), str(self.context), str(cut), str(most), *self.paths)
         return call(self.runtime, f"{engine.name}-lines", *words, limit_s=self.limit_s)
 
 

@@ -42,12 +42,12 @@ KILLED = 137
 NOT_EXECUTABLE, MISSING = 126, 127
 _PROGRAMS = "find, grep, xargs, stat, tr, cut, head"
 
-RG_FILES = (
+RG_OPTIONS = (
     "--no-config", "--no-messages", "--no-require-git", "--no-ignore-dot", "--no-ignore-exclude", "--no-ignore-global",
+    "--binary", "--encoding", "none",
 )  # fmt: skip
-"""Of all that rg reads, .gitignore alone counts, and it counts outside of repositories, too."""
-RG_BYTES = ("--binary", "--no-unicode", "--encoding", "none")
-"""Bytes, as `LC_ALL=C grep` sees them. NULs end lines: with `--text` a sparse file of 5 GB is one, held in memory."""
+"""Of all that rg reads, .gitignore alone counts, and it counts outside of repositories, too. Binary files are searched,
+and NULs end lines: with `--text` a sparse file of 5 GB is one line, held in memory."""
 
 _NO_MEMORY = re.compile("terminated by signal 9|out of memory|memory exhausted|memory allocation")
 """What xargs, busybox, GNU grep and rg say then."""
@@ -108,7 +108,7 @@ class Reply(_Fields):
 def engine_of(runtime: Runtime) -> Engine:
     """What this sandbox can search with; asked once a runtime."""
     if runtime not in _engines:
-        asked = runtime.run(["sh", "-c", _PROBE, "sh", *RG_FILES, *RG_BYTES], workdir="/", timeout_s=GRACE_S)
+        asked = runtime.run(["sh", "-c", _PROBE, "sh", *RG_OPTIONS], workdir="/", timeout_s=GRACE_S)
         words = asked.stdout.split()
         _engines[runtime] = Engine(b"rg" in words, "find" if b"find" in words else "stat")
     return _engines[runtime]
@@ -158,5 +158,7 @@ def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) 
         )
     if complaint.strip() and not reply.stopped:
         said = complaint.strip().splitlines()[-1].encode("utf-8", "replace").decode()
-        raise ToolError(f"The search did not run: {said[:300]!r}. Change the pattern.")
+        raise ToolError(
+            f"The search did not run: {said[:300]!r}. Escape {{, ( and [ that stand for themselves with \\."
+        )
     return reply

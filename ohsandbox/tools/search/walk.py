@@ -7,15 +7,16 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import ToolError, file_error
-from ohsandbox.tools.search.ignore import NAME, IgnoreTree
-from ohsandbox.tools.search.prune import prunes
-from ohsandbox.tools.search.script import LIMIT_S, RG_BYTES, RG_FILES, UNREADABLE, Reply, call, engine_of
+from ohsandbox.tools.search.globs import Deadline
+from ohsandbox.tools.search.ignore import NAME, IgnoreTree, prunes
+from ohsandbox.tools.search.script import LIMIT_S, RG_OPTIONS, UNREADABLE, Reply, call, engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.tools.search.globs import Glob
+    from ohsandbox.tools.search.regexes import Regex
 
 PSEUDO = ("proc", "sys", "dev")
 """Below / these hold no files that anybody wrote."""
@@ -26,7 +27,9 @@ ENDLESS = ("pagemap", "mem", "kcore", "kmsg", "kpage*")
 _REPORT = ("-exec", "sh", "-c", 'printf "${token}i%s\\0" "$@" >&3', "sh", "{}", "+")
 _MATCH_ODD = """\
 for file do
-  if grep -sqE -e "$pattern" -- "$file"; then printf '%sm%s %s\\n\\0' "$token" "$(stat -c %y "$file")" "$file" >&3; fi
+  if grep -q "$letters" -e "$pattern" -- "$file"; then
+    printf '%sm%s %s\\n\\0' "$token" "$(stat -c %y "$file")" "$file" >&3
+  fi
 done"""
 """For names with a newline, which the list that `grep -l` prints cannot hold."""
 
@@ -50,8 +53,8 @@ class Query(NamedTuple):
     """Also hidden files; `.git` never."""
     ignored: bool = False
     """Also what .gitignore excludes."""
-    patterns: tuple[str, str] | None = None
-    """What a line of the file must match, for `grep -E` and for rg; None wants every file."""
+    regex: Regex | None = None
+    """What a line of the file must match; None wants every file."""
 
     @property
     def hidden_walked(self) -> bool:
@@ -67,7 +70,7 @@ class Query(NamedTuple):
     def endless(self) -> tuple[str, ...]:
         """Names of files that must not be read."""
         below_proc = posixpath.normpath(f"{self.path}/").startswith("/proc")
-        return ENDLESS if below_proc and self.patterns is not None else ()
+        return ENDLESS if below_proc and self.regex is not None else ()
 
 
 class Listing(NamedTuple):
@@ -105,14 +108,14 @@ def list_files(runtime: Runtime, query: Query, *, limit_s: float = LIMIT_S) -> L
 
 
 def _by_rg(runtime: Runtime, query: Query, limit_s: float) -> Listing:
-    options = [*RG_FILES, *(("--hidden", "-g", "!.git") if query.hidden_walked else ())]
+    options = [*RG_OPTIONS, *(("--hidden", "-g", "!.git") if query.hidden_walked else ())]
     options += [word for name in query.pseudo for word in ("-g", f"!/{name}")]
     options += [word for name in query.endless for word in ("-g", f"!{name}")]
     options += ["--no-ignore"] if query.ignored else []
     options += ["--max-depth", str(query.glob.depth)] if query.glob.depth else []
     options += [word for name in query.glob.names for word in ("--type-add", f"ohsandbox:{name}")]
     options += ["-t", "ohsandbox"] if query.glob.names else []
-    reply = _find(runtime, "rg", query, [*RG_BYTES, *options], limit_s)
+    reply = _find(runtime, "rg", query, options, limit_s)
     root, found = _entered(reply, query)
     if root is None:
         return Listing([], is_file=reply.exit_code == IS_FILE)
@@ -120,13 +123,13 @@ def _by_rg(runtime: Runtime, query: Query, limit_s: float) -> Listing:
 
 
 def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
-    root, texts = None, dict[str, bytes]()
+    root, texts, deadline = None, dict[str, bytes](), Deadline()
     if not query.ignored:
         looked = call(runtime, "look", query.path, query.glob.prefix, limit_s=limit_s)
         root, _ = _entered(looked, query)
         texts = _contents(looked, looked.stdout.partition("\0")[2])
     while True:
-        skipped = prunes(IgnoreTree(root or "/", texts).rules, root or "/")
+        skipped = prunes(IgnoreTree(root or "/", texts, deadline).rules, root or "/")
         reply = _find(runtime, "posix", query, _tests(query, skipped), limit_s)
         root, found = _entered(reply, query)
         if root is None:
@@ -134,17 +137,16 @@ def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
         base = root.rstrip("/")
         met = [f"{base}/{path[2:]}" for path in reply.texts("i")]
         texts |= _read(runtime, [path for path in met if path not in texts])
-        tree = IgnoreTree(root, texts)
+        tree = IgnoreTree(root, texts, deadline)
         if set(skipped) <= set(prunes(tree.rules, root)):
             return _listing(root, query, tree.kept(found), reply)
 
 
 def _find(runtime: Runtime, engine: str, query: Query, options: Sequence[str], limit_s: float) -> Reply:
     place = (query.path, query.glob.prefix)
-    if query.patterns is None:
+    if query.regex is None:
         return call(runtime, f"{engine}-list", *place, *options, limit_s=limit_s)
-    pattern = query.patterns[engine == "rg"]
-    return call(runtime, f"{engine}-match", *place, pattern, *options, limit_s=limit_s)
+    return call(runtime, f"{engine}-match", *place, *query.regex.words(engine), *options, limit_s=limit_s)
 
 
 def _entered(reply: Reply, query: Query) -> tuple[str | None, list[Found]]:
@@ -185,7 +187,7 @@ def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
     return [
         *(["-maxdepth", str(query.glob.depth)] if query.glob.depth else []),
         *(report if hidden else []),
-        *([] if query.patterns is None else odd),
+        *([] if query.regex is None else odd),
         *[*wanted, "-print0", "-o"],
         *([] if hidden else report),
         *["-type", "d", "!", "-name", ".", "(", *either, ")", "-prune"],
@@ -216,8 +218,8 @@ def _contents(reply: Reply, text: str) -> dict[str, bytes]:
 
 def _listing(root: str, query: Query, found: list[Found], reply: Reply) -> Listing:
     """Sorted; what `find` and `rg` could not sort out by the name is sorted out here."""
-    matches = query.glob.regex.fullmatch
-    wanted = sorted([file for file in found if matches(file[1])], key=itemgetter(1))
+    deadline = Deadline()
+    wanted = sorted([file for file in found if query.glob.matches(file[1], deadline)], key=itemgetter(1))
     wanted.sort(key=itemgetter(0), reverse=True)
     if reply.stopped and not root:
         raise ToolError(f"Directory {query.path!r} did not answer in time. Search a smaller one.")

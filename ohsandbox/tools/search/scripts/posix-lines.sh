@@ -1,5 +1,5 @@
 if [ "$most" = 0 ]; then
-  limited grep -ascHE -e "$pattern" -- "$@" 2>&3
+  limited grep -acH "$letters" -e "$pattern" -- "$@" 2>&3
 else
-  limited grep -asnHE -C "$context" -e "$pattern" -- "$@" | bounded
+  limited grep -anH "$letters" -C "$context" -e "$pattern" -- "$@" | bounded
 fi

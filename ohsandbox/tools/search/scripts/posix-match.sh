@@ -1,4 +1,4 @@
 # Without -a: GNU grep then ends lines at NULs, too, and holds no sparse file of 5 GB in memory as one line.
-export pattern="$1"
-shift
-limited find . "$@" | limited xargs -0 -r grep -slE -e "$pattern" -- 2>&3 | tr '\n' '\0' | stats
+export letters="$1" pattern="$2"
+shift 2
+limited find . "$@" | limited xargs -0 -r grep -l "$letters" -e "$pattern" -- 2>&3 | tr '\n' '\0' | stats
