@@ -33,6 +33,9 @@ EventType = Literal[
 
 KNOWN_TYPES = frozenset(get_args(EventType))
 
+AGENT_STARTED = "AgentStarted"
+"""The code of the notice that a sub-agent begins. Its `trail` is the path of the sub-agent's log."""
+
 MAX_RAW_ARGUMENTS_CHARS = 20_000
 """Of arguments that are no JSON this much is kept beside the call: enough to see what went wrong, not 5 MB of it."""
 

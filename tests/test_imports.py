@@ -21,7 +21,7 @@ LAYERS = (
     ("state",),
     ("tool",),
     ("tools", "mcp"),
-    ("agent", "mcp_server"),
+    ("agent", "mcp_server", "timetravel"),
     ("conversation", "settings"),
     ("eval", "testing"),
     ("cli", "__main__"),
@@ -41,9 +41,10 @@ FORBIDDEN = {
     ("tools", "conversation"),
     ("mcp_server", "llm"),
     ("mcp_server", "events"),
+    ("timetravel", "llm"),
 }
 """Down, and forbidden all the same: llm takes dicts, runtime knows no event, a tool no model, event or conversation;
-mcp_server knows no model and no event, for its clients have their own."""
+mcp_server knows no model and no event, for its clients have their own; going back asks no model."""
 SLOW = ("litellm", "fastmcp", "docker")
 
 

@@ -32,7 +32,7 @@ MADE_AT_RUN_TIME = {
         "b'%s (\\\\d{1,10})([^\\\\r\\\\n]*)\\\\r?\\\\n' % nonce.encode()",
     ): "begins with a secret",
     (
-        "ohsandbox.conversation.confirmation.programs",
+        "ohsandbox.conversation.approvals.rules.programs",
         "_STEERING_VALUES.get(name, '(?!)')",
     ): "literals of that table, none with a repetition of more than a class",
     ("ohsandbox.runtime.docker.error_mapping", "pattern"): "found in the tables it makes",

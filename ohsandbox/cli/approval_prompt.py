@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.cli.prompt import Typed, answer_to
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import safe, safe_line
-from ohsandbox.conversation.confirmation import AnyCall, Decision, EditsUnder, ExactCall
-from ohsandbox.conversation.confirmation.scopes import offers
+from ohsandbox.conversation.approvals import AnyCall, Decision, EditsUnder, ExactCall
+from ohsandbox.conversation.approvals.scopes import offers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ohsandbox.conversation.confirmation import PendingCall
+    from ohsandbox.conversation.approvals import PendingCall
 
 MAX_ROWS = 200
 """Of one question so much is shown at once: about five screens, which a person still scrolls through."""

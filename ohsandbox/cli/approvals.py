@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.confirm import who
 from ohsandbox.cli.rendering.text import safe_line
-from ohsandbox.conversation.confirmation import Approvals, ExactCall
-from ohsandbox.conversation.confirmation.scopes import StandingApprovals
-from ohsandbox.conversation.stored import find_stored
-from ohsandbox.conversation.trail import Trail
+from ohsandbox.conversation.approvals import Approvals, ExactCall
+from ohsandbox.conversation.approvals.scopes import StandingApprovals
+from ohsandbox.conversation.log import ConversationLog
+from ohsandbox.conversation.storage.catalog import find_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import stream_events
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.conversation import Conversation
-    from ohsandbox.conversation.confirmation import Approval
+    from ohsandbox.conversation.approvals import Approval
 
 COMMAND = "/approvals"
 _USAGE = f"{COMMAND} lists what is allowed from now on; {COMMAND} revoke N, or revoke all, takes it back."
@@ -86,15 +86,15 @@ def _listed(approvals: Sequence[Approval]) -> list[str]:
 
 
 def _revoke_stored(directory: Path, numbers: Sequence[int]) -> None:
-    trail = Trail(directory, conversation_id=directory.name)
-    approvals = Approvals(trail)
-    trail.open(approvals.standing.add)
+    log = ConversationLog(directory, conversation_id=directory.name)
+    approvals = Approvals(log)
+    log.open(approvals.standing.add)
     try:
         for number in numbers or [one.number for one in approvals.standing.in_force]:
             approvals.revoke(number, by=who())
             print(f"Approval {number} is revoked.")
     finally:
-        trail.close()
+        log.close()
 
 
 def _fields(one: Approval) -> dict[str, object]:

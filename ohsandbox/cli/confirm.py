@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.cli.approval_prompt import Wish, ask, count_of, shown
 from ohsandbox.cli.entrypoint import WAITING
 from ohsandbox.cli.prompt import Typed, answer_to, person_present
-from ohsandbox.conversation.confirmation import POLICIES, Approvals, Decision, PendingCall, pending_of
-from ohsandbox.conversation.stored import find_stored
-from ohsandbox.conversation.trail import Trail
+from ohsandbox.conversation.approvals import POLICIES, Approvals, Decision, PendingCall, pending_of
+from ohsandbox.conversation.log import ConversationLog
+from ohsandbox.conversation.storage.catalog import find_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.private_files import write_atomically
@@ -87,22 +87,22 @@ def answer_stored(wanted: str, options: ConfirmOptions, *, root: Path | None = N
     if options.reason and not options.no:
         raise UsageError("--reason is the reason for a no. Give --no with it.")
     directory = find_stored(root or conversations_dir(), wanted)
-    trail = Trail(directory, conversation_id=directory.name)
-    approvals = Approvals(trail)
-    trail.open(approvals.standing.add)
+    log = ConversationLog(directory, conversation_id=directory.name)
+    approvals = Approvals(log)
+    log.open(approvals.standing.add)
     try:
-        pending = pending_of(trail.history)
-        if not pending and not trail.history.held.is_decided:
+        pending = pending_of(log.history)
+        if not pending and not log.history.held.is_decided:
             raise UsageError(f"Nothing waits for confirmation in conversation {directory.name!r}.")
         if options.as_json:
             print(json.dumps([_fields(call) for call in pending], indent=2))
             return WAITING if pending else 0
         if pending:
             _store_answers(approvals, options)
-        if trail.history.held.waiting:
+        if log.history.held.waiting:
             return WAITING
     finally:
-        trail.close()
+        log.close()
     return 0 if options.no_run else directory.name
 
 

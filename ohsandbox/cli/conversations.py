@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING
 from ohsandbox.cli.prompt import confirm
 from ohsandbox.cli.rendering.tables import print_table
 from ohsandbox.cli.rendering.text import cut, safe_line, size
-from ohsandbox.conversation.deleting import Deleting
-from ohsandbox.conversation.stored import MALFORMED, Stored, find_stored, list_stored, look_at, size_of
+from ohsandbox.conversation.storage.catalog import (
+    MALFORMED,
+    StoredConversation,
+    find_stored,
+    list_stored,
+    read_stored,
+    size_of,
+)
+from ohsandbox.conversation.storage.deletion import ConversationDeleter
 from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
 from ohsandbox.events import KNOWN_TYPES, ConversationStatus
 from ohsandbox.paths import conversations_dir
@@ -66,12 +73,12 @@ def list_conversations(root: Path | None, *, as_json: bool, limit: int) -> int:
     return 0
 
 
-def _fields(one: Stored, container: str | None) -> dict[str, object]:
+def _fields(one: StoredConversation, container: str | None) -> dict[str, object]:
     facts = {"open_in_process": one.holder, "fault": one.fault, "container": container, "directory": str(one.directory)}
     return one.metadata.model_dump(mode="json") | {"state": _status(one)} | facts
 
 
-def _print(shown: Sequence[Stored], containers: dict[str, str]) -> None:
+def _print(shown: Sequence[StoredConversation], containers: dict[str, str]) -> None:
     rows = [
         (
             one.id,
@@ -88,7 +95,7 @@ def _print(shown: Sequence[Stored], containers: dict[str, str]) -> None:
     print_table(("ID", "AGE", "STATUS", "STEPS", "COST", "CONTAINER", "MODEL", "TITLE"), rows)
 
 
-def _status(one: Stored) -> str:
+def _status(one: StoredConversation) -> str:
     """One word on where a conversation stands: also that a process died with it."""
     if one.fault is not None:
         return "unreadable"
@@ -144,11 +151,11 @@ def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: 
     if as_json:
         _read(directory, _print_json, follow=follow)
         return 0
-    one = look_at(directory)
+    one = read_stored(directory)
     print(f"Conversation {one.id}, begun {one.metadata.created_at.astimezone():%Y-%m-%d %H:%M}", flush=True)
     view = _open_reader(no_tui=no_tui)
     _read(directory, lambda event: _show(event, view), follow=follow)
-    _print_sums(look_at(directory), wanted, root)
+    _print_sums(read_stored(directory), wanted, root)
     return 0
 
 
@@ -213,7 +220,7 @@ def _show_known(event: SDKEvent, view: View) -> None:
         view.say(f"An event of a newer ohsandbox, which this one does not know: {event.type}")
 
 
-def _print_sums(one: Stored, wanted: str, root: Path | None) -> None:
+def _print_sums(one: StoredConversation, wanted: str, root: Path | None) -> None:
     known = one.metadata
     tokens = known.prompt_tokens + known.completion_tokens
     parts = [_status(one), f"{known.steps} steps", f"{known.calls} calls", f"{tokens:,} tokens"]
@@ -279,7 +286,7 @@ def delete_conversations(
 
 def _delete(doomed: Sequence[Path]) -> None:
     still_open: list[str] = []
-    with Deleting() as deleting:
+    with ConversationDeleter() as deleting:
         for directory in doomed:
             try:
                 done = deleting.delete(directory)
@@ -303,7 +310,7 @@ def _agreed(doomed: Sequence[Path]) -> bool:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(f"{len(doomed)} conversations would be deleted, and nobody can be asked. Say --yes.")
     for directory in doomed:
-        print(safe_line(f"{directory.name}  {look_at(directory).metadata.title or ''}"))
+        print(safe_line(f"{directory.name}  {read_stored(directory).metadata.title or ''}"))
     freed = size(sum(map(size_of, doomed)))
     return confirm(f"Delete {len(doomed)} conversation{'' if len(doomed) == 1 else 's'}, {freed}, for good?")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ohsandbox.cli.rendering.events import call_of, outcome_of
 from ohsandbox.cli.rendering.text import safe, safe_line
-from ohsandbox.conversation.stored import MALFORMED, find_stored, look_at
+from ohsandbox.conversation.storage.catalog import MALFORMED, find_stored, read_stored
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.events import KNOWN_TYPES
 from ohsandbox.paths import conversations_dir
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from ohsandbox.conversation.stored import Stored
+    from ohsandbox.conversation.storage.catalog import StoredConversation
     from ohsandbox.events import SDKEvent
 
 SECRETS_NOTE = (
@@ -42,7 +42,7 @@ def export_conversation(wanted: str, root: Path | None, *, output: Path | None, 
         LogCorruptError: its log is damaged; what stands before the damage was written.
         UsageError: there is no such conversation, or output is there already or cannot be written.
     """
-    one = look_at(find_stored(root or conversations_dir(), wanted))
+    one = read_stored(find_stored(root or conversations_dir(), wanted))
     with _opened(output, one, force=force) as out:
         if form == "jsonl":
             _write(one.directory, out, lambda event: encode_record(event, None))
@@ -138,7 +138,7 @@ def fenced(text: str) -> str:
     return f"{fence}\n{text.rstrip(chr(10))}\n{fence}"
 
 
-def _heading(one: Stored) -> str:
+def _heading(one: StoredConversation) -> str:
     known = one.metadata
     cost = "" if known.cost_usd is None else f", ${known.cost_usd:.4f}"
     tokens = known.prompt_tokens + known.completion_tokens
@@ -157,7 +157,7 @@ def _write(directory: Path, out: BinaryIO, form: Callable[[SDKEvent], bytes]) ->
 
 
 @contextlib.contextmanager
-def _opened(output: Path | None, one: Stored, *, force: bool) -> Iterator[BinaryIO]:
+def _opened(output: Path | None, one: StoredConversation, *, force: bool) -> Iterator[BinaryIO]:
     """Where to write. A file appears when it is whole, or holds what a damaged log had before the damage."""
     if output is None:
         yield sys.stdout.buffer

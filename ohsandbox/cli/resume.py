@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.conversation.resume import find_conversation
-from ohsandbox.conversation.store import FileConversationStore
+from ohsandbox.conversation.storage.catalog import find_conversation
+from ohsandbox.conversation.storage.metadata import FileConversationStore
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir

@@ -25,12 +25,12 @@ from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.cli.resume import GoingOn, departure, going_on, remember
 from ohsandbox.cli.runtime import make_runtime, progress_text, started, tell_copy, tell_news
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.confirmation.policy import policy_of
-from ohsandbox.conversation.store import new_id
+from ohsandbox.conversation.approvals.policy import policy_of
 from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
 from ohsandbox.paths import check_apart, conversations_dir
+from ohsandbox.persistence.layout import new_id
 from ohsandbox.secrets import parse_flags
 from ohsandbox.settings import Settings
 from ohsandbox.tools.flags import ToolFlags

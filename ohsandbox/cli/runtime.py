@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.post_run_report import tell_changes
 from ohsandbox.cli.rendering.text import safe_line, size
-from ohsandbox.conversation.resume import Past, start_again
+from ohsandbox.conversation.projections.resume import ResumeState, resume_runtime
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError
 from ohsandbox.runtime.factory import open_inventory, runtime_from
 
@@ -43,7 +43,7 @@ def make_runtime(
 
 @contextlib.contextmanager
 def started(
-    runtime: Runtime, *, past: Past | None = None, warn: Callable[[str], None] | None = None
+    runtime: Runtime, *, past: ResumeState | None = None, warn: Callable[[str], None] | None = None
 ) -> Iterator[Runtime]:
     """The runtime, started, and closed at the end; with a past, in what its conversation left.
 
@@ -55,7 +55,7 @@ def started(
     """
     runtime.tells_changes = warn is not None
     try:
-        start_again(runtime, past or Past())
+        resume_runtime(runtime, past or ResumeState())
     except EngineUnavailable as error:
         raise EngineUnavailable(with_remedies(str(error))) from error
     except ImageUnavailable as error:

@@ -14,20 +14,20 @@ from ohsandbox.cli.post_run_report import PostRunReport
 from ohsandbox.cli.prompt import confirm
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import safe, safe_line
-from ohsandbox.conversation import undo
-from ohsandbox.conversation.fork import empty_directory, find_files, fork, put_workspace
-from ohsandbox.conversation.snapshots import is_git, merge, patch_of, put_back
-from ohsandbox.conversation.stored import LAST, find_stored
-from ohsandbox.conversation.workspace_then import bound_workspace, copied_workspace, look_there, work_between
+from ohsandbox.conversation.storage.catalog import LAST, find_stored
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of, stream_events
+from ohsandbox.timetravel import undo
+from ohsandbox.timetravel.fork import empty_directory, find_checkpoint, fork, restore_workspace
+from ohsandbox.timetravel.snapshots import is_git, merge, patch_of, write_changes
+from ohsandbox.timetravel.workspace_diff import bound_workspace, copied_workspace, diff_workspace, scan_changed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ohsandbox.conversation.snapshots import Change, Refused
-    from ohsandbox.conversation.workspace_then import Work
+    from ohsandbox.timetravel.snapshots import FileChange, UnappliedChange
+    from ohsandbox.timetravel.workspace_diff import WorkspaceDiff
 
 MAX_LINES = 20
 _OBEYED = {"config", "config.worktree", "hooks", "info", "commondir"}
@@ -89,19 +89,19 @@ def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path |
     """
     directory = find_stored(root or conversations_dir(), wanted)
     seq = stream_events(directory, lambda _: None).records - 1 if at is None else at
-    bound = find_files(directory, seq).data.get("workspace")
+    bound = find_checkpoint(directory, seq).data.get("workspace")
     if bound is not None and workspace is None:
         raise UsageError("They lie in a directory of this machine. Say --workspace DIR: an empty one, for the fork.")
     if bound is None and workspace is not None:
         raise UsageError("Its files lie in its container. Leave --workspace out.")
     place = None if workspace is None else empty_directory(workspace)
     forked = fork(directory, seq, workspace=place)
-    refused = [] if place is None else put_workspace(forked, place)
+    refused = [] if place is None else restore_workspace(forked, place)
     print(f"Conversation {forked.id} goes on from event {seq} of {directory.name}.")
     return _told(forked.id, place, refused, root)
 
 
-def _agreed(plan: undo.Plan, remedy: str, *, yes: bool) -> bool:
+def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
     """A person's word on what is done to their directory.
 
     Raises:
@@ -129,7 +129,7 @@ def _agreed(plan: undo.Plan, remedy: str, *, yes: bool) -> bool:
     return confirm(f"Change these {len(plan.changes)} files? {remedy}")
 
 
-def _lines(changes: Sequence[Change]) -> list[str]:
+def _lines(changes: Sequence[FileChange]) -> list[str]:
     """A line for each change outside `.git` and of what git obeys in it, that first, and one for all else in `.git`."""
     verbs = {"new": "comes back", "changed": "is put back", "gone": "is removed"}
     plain = [one for one in changes if not is_git(one.path)]
@@ -139,14 +139,14 @@ def _lines(changes: Sequence[Change]) -> list[str]:
     return [f".git is put back ({within} files)", *shown] if within else shown
 
 
-def _tell_refused(heading: str, refused: Sequence[Refused]) -> None:
+def _tell_refused(heading: str, refused: Sequence[UnappliedChange]) -> None:
     for one in refused[:MAX_LINES]:
         print(f"{heading}: {safe_line(one.path)}: {safe_line(one.why)}", file=sys.stderr)
     if len(refused) > MAX_LINES:
         print(f"{heading}: {len(refused) - MAX_LINES} more", file=sys.stderr)
 
 
-def _told(conversation: str, workspace: Path | None, refused: Sequence[Refused], root: Path | None) -> int:
+def _told(conversation: str, workspace: Path | None, refused: Sequence[UnappliedChange], root: Path | None) -> int:
     _tell_refused("Not put back", refused)
     where = "" if workspace is None else f" --workspace {shlex.quote(str(workspace))}"
     if (copied := copied_workspace((root or conversations_dir()) / conversation)) is not None:
@@ -171,7 +171,7 @@ def show_diff(wanted: str, a: int | None, b: int | None, root: Path | None, *, s
         UsageError: the files of then were not kept, or there is no git.
         SandboxUnavailable: the engine that has them does not serve.
     """
-    with work_between(find_stored(root or conversations_dir(), wanted), a, b) as work:
+    with diff_workspace(find_stored(root or conversations_dir(), wanted), a, b) as work:
         _tell_left_out(work)
         if stat:
             for change in work.changes:
@@ -198,10 +198,10 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
     bound = bound_workspace(directory)
     if bound is not None and bound.resolve() == target.resolve():
         raise UsageError(f"The agent worked in {str(target)!r} itself: its changes are there. See `ohsandbox undo`.")
-    with work_between(directory) as work:
+    with diff_workspace(directory) as work:
         _tell_left_out(work)
         facts = target.stat()
-        there = look_there(target, work.changes, work.store)
+        there = scan_changed(target, work.changes, work.store)
         found = merge(work.changes, there, work.store, owner=(facts.st_uid, facts.st_gid))
         if found.conflicts:
             _tell_refused(f"Not applied to {target}, because it does not fit", found.conflicts)
@@ -218,11 +218,11 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
         return _put(target, found.changes, work)
 
 
-def _put(target: Path, changes: Sequence[Change], work: Work) -> int:
+def _put(target: Path, changes: Sequence[FileChange], work: WorkspaceDiff) -> int:
     from ohsandbox.cli.rendering.plain import PlainView  # noqa: PLC0415 - only what is applied is looked at
 
     report = PostRunReport(target)
-    refused = put_back(target, changes, work.store, git=False)
+    refused = write_changes(target, changes, work.store, git=False)
     print(f"{len(changes) - len(refused)} changes were made in {safe_line(target)}.")
     report.print_to(PlainView())
     print("`ohsandbox undo` does not undo this: it changes the agent's copy, not your directory.")
@@ -230,7 +230,7 @@ def _put(target: Path, changes: Sequence[Change], work: Work) -> int:
     return 1 if refused else 0
 
 
-def _agreed_to_apply(changes: Sequence[Change], target: Path, *, yes: bool) -> bool:
+def _agreed_to_apply(changes: Sequence[FileChange], target: Path, *, yes: bool) -> bool:
     for change in changes:
         if change.new is not None and change.new.kind == "link":
             print(f"A symlink: {safe_line(change.path)} -> {safe_line(change.new.what)}", file=sys.stderr)
@@ -243,7 +243,7 @@ def _agreed_to_apply(changes: Sequence[Change], target: Path, *, yes: bool) -> b
     return confirm(f"Change these {len(changes)} files in {safe_line(target)}?")
 
 
-def _write_patch(changes: Sequence[Change], work: Work) -> None:
+def _write_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:
     """The patch itself, for a program."""
     sys.stdout.flush()
     for part in patch_of(changes, work.store.content):
@@ -251,7 +251,7 @@ def _write_patch(changes: Sequence[Change], work: Work) -> None:
     sys.stdout.buffer.flush()
 
 
-def _show_patch(changes: Sequence[Change], work: Work) -> None:
+def _show_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:
     """The patch for a person, who may be about to agree to it."""
     console = open_console()
     for part in patch_of(changes, work.store.content):
@@ -263,7 +263,7 @@ def _style(line: str) -> str:
     return next((style for beginnings, style in _STYLES if line.startswith(beginnings)), "")
 
 
-def _tell_left_out(work: Work) -> None:
+def _tell_left_out(work: WorkspaceDiff) -> None:
     sys.stdout.flush()
     for path, why in [*work.left_out.items()][:MAX_LINES]:
         print(f"ohsandbox: left out: {safe_line(path)}: {safe_line(why)}", file=sys.stderr)

@@ -2,6 +2,6 @@
 
 from ohsandbox.conversation.conversation import Conversation
 from ohsandbox.conversation.limits import Limits
-from ohsandbox.conversation.store import ConversationMetadata, ConversationStore, FileConversationStore
+from ohsandbox.conversation.storage.metadata import ConversationMetadata, ConversationStore, FileConversationStore
 
 __all__ = ["Conversation", "ConversationMetadata", "ConversationStore", "FileConversationStore", "Limits"]

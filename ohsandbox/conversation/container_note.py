@@ -12,9 +12,8 @@ import re
 from pathlib import Path
 
 from ohsandbox.errors import UsageError
+from ohsandbox.persistence.layout import CONTAINER_NOTE_NAME
 from ohsandbox.private_files import open_regular, write_atomically
-
-NOTE_NAME = "container.json"
 
 _MAX_BYTES = 16 * 1024
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
@@ -26,7 +25,7 @@ def note_container(directory: Path, sandbox_id: str) -> None:
         return
     note = {"container": sandbox_id, "directory": str(directory.absolute())}
     try:
-        write_atomically(directory / NOTE_NAME, json.dumps(note).encode() + b"\n")
+        write_atomically(directory / CONTAINER_NOTE_NAME, json.dumps(note).encode() + b"\n")
     except OSError:
         return
 
@@ -34,7 +33,7 @@ def note_container(directory: Path, sandbox_id: str) -> None:
 def noted_container(directory: Path) -> str | None:
     """The id of the container; None where none is noted for a conversation in this directory."""
     try:
-        with os.fdopen(open_regular(directory / NOTE_NAME, os.O_RDONLY, name="Note"), "rb") as file:
+        with os.fdopen(open_regular(directory / CONTAINER_NOTE_NAME, os.O_RDONLY, name="Note"), "rb") as file:
             note = json.loads(file.read(_MAX_BYTES))
         found, owner = str(note["container"]), Path(str(note["directory"]))
         is_ours = owner.resolve() == directory.resolve()

@@ -7,33 +7,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from ohsandbox import events
+from ohsandbox.conversation.approvals import Approvals, Decision, Screening
 from ohsandbox.conversation.branching import Branching
-from ohsandbox.conversation.confirmation import Approvals, Decision, Screening
-from ohsandbox.conversation.delivery import Delivery
-from ohsandbox.conversation.hands import Hands
-from ohsandbox.conversation.model_news import ModelNews
-from ohsandbox.conversation.resume import find_conversation
-from ohsandbox.conversation.runs import STOP_TIMEOUT_S, Runs
+from ohsandbox.conversation.config import ConversationConfig
+from ohsandbox.conversation.environment import Environment
+from ohsandbox.conversation.listeners import Listeners
+from ohsandbox.conversation.log import ConversationLog
+from ohsandbox.conversation.model_news import StreamRelay
+from ohsandbox.conversation.runner import STOP_TIMEOUT_S, RunThread
 from ohsandbox.conversation.secrecy import Secrecy
 from ohsandbox.conversation.standing import Standing
-from ohsandbox.conversation.store import ConversationStore, FileConversationStore, check_id, new_id
-from ohsandbox.conversation.terms import Terms
-from ohsandbox.conversation.trail import Trail
+from ohsandbox.conversation.storage.catalog import find_conversation
+from ohsandbox.conversation.storage.metadata import ConversationStore, FileConversationStore
 from ohsandbox.conversation.work import Work
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.paths import check_apart, conversations_dir
 from ohsandbox.persistence import read_events
+from ohsandbox.persistence.layout import check_id, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
     from ohsandbox.agent import Agent
-    from ohsandbox.conversation.confirmation import (
+    from ohsandbox.conversation.approvals import (
         AnyCall,
         Approval,
-        Ask,
+        ApprovalCallback,
         ConfirmationPolicy,
         EditsUnder,
         ExactCall,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
         SecurityAnalyzer,
     )
     from ohsandbox.conversation.limits import Limits
-    from ohsandbox.conversation.resume import Past
+    from ohsandbox.conversation.projections.resume import ResumeState
     from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
@@ -90,7 +91,7 @@ class Conversation:
         tool_choice: str = "auto",
         confirmation: ConfirmationPolicy | str | None = None,
         security_analyzer: SecurityAnalyzer | None = None,
-        confirm: Ask | None = None,
+        confirm: ApprovalCallback | None = None,
         secrets: Secrets | None = None,
         checkpoints: bool | None = None,
         depth: int = 0,
@@ -105,7 +106,7 @@ class Conversation:
         self.directory = root / self.id
         self._closed = False
         self._store = metadata_store or FileConversationStore(root)
-        self._terms = Terms(
+        self._config = ConversationConfig(
             agent,
             limits=limits,
             settings=settings,
@@ -114,28 +115,28 @@ class Conversation:
             checkpoints=checkpoints,
             depth=depth,
         )
-        self._trail = Trail(self.directory, conversation_id=self.id)
-        self._news = ModelNews(self._trail)
-        self._statuses: Delivery[str] = Delivery()
-        self._standing = Standing(self._trail, self._terms, self._store)
-        self._hands = Hands(runtime, self._trail, statuses=self._statuses)
-        self._secrecy = Secrecy(secrets, self._trail)
-        self._screening = Screening(confirmation, security_analyzer, terms=self._terms)
-        self._approvals = Approvals(self._trail, ask=confirm)
+        self._log = ConversationLog(self.directory, conversation_id=self.id)
+        self._stream = StreamRelay(self._log)
+        self._statuses: Listeners[str] = Listeners()
+        self._standing = Standing(self._log, self._config, self._store)
+        self._environment = Environment(runtime, self._log, statuses=self._statuses)
+        self._secrecy = Secrecy(secrets, self._log)
+        self._screening = Screening(confirmation, security_analyzer, config=self._config)
+        self._approvals = Approvals(self._log, ask=confirm)
         canceled = threading.Event()
         work = Work(
-            self._terms,
-            self._trail,
-            self._hands,
+            self._config,
+            self._log,
+            self._environment,
             secrecy=self._secrecy,
             screening=self._screening,
             approvals=self._approvals,
-            news=self._news,
+            news=self._stream,
             canceled=canceled,
             converse=Conversation,
         )
-        self._runs = Runs(self._trail, self._standing, self._approvals, work, canceled=canceled)
-        self._branching = Branching(self._trail, self._standing, self._hands)
+        self._run_thread = RunThread(self._log, self._standing, self._approvals, work, canceled=canceled)
+        self._branching = Branching(self._log, self._standing, self._environment)
 
     @classmethod
     def autoresume(
@@ -165,22 +166,22 @@ class Conversation:
             UsageError: the directory cannot be used, or lies in the workspace that the agent writes (or that one in
                 it); no model is named.
         """
-        with self._trail.guard:
+        with self._log.guard:
             if self._closed:
                 raise UsageError(f"Conversation {self.id!r} is closed. Make a new Conversation with its id to go on.")
-            if not self._trail.is_open:
+            if not self._log.is_open:
                 self._open()
-            self._hands.begin_servers()
-        self._trail.flush()
+            self._environment.begin_servers()
+        self._log.flush()
         return self
 
     def close(self) -> None:
         """Stop what runs, close the tools, the runtime if the conversation started it, and the log. Twice is fine."""
         self.stop()
-        with self._trail.guard:
+        with self._log.guard:
             self._closed = True
-            self._hands.close()
-            self._trail.close()
+            self._environment.close()
+            self._log.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -191,11 +192,11 @@ class Conversation:
     def _open(self) -> None:
         if self.runtime is not None:
             self._check_place(self.runtime)
-        self._terms.settle()
-        self._secrecy.learn(self._terms.llm, self._terms.settings)
-        self._hands.expect_servers(self.agent.mcp_config)
-        self._terms.llm.preload()
-        self._trail.open(self.past.add, self._standing.recall, self._approvals.standing.add)
+        self._config.settle()
+        self._secrecy.learn(self._config.llm, self._config.settings)
+        self._environment.expect_servers(self.agent.mcp_config)
+        self._config.llm.preload()
+        self._log.open(self.past.add, self._standing.recall, self._approvals.standing.add)
         self._standing.take_over(is_finished=self.past.is_finished, is_asking=bool(self.pending))
 
     # --- talking ----------------------------------------------------------------------------------
@@ -208,11 +209,11 @@ class Conversation:
             Everything that `start` raises.
         """
         self.start()
-        with self._trail.guard:
+        with self._log.guard:
             self._approvals.give_way()
-            self._trail.record(events.user_message(text))
-            self._runs.wake()
-        self._trail.flush()
+            self._log.record(events.user_message(text))
+            self._run_thread.wake()
+        self._log.flush()
 
     def run(self, text: str, timeout_s: float | None = None) -> ConversationStatus:
         """Say something and wait: `send_message`, then `wait`."""
@@ -221,7 +222,7 @@ class Conversation:
 
     def wait(self, timeout_s: float | None = None) -> ConversationStatus:
         """The status when the loop has ended and callbacks have heard of it; RUNNING if timeout_s ran out first."""
-        self._runs.wait(timeout_s)
+        self._run_thread.wait(timeout_s)
         return self.status()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus:
@@ -229,7 +230,7 @@ class Conversation:
 
         Returns the status: CANCELED, or RUNNING if it did not end in time or a callback called this.
         """
-        self._runs.stop(timeout_s)
+        self._run_thread.stop(timeout_s)
         return self.status()
 
     def resume(self) -> bool:
@@ -242,7 +243,7 @@ class Conversation:
         """
         settled = {ConversationStatus.WAITING_FOR_CONFIRMATION, ConversationStatus.FINISHED}
         self.start()
-        return self._runs.begin_where(lambda: self.status() not in settled and self._trail.history.needs_answer)
+        return self._run_thread.begin_where(lambda: self.status() not in settled and self._log.history.needs_answer)
 
     # --- answering for calls ----------------------------------------------------------------------
 
@@ -290,12 +291,12 @@ class Conversation:
             Everything that `start` raises.
         """
         self.start()
-        return self._runs.begin_where(lambda: self._trail.history.held.is_decided)
+        return self._run_thread.begin_where(lambda: self._log.history.held.is_decided)
 
     @property
     def approvals(self) -> list[Approval]:
         """What is allowed from now on, in order; empty before `start`."""
-        with self._trail.guard:
+        with self._log.guard:
             return self._approvals.standing.in_force
 
     def approve(self, scope: ExactCall | AnyCall | EditsUnder, *, by: str = "user") -> Approval:
@@ -309,7 +310,7 @@ class Conversation:
         """
         self.start()
         approval = self._approvals.grant(scope, by=by)
-        self._trail.flush()
+        self._log.flush()
         return approval
 
     def revoke(self, number: int, *, by: str = "user") -> None:
@@ -321,14 +322,14 @@ class Conversation:
         """
         self.start()
         self._approvals.revoke(number, by=by)
-        self._trail.flush()
+        self._log.flush()
 
     def _decide(self, decision: Decision, *, by: str, run: bool) -> None:
         self.start()
-        with self._trail.guard:
+        with self._log.guard:
             self._approvals.decide(decision, by=by)
-            self._runs.begin_where(lambda: run and not self.pending)
-        self._trail.flush()
+            self._run_thread.begin_where(lambda: run and not self.pending)
+        self._log.flush()
 
     # --- looking on -------------------------------------------------------------------------------
 
@@ -347,11 +348,11 @@ class Conversation:
 
     def register_callback(self, callback: Callable[[SDKEvent], None]) -> None:
         """Call with every event from now on, in order, after it is stored. One that fails is logged and goes on."""
-        self._trail.delivery.register(callback)
+        self._log.listeners.register(callback)
 
     def register_stream(self, callback: Callable[[LLMEvent], None]) -> None:
         """Call with what the model's client tells while it works: pieces of text, retries, warnings."""
-        self._news.delivery.register(callback)
+        self._stream.listeners.register(callback)
 
     def register_status(self, callback: Callable[[str], None]) -> None:
         """Call with what goes on now, for a person who looks on: a line, or "" for nothing. It must not block."""
@@ -380,9 +381,9 @@ class Conversation:
             self._store,
             branch.id,
             self.user_id,
-            settings=self._terms.settings,
+            settings=self._config.settings,
             limits=self.limits,
-            tool_choice=self._terms.tool_choice,
+            tool_choice=self._config.tool_choice,
             confirmation=self.confirmation,
             security_analyzer=self._screening.analyzer,
             confirm=self._approvals.callback,
@@ -395,22 +396,22 @@ class Conversation:
     @property
     def agent(self) -> Agent:
         """Who works; from `start` on with a model. Another one may take its place before the first message."""
-        return self._terms.agent
+        return self._config.agent
 
     @agent.setter
     def agent(self, agent: Agent) -> None:
-        self._terms.agent = agent
+        self._config.agent = agent
 
     @property
     def runtime(self) -> Runtime | None:
         """Where it works; None until there is a sandbox. May be set before the first message."""
-        return self._hands.runtime
+        return self._environment.runtime
 
     @runtime.setter
     def runtime(self, runtime: Runtime | None) -> None:
         if runtime is not None:
             self._check_place(runtime)
-        self._hands.runtime = runtime
+        self._environment.runtime = runtime
 
     def _check_place(self, runtime: Runtime) -> None:
         """Pass if the agent cannot write where we do; a sub-agent's directory lies in its parent's.
@@ -424,11 +425,11 @@ class Conversation:
     @property
     def limits(self) -> Limits:
         """How long, how often and at what price it may go on; may be replaced at any time, for the next run."""
-        return self._terms.limits
+        return self._config.limits
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
-        self._terms.limits = limits
+        self._config.limits = limits
 
     @property
     def confirmation(self) -> ConfirmationPolicy | None:
@@ -447,12 +448,12 @@ class Conversation:
     @property
     def user_id(self) -> str | None:
         """Whose it is; kept in the metadata."""
-        return self._terms.user_id
+        return self._config.user_id
 
     @property
-    def past(self) -> Past:
+    def past(self) -> ResumeState:
         """What its log says of the sandbox before; known after `start`."""
-        return self._hands.past
+        return self._environment.past
 
 
 def _names(tool_call_ids: Sequence[str] | None) -> tuple[str, ...] | None:

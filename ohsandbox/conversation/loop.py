@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.agent.execution import Step
     from ohsandbox.agent.held import Screen
-    from ohsandbox.conversation.checkpointing import Checkpointing
-    from ohsandbox.conversation.condensing import Condensing
+    from ohsandbox.conversation.condensation import CondensationTrigger
     from ohsandbox.conversation.limits import Limits
-    from ohsandbox.conversation.trail import Trail
+    from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.events import EventBody
     from ohsandbox.llm.chat import OnEvent
+    from ohsandbox.timetravel.checkpoints import CheckpointRecorder
 
 _STATUS_AFTER = {
     StepOutcome.IDLE: ConversationStatus.IDLE,
@@ -42,13 +42,13 @@ class Loop:
         self,
         agent: Agent,
         tools_map: ToolsMap,
-        trail: Trail,
+        log: ConversationLog,
         *,
         limits: Limits,
         tool_choice: str,
         canceled: threading.Event,
-        condensing: Condensing,
-        checkpointing: Checkpointing,
+        condensing: CondensationTrigger,
+        checkpointing: CheckpointRecorder,
         screen: Screen | None,
         interrupt: Callable[[], None],
         before_step: Callable[[], None],
@@ -59,7 +59,7 @@ class Loop:
         Args:
             agent: whose steps they are.
             tools_map: its tools.
-            trail: where everything is stored before the next thing happens.
+            log: where everything is stored before the next thing happens.
             limits: checked before each request.
             tool_choice: for the first request; later ones are "auto".
             canceled: set by whoever stops the run.
@@ -72,7 +72,7 @@ class Loop:
         """
         self._agent = agent
         self._tools_map = tools_map
-        self._trail = trail
+        self._log = log
         self._limits = limits
         self._tool_choice = tool_choice
         self._canceled = canceled
@@ -93,7 +93,7 @@ class Loop:
             ModelError: the model gave no answer.
             SandboxUnavailable: the sandbox went away.
         """
-        spending = self._trail.spending
+        spending = self._log.spending
         spending.begin_run()
         left_s = None if self._limits.max_time_s is None else self._limits.max_time_s - spending.elapsed_s
         try:
@@ -110,7 +110,7 @@ class Loop:
         return status
 
     def _steps(self) -> ConversationStatus:
-        held = self._trail.history.held
+        held = self._log.history.held
         if held.due:
             self._checkpointing.before_write()
         outcome = self._follow(self._resumed()) if held.due else StepOutcome.CONTINUE
@@ -124,7 +124,7 @@ class Loop:
         return ConversationStatus.CANCELED
 
     def _resumed(self) -> Step:
-        return self._agent.resume_calls(self._tools_map, self._trail.history, stopped=self._why_cut)
+        return self._agent.resume_calls(self._tools_map, self._log.history, stopped=self._why_cut)
 
     def _why_cut(self) -> str | None:
         """What a call that has not begun is told, once the run is being stopped."""
@@ -144,12 +144,12 @@ class Loop:
         return outcome
 
     def _next_step(self) -> Step:
-        spending = self._trail.spending
-        leaves = self._trail.history.last_user_message.strip() == EXIT  # then no request follows
+        spending = self._log.spending
+        leaves = self._log.history.last_user_message.strip() == EXIT  # then no request follows
         if not leaves:
             spending.check(self._limits)
             if self._limits.stuck_detection:
-                self._trail.stuck.check()
+                self._log.stuck.check()
         tool_choice = self._tool_choice if spending.iterations == 0 else "auto"
         spending.iterations += 1
         self._before_step()
@@ -157,7 +157,7 @@ class Loop:
             self._condensing.before_request()
         return self._agent.step(
             self._tools_map,
-            self._trail.history,
+            self._log.history,
             tool_choice=tool_choice,
             on_event=self._on_event,
             screen=self._screen,
@@ -173,18 +173,18 @@ class Loop:
                     outcome: StepOutcome = stopped.value
                     return outcome
                 self._checkpointing.before(body)
-                self._trail.emit(body)
+                self._log.emit(body)
                 if self._why_cut() and self._is_cut(body):
                     return StepOutcome.CONTINUE
 
     def _is_cut(self, body: EventBody) -> bool:
         """Whether the step ends here. Calls that have not begun are answered; results of those that run are awaited."""
         if body.type != "tool_call":
-            return not self._trail.history.unanswered
+            return not self._log.history.unanswered
         self._answer_rest()
         return True
 
     def _answer_rest(self) -> None:
         result = events.ToolResult.failed(self._why_cut() or "")
-        for call_id, name in self._trail.history.unanswered.items():
-            self._trail.emit(events.tool_result(tool_call_id=call_id, name=name, result=result))
+        for call_id, name in self._log.history.unanswered.items():
+            self._log.emit(events.tool_result(tool_call_id=call_id, name=name, result=result))

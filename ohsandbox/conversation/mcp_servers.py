@@ -1,4 +1,4 @@
-"""The MCP servers of a conversation: begun with its sandbox, their tools among the others, their news in the trail."""
+"""The MCP servers of a conversation: begun with its sandbox, their tools among the others, their news in the log."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.agent.agent import MCPSource, ToolsMap
-    from ohsandbox.conversation.delivery import Delivery
-    from ohsandbox.conversation.trail import Trail
+    from ohsandbox.conversation.listeners import Listeners
+    from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.mcp import MCPConfig
     from ohsandbox.runtime.base import Runtime
 
@@ -63,13 +63,13 @@ class ConversationServers:
     Servers that run already (`MCPServers` as configuration) are used, and stay their owner's to close.
     """
 
-    def __init__(self, source: MCPSource | None, trail: Trail, status: Delivery[str]) -> None:
+    def __init__(self, source: MCPSource | None, log: ConversationLog, status: Listeners[str]) -> None:
         """Read the configuration; nothing is started. status hears what goes on while a person waits.
 
         Raises:
             MCPConfigError: it is wrong; names the server and the key.
         """
-        self._trail = trail
+        self._log = log
         self._lent = isinstance(source, MCPServers)
         self._config: MCPConfig | None = None
         self.servers: MCPServers | None = None
@@ -124,8 +124,8 @@ class ConversationServers:
         self._tell_news(to_model=False)  # the prompt says it
         if self._offered and len(tools_map) > MOST_TOOLS:
             message = f"{len(tools_map)} tools are offered, and most providers take {MOST_TOOLS} at most. {FEWER}"
-            self._trail.record(events.notice(code=CODE, message=message))
-        self._trail.flush()
+            self._log.record(events.notice(code=CODE, message=message))
+        self._log.flush()
 
     def refresh(self, tools_map: ToolsMap) -> None:
         """Before a request: what changed meanwhile, for the person, the model and the tools that it is offered."""
@@ -134,11 +134,11 @@ class ConversationServers:
         if self.servers.version != self._version or self.servers.has_withheld:
             before = _shown(tools_map)
             self._refill(tools_map)
-            prompt = self._trail.history.system_prompt
+            prompt = self._log.history.system_prompt
             if prompt is not None and _shown(tools_map) != before:
-                self._trail.record(events.system_message(prompt["content"], tools=_shown(tools_map)))
+                self._log.record(events.system_message(prompt["content"], tools=_shown(tools_map)))
         self._tell_news(to_model=True)
-        self._trail.flush()
+        self._log.flush()
 
     def missing(self) -> str:
         """A paragraph for the prompt about servers that are not there; empty where all are."""
@@ -154,7 +154,7 @@ class ConversationServers:
             self._runtime.mcp = None
         if self.servers is not None and not self._lent:
             self.servers.close()
-            if self._trail.is_open:
+            if self._log.is_open:
                 self._tell_news(to_model=False)
             self.servers, self._config = None, None
 
@@ -193,7 +193,7 @@ class ConversationServers:
             facts: dict[str, Any] = {"server": event.server, "kind": event.kind}
             if to_model and event.kind in _UNASKED:
                 facts["to_model"] = True
-            self._trail.record(events.notice(code=CODE, message=message, **facts))
+            self._log.record(events.notice(code=CODE, message=message, **facts))
 
 
 def _shown(tools_map: ToolsMap) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`Secrecy`: secrets reach the sandbox's commands, and neither they nor the host's keys the trail or the model."""
+"""`Secrecy`: secrets reach the sandbox's commands, and neither they nor the host's keys the log or the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ohsandbox.secrets import Secrets, host_keys
 from ohsandbox.secrets.vault import MIN_HOST_KEY_BYTES
 
 if TYPE_CHECKING:
-    from ohsandbox.conversation.trail import Trail
+    from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.settings import Settings
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class Secrecy:
     """The secrets of one conversation."""
 
-    def __init__(self, given: Secrets | None, trail: Trail) -> None:
+    def __init__(self, given: Secrets | None, log: ConversationLog) -> None:
         """None takes those of the settings, where some are known to `learn`."""
         self.given = given
         self.secrets = given or Secrets()
-        self._trail = trail
+        self._log = log
 
     def learn(self, llm: ChatModel, settings: Settings | None) -> None:
         """Have them, and the keys of the model's provider, masked from now on.
@@ -34,7 +34,7 @@ class Secrecy:
             self.secrets = Secrets.load(settings.secrets)
         own = keys_of(llm)
         self.secrets = self.secrets.hiding({**host_keys(), **own}, never=own.values())
-        self._trail.masker = self.secrets.masker
+        self._log.masker = self.secrets.masker
 
     def give_to(self, runtime: Runtime) -> None:
         """Have the sandbox's commands find them in their environment."""

@@ -8,14 +8,14 @@ from ohsandbox import events
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from ohsandbox.conversation.parent import Parent
+    from ohsandbox.conversation.subagents.context import SubagentContext
     from ohsandbox.llm.chat import LLMEvent, OnEvent
 
 
 class SideQuestion:
     """One question to the model, outside the history; satisfies `AskModel`. What it costs is in a notice event."""
 
-    def __init__(self, parent: Parent, *, hear: OnEvent) -> None:
+    def __init__(self, parent: SubagentContext, *, hear: OnEvent) -> None:
         """Hear is told of retries and warnings, not of the answer's text, which is no word of the agent's."""
         self._parent = parent
         self._hear = hear
@@ -36,11 +36,11 @@ class SideQuestion:
         if self._parent.canceled.is_set():
             raise ModelCanceledError(f"Model {llm.name!r} was not asked: the conversation was stopped.")
         messages = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": self._parent.trail.masker.mask_cut(prompt)})
+        messages.append({"role": "user", "content": self._parent.log.masker.mask_cut(prompt)})
         response = llm.send(messages, on_event=self._pass_on)
         message = "A tool asked the model a question of its own."
         facts = {"requests": 1, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
-        self._parent.trail.emit(events.notice(code="SideQuestion", message=message, **facts))
+        self._parent.log.emit(events.notice(code="SideQuestion", message=message, **facts))
         return response.message.content
 
     def _pass_on(self, event: LLMEvent) -> None:

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 
 from ohsandbox import events
 from ohsandbox.conversation.outcome import error_event
-from ohsandbox.conversation.store import keep_metadata
+from ohsandbox.conversation.storage.metadata import keep_metadata
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.events import ConversationStatus
 
 if TYPE_CHECKING:
-    from ohsandbox.conversation.store import ConversationStore
-    from ohsandbox.conversation.terms import Terms
-    from ohsandbox.conversation.trail import Trail
+    from ohsandbox.conversation.config import ConversationConfig
+    from ohsandbox.conversation.log import ConversationLog
+    from ohsandbox.conversation.storage.metadata import ConversationStore
     from ohsandbox.events import SDKEvent
 
 
 class Standing:
-    """The status, and the error that the last run ended with. Whoever changes it holds the trail's guard."""
+    """The status, and the error that the last run ended with. Whoever changes it holds the log's guard."""
 
-    def __init__(self, trail: Trail, terms: Terms, store: ConversationStore) -> None:
+    def __init__(self, log: ConversationLog, config: ConversationConfig, store: ConversationStore) -> None:
         """IDLE, until a log says otherwise."""
         self.status = ConversationStatus.IDLE
         self.error: BaseException | None = None
-        self._trail = trail
-        self._terms = terms
+        self._log = log
+        self._config = config
         self._store = store
 
     def recall(self, event: SDKEvent) -> None:
@@ -52,9 +52,9 @@ class Standing:
         Raises:
             LogWriteError: it could not be stored; the status is as it was.
         """
-        self._trail.record(events.status_update(status, model=self._terms.llm.name, user_id=self._terms.user_id))
+        self._log.record(events.status_update(status, model=self._config.llm.name, user_id=self._config.user_id))
         self.status = status
-        keep_metadata(self._store, self._trail.metadata())
+        keep_metadata(self._store, self._log.metadata())
 
     def begin_run(self) -> None:
         """RUNNING, and no error any more.
@@ -71,5 +71,5 @@ class Standing:
         self.status = status
         with contextlib.suppress(OhsandboxError):  # a log that failed: `error` says so already
             if error is not None:
-                self._trail.record(error_event(error))
+                self._log.record(error_event(error))
             self.become(status)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ohsandbox.conversation.checkpointing import Checkpointing
-from ohsandbox.conversation.condensing import Condensing
+from ohsandbox.conversation.condensation import CondensationTrigger
+from ohsandbox.conversation.config import default_runtime
 from ohsandbox.conversation.container_note import note_container
-from ohsandbox.conversation.delegation import MAX_DEPTH, SubAgents
 from ohsandbox.conversation.loop import Loop
-from ohsandbox.conversation.parent import Parent
 from ohsandbox.conversation.side_question import SideQuestion
-from ohsandbox.conversation.store import TOOLS_NAME
-from ohsandbox.conversation.terms import default_runtime
+from ohsandbox.conversation.subagents.context import SubagentContext
+from ohsandbox.conversation.subagents.manager import MAX_DEPTH, SubagentManager
+from ohsandbox.persistence.layout import TOOLS_NAME
 from ohsandbox.state import ConversationState
+from ohsandbox.timetravel.checkpoints import CheckpointRecorder
 
 if TYPE_CHECKING:
     import threading
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ohsandbox.agent.agent import ToolsMap
-    from ohsandbox.conversation.confirmation import Approvals, Screening
+    from ohsandbox.conversation.approvals import Approvals, Screening
+    from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.conversation import Conversation
-    from ohsandbox.conversation.hands import Hands
-    from ohsandbox.conversation.model_news import ModelNews
+    from ohsandbox.conversation.environment import Environment
+    from ohsandbox.conversation.log import ConversationLog
+    from ohsandbox.conversation.model_news import StreamRelay
     from ohsandbox.conversation.secrecy import Secrecy
-    from ohsandbox.conversation.terms import Terms
-    from ohsandbox.conversation.trail import Trail
     from ohsandbox.events import ConversationStatus
     from ohsandbox.runtime.base import Runtime
 
@@ -38,23 +38,23 @@ class Work:
 
     def __init__(
         self,
-        terms: Terms,
-        trail: Trail,
-        hands: Hands,
+        config: ConversationConfig,
+        log: ConversationLog,
+        environment: Environment,
         *,
         secrecy: Secrecy,
         screening: Screening,
         approvals: Approvals,
-        news: ModelNews,
+        news: StreamRelay,
         canceled: threading.Event,
         converse: Callable[..., Conversation],
     ) -> None:
         """Nothing is started.
 
         Args:
-            terms: who works, and within what limits.
-            trail: where everything is stored.
-            hands: what is worked with; reached and equipped in the first run.
+            config: who works, and within what limits.
+            log: where everything is stored.
+            environment: what is worked with; reached and equipped in the first run.
             secrecy: what the sandbox is given, and sub-agents are.
             screening: which calls a person is asked about.
             approvals: answers for sub-agents.
@@ -62,16 +62,16 @@ class Work:
             canceled: set by whoever stops a run.
             converse: the class `Conversation`, or what makes one as it does; for sub-agents.
         """
-        self._terms = terms
-        self._trail = trail
-        self._hands = hands
+        self._config = config
+        self._log = log
+        self._environment = environment
         self._secrecy = secrecy
         self._screening = screening
         self._approvals = approvals
         self._news = news
         self._canceled = canceled
         self._converse = converse
-        self._sub_agents: SubAgents | None = None
+        self._sub_agents: SubagentManager | None = None
         self._ask: SideQuestion | None = None
 
     def run(self, *, before_request: Callable[[], None]) -> ConversationStatus:
@@ -81,21 +81,21 @@ class Work:
             OhsandboxError: the sandbox cannot be had, a limit is reached, the model gave no answer.
         """
         tools, ask = self._ready()
-        runtime = self._hands.runtime
+        runtime = self._environment.runtime
 
         def prepare_request() -> None:
-            self._hands.before_request()
+            self._environment.before_request()
             before_request()
 
-        with Checkpointing(self._trail, runtime, enabled=self._terms.keeps_files) as checkpointing:
+        with CheckpointRecorder(self._log, runtime, enabled=self._config.keeps_files) as checkpointing:
             return Loop(
-                self._terms.agent,
+                self._config.agent,
                 tools,
-                self._trail,
-                limits=self._terms.limits,
-                tool_choice=self._terms.tool_choice,
+                self._log,
+                limits=self._config.limits,
+                tool_choice=self._config.tool_choice,
                 canceled=self._canceled,
-                condensing=Condensing(self._terms.agent, self._trail, ask),
+                condensing=CondensationTrigger(self._config.agent, self._log, ask),
                 checkpointing=checkpointing,
                 screen=self._screening.screen(runtime, self._approvals),
                 interrupt=self.interrupt,
@@ -107,46 +107,46 @@ class Work:
         """End what is waited for; sub-agents first: they share the model, and must know that they are stopped."""
         if self._sub_agents is not None:
             self._sub_agents.interrupt()
-        self._terms.llm.cancel()
-        self._hands.interrupt(self._trail.history.unanswered.values())
+        self._config.llm.cancel()
+        self._environment.interrupt(self._log.history.unanswered.values())
 
     def _ready(self) -> tuple[ToolsMap, SideQuestion]:
         """The tools, and the model beside the conversation; made once."""
-        if self._hands.tools is None or self._ask is None:
-            runtime = self._hands.runtime
+        if self._environment.tools is None or self._ask is None:
+            runtime = self._environment.runtime
             if runtime is None:
-                runtime = default_runtime(self._terms.read_settings(), conversation_id=self._trail.conversation_id)
-            self._hands.reach(runtime, self._secrecy)
+                runtime = default_runtime(self._config.read_settings(), conversation_id=self._log.conversation_id)
+            self._environment.reach(runtime, self._secrecy)
             adopted = runtime.resumed is not None and runtime.resumed.how == "same"
-            if self._terms.depth == 0 and not adopted:  # a sub-agent's is its parent's
-                note_container(self._trail.directory, runtime.id)
+            if self._config.depth == 0 and not adopted:  # a sub-agent's is its parent's
+                note_container(self._log.directory, runtime.id)
             parent = self._as_parent(runtime)
-            self._sub_agents = SubAgents(parent, converse=partial(self._converse, **self._inherited()))
+            self._sub_agents = SubagentManager(parent, converse=partial(self._converse, **self._inherited()))
             self._ask = SideQuestion(parent, hear=self._news)
-            self._hands.equip(self._terms.agent, self._tool_state(runtime, self._ask), canceled=self._canceled)
-        assert self._hands.tools is not None  # noqa: S101 - equip has made them
-        return self._hands.tools, self._ask
+            self._environment.equip(self._config.agent, self._tool_state(runtime, self._ask), canceled=self._canceled)
+        assert self._environment.tools is not None  # noqa: S101 - equip has made them
+        return self._environment.tools, self._ask
 
     def _tool_state(self, runtime: Runtime, ask: SideQuestion) -> ConversationState:
         """The conversation as its tools see it."""
         return ConversationState(
-            conversation_id=self._trail.conversation_id,
+            conversation_id=self._log.conversation_id,
             runtime=runtime,
-            user_id=self._terms.user_id,
-            directory=self._trail.directory / TOOLS_NAME,
+            user_id=self._config.user_id,
+            directory=self._log.directory / TOOLS_NAME,
             ask_model=ask,
-            delegate=self._sub_agents if self._terms.depth < MAX_DEPTH else None,
+            delegate=self._sub_agents if self._config.depth < MAX_DEPTH else None,
         )
 
-    def _as_parent(self, runtime: Runtime) -> Parent:
-        return Parent(
-            agent=self._terms.agent.with_mcp(self._hands.servers),
+    def _as_parent(self, runtime: Runtime) -> SubagentContext:
+        return SubagentContext(
+            agent=self._config.agent.with_mcp(self._environment.servers),
             runtime=runtime,
-            trail=self._trail,
-            user_id=self._terms.user_id,
-            depth=self._terms.depth,
+            log=self._log,
+            user_id=self._config.user_id,
+            depth=self._config.depth,
             canceled=self._canceled,
-            budget=lambda: self._trail.spending.remaining(self._terms.limits),
+            budget=lambda: self._log.spending.remaining(self._config.limits),
         )
 
     def _inherited(self) -> dict[str, Any]:

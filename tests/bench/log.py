@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from ohsandbox import events
-from ohsandbox.conversation.stored import look_at
+from ohsandbox.conversation.storage.catalog import read_stored
 from ohsandbox.persistence import EventLog
 from tests.bench.rows import Row
 
@@ -98,5 +98,5 @@ def _seconds_of_an_append(log: EventLog, number: int) -> float:
 
 def _seconds_of_a_look(directory: Path) -> float:
     began = time.perf_counter()
-    look_at(directory)
+    read_stored(directory)
     return time.perf_counter() - began

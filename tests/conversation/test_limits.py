@@ -8,9 +8,9 @@ import pytest
 
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, Limits
+from ohsandbox.conversation.config import limits_of
 from ohsandbox.conversation.deadline import Deadline
 from ohsandbox.conversation.limits import Spending
-from ohsandbox.conversation.terms import limits_of
 from ohsandbox.errors import LimitReachedError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.settings import Settings
@@ -92,7 +92,7 @@ def test_circles_are_seen_across_processes(tmp_path: Path) -> None:
     first.run("go", 20)
     first.close()
     with Conversation(Agent(FakeModel()), RecordingRuntime(), tmp_path, conversation_id="c") as second:
-        detector = second._trail.stuck
+        detector = second._log.stuck
         assert len(detector._turns) == 3
 
 

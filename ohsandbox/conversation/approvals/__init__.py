@@ -1,0 +1,50 @@
+"""Asking a person before the agent acts: which calls, what is known of their risk, and the answer."""
+
+from ohsandbox.conversation.approvals.analysis import (
+    AnnotationRules,
+    CommandRules,
+    Highest,
+    ModelsWord,
+    RaisedByModel,
+    SecurityAnalyzer,
+    default_analyzer,
+)
+from ohsandbox.conversation.approvals.approvals import ApprovalCallback, Approvals, Decision, PendingCall, pending_of
+from ohsandbox.conversation.approvals.policy import (
+    POLICIES,
+    AlwaysConfirm,
+    ConfirmationPolicy,
+    ConfirmRisky,
+    NeverConfirm,
+    policy_of,
+    screen_of,
+)
+from ohsandbox.conversation.approvals.scopes import AnyCall, Approval, EditsUnder, ExactCall
+from ohsandbox.conversation.approvals.screening import Screening
+
+__all__ = [
+    "POLICIES",
+    "AlwaysConfirm",
+    "AnnotationRules",
+    "AnyCall",
+    "Approval",
+    "ApprovalCallback",
+    "Approvals",
+    "CommandRules",
+    "ConfirmRisky",
+    "ConfirmationPolicy",
+    "Decision",
+    "EditsUnder",
+    "ExactCall",
+    "Highest",
+    "ModelsWord",
+    "NeverConfirm",
+    "PendingCall",
+    "RaisedByModel",
+    "Screening",
+    "SecurityAnalyzer",
+    "default_analyzer",
+    "pending_of",
+    "policy_of",
+    "screen_of",
+]

@@ -1,0 +1,141 @@
+"""`ConfirmationPolicy`: which calls a person is asked about."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from ohsandbox.agent import ActionSecurityRisk
+from ohsandbox.agent.calls import only_reads
+from ohsandbox.agent.held import Verdict
+from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer, concealment, default_analyzer, level
+from ohsandbox.conversation.approvals.scopes import Candidate
+from ohsandbox.errors import UsageError
+from ohsandbox.tools import AgentFinishAction, AgentThinkAction, AskHumanAction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ohsandbox.agent import ActionEvent
+    from ohsandbox.agent.held import Screen
+
+PolicyName = Literal["never", "always", "risky", "medium"]
+POLICIES: tuple[PolicyName, ...] = ("never", "always", "risky", "medium")
+
+
+_WORDS = AgentThinkAction | AgentFinishAction | AskHumanAction
+"""They do nothing."""
+
+
+class ConfirmationPolicy(Protocol):
+    """Decides by a call and its risk. One instance may serve many conversations."""
+
+    def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:
+        """Whether a person must allow the call."""
+
+
+class NeverConfirm:
+    """Everything runs at once."""
+
+    def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:  # noqa: ARG002 - a signature
+        """No."""
+        return False
+
+
+class AlwaysConfirm:
+    """Every call asks; not `think`, `finish` and `ask_human`, which are words."""
+
+    def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:  # noqa: ARG002 - a signature
+        """Yes, but for words."""
+        return not isinstance(call.action, _WORDS)
+
+
+class ConfirmRisky:
+    """Calls from a risk on ask, and those of which nobody knows anything, unless the tool only reads."""
+
+    def __init__(
+        self, threshold: ActionSecurityRisk = ActionSecurityRisk.HIGH, *, confirm_unknown: bool = True
+    ) -> None:
+        """Put it together.
+
+        Args:
+            threshold: the lowest risk that asks; not UNKNOWN.
+            confirm_unknown: whether a call asks of which nobody knows anything.
+
+        Raises:
+            UsageError: threshold is UNKNOWN.
+        """
+        if threshold is ActionSecurityRisk.UNKNOWN:
+            raise UsageError("The threshold cannot be UNKNOWN. Take LOW, MEDIUM or HIGH; see confirm_unknown.")
+        self.threshold = threshold
+        self.confirm_unknown = confirm_unknown
+
+    def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:
+        """By the risk; a tool that only reads has one where its address carries data, or its text hides characters."""
+        if isinstance(call.action, _WORDS):
+            return False
+        if risk is ActionSecurityRisk.UNKNOWN:
+            return self.confirm_unknown and not (call.tool is not None and only_reads(call.tool, call.action))
+        return level(risk) >= level(self.threshold)
+
+
+def policy_of(name: str) -> ConfirmationPolicy:
+    """The policy of that name, with its defaults.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name == "always":
+        return AlwaysConfirm()
+    if name == "risky":
+        return ConfirmRisky()
+    if name == "medium":
+        return ConfirmRisky(ActionSecurityRisk.MEDIUM)
+    if name == "never":
+        return NeverConfirm()
+    raise UsageError(f"There is no confirmation policy {name!r}. Take one of: {', '.join(POLICIES)}.")
+
+
+def screen_of(
+    policy: ConfirmationPolicy,
+    analyzer: SecurityAnalyzer | None = None,
+    *,
+    workdir: str | None = None,
+    approval_for: Callable[[Candidate], int | None] | None = None,
+) -> Screen | None:
+    """What looks at the calls of a response before any runs; None under a policy that never asks.
+
+    Args:
+        policy: decides.
+        analyzer: None is `default_analyzer`.
+        workdir: the workspace in the sandbox, for rules about paths.
+        approval_for: the number of a standing approval that lets a call pass.
+    """
+    if isinstance(policy, NeverConfirm):
+        return None
+    analysis = analyzer or default_analyzer(workdir)
+
+    def screen(planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
+        verdicts = [approved(call, _verdict(call, policy, analysis)) for call in planned]
+        return verdicts if any(verdict.asks or verdict.approval is not None for verdict in verdicts) else None
+
+    def approved(call: ActionEvent, verdict: Verdict) -> Verdict:
+        if not verdict.asks or approval_for is None:
+            return verdict
+        number = approval_for(Candidate(call.name, json.loads(call.arguments), verdict.risk))
+        return verdict._replace(asks=number is None, approval=number)
+
+    return screen
+
+
+def _verdict(call: ActionEvent, policy: ConfirmationPolicy, analyzer: SecurityAnalyzer) -> Verdict:
+    """The verdict; what would not run anyway never asks, and an analyser that fails counts as the highest risk."""
+    if call.refusal is not None:
+        return Verdict(ActionSecurityRisk.LOW, ("Nothing would run.",))
+    try:
+        risk, why = analyzer.assess(call)
+    except Exception as error:  # noqa: BLE001 - foreign code; a fault in it must let nothing pass
+        risk, why = ActionSecurityRisk.HIGH, (f"The security analysis failed: {type(error).__name__}: {error}",)
+    if hidden := concealment(call):
+        risk, why = ActionSecurityRisk.HIGH, (*hidden, *(why if risk is ActionSecurityRisk.HIGH else ()))
+    return Verdict(risk, why, policy.asks(call, risk))

@@ -1,0 +1,384 @@
+"""What the rules find in a shell text or a cell of Python: what destroys, reaches out, gives away, or stays behind.
+
+They see what is written there, also in what it hands to another shell. What a script of the workspace does that is run,
+or a link points to, they do not see. What they cannot read is MEDIUM, and a shell text that no parser reads is HIGH.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from ohsandbox.conversation.approvals.rules import Finding, quoted
+from ohsandbox.conversation.approvals.rules.git import inner_words
+from ohsandbox.conversation.approvals.rules.known_programs import DEVELOPMENT, HARMLESS
+from ohsandbox.conversation.approvals.rules.network import DOWNLOADERS
+from ohsandbox.conversation.approvals.rules.paths import is_inside, secret_findings
+from ohsandbox.conversation.approvals.rules.programs import (
+    RUN_BY_SHELL,
+    command_variables,
+    is_known,
+    simple_findings,
+)
+from ohsandbox.conversation.approvals.rules.python_code import read_cell, read_python
+from ohsandbox.conversation.approvals.rules.shell_syntax import (
+    COMPUTED,
+    MAX_CHARS,
+    SimpleCommand,
+    UnreadableError,
+    basename,
+    read,
+)
+from ohsandbox.conversation.approvals.rules.wrappers import (
+    MAX_WRAPPED,
+    PYTHONS,
+    hazards_in,
+    inner_of,
+    is_interpreter,
+    is_wrapper,
+    rough_commands,
+    script_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ohsandbox.conversation.approvals.rules.python_code import CodeReading
+    from ohsandbox.conversation.approvals.rules.wrappers import InnerCommand
+
+__all__ = ["MAX_CHARS", "cell_findings", "command_findings"]
+
+_MAX_DEPTH = 5
+"""Texts in texts: `sh -c "eval ..."`."""
+
+_MAX_TEXTS = 24
+"""Texts in a text, and each is a child process of some 5 ms."""
+
+_MAX_WORK = 10_000
+"""Commands, with those in commands."""
+
+_DECODERS = frozenset(
+    {"base64", "base32", "basenc", "xxd", "od", "openssl", "gunzip", "zcat", "gzip", "rev", "tr", "uudecode",
+     "printf", "sed", "awk", "cut", "bzcat", "xzcat", "gpg"}
+)  # fmt: skip
+_EVALUATING = frozenset({"eval", "source", ".", "trap", "alias"})
+_SMALL_LANGUAGES = frozenset({"awk", "gawk", "mawk", "nawk", "sed", "gsed", "make", "sqlite3", "psql", "mysql"})
+_SENDING = frozenset(
+    {
+        "nc",
+        "ncat",
+        "netcat",
+        "socat",
+        "telnet",
+        "curl",
+        "wget",
+        "mail",
+        "sendmail",
+        "ssh",
+        "http",
+        "https",
+        "xh",
+        "dig",
+        "nslookup",
+    }
+)
+_MODULES_THAT_RUN = frozenset(
+    {"http.server", "smtpd", "smtplib", "telnetlib", "webbrowser", "ftplib", "code", "pty", "pdb", "runpy", "ensurepip",
+     "idlelib", "asyncio", "sqlite3"}
+)  # fmt: skip
+_PLAIN_SOURCES = frozenset({"cat", "echo", "printf", "yes", "true"})
+
+_PATTERNS: tuple[tuple[re.Pattern[str], Finding], ...] = (
+    (re.compile(r":\s{0,9}\(\s{0,9}\)\s{0,9}\{"), Finding("HIGH", "Looks like a fork bomb.")),
+    (
+        re.compile(r"\$\{!?\w{1,99}(?:\[[^\]\n]{0,99}\])?@P\}"),
+        Finding("HIGH", "Expands a text as a prompt, which runs commands."),
+    ),
+    (
+        re.compile(
+            rf"\$\{{(?:{'|'.join(sorted(RUN_BY_SHELL))}):?=|\b(?:for|select)\s{{1,9}}(?:{'|'.join(sorted(RUN_BY_SHELL))})\b"
+        ),
+        Finding("HIGH", "Sets a variable by which other programs run code unasked."),
+    ),
+    (
+        re.compile(r"(?:\blet|\s-v)\s{1,9}['\"]?\w{1,99}\[[^\]\n]{0,200}(?:\\?\$\(|`)"),
+        Finding("HIGH", "Hides a command in the index of an array."),
+    ),
+    (re.compile(r"/dev/(?:tcp|udp)/"), Finding("HIGH", "Opens a network connection from the shell.")),
+    (
+        re.compile(r"\b(?:drop|truncate)\s{1,9}(?:table|database|schema)\b", re.IGNORECASE),
+        Finding("HIGH", "Deletes a database or a table."),
+    ),
+    (
+        re.compile(
+            r"\b(?:requests|httpx|session|client)\.(?:post|put|patch)\s{0,9}\((?!\s{0,9}f?['\"]https?://(?:localhost|127\.0\.0\.1)[:/])"
+        ),
+        Finding("HIGH", "Sends data over the network."),
+    ),
+    (
+        re.compile(r"\burlopen\s{0,9}\(|\brequests\.get\s{0,9}\(|\bsocket\.socket\b"),
+        Finding("MEDIUM", "Uses the network."),
+    ),
+    (re.compile(r"\brmtree\s{0,9}\("), Finding("MEDIUM", "Deletes a whole tree.")),
+    (
+        re.compile(
+            r"\beval\s{0,9}\(\s{0,9}(?:compile|base64|bytes)|\bexec\s{0,9}\(\s{0,9}(?:base64|requests|urlopen|bytes)"
+        ),
+        Finding("HIGH", "Runs code that it decodes or downloads."),
+    ),
+)
+
+
+_ANSWER = re.compile(r"(?:C-.|[yYnNqQ]|yes|no|\d{0,9})\n?")
+"""A key, or a word that answers a question."""
+
+_STRINGS = re.compile(r'\\.|"((?:[^"\\\n]|\\.)*)"')
+"""The text of each string; empty for an escape outside of one, where no string may begin."""
+
+
+def command_findings(text: str, *, workdir: str) -> list[Finding]:
+    """What the rules find in a shell text, each once."""
+    rules = _Rules(workdir)
+    rules.patterns(text)
+    rules.shell(text, cwd=workdir, depth=0)
+    return list(rules.found)
+
+
+def input_findings(text: str, *, workdir: str) -> list[Finding]:
+    """What the rules find in a text that a program is given which waits: it may be a shell, or an editor."""
+    if _ANSWER.fullmatch(text):
+        return []
+    rules = _Rules(workdir, unreadable="MEDIUM")
+    rules.patterns(text)
+    rules.shell(text, cwd=workdir, depth=0)
+    return list(rules.found) or [Finding("MEDIUM", "Input for a program that may run it.")]
+
+
+def cell_findings(code: str, *, workdir: str) -> list[Finding]:
+    """What the rules find in a cell of IPython, each once."""
+    rules = _Rules(workdir)
+    rules.patterns(code)
+    if len(code) > MAX_CHARS:
+        rules.note(Finding("HIGH", f"It has {len(code)} characters; rules read no more than {MAX_CHARS}."))
+    rules.code(read_cell(code[:MAX_CHARS]), code[:MAX_CHARS], like=SimpleCommand("", cwd=workdir), depth=0)
+    return list(rules.found)
+
+
+class _Rules:
+    """One analysis, with a budget for texts in texts."""
+
+    def __init__(self, workdir: str, unreadable: Literal["MEDIUM", "HIGH"] = "HIGH") -> None:
+        self._unreadable = unreadable
+        self.found: dict[Finding, None] = {}
+        self._workdir = workdir
+        self._texts = 0
+        self._work = 0
+        self._files: dict[str, tuple[str | None, bool]] = {}
+        """What the text itself writes: the contents where known, and whether they are decoded or downloaded."""
+
+    def note(self, *findings: Finding) -> None:
+        """Keep them."""
+        self.found.update(dict.fromkeys(findings))
+
+    def patterns(self, text: str) -> None:
+        """What needs no syntax."""
+        self.note(*(finding for pattern, finding in _PATTERNS if pattern.search(text)))
+        self.note(*secret_findings(text))
+
+    def shell(self, text: str, *, cwd: str, depth: int, variables: Mapping[str, str] | None = None) -> None:
+        """All commands of a shell text."""
+        self._texts += 1
+        if depth > _MAX_DEPTH or self._texts > _MAX_TEXTS:
+            self.note(Finding("HIGH", "It has more texts in texts than the rules read."))
+            return
+        try:
+            commands, functions = read(text, cwd=cwd, variables=variables)
+        except UnreadableError as error:
+            self.note(Finding(self._unreadable, f"The rules cannot read the command: {error}."))
+            return
+        for name in sorted(functions & (HARMLESS | DEVELOPMENT)):
+            self.note(Finding("MEDIUM", f"Gives the name {quoted(name)} another meaning."))
+        for command in commands:
+            self.command(command, functions, depth)
+
+    def code(self, reading: CodeReading, code: str, *, like: SimpleCommand, depth: int) -> None:
+        """What was read in Python code, and the commands that it runs."""
+        self.note(*reading.findings)
+        for text in reading.texts:
+            self.shell(text, cwd=like.cwd, depth=depth + 1)
+        if any(finding.what.startswith(("Runs programs", "Code that", "Does what")) for finding in reading.findings):
+            self._rough(code, like)
+
+    def command(self, command: SimpleCommand, functions: frozenset[str], depth: int) -> None:
+        """One command, and what it runs in turn."""
+        self.note(*simple_findings(command, workdir=self._workdir))
+        self._work += 1
+        if self._work > _MAX_WORK:
+            self.note(Finding("HIGH", f"It runs more than {_MAX_WORK} commands, which the rules do not read."))
+            return
+        self._place_in_text(command)
+        for value in command_variables(command):
+            self.shell(value, cwd=command.cwd, depth=depth + 1)
+        if command.program and command.program not in functions and not is_known(command) and not self._own(command):
+            self._unknown(command, depth)
+        elif command.program in functions or command.program in DEVELOPMENT or is_wrapper(command.program):
+            self._each(hazards_in(command), depth)
+        if is_interpreter(command.program):
+            self._interpreter(command, depth)
+        elif command.program in _SMALL_LANGUAGES:
+            self._small_language(command, depth)
+        if words := inner_words(command) if command.program == "git" else []:
+            self.shell(" ".join(words), cwd=command.cwd, depth=depth + 1)
+        for inner in inner_of(command):
+            self._inner(inner, command, functions, depth)
+        self._keep_files(command)
+
+    def _small_language(self, command: SimpleCommand, depth: int) -> None:
+        """Programs of sed, awk and the like, which can run commands."""
+        self._each((one for word in command.operands for one in rough_commands(word, command)), depth)
+        if "awk" in command.program and any("An awk" in finding.what for finding in self.found):
+            strings = filter(None, _STRINGS.findall(" ".join(command.operands)[:MAX_CHARS]))
+            for text in [*strings][:_MAX_DEPTH]:
+                self.shell(text, cwd=command.cwd, depth=depth + 1)
+
+    def _inner(self, inner: InnerCommand, outer: SimpleCommand, functions: frozenset[str], depth: int) -> None:
+        if inner.command is not None:
+            if len(inner.command.wrapped_by) > MAX_WRAPPED:
+                self.note(Finding("HIGH", "It has more programs that run programs than the rules read."))
+            else:
+                self.command(inner.command, functions, depth)
+        elif inner.language == "shell":
+            self._shell_inside(inner.text, outer, depth)
+        elif inner.language == "python":
+            self.code(read_python(inner.text), inner.text, like=outer, depth=depth)
+        else:
+            self.note(Finding("MEDIUM", f"Code for {outer.program}, which the rules cannot read."))
+            self._rough(inner.text, outer)
+
+    def _shell_inside(self, text: str, outer: SimpleCommand, depth: int) -> None:
+        names = {
+            "@": " ".join(outer.operands[1:])[:1000],
+            **{str(n): word for n, word in enumerate(outer.operands[1:9])},
+        }
+        if text in {COMPUTED, ""} or re.fullmatch(r"\$\{?\w+(?:\.\.\.)?\}?", text):
+            self.note(Finding("MEDIUM", f"Runs a text that the shell computes ({outer.program})."))
+            return
+        self.shell(text, cwd=outer.cwd, depth=depth + 1, variables=names)
+
+    def _rough(self, code: str, like: SimpleCommand) -> None:
+        self._each(rough_commands(code[:MAX_CHARS], like), _MAX_DEPTH)
+
+    def _each(self, commands: Iterable[SimpleCommand], depth: int) -> None:
+        """Commands that might be run: only what is HIGH in them counts."""
+        for number, command in enumerate(commands):
+            if number > MAX_CHARS // 64:
+                return
+            high = (found for found in simple_findings(command, workdir=self._workdir) if found.risk == "HIGH")
+            self.note(*high)
+            if depth < _MAX_DEPTH and is_interpreter(command.program):
+                for inner in inner_of(command):
+                    self._inner(inner, command, frozenset(), depth + 1)
+
+    def _unknown(self, command: SimpleCommand, depth: int) -> None:
+        """A program of which the rules know nothing: if computed, it may be the worst."""
+        if command.computes:
+            self.note(Finding("MEDIUM", f"The program itself is computed: {quoted(command.program)}."))
+            self._each([command.running(["rm", *command.arguments])], depth)
+            for word in command.operands[:8]:
+                if re.search(r"[\s;|&]", word):
+                    self._shell_inside(word, command, depth)
+        else:
+            self.note(Finding("MEDIUM", f"The rules do not know {quoted(command.program)}, or this use of it."))
+        self._each(hazards_in(command), depth)
+
+    def _own(self, command: SimpleCommand) -> bool:
+        """Whether the program is a file of the workspace, which runs as its tests do; what the text wrote is read."""
+        if "/" not in command.path or command.computes:
+            return False
+        return self._script(command.path, command)
+
+    def _script(self, path: str, command: SimpleCommand) -> bool:
+        full = command.full(path)
+        if full in self._files:
+            text, foreign = self._files[full]
+            if foreign:
+                self.note(Finding("HIGH", f"Runs {quoted(path)}, which it downloads or decodes."))
+            elif text is None:
+                self.note(Finding("MEDIUM", f"Runs {quoted(path)}, which it computes."))
+            elif PYTHONS.fullmatch(command.program) or path.endswith(".py"):
+                self.code(read_python(text), text, like=command, depth=_MAX_DEPTH - 1)
+            elif command.program not in {"node", "perl", "ruby"}:
+                self.shell(text, cwd=command.cwd, depth=_MAX_DEPTH - 1)
+            else:
+                self._rough(text, command)
+            return True
+        return not set(full) & set("$`*?") and is_inside(full, self._workdir) and "/.git/" not in full
+
+    def _interpreter(self, command: SimpleCommand, depth: int) -> None:
+        script = script_of(command)
+        if script.file:
+            if not self._script(script.file, command) and "<(" not in script.file:
+                self.note(Finding("MEDIUM", f"Runs {quoted(script.file)}, which is no file of the workspace."))
+        elif script.module in {"pip", "uv", "pipx"}:
+            self.command(command.running([script.module, *command.operands[1:]]), frozenset(), depth)
+        elif script.module == "timeit":
+            for word in command.operands[1:]:
+                self.code(read_python(word), word, like=command, depth=depth)
+        elif script.module in _MODULES_THAT_RUN:
+            self.note(Finding("MEDIUM", f"Uses the network, or runs what it is given ({script.module})."))
+        elif script.reads_stdin and command.arguments[:1] not in {
+            ("--version",),
+            ("-V",),
+            ("--help",),
+            ("-v",),
+            ("-h",),
+        }:
+            if command.stdin is None:
+                self.note(Finding("MEDIUM", f"Starts {command.program}, which runs what it reads."))
+            elif not PYTHONS.fullmatch(command.program):
+                self.note(Finding("MEDIUM", f"Gives {command.program} a text to run."))
+
+    def _place_in_text(self, command: SimpleCommand) -> None:
+        """What its place in the text says: what it reads through a pipe, and who runs what it prints."""
+        name, sources = command.program, command.fed
+        if sources and is_interpreter(name) and script_of(command).reads_stdin:
+            if sources & DOWNLOADERS:
+                self.note(Finding("HIGH", f"Runs what it downloads with {name}."))
+            elif sources & (_DECODERS - {"printf"}):
+                self.note(Finding("HIGH", f"Runs what it decodes with {name}."))
+            elif sources - _PLAIN_SOURCES and not PYTHONS.fullmatch(name):
+                self.note(
+                    Finding("HIGH", f"Runs what {', '.join(sorted(map(quoted, sources))[:5])} writes with {name}.")
+                )
+            else:
+                self.note(Finding("MEDIUM", f"Runs what another program writes with {name}."))
+        if sources and name in _SENDING and not name.startswith("http"):
+            self.note(
+                Finding("HIGH", f"Sends the output of {', '.join(sorted(map(quoted, sources))[:5])} out with {name}.")
+            )
+        runs_it = command.consumer in _EVALUATING or is_interpreter(command.consumer)
+        if runs_it and name in DOWNLOADERS:
+            self.note(Finding("HIGH", "Runs what it downloads."))
+        elif runs_it and name in _DECODERS:
+            self.note(Finding("HIGH", "Runs what it decodes."))
+        if name in {"source", "."} and command.operands and not self._script(command.operands[0], command):
+            self.note(Finding("MEDIUM", f"Runs {quoted(command.operands[0])} in this shell."))
+
+    def _keep_files(self, command: SimpleCommand) -> None:
+        """Remember what the text writes, for where it runs it."""
+        foreign = command.program in DOWNLOADERS | _DECODERS - {"printf", "sed", "awk", "cut", "tr"} or bool(
+            command.fed & (DOWNLOADERS | {"base64", "base32", "xxd", "openssl", "gunzip", "uudecode"})
+        )
+        text = command.stdin if command.program in {"cat", "tee"} else None
+        if command.program in {"echo", "printf"}:
+            text = " ".join(word for word in command.operands)
+        targets = list(command.written)
+        if command.program in DOWNLOADERS:
+            targets += [basename(word) for word in command.operands[:4]]
+        if command.program in {"tee", "cp", "mv", "curl", "wget", "install", "dd", "touch"}:
+            targets += [word.removeprefix("of=") for word in command.operands[-2:]]
+        for target in targets[:16]:
+            if len(self._files) < 1000:  # noqa: PLR2004 - a bound, no more
+                before = self._files.get(command.full(target), ("", False))
+                whole = None if text is None or before[0] is None else before[0] + text
+                self._files[command.full(target)] = (whole, foreign or before[1])

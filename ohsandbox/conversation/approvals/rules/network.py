@@ -1,0 +1,129 @@
+"""Rules about programs and addresses of the network: what goes out, and what a request may carry."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ohsandbox.conversation.approvals.rules import Finding, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand
+
+DOWNLOADERS = frozenset({"curl", "wget", "fetch", "aria2c", "lynx", "w3m", "http", "https", "xh", "httpie"})
+_LOOKUPS = frozenset(
+    {"dig", "nslookup", "host", "drill", "whois", "ping", "ping6", "traceroute", "tracepath", "mtr", "links", "elinks",
+     "getent", "resolvectl", "kdig", "delv", "arping", "nmap", "hping3"}
+)  # fmt: skip
+NETWORK = DOWNLOADERS | _LOOKUPS
+
+_COMPUTED = re.compile(r"\$\(|`|\$\w*(?:KEY|TOKEN|SECRET|PASS)", re.IGNORECASE)
+_SENDS = frozenset(
+    {"--data", "--data-binary", "--data-raw", "--data-urlencode", "--data-ascii", "--json", "--form", "--form-string",
+     "--upload-file", "--post-data", "--post-file", "--body-file", "--body-data", "--method", "--url-query"}
+)  # fmt: skip
+_ELSEWHERE = frozenset(
+    {"-x", "--proxy", "--preproxy", "--connect-to", "--resolve", "-K", "--config", "-i", "--input-file", "--socks5",
+     "--socks4", "--socks5-hostname", "-L", "--location", "--doh-url"}
+)  # fmt: skip
+"""Options by which a request goes elsewhere than its address says."""
+
+_TAKES_WORD = re.compile(
+    r"-[a-zA-Z]*[XHdowmAbcuF]|--(?:request|header|data(?:-\w+)?|json|output|write-out|max-time|connect-timeout|retry|form|"
+    r"retry-delay|user-agent|cookie|timeout|tries|header|post-data|post-file|method|body-data)"
+)
+"""Options of curl and wget that take the next word, none of which is an address."""
+
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,20}:[^\s'\"]+")
+_LONG_WORD = re.compile(r"[A-Za-z0-9+/_=%-]{60,}")
+MAX_QUERY_CHARS = 256
+"""Of an address's query, path and user: what a search or a page needs; more may be a file's content."""
+
+
+def address_findings(command: SimpleCommand) -> Iterator[Finding]:
+    """What a program of the network sends, and where."""
+    name, words = command.program, command.arguments
+    computed = _COMPUTED.search(" ".join(words)) is not None
+    sends = command.has(*_SENDS) or (
+        name == "curl" and any(re.match(r"-[a-zA-Z]*[dFT]", word) for word in words if not word.startswith("--"))
+    )
+    local = is_local(command)
+    if sends and not local:
+        yield Finding("HIGH", f"Sends data out with {name}.")
+    elif computed and not local:
+        yield Finding("HIGH", f"Puts computed or secret text into a request of {name}.")
+    elif name == "getent" and "hosts" not in words and "ahosts" not in words:
+        return
+    elif sends or not local:
+        yield Finding("MEDIUM", f"Uses the network ({name}).")
+    if not local:
+        for word in words:
+            yield from (found for found in url_findings(word) if found.risk == "HIGH" and "://" in word)
+
+
+def is_local(command: SimpleCommand) -> bool:
+    """Whether all addresses of a request are the machine's own, and no option leads elsewhere."""
+    if command.has(*_ELSEWHERE) or any("$" in word or "`" in word for word in command.arguments):
+        return False
+    addresses = [
+        word
+        for before, word in zip(("", *command.arguments), command.arguments, strict=False)
+        if not word.startswith("-") and not _TAKES_WORD.fullmatch(before)
+    ]
+    return bool(addresses) and all(map(_is_local_address, addresses))
+
+
+def _is_local_address(address: str) -> bool:
+    try:
+        host = urlsplit(address if "://" in address else f"http://{address}").hostname or ""
+    except ValueError:
+        return False
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def url_findings(url: str) -> Iterator[Finding]:
+    """What speaks against asking for an address: a request carries its address to whoever answers."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        yield Finding("HIGH", f"An address that cannot be read: {quoted(url)}.")
+        return
+    if parts.scheme not in {"http", "https", ""}:
+        yield Finding("HIGH", f"An address that is no web page: {quoted(url)}.")
+    elif _is_local_address(url):
+        return
+    carried = "".join([parts.query, parts.username or "", parts.password or "", parts.fragment])
+    if len(carried) > MAX_QUERY_CHARS or len(parts.path) > 2 * MAX_QUERY_CHARS:
+        yield Finding("HIGH", f"The address itself carries {len(carried) + len(parts.path)} characters of data.")
+    elif (found := _LONG_WORD.search(carried)) or (found := _LONG_WORD.search(parts.hostname or "")):
+        yield Finding("HIGH", f"The address carries what looks like encoded data: {quoted(found[0])}.")
+    if parts.username or parts.password:
+        yield Finding("HIGH", "The address carries a name or a password.")
+
+
+def web_findings(url: str) -> Iterator[Finding]:
+    """What speaks against reading a page."""
+    yield from url_findings(url)
+    if not _is_local_address(url):
+        yield Finding("MEDIUM", "Uses the network.")
+
+
+def browser_findings(code: str) -> Iterator[Finding]:
+    """What speaks against the calls of a browser: addresses, and files that are handed over."""
+    addresses = _ADDRESS.findall(code)
+    for address in addresses:
+        yield from url_findings(address)
+    if addresses and all(map(_is_local_address, addresses)):
+        return
+    yield Finding("MEDIUM", "Uses the network.")
+    if "upload_file" in code:
+        yield Finding("HIGH", "Hands a file to a page.")

@@ -1,0 +1,95 @@
+"""Rules about paths: keys, files that run by themselves, devices, and what lies outside the workspace."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING
+
+from ohsandbox.conversation.approvals.rules import Finding, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SECRETS = re.compile(
+    r"(?:^|[/~\s\"'=@])(?:\.ssh(?:/|\b)|\.aws/|\.gnupg\b|\.netrc\b|\.pypirc\b|\.git-credentials\b|\.kube/config|"
+    r"\.docker/config\.json|\.config/gcloud|id_(?:rsa|dsa|ecdsa|ed25519)\b(?!\.pub))|"
+    r"/etc/(?:shadow|gshadow|sudoers)|/proc/[^/\s]+/(?:environ|mem)\b"
+)
+
+_RUN_BY_THEMSELVES = re.compile(
+    r"(?:^|/)\.(?:bashrc|bash_profile|bash_login|bash_logout|profile|zshrc|zshenv|zprofile|gitconfig|xinitrc|xprofile)$|"
+    r"(?:^|/)authorized_keys$|(?:^|/)\.git/(?:hooks|config|info|modules|worktrees|commondir)(?:/|\.|$)|(?:^|/)\.git$|"
+    r"(?:^|/)\.config/(?:autostart|systemd|git|fish|environment\.d)/|"
+    r"(?:^|/)\.(?:vscode|idea|claude|cursor|devcontainer|husky|zed)/|(?:^|/)\.cargo/(?:config|env|bin)|"
+    r"(?:^|/)\.(?:mcp\.json|envrc|inputrc|npmrc|yarnrc(?:\.yml)?|pythonrc|vimrc|exrc|gdbinit|tmux\.conf|screenrc|Rprofile|"
+    r"pre-commit-config\.yaml|bash_aliases|zlogin|login|cshrc|kshrc|lesskey|lldbinit|psqlrc|sqliterc|irbrc|pryrc)$|"
+    r"(?:^|/)(?:sitecustomize|usercustomize)\.py$|\.pth$|"
+    r"^/etc/(?:cron|profile|rc\.|init|systemd|sudoers|ld\.so|pam\.d|passwd|group|hosts)|^/var/spool/cron|"
+    r"^/(?:lib|usr/lib)/systemd/"
+)
+
+_GIT = re.compile(r"(?:^|/)\.git/")
+_LISTED_BY_GIT = re.compile(r"(?:^|/)\.(?:gitmodules|gitattributes|github/workflows/.*|gitlab-ci\.yml)$")
+"""Files of the repository that make git, or the machine that builds it, run programs."""
+
+_DEVICE = re.compile(r"^/dev/(?:sd|hd|vd|nvme|xvd|mmcblk|dm-|loop|mem|kmem|disk/|mapper/)|^/sys/|^/proc/sys")
+_SOCKET = re.compile(r"docker\.sock|containerd\.sock|podman\.sock")
+
+_ANYBODYS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - no file is made there
+_HARMLESS = re.compile(r"^/dev/(?:null|zero|full|random|urandom|tty|stdin|stdout|stderr|fd/\d+)$")
+
+_UNKNOWN = re.compile(r"[$`]")
+"""A path that the shell computes."""
+
+
+def place_findings(path: str, *, workdir: str) -> Iterator[Finding]:
+    """What speaks against writing to path. Links are not followed: where they lead, only the sandbox knows."""
+    path = _HOME.sub("~", path)
+    if _HARMLESS.match(path):
+        return
+    full = path if path.startswith("~") else posixpath.normpath(posixpath.join(workdir, path))
+    full = re.sub(r"^//+", "/", full)
+    if _RUN_BY_THEMSELVES.search(full):
+        yield Finding("HIGH", f"Writes {quoted(path)}, which other programs run or trust by themselves.")
+    elif _GIT.search(full):
+        yield Finding("MEDIUM", f"Writes git's own files: {quoted(path)}.")
+    elif _LISTED_BY_GIT.search(full):
+        yield Finding("MEDIUM", f"Writes {quoted(path)}, by which git or a build server runs programs.")
+    if _DEVICE.search(full):
+        yield Finding("HIGH", f"Writes to a device or the kernel: {quoted(path)}.")
+    yield from secret_findings(full)
+    if found := _UNKNOWN.search(full):
+        full = full[: found.start()].rpartition("/")[0] or (
+            "/" if full.startswith("/") and found.start() > 0 else workdir
+        )
+    if not is_inside(full, workdir) and not any(is_inside(full, at) for at in _ANYBODYS):
+        yield Finding("HIGH", f"Writes outside the workspace: {quoted(path)}.")
+
+
+def secret_findings(text: str) -> Iterator[Finding]:
+    """Paths of keys and passwords anywhere in the text, and sockets that give away the host."""
+    if found := _SECRETS.search(text):
+        yield Finding("HIGH", f"Touches keys or passwords: {quoted(found[0].strip())}.")
+    if found := _SOCKET.search(text):
+        yield Finding("HIGH", f"Touches a container engine's socket: {quoted(found[0])}.")
+
+
+def is_inside(path: str, directory: str) -> bool:
+    """Whether a normal path lies in the directory, or is it."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def is_wide(path: str, *, workdir: str) -> bool:
+    """Whether to delete or change the path as a tree would reach beyond the workspace, or take all of it."""
+    path = _HOME.sub("~", path)
+    bare = path.rstrip("*").rstrip("/") if path.rstrip("*") != "" else path
+    if path.startswith("~") or path.rstrip("/*") == "":
+        return path.startswith(("/", "~"))
+    full = posixpath.normpath(posixpath.join(workdir, bare))
+    if any(is_inside(full, at) and full != at for at in _ANYBODYS):
+        return False
+    return not is_inside(full, workdir) or full == workdir
+
+
+_HOME = re.compile(r"^\$(?:HOME\b|\{HOME\})")

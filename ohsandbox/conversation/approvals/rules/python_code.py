@@ -1,0 +1,261 @@
+"""Rules about Python code and cells of IPython: what runs commands, deletes, sends, or cannot be read."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import warnings
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.conversation.approvals.rules import Finding, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_RUNS = frozenset(
+    {"system", "popen", "run", "call", "check_call", "check_output", "Popen", "getoutput", "getstatusoutput",
+     "spawn", "pty", "execv", "execve", "execvp", "execvpe", "execl", "execle", "execlp", "execlpe", "spawnv",
+     "spawnve", "spawnvp", "spawnl", "spawnle", "spawnlp", "posix_spawn", "posix_spawnp", "create_subprocess_shell",
+     "create_subprocess_exec", "run_line_magic", "run_cell_magic", "run_cell", "magic", "fork", "forkpty",
+     "startfile"}
+)  # fmt: skip
+_RUNS_ALWAYS = _RUNS - {"run", "call", "spawn", "magic", "fork"}
+"""Names that mean nothing else, on whatever they are."""
+
+_RUNNERS = frozenset(
+    {"os", "subprocess", "pty", "commands", "posix", "asyncio", "sh", "plumbum", "fabric", "invoke", "pexpect"}
+)
+_UNREADABLE_MODULES = frozenset(
+    {"ctypes", "importlib", "pickle", "marshal", "dill", "cloudpickle", "cffi", "runpy", "code", "codeop", "imp",
+     "pty", "pexpect", "builtins", "gc", "sh", "plumbum", "fabric", "invoke"}
+)  # fmt: skip
+_UNREADABLE = frozenset(
+    {"exec", "eval", "compile", "__import__", "globals", "locals", "vars", "__builtins__", "__dict__",
+     "__subclasses__", "__globals__", "__getattribute__", "__loader__", "__mro__", "__bases__", "attrgetter",
+     "methodcaller", "import_module", "load_module", "exec_module", "modules", "run_path", "run_module",
+     "__reduce__", "__code__", "breakpoint"}
+)  # fmt: skip
+_DELETES_TREE = frozenset({"rmtree", "removedirs"})
+_DELETES = frozenset(
+    {"remove", "unlink", "rmdir", "rename", "replace", "symlink", "symlink_to", "chmod", "chown", "move", "copy",
+     "copy2", "copyfile", "copytree", "write_text", "write_bytes", "touch", "mkdir", "makedirs"}
+)  # fmt: skip
+_NETWORK_MODULES = frozenset(
+    {"socket", "requests", "httpx", "urllib", "urllib3", "aiohttp", "http", "ftplib", "smtplib", "telnetlib",
+     "paramiko", "websocket", "websockets", "pycurl", "xmlrpc", "boto3", "dns"}
+)  # fmt: skip
+_SENDS = frozenset(
+    {"post", "put", "patch", "sendall", "sendto", "sendmail", "send_message", "storbinary", "upload_file"}
+)
+
+_MAGIC = re.compile(r"^(?P<indent>[ \t]*)(?P<to>[\w,.\[\]][\w, \t.\[\]]*=[ \t]*)?(?P<mark>!!?|%)(?P<text>.*)$")
+_AUTOMAGIC = re.compile(
+    r"[ \t]*(?:rm|mv|cp|rmdir|mkdir|ln|cd|sx|system|alias|pip|conda)[ \t]+"
+    r"(?![=.,(\[+*<>!&|^%]|(?:in|is|and|or|if|not)\b)\S"
+)
+"""A line that IPython takes for a magic or an alias without `%`, though some are Python as well: `rm -rf / x`."""
+
+_CELL = re.compile(r"\s*%%(?P<name>!|[\w.]+)[ \t]*(?P<line>[^\n]*)\n?(?P<body>.*)", re.DOTALL)
+_SHELL_CELLS = frozenset({"bash", "sh", "!", "sx", "system", "script"})
+_PLAIN_CELLS = frozenset({"time", "timeit", "capture", "prun"})
+_SHELL_MAGICS = frozenset({"system", "sx", "sc", "bash", "sh"})
+_PLAIN_MAGICS = frozenset(
+    {"matplotlib", "time", "timeit", "who", "whos", "who_ls", "pwd", "precision", "pprint", "config", "reset",
+     "history", "memit", "pinfo", "pdoc", "psource", "xmode", "autoreload", "cd", "ls", "cat", "env", "pylab",
+     "prun", "logstop", "colors"}
+)  # fmt: skip
+
+
+class CodeReading(NamedTuple):
+    """What was found in code, and the shell texts and argvs that it runs."""
+
+    findings: list[Finding]
+    texts: list[str]
+
+
+def read_cell(code: str) -> CodeReading:
+    """Of a cell of IPython: magics and `!` lines are shell texts, the rest is Python."""
+    found = _CELL.match(code)
+    if found is None:
+        return _read_lines(code)
+    name, line, body = found["name"], found["line"], found["body"]
+    if name in _SHELL_CELLS:
+        return CodeReading([], [f"{line}\n{body}" if name in {"!", "sx", "system"} else body])
+    if name in _PLAIN_CELLS:
+        return _read_lines(f"{line if name in {'time', 'timeit', 'prun'} and not line.startswith('-') else ''}\n{body}")
+    if name in {"writefile", "file"}:
+        target = line.split()[-1] if line.split() else ""
+        return CodeReading([], [f": > {shlex.quote(target)}"])
+    return CodeReading([Finding("MEDIUM", f"A cell that the rules cannot read: {quoted('%%' + name)}.")], [code])
+
+
+def _read_lines(code: str) -> CodeReading:
+    findings: list[Finding] = []
+    texts: list[str] = []
+    kept: list[str] = []
+    for line in code.split("\n"):
+        found = _MAGIC.match(line)
+        if found is None:
+            kept.append(line)
+            texts += [line] if _AUTOMAGIC.match(line) else []
+            continue
+        kept.append(f"{found['indent']}pass")
+        name, _, rest = found["text"].strip().partition(" ")
+        if found["mark"] != "%" or name in _SHELL_MAGICS:
+            texts.append(found["text"] if found["mark"] != "%" else rest)
+        elif name in {"pip", "conda", "mamba"}:
+            texts.append(f"{name} {rest}")
+        elif name in {"time", "timeit"}:
+            kept[-1] = f"{found['indent']}{rest if not rest.startswith('-') else 'pass'}"
+        elif name == "cd":
+            texts.append(f"cd {rest}")
+        elif name not in _PLAIN_MAGICS:
+            findings.append(Finding("MEDIUM", f"A magic that the rules cannot read: {quoted('%' + name)}."))
+            texts += [f"{name} {rest}"] if name in {"rm", "mv", "cp", "mkdir", "rmdir", "alias"} else []
+    read = read_python("\n".join(kept))
+    return CodeReading(findings + read.findings, texts + read.texts)
+
+
+def read_python(code: str) -> CodeReading:
+    """What Python code would do, where it says so; what hides behind computed names is MEDIUM."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in its strings
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return CodeReading([Finding("MEDIUM", f"Code that the rules cannot read ({type(error).__name__}).")], [])
+    reader = _PythonReader()
+    for node in ast.walk(tree):
+        reader.look(node)
+    return CodeReading(list(dict.fromkeys(reader.findings)), reader.texts)
+
+
+class _PythonReader:
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.texts: list[str] = []
+
+    def look(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            self.findings += _import_findings(node)
+        elif isinstance(node, ast.Attribute):
+            self._name(node.attr, base=_base(node))
+        elif isinstance(node, ast.Name):
+            self._name(node.id, base="")
+        elif isinstance(node, ast.Call):
+            self._call(node)
+
+    def _name(self, name: str, *, base: str) -> None:
+        runs = name in _RUNS_ALWAYS if base != "" else name in _RUNS_ALWAYS - {"system", "popen", "pty", "call"}
+        if runs or (name in _RUNS and base in _RUNNERS):
+            self.findings.append(Finding("MEDIUM", f"Runs programs ({name})."))
+        elif name in _UNREADABLE and not (
+            name in {"compile", "modules", "eval"} and base not in {"", "sys", "builtins"}
+        ):
+            self.findings.append(Finding("MEDIUM", f"Does what the rules cannot read ({name})."))
+        elif name in _DELETES_TREE:
+            self.findings.append(Finding("MEDIUM", "Deletes a whole tree."))
+
+    def _call(self, node: ast.Call) -> None:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        base = _base(node.func)
+        first = node.args[0] if node.args else None
+        if name == "getattr" and not (len(node.args) > 1 and _string(node.args[1]) is not None):
+            self.findings.append(Finding("MEDIUM", "Does what the rules cannot read (getattr of a computed name)."))
+        elif name == "getattr" and len(node.args) > 1:
+            self._name(_string(node.args[1]) or "", base="?")
+        elif name in _RUNS:
+            self._run_thread(node)
+        elif name in _DELETES_TREE and first is not None and (path := _path(first)) is not None:
+            self.texts.append(f"rm -r {shlex.quote(path)}")
+        elif name == "open" and _writes(node) and (path := _path(first)) is not None:
+            self.texts.append(f": > {shlex.quote(path)}")
+        elif name in _DELETES:
+            arguments = (
+                [first, *node.args[1:2]] if base in {"os", "shutil"} else [getattr(node.func, "value", None), first]
+            )
+            found = [path for argument in arguments if (path := _path(argument)) is not None]
+            self.texts += [f": > {shlex.quote(path)}" for path in found if not re.search(r"\s", path)]
+        elif name in _SENDS and not (
+            first is not None and re.match(r"https?://(?:localhost|127\.0\.0\.1)[:/]", _string(first) or "")
+        ):
+            self.findings.append(Finding("HIGH", "Sends data over the network."))
+
+    def _run_thread(self, node: ast.Call) -> None:
+        for argument in [
+            *node.args[:2],
+            *(keyword.value for keyword in node.keywords if keyword.arg in {"args", "cmd"}),
+        ]:
+            text = _string(argument)
+            if text is not None:
+                self.texts.append(text)
+            elif isinstance(argument, ast.List | ast.Tuple):
+                words = [_string(item) for item in argument.elts]
+                self.texts.append(" ".join("$computed" if word is None else shlex.quote(word) for word in words))
+        strings = [text for argument in node.args if (text := _string(argument)) is not None]
+        if len(strings) > 1:  # `os.execlp("rm", "rm", "-rf", "/")`
+            self.texts += [" ".join(map(shlex.quote, strings)), " ".join(map(shlex.quote, strings[1:]))]
+
+
+def _import_findings(node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
+    if isinstance(node, ast.ImportFrom):
+        modules = [node.module or ""]
+        names = {alias.name for alias in node.names}
+        root = modules[0].split(".")[0]
+        if root in _RUNNERS and names & (_RUNS | {"*"}):
+            yield Finding("MEDIUM", f"Runs programs (from {root}).")
+    else:
+        modules = [alias.name for alias in node.names]
+    for module in modules:
+        root = module.split(".")[0]
+        if root in _UNREADABLE_MODULES:
+            yield Finding("MEDIUM", f"Does what the rules cannot read (module {root}).")
+        elif root in _NETWORK_MODULES and module not in {"urllib.parse", "http"}:
+            yield Finding("MEDIUM", f"Uses the network (module {root}).")
+
+
+def _base(node: ast.AST) -> str:
+    value = getattr(node, "value", None)
+    if isinstance(value, ast.Name):
+        return value.id
+    return "" if value is None else "?"
+
+
+def _string(node: ast.AST | None) -> str | None:
+    """Its text, with `$computed` for what is not constant; None where it is no text."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "$computed" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
+        pieces: list[str] = []
+        while isinstance(node, ast.BinOp):
+            right = node.right
+            pieces.append(
+                right.value if isinstance(right, ast.Constant) and isinstance(right.value, str) else "$computed"
+            )
+            node = node.left
+        first = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "$computed"
+        return "".join([first, *reversed(pieces)])
+    return None
+
+
+def _path(node: ast.AST | None) -> str | None:
+    """A constant path, also in `Path(...)`; "~" expanded nowhere."""
+    if isinstance(node, ast.Call) and node.args and _base(node.func) in {"", "pathlib"}:
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        return _path(node.args[0]) if name in {"Path", "PurePath", "PosixPath"} else None
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"expanduser", "join"} and node.args:
+        return _path(node.args[0])
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return None
+
+
+def _writes(node: ast.Call) -> bool:
+    mode = (
+        node.args[1] if len(node.args) > 1 else next((each.value for each in node.keywords if each.arg == "mode"), None)
+    )
+    text = "r" if mode is None else _string(mode)
+    return text is None or bool(set(text) & set("wax+"))

@@ -1,0 +1,531 @@
+"""The simple commands of a shell text, wherever they stand in it, by the parser of `shfmt` (mvdan/sh).
+
+The parser is a child process with a limit on time: whatever the text is, this process neither hangs nor crashes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+MAX_CHARS = 64 * 1024
+"""Of a text. Its syntax tree is up to 600 times as long; 64 KiB of any input took under 4 s on a loaded machine."""
+
+PARSE_S = 10.0
+
+MAX_COMMANDS = 5_000
+"""Of a text, each counted once more for every value of its variables that is tried. The rules take 0.2 ms for one."""
+
+MAX_WORDS = 5_000
+"""Of one command, its redirections included."""
+
+_MAX_CANDIDATES = 8
+"""Values of a variable that are tried."""
+
+_MAX_FED = 32
+_MAX_DIRECTORY_CHARS = 512
+"""A longer one is not followed: rules on paths would take ever longer with each `cd`."""
+
+_MAX_BRACES = 64
+
+_OPEN, _CLOSE, _COMMA, _SPLIT = "\ue000", "\ue001", "\ue002", "\ue003"
+"""Stand for `{`, `}`, `,` outside quotes, and for a place where the shell splits a word; never left in a result."""
+
+_SENTINELS = str.maketrans({_OPEN: "{", _CLOSE: "}", _COMMA: ",", _SPLIT: " "})
+_BRACES = str.maketrans({"{": _OPEN, "}": _CLOSE, ",": _COMMA})
+_GROUP = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
+_UNQUOTED_ESCAPE = re.compile(r"\\(\n|.)|([{},])", re.DOTALL)
+_QUOTED_ESCAPE = re.compile(r"\\([$`\"\\\n])")
+_ANSI_C = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|[0-7]{1,3}|c.|.)", re.DOTALL)
+_ANSI_C_LETTERS = {
+    "a": "\a",
+    "b": "\b",
+    "e": "\x1b",
+    "E": "\x1b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+}
+
+_OUTPUT = frozenset({">", ">>", ">|", ">!", ">>!", "&>", "&>>", "<>", ">&"})
+_CHANGES_DIRECTORY = frozenset({"cd", "pushd"})
+
+COMPUTED = "$(...)"
+"""Stands for the output of a command in a word."""
+
+
+class UnreadableError(ValueError):
+    """The text could not be parsed; says why."""
+
+
+class SimpleCommand(NamedTuple):
+    """One command: its words without quotes, what the shell computes left as `$NAME` or `$(...)`."""
+
+    program: str
+    """Without its directory; "" where there are only assignments or redirections."""
+    arguments: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    """Targets of its output redirections."""
+    assigned: tuple[tuple[str, str], ...] = ()
+    """Variables set before it, or by it."""
+    cwd: str = ""
+    """Where it runs; "" where that is not known."""
+    fed: frozenset[str] = frozenset()
+    """Programs whose output it reads through a pipe."""
+    stdin: str | None = None
+    """What it reads, where that stands in the text."""
+    consumer: str = ""
+    """The program that gets its output as a word."""
+    wrapped_by: tuple[str, ...] = ()
+    path: str = ""
+    """The program as it was named."""
+
+    @property
+    def flags(self) -> str:
+        """The letters of its short options."""
+        words = [word[1:] for word in self.arguments if word.startswith("-") and not word.startswith("--")]
+        return "".join(words)
+
+    @property
+    def operands(self) -> list[str]:
+        """What is no option."""
+        return [word for word in self.arguments if not word.startswith("-")]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each argument with the next, or "" after the last."""
+        return list(zip(self.arguments, [*self.arguments[1:], ""], strict=False))
+
+    @property
+    def computes(self) -> bool:
+        """Whether the shell computes which program it is."""
+        return bool(set(self.program) & set("$`*?["))
+
+    def has(self, *options: str) -> bool:
+        """Whether one of the long options (or exact words) is there."""
+        return any(is_option(word, options) for word in self.arguments)
+
+    def full(self, path: str) -> str:
+        """A path as seen from where the command runs; one that cannot be known begins with `$`."""
+        if path.startswith(("~", "$", "`")):
+            return path
+        return posixpath.normpath(posixpath.join(self.cwd or "$PWD", path)) + "/" * path.endswith("/")
+
+    def running(self, argv: Sequence[str]) -> SimpleCommand:
+        """Another command in its place, whose program is the first word."""
+        wrapped = (*self.wrapped_by, self.program)
+        return self._replace(
+            program=basename(argv[0]), path=argv[0], arguments=tuple(argv[1:]), wrapped_by=wrapped, written=()
+        )
+
+
+def is_option(word: str, options: Collection[str]) -> bool:
+    """Whether the word is one of the options; a long one may be cut short (getopt_long(3))."""
+    name = word.split("=", 1)[0]
+    if name in options:
+        return True
+    return name[:2] == "--" and len(name) > len("--") and any(option.startswith(name) for option in options)
+
+
+class Reading(NamedTuple):
+    """What a text holds."""
+
+    commands: list[SimpleCommand]
+    functions: frozenset[str]
+    """Names of functions that it defines."""
+
+
+def read(text: str, *, cwd: str, variables: Mapping[str, str] | None = None) -> Reading:
+    """The commands of a text, in order; where a variable's value stands in the text, also as they are with it.
+
+    Raises:
+        UnreadableError: it is no shell text, too long, too deep, or has more than MAX_COMMANDS commands.
+    """
+    reader = _TreeWalker(cwd, variables or {})
+    reader.walk(_parsed(text))
+    return Reading(reader.commands, frozenset(reader.functions))
+
+
+def basename(word: str) -> str:
+    """A program's name without its directory."""
+    return word.rsplit("/", 1)[-1]
+
+
+# --- parser -----------------------------------------------------------------------------------------
+
+
+def _parsed(text: str) -> Any:
+    if len(text) > MAX_CHARS:
+        raise UnreadableError(f"it has {len(text)} characters, and the rules read no more than {MAX_CHARS}")
+    if "\0" in text:
+        raise UnreadableError("it holds a NUL")
+    data = text.translate(_SENTINELS).encode("utf-8", "replace")
+    argv = [_shfmt(), "--to-json", "--language-dialect=bash"]
+    try:
+        done = subprocess.run(argv, input=data, capture_output=True, timeout=PARSE_S, check=False, cwd="/", env={})
+    except subprocess.TimeoutExpired:
+        raise UnreadableError(f"its parser was stopped after {PARSE_S:.0f} s") from None
+    except OSError as error:
+        raise UnreadableError(f"the parser shfmt cannot be started: {error.strerror}") from None
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().split("\n", 1)[0]
+        raise UnreadableError(f"it is no complete shell command ({said[:200]})")
+    try:
+        return json.loads(done.stdout, object_hook=_without_position)
+    except (ValueError, RecursionError):
+        raise UnreadableError("it is nested too deep") from None
+
+
+def _without_position(node: dict[str, Any]) -> dict[str, Any] | None:
+    return None if "Offset" in node else node
+
+
+@functools.cache
+def _shfmt() -> str:
+    """The program of the package `shfmt-py`, else of PATH.
+
+    Raises:
+        UnreadableError: there is none.
+    """
+    try:
+        files = importlib.metadata.files("shfmt-py") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "shfmt" and (found := Path(str(file.locate()))).is_file():
+            return str(found.resolve())
+    if on_path := shutil.which("shfmt"):
+        return on_path
+    raise UnreadableError("the parser shfmt is missing: `pip install shfmt-py`")
+
+
+# --- words ------------------------------------------------------------------------------------------
+
+
+def _fields(word: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
+    """The words that a word becomes: braces expanded, quotes gone, split where the shell splits."""
+    fields: list[str] = []
+    for text in _expanded(_text(word.get("Parts"), variables)):
+        fields += [piece.translate(_SENTINELS) for piece in text.split(_SPLIT) if piece or _SPLIT not in text]
+    return fields
+
+
+def _plain(word: Mapping[str, Any] | None, variables: Mapping[str, str]) -> str:
+    """A word where the shell does not split."""
+    return _text((word or {}).get("Parts"), variables).translate(_SENTINELS)
+
+
+def _text(parts: Sequence[Mapping[str, Any]] | None, variables: Mapping[str, str], *, quoted: bool = False) -> str:
+    return "".join(_part(part, variables, quoted=quoted) for part in parts or ())
+
+
+def _part(part: Mapping[str, Any], variables: Mapping[str, str], *, quoted: bool) -> str:
+    kind, value = part.get("Type"), part.get("Value", "")
+    if kind == "Lit":
+        return _QUOTED_ESCAPE.sub(_escaped, value) if quoted else _UNQUOTED_ESCAPE.sub(_escaped, value)
+    if kind == "SglQuoted":
+        return _ansi_c(value) if part.get("Dollar") else str(value)
+    if kind == "DblQuoted":
+        return _text(part.get("Parts"), variables, quoted=True)
+    if kind == "ParamExp":
+        return _parameter(part, variables, quoted=quoted)
+    if kind == "ExtGlob":
+        return "*"
+    return COMPUTED
+
+
+def _escaped(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return found[0].translate(_BRACES)
+    return "" if found[1] == "\n" else found[1]
+
+
+def _parameter(part: Mapping[str, Any], variables: Mapping[str, str], *, quoted: bool) -> str:
+    name = (part.get("Param") or {}).get("Value", "")
+    changed = [key for key in part if key not in {"Type", "Short", "Param", "Exp"} and part[key]]
+    expansion = part.get("Exp") or {}
+    value: str | None = None
+    if not changed and (not expansion or expansion.get("Op") in {":-", "-", ":=", "="}):
+        value = variables.get(name)
+        if value is None and expansion and variables:
+            value = _plain(expansion.get("Word"), variables)
+    if name == "IFS" and value is None:
+        value = " "
+    if value is None:
+        return f"${name}" if not changed and not expansion else f"${{{name}...}}"
+    return value if quoted and name != "@" else re.sub(r"\s+", _SPLIT, value)
+
+
+def _ansi_c(text: str) -> str:
+    return _ANSI_C.sub(_ansi_c_character, text)
+
+
+def _ansi_c_character(found: re.Match[str]) -> str:
+    code = found[1]
+    if code[0] in "xuU" and len(code) > 1:
+        number = int(code[1:], 16)
+        return chr(number) if number <= sys.maxunicode else "\ufffd"
+    if code[0] in "01234567":
+        return chr(int(code, 8) & 0xFF)
+    if code[0] == "c" and len(code) > 1:
+        return chr(ord(code[1]) & 0x1F)
+    return _ANSI_C_LETTERS.get(code, code)
+
+
+def _expanded(text: str) -> list[str]:
+    """Its brace expansions; what would be more than _MAX_BRACES is one computed word."""
+    if _OPEN not in text:
+        return [text]
+    waiting = [text]
+    done: list[str] = []
+    for _ in range(4 * _MAX_BRACES):
+        if not waiting:
+            return done
+        one = waiting.pop(0)
+        group = _GROUP.search(one)
+        if group is None:
+            done.append(one)
+        elif _COMMA in group[1]:
+            waiting += [one[: group.start()] + choice + one[group.end() :] for choice in group[1].split(_COMMA)]
+        else:
+            inside = f"${{{group[1]}}}" if ".." in group[1] else f"{{{group[1]}}}"
+            waiting.append(one[: group.start()] + inside + one[group.end() :])
+        if len(waiting) + len(done) > _MAX_BRACES:
+            break
+    return ["$" + text[:200]]
+
+
+# --- commands ---------------------------------------------------------------------------------------
+
+
+class _Pipe:
+    """The stages of a pipeline, while they are visited in order."""
+
+    def __init__(self, upstream: frozenset[str], text: str | None = None) -> None:
+        self.upstream, self.text = upstream, text
+        self.current: set[str] = set()
+        self.said: str | None = None
+
+    def next_stage(self) -> None:
+        if len(self.upstream) < _MAX_FED:
+            self.upstream |= self.current
+        self.text = self.said if len(self.current) == 1 else None
+        self.current, self.said = set(), None
+
+
+class _At(NamedTuple):
+    """Where in the text a node stands."""
+
+    directory: list[str]
+    """One item, which `cd` replaces for all that runs in the same shell."""
+    pipe: _Pipe | None = None
+    consumer: str = ""
+
+    def apart(self, *, pipe: _Pipe | None = None, consumer: str = "") -> _At:
+        """In a shell of its own."""
+        return _At(list(self.directory), pipe or self.pipe, consumer or self.consumer)
+
+
+class _TreeWalker:
+    """Collects; iterative, so that depth costs nothing."""
+
+    def __init__(self, cwd: str, variables: Mapping[str, str]) -> None:
+        self.commands: list[SimpleCommand] = []
+        self.functions: set[str] = set()
+        self._values: dict[str, list[str]] = {name: [value] for name, value in variables.items()}
+        self._at = _At([cwd])
+
+    def walk(self, tree: Any) -> None:
+        stack: list[tuple[Any, _At | _Pipe]] = [(tree, self._at)]
+        while stack:
+            node, at = stack.pop()
+            if isinstance(at, _Pipe):
+                at.next_stage()
+            elif isinstance(node, list):
+                stack += [(item, at) for item in reversed(node)]
+            elif isinstance(node, dict):
+                stack += reversed(list(self._visited(node, at)))
+            if len(self.commands) > MAX_COMMANDS:
+                raise UnreadableError(f"it has more than {MAX_COMMANDS} commands")
+
+    def _visited(self, node: dict[str, Any], at: _At) -> Iterator[tuple[Any, _At | _Pipe]]:
+        kind = node.get("Type")
+        if "Cmd" in node or "Redirs" in node:
+            yield from self._statement(node, at)
+        elif kind == "BinaryCmd" and node.get("Op") in {"|", "|&"}:
+            yield from _stages(node, at)
+        elif kind in {"Subshell", "CmdSubst"}:
+            yield node.get("Stmts"), at.apart()
+        elif kind == "ProcSubst":
+            fed = _Pipe(frozenset({at.consumer} - {""})) if node.get("Op") == ">(" else None
+            yield node.get("Stmts"), at.apart(pipe=fed)
+        else:
+            if kind == "FuncDecl":
+                self.functions.add((node.get("Name") or {}).get("Value", ""))
+            elif kind == "ForClause":
+                self._loop(node.get("Loop") or {})
+            yield from ((value, at) for value in node.values() if isinstance(value, dict | list))
+
+    def _statement(self, node: dict[str, Any], at: _At) -> Iterator[tuple[Any, _At | _Pipe]]:
+        """A command with its redirections; what stands within its words and texts comes after it."""
+        command = node.get("Cmd") or {}
+        redirections = node.get("Redirs") or []
+        if node.get("Background"):
+            at = at.apart()
+        if command.get("Type") in {None, "CallExpr", "DeclClause"}:
+            program = self._simple(command, redirections, at)
+            parts = [command.get("Assigns"), command.get("Args"), redirections]
+            yield parts, at._replace(consumer=program or at.consumer)
+            return
+        if redirections:
+            self._simple({}, redirections, at)
+            text = _stdin(redirections, {})
+            if text is not None:
+                at = at._replace(pipe=_Pipe(frozenset(), text))
+        yield command, at
+        yield redirections, at
+
+    def _simple(self, command: dict[str, Any], redirections: list[dict[str, Any]], at: _At) -> str:
+        """Keep the command, as it is written and with the values of its variables; its program's name."""
+        if len(command.get("Args") or ()) + len(redirections) > MAX_WORDS:
+            raise UnreadableError(f"one of its commands has more than {MAX_WORDS} words")
+        first = ""
+        for number in range(1 + self._choices(command, redirections)):
+            chosen = {name: values[(number - 1) % len(values)] for name, values in self._values.items()}
+            made = self._made(command, redirections, at, chosen if number else {})
+            if number and made == self.commands[-1]:
+                continue
+            self.commands.append(made)
+            if not number:
+                first = made.program
+        made = self.commands[-1]
+        if at.pipe is not None:
+            at.pipe.current.add(first)
+            at.pipe.said = _said(made)
+        if made.program in _CHANGES_DIRECTORY:
+            at.directory[0] = _directory(made)
+        for name, value in made.assigned:
+            values = self._values.setdefault(name, [])
+            if len(values) < _MAX_CANDIDATES and value not in values:
+                values.append(value[:1000])
+        if made.program == "set" and made.arguments:
+            self._values["@"] = [" ".join(made.arguments[made.arguments[0] == "--" :])[:1000]]
+        return first
+
+    def _choices(self, command: dict[str, Any], redirections: list[dict[str, Any]]) -> int:
+        """How many readings with values there are; without variables none is looked for."""
+        words = [*(command.get("Args") or ()), *(item.get("Word") or {} for item in redirections)]
+        names = set()
+        for word in words:
+            parts = list(word.get("Parts") or ())
+            for part in [*parts, *(inner for outer in parts for inner in outer.get("Parts") or ())]:
+                if part.get("Type") == "ParamExp":
+                    names.add((part.get("Param") or {}).get("Value", ""))
+        return max((len(self._values.get(name, ())) for name in names), default=0)
+
+    def _made(
+        self, command: dict[str, Any], redirections: list[dict[str, Any]], at: _At, chosen: Mapping[str, str]
+    ) -> SimpleCommand:
+        argv: list[str] = []
+        if command.get("Type") == "DeclClause":
+            argv.append((command.get("Variant") or {}).get("Value", ""))
+        for word in command.get("Args") or () if command.get("Type") == "CallExpr" else ():
+            argv += _fields(word, chosen)
+        assigns = command.get("Assigns") or (command.get("Args") if command.get("Type") == "DeclClause" else ())
+        assigned = [_assigned(item, chosen) for item in assigns or ()]
+        if command.get("Type") == "DeclClause":
+            argv += [_plain(item.get("Value"), chosen) for item in assigns or () if not item.get("Name")]
+        written = [
+            target
+            for item in redirections
+            if item.get("Op") in _OUTPUT
+            for target in _fields(item.get("Word") or {}, chosen)
+            if not ((item.get("Op") == ">&" and target.strip("-").isdigit()) or target == "-")
+        ]
+        pipe = at.pipe
+        text = _stdin(redirections, chosen)
+        return SimpleCommand(
+            basename(argv[0]) if argv else "",
+            tuple(argv[1:]),
+            tuple(written),
+            tuple((name, value) for name, value in assigned if name),
+            at.directory[0],
+            pipe.upstream if pipe else frozenset(),
+            text if text is not None else pipe.text if pipe else None,
+            at.consumer,
+            (),
+            argv[0] if argv else "",
+        )
+
+    def _loop(self, loop: dict[str, Any]) -> None:
+        name = (loop.get("Name") or {}).get("Value")
+        if name:
+            items = [field for word in (loop.get("Items") or ())[:_MAX_CANDIDATES] for field in _fields(word, {})]
+            self._values.setdefault(name, []).extend(items[:_MAX_CANDIDATES])
+            self._values[name] = self._values[name][:_MAX_CANDIDATES] or [""]
+
+
+def _stages(node: dict[str, Any], at: _At) -> Iterator[tuple[Any, _At | _Pipe]]:
+    """The stages of a pipeline, in order, and between them what counts them."""
+    stages = [node.get("Y")]
+    first = node.get("X") or {}
+    while (first.get("Cmd") or {}).get("Op") in {"|", "|&"} and not first.get("Redirs"):
+        inner = first["Cmd"]
+        stages.append(inner.get("Y"))
+        first = inner.get("X") or {}
+    outer = at.pipe
+    pipe = _Pipe(outer.upstream if outer else frozenset(), outer.text if outer else None)
+    yield first, at.apart(pipe=pipe)
+    for stage in reversed(stages):
+        yield None, pipe
+        yield stage, at.apart(pipe=pipe)
+
+
+def _assigned(item: Mapping[str, Any], chosen: Mapping[str, str]) -> tuple[str, str]:
+    name = (item.get("Name") or {}).get("Value", "")
+    if array := item.get("Array"):
+        return name, " ".join(_plain(element.get("Value"), chosen) for element in array.get("Elems") or ())
+    return name, _plain(item.get("Value"), chosen)
+
+
+def _stdin(redirections: Sequence[Mapping[str, Any]], chosen: Mapping[str, str]) -> str | None:
+    """The here-document or here-string."""
+    for item in redirections:
+        if item.get("Op") in {"<<", "<<-"}:
+            body = (item.get("Hdoc") or {}).get("Parts") or ()
+            end = (item.get("Word") or {}).get("Parts") or ()
+            if any(part.get("Type") != "Lit" or "\\" in part.get("Value", "") for part in end):
+                return "".join(part.get("Value", "") for part in body)
+            return _text(body, chosen, quoted=True).translate(_SENTINELS)
+        if item.get("Op") == "<<<":
+            return _plain(item.get("Word"), chosen)
+    return None
+
+
+def _said(command: SimpleCommand) -> str | None:
+    """What it prints, where that stands in the text."""
+    if command.program in {"echo", "printf"}:
+        return " ".join(command.arguments)
+    return command.stdin if command.program == "cat" else None
+
+
+def _directory(command: SimpleCommand) -> str:
+    """Where `cd` leads; "" is not known."""
+    targets = command.operands
+    if not targets:
+        return "~" if "-" not in command.arguments else ""
+    path = command.full(targets[0])
+    return "" if "$" in path or "`" in path or len(path) > _MAX_DIRECTORY_CHARS else path

@@ -1,0 +1,315 @@
+"""Programs that run another program: which one, or which text, they run."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand, basename, is_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "rbash", "mksh"})
+PYTHONS = re.compile(r"(?:i?python|pypy)[\d.]*")
+_CODE_OPTION = {
+    "perl": "eEpnM", "ruby": "e", "node": "ep", "nodejs": "ep", "bun": "e", "deno": "", "php": "rBRE", "lua": "e",
+    "luajit": "e", "Rscript": "e", "R": "e", "julia": "eE", "osascript": "e", "tclsh": "", "expect": "c", "groovy": "e",
+    "scala": "e", "elixir": "e", "erl": "", "ghc": "e", "guile": "c", "sbcl": "", "emacs": "", "pwsh": "cC",
+}  # fmt: skip
+"""Interpreters of languages that the rules cannot read, with the letters of the options that take code."""
+
+_CODE_WORDS_OF = {
+    "deno": frozenset({"eval"}), "erl": frozenset({"-eval"}), "sbcl": frozenset({"--eval"}),
+    "emacs": frozenset({"--eval"}), "node": frozenset({"--eval", "--print"}), "bun": frozenset({"--eval"}),
+}  # fmt: skip
+
+Language = Literal["shell", "python", "foreign"]
+
+MAX_WRAPPED = 16
+
+
+class InnerCommand(NamedTuple):
+    """What a command runs."""
+
+    language: Language
+    text: str
+    """Code, or "" where `command` is what runs."""
+    command: SimpleCommand | None = None
+
+
+_ARGV: dict[str, tuple[str, int]] = {
+    "env": ("-u --unset -C --chdir", 0),
+    "nohup": ("", 0),
+    "nice": ("-n --adjustment", 0),
+    "ionice": ("-c -n -p --class --classdata", 0),
+    "setsid": ("", 0),
+    "stdbuf": ("-i -o -e", 0),
+    "command": ("", 0),
+    "builtin": ("", 0),
+    "exec": ("-a", 0),
+    "timeout": ("-k -s --kill-after --signal", 1),
+    "gtimeout": ("-k -s --kill-after --signal", 1),
+    "xargs": ("-I -n -P -d -L -a -E -s --max-args --max-procs --delimiter --arg-file --replace", 0),
+    "busybox": ("", 0),
+    "toybox": ("", 0),
+    "unbuffer": ("", 0),
+    "chroot": ("", 1),
+    "time": ("-f -o --format --output", 0),
+    "strace": ("-e -o -p -s -u -E -P -a -b -I -O -S -X", 0),
+    "ltrace": ("-e -o -p -s -u -a -l -n", 0),
+    "flock": ("-w -E --timeout --wait --conflict-exit-code", 1),
+    "sudo": ("-u -g -h -p -C -r -t -U -D -T -R --user --group --host --prompt --chdir --chroot", 0),
+    "doas": ("-u -C", 0),
+    "pkexec": ("--user", 0),
+    "setpriv": ("--reuid --regid --groups --inh-caps --bounding-set", 0),
+    "unshare": ("--setgroups -S -G -R -w", 0),
+    "nsenter": ("-t --target -S -G", 0),
+    "taskset": ("", 1),
+    "chrt": ("-T -P -D", 1),
+    "prlimit": ("-p --pid", 0),
+    "valgrind": ("", 0),
+    "perf": ("-e -o -F", 1),
+    "systemd-run": ("-p --property --unit -u --slice -E --setenv", 0),
+    "xvfb-run": ("-n -s -e -f --server-args --server-num", 0),
+    "dbus-run-session": ("", 0),
+    "fakeroot": ("-s -i", 0),
+    "proot": ("-r -b -w", 0),
+    "ssh": ("-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", 1),
+    "docker": ("", 0),
+    "podman": ("", 0),
+    "kubectl": ("", 0),
+    "npx": ("-p --package -c --call", 0),
+    "bunx": ("-p --package", 0),
+    "uvx": ("--from --with -p --python", 0),
+    "pipx": ("--spec", 1),
+    "cross-env": ("", 0),
+    "dotenv": ("-f", 0),
+    "poetry": ("-C --directory", 1), "uv": ("--with --python -p --project --directory --extra --group", 1),
+    "pipenv": ("", 1), "pdm": ("", 1), "hatch": ("-e --env", 1), "rye": ("", 1), "bundle": ("", 1),
+    "conda": ("-n --name -p --prefix", 1), "micromamba": ("-n -p", 1), "mise": ("", 1), "rustup": ("", 1),
+}  # fmt: skip
+"""Programs followed by an argv: their options that take a word, and how many operands stand before it."""
+
+_RUNS = {"poetry", "uv", "pipenv", "pdm", "hatch", "rye", "bundle", "conda", "micromamba", "mise", "rustup"}
+"""Of these only `run` and `exec` run what follows."""
+
+_TEXT = frozenset({"watch", "parallel", "hyperfine", "entr", "tmux", "screen", "at", "batch", "nix-shell", "script"})
+"""Their operands, joined or single, are commands of a shell."""
+
+_TEXT_OPTION = {
+    "su": "-c",
+    "runuser": "-c",
+    "flock": "-c",
+    "script": "-c",
+    "npx": "-c",
+    "env": "-S",
+    "nix-shell": "--run",
+    **dict.fromkeys(("mapfile", "readarray", "compgen", "complete"), "-C"),
+}
+_LONG_TEXT_OPTION = frozenset(
+    {"--command", "--call", "--split-string", "--session-command", "--to-command", "--filter"}
+)
+
+_FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_FD_RUNS = frozenset({"-x", "-X", "--exec", "--exec-batch"})
+_MAX_START_CHARS = 512
+"""A longer directory of `find` is not put into what it runs: it may stand there thousands of times."""
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+
+HAZARDS = frozenset(
+    {"rm", "dd", "mkfs", "shred", "curl", "wget", "nc", "ncat", "sudo", "su", "eval", "git", "chmod", "chown", "mv",
+     "tee", "ssh", "scp", "find", "kill", *SHELLS}
+)  # fmt: skip
+"""Looked for among the words of a program that may run another."""
+
+_MAX_HAZARDS = 3
+
+
+def is_interpreter(program: str) -> bool:
+    """Whether it runs code that it is given or reads."""
+    return program in SHELLS or program in _CODE_OPTION or PYTHONS.fullmatch(program) is not None
+
+
+def is_wrapper(program: str) -> bool:
+    """Whether it is known to run another program."""
+    return program in _ARGV or program in _TEXT or program in _TEXT_OPTION
+
+
+def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """What a command runs, as far as its words say."""
+    name = command.program
+    if name == "eval":
+        yield InnerCommand("shell", " ".join(command.arguments))
+    elif name in {"trap", "alias"}:
+        texts = command.operands if name == "alias" else command.operands[:1]
+        yield from (InnerCommand("shell", word.split("=", 1)[-1]) for word in texts)
+    elif is_interpreter(name):
+        yield from _of_interpreter(command)
+    elif name in {"find", "fd", "fdfind"}:
+        yield from _of_find(command)
+    if name in _TEXT:
+        yield InnerCommand("shell", " ".join(command.operands))
+        yield from (InnerCommand("shell", word) for word in command.operands if " " in word)
+    yield from (InnerCommand("shell", text) for text in _text_options(command))
+    if name in _ARGV:
+        yield from _of_argv(command)
+
+
+def hazards_in(command: SimpleCommand) -> Iterator[SimpleCommand]:
+    """Commands that begin at a word of it that is the name of a program that can do harm."""
+    found = 0
+    for number, word in enumerate(command.arguments[:1000]):
+        if basename(word) in HAZARDS:
+            yield command.running(command.arguments[number:])
+            found += 1
+            if found == _MAX_HAZARDS:
+                return
+
+
+def rough_commands(code: str, like: SimpleCommand) -> Iterator[SimpleCommand]:
+    """Commands in code of any language: from each name of a program that can do harm to the end of its sentence."""
+    for sentence in re.split(r"[;|&\n(){}`!]+", re.sub(r"[\"',\[\]\\]+", " ", code)):
+        words = sentence.split()
+        starts = [number for number, word in enumerate(words) if basename(word) in HAZARDS]
+        for number in starts[:_MAX_HAZARDS]:
+            yield like.running(words[number:])
+
+
+def _text_options(command: SimpleCommand) -> Iterator[str]:
+    option = _TEXT_OPTION.get(command.program)
+    for word, following in command.pairs:
+        if option and (word == option or (word.startswith(option) and not option.startswith("--"))):
+            yield word.removeprefix(option) or following
+        elif is_option(word, _LONG_TEXT_OPTION):
+            yield word.split("=", 1)[1] if "=" in word else following
+
+
+def _of_argv(command: SimpleCommand) -> Iterator[InnerCommand]:
+    name, rest = command.program, list(command.arguments)
+    options, skipped = _ARGV[name]
+    if name in {"docker", "podman", "kubectl"}:
+        return  # where the argv begins is not known: see `hazards_in`
+    if name in _RUNS and not set(rest) & {"run", "exec", "x", "--"}:
+        return
+    if name == "command" and {"-v", "-V"} & set(rest[:1]):
+        return
+    rest = _after_options(rest, options.split(), assignments=name in {"env", "sudo", "cross-env", "doas"})
+    for _ in range(skipped):
+        rest = _after_options(rest[1:], options.split(), assignments=False)
+    if name == "ssh" and rest:
+        yield InnerCommand("shell", " ".join(rest))
+    elif rest:
+        yield InnerCommand("shell", "", command.running(rest))
+
+
+def _after_options(words: Sequence[str], with_value: Sequence[str], *, assignments: bool) -> list[str]:
+    rest = list(words)
+    at = 0
+    while at < len(rest) and (rest[at].startswith("-") or (assignments and _ASSIGNMENT.match(rest[at]))):
+        if rest[at] == "--":
+            return rest[at + 1 :]
+        at += 2 if rest[at] in with_value else 1
+    return rest[at:]
+
+
+def _of_find(command: SimpleCommand) -> Iterator[InnerCommand]:
+    """Each `-exec` up to its end: together no longer than the command."""
+    starts = _FIND_RUNS if command.program == "find" else _FD_RUNS
+    start = next(iter(command.operands), "") if command.program == "find" else ""
+    start = start if start and command.arguments[0] == start else "."
+    start = "$PWD" if len(start) > _MAX_START_CHARS else start
+    argv: list[str] | None = None
+    for word in (*command.arguments, ";"):
+        if argv is not None and (word in {";", "+"} or word in starts):
+            if argv:
+                yield InnerCommand("shell", "", command.running(argv))
+            argv = None
+        if word in starts:
+            argv = []
+        elif argv is not None:
+            argv.append(word.replace("{}", f"{start.rstrip('/')}/{{}}"))
+
+
+def _of_interpreter(command: SimpleCommand) -> Iterator[InnerCommand]:
+    script = script_of(command)
+    if command.program in SHELLS:
+        language: Language = "shell"
+    else:
+        language = "python" if PYTHONS.fullmatch(command.program) else "foreign"
+    yield from (InnerCommand(language, code) for code in script.code)
+    if command.stdin is not None and script.reads_stdin:
+        yield InnerCommand(language, command.stdin)
+
+
+class InterpreterScript(NamedTuple):
+    """What the words of an interpreter say that it runs."""
+
+    code: tuple[str, ...] = ()
+    file: str = ""
+    module: str = ""
+
+    @property
+    def reads_stdin(self) -> bool:
+        """Whether it runs what it reads, or asks a person."""
+        return not (self.code or self.file or self.module)
+
+
+def script_of(command: SimpleCommand) -> InterpreterScript:
+    """What an interpreter runs."""
+    if command.program in SHELLS:
+        return _shell_script(command.arguments)
+    if PYTHONS.fullmatch(command.program):
+        return _python_script(command.arguments)
+    code = tuple(_foreign_code(command))
+    operands = [word for word in command.operands if word not in {"run", "eval"}]
+    return InterpreterScript(code, "" if code or not operands else operands[0])
+
+
+def _shell_script(arguments: Sequence[str]) -> InterpreterScript:
+    """POSIX `sh`: with -c the first operand is the code, else the file."""
+    at, with_code, from_stdin = 0, False, False
+    while at < len(arguments) and arguments[at][:1] in {"-", "+"} and len(arguments[at]) > 1:
+        word = arguments[at]
+        at += 1
+        if word == "--":
+            break
+        short = not word.startswith("--")
+        with_code = with_code or (short and "c" in word)
+        from_stdin = from_stdin or (short and "s" in word)
+        if word in {"--rcfile", "--init-file"} or (short and word[-1] in "oO"):
+            at += 1
+    rest = [word for word in arguments[at:] if word != "-"]
+    if with_code:
+        return InterpreterScript(tuple(rest[:1]))
+    return InterpreterScript(file="" if from_stdin or not rest else rest[0])
+
+
+def _python_script(arguments: Sequence[str]) -> InterpreterScript:
+    """`python -h`: -c and -m take the rest of their word, or the next, and end the options."""
+    words = iter(arguments)
+    for word in words:
+        if not word.startswith("-") or word == "-":
+            return InterpreterScript(file="" if word == "-" else word)
+        for number, letter in enumerate(word[1:], 2):
+            if word.startswith("--"):
+                break
+            if letter in "cm":
+                value = word[number:] or next(words, "")
+                return InterpreterScript(code=(value,)) if letter == "c" else InterpreterScript(module=value or "?")
+            if letter in "WX":
+                next(words, "") if not word[number:] else ""
+                break
+    return InterpreterScript()
+
+
+def _foreign_code(command: SimpleCommand) -> Iterator[str]:
+    letters, words = _CODE_OPTION[command.program], _CODE_WORDS_OF.get(command.program, frozenset())
+    for word, following in command.pairs:
+        if word.split("=", 1)[0] in words:
+            yield word.split("=", 1)[1] if "=" in word else following
+        elif word.startswith("-") and not word.startswith("--"):
+            at = min((word.index(letter) for letter in letters if letter in word[1:]), default=0)
+            if at:
+                yield word[at + 1 :] or following

@@ -1,0 +1,208 @@
+"""Standing approvals: what a person allowed from now on, in words that say no less than what they let pass.
+
+Each is an event of the log, so it holds after a restart, and so is its revocation. None covers a call that hides
+characters. But for an exact call none covers one whose risk is HIGH, and a command is never covered by another that it
+begins with: one program's arguments can make it do anything (`git -c`, `find -exec`).
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from ohsandbox.agent import ActionSecurityRisk
+from ohsandbox.agent.agent import ALWAYS_ASKS
+from ohsandbox.conversation.approvals.analysis import conceals
+from ohsandbox.errors import OhsandboxError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ohsandbox.conversation.approvals.approvals import PendingCall
+    from ohsandbox.events import SDKEvent
+    from ohsandbox.runtime.base import Runtime
+
+_SHELL = "execute_bash"
+
+EDITING = frozenset({"edit_file", "file_editor", "file_write"})
+"""Our tools that change the one file that `path` names, and do nothing else."""
+
+_NO_LINK = """
+f=$1 p=$1
+while [ -n "$p" ]; do [ ! -L "$p" ] || exit 1; p=${p%/*}; done
+[ -e "$f" ] || exit 0
+set -f; set -- $(ls -ld -- "$f"); [ "$2" = 1 ]
+"""
+"""Exit code 0: nothing on the path is a symlink, and its file has no other name (POSIX sh; 2 is the link count)."""
+
+
+class _Scope(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ExactCall(_Scope):
+    """The same tool with the same arguments, the model's word on the risk among them; whatever our rules say of it."""
+
+    kind: Literal["call"] = "call"
+    tool: str
+    arguments: dict[str, Any]
+
+    def __str__(self) -> str:
+        where = "wherever its shell stands and " if self.tool == _SHELL else ""
+        return f"{self.tool} with exactly these arguments again, {where}whatever the files that it uses hold by then"
+
+
+class AnyCall(_Scope):
+    """Every call of a tool, unless its risk is HIGH."""
+
+    kind: Literal["tool"] = "tool"
+    tool: str
+
+    def __str__(self) -> str:
+        return f"every call of {self.tool}, with any arguments, unless its risk is HIGH"
+
+
+class EditsUnder(_Scope):
+    """Edits of files below a directory with our tools for it, unless their risk is HIGH; not through links."""
+
+    kind: Literal["edits"] = "edits"
+    directory: str
+    """Absolute, without `.` and `..`."""
+
+    def __str__(self) -> str:
+        tools = ", ".join(sorted(EDITING))
+        return f"edits with {tools} of every file below {self.directory}, unless their risk is HIGH"
+
+
+Scope = Annotated[ExactCall | AnyCall | EditsUnder, Field(discriminator="kind")]
+_SCOPES: TypeAdapter[ExactCall | AnyCall | EditsUnder] = TypeAdapter(Scope)
+
+
+class Approval(NamedTuple):
+    """A scope that a person allowed."""
+
+    number: int
+    """From 1, in the conversation; never given twice."""
+    scope: ExactCall | AnyCall | EditsUnder
+    by: str
+
+
+class Candidate(NamedTuple):
+    """What a scope is held against."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    risk: ActionSecurityRisk
+
+
+class StandingApprovals:
+    """Those in force, by the events of the log alone."""
+
+    def __init__(self) -> None:
+        self._in_force: dict[int, Approval] = {}
+        self.last_number = 0
+
+    @property
+    def in_force(self) -> list[Approval]:
+        """In order."""
+        return list(self._in_force.values())
+
+    def add(self, event: SDKEvent) -> None:
+        """Take in the next event."""
+        if event.type == "approval":
+            number = int(event.data["number"])
+            self._in_force[number] = Approval(number, scope_from(event.data["scope"]), str(event.data["by"]))
+            self.last_number = max(self.last_number, number)
+        elif event.type == "approval_revoked":
+            self._in_force.pop(int(event.data["number"]), None)
+
+    def covering(self, call: Candidate) -> list[Approval]:
+        """Those that let the call pass, as far as its words tell."""
+        return [approval for approval in self._in_force.values() if covers(approval.scope, call)]
+
+
+def scope_from(data: Mapping[str, Any]) -> ExactCall | AnyCall | EditsUnder:
+    """The scope that `model_dump` made data of."""
+    return _SCOPES.validate_python(dict(data))
+
+
+def covers(scope: ExactCall | AnyCall | EditsUnder, call: Candidate) -> bool:
+    """Whether the scope's own words say that the call may run."""
+    if conceals(call.name, call.arguments):
+        return False
+    if isinstance(scope, ExactCall):
+        same = json.dumps(scope.arguments, sort_keys=True) == json.dumps(call.arguments, sort_keys=True)
+        return same and call.name == scope.tool and not _is_input(call)
+    if call.risk is ActionSecurityRisk.HIGH:
+        return False
+    if isinstance(scope, AnyCall):
+        return call.name == scope.tool
+    path = edited_path(call)
+    return path is not None and path.startswith(f"{scope.directory.rstrip('/')}/")
+
+
+def offers(call: PendingCall) -> list[ExactCall | AnyCall | EditsUnder]:
+    """The scopes that would let a waiting call pass from now on, the narrowest first; none for a tool that always asks.
+
+    One that would not cover the call itself is left out.
+    """
+    if ALWAYS_ASKS in call.why:
+        return []
+    candidate = Candidate(call.name, call.arguments, call.risk)
+    path = edited_path(candidate)
+    found: list[ExactCall | AnyCall | EditsUnder] = [
+        ExactCall(tool=call.name, arguments=call.arguments),
+        AnyCall(tool=call.name),
+    ]
+    if path is not None:
+        found[1] = EditsUnder(directory=posixpath.dirname(path))
+    return [scope for scope in found if covers(scope, candidate)]
+
+
+def check_scope(scope: ExactCall | AnyCall | EditsUnder) -> None:
+    """A scope that may be granted.
+
+    Raises:
+        UsageError: it names no directory, or a call that hides characters.
+    """
+    if isinstance(scope, EditsUnder):
+        directory = scope.directory
+        if not directory.startswith("/") or _normal(directory) != directory or conceals("", directory):
+            raise UsageError(f"Edits can be allowed below an absolute directory without '.' and '..': {directory!r}.")
+    elif conceals(scope.tool, scope.arguments if isinstance(scope, ExactCall) else {}):
+        raise UsageError("A call with characters that cannot be seen is asked about each time. Allow it once.")
+
+
+def edited_path(call: Candidate) -> str | None:
+    """The file that the call edits; None where it edits none, or does not name it by an absolute path without `..`."""
+    path = call.arguments.get("path")
+    if call.name not in EDITING or not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
+        return None
+    if call.name == "file_editor" and call.arguments.get("command") in {"view", None}:
+        return None
+    return _normal(path)
+
+
+def goes_through_link(runtime: Runtime, path: str) -> bool:
+    """Whether an edit of the path would reach a file of another name, by a symlink or a hard link; also if unknown."""
+    try:
+        return runtime.run(["sh", "-c", _NO_LINK, "sh", path], timeout_s=LOOK_TIMEOUT_S).exit_code != 0
+    except OhsandboxError:
+        return True
+
+
+LOOK_TIMEOUT_S = 10.0
+"""A few system calls, in a sandbox that may be at work."""
+
+
+def _is_input(call: Candidate) -> bool:
+    """Keys for a program that runs: what the same keys do depends on what it asks."""
+    return call.name == _SHELL and call.arguments.get("is_input") not in {None, False}
+
+
+def _normal(path: str) -> str:
+    """POSIX lets two slashes at the beginning mean something else; Linux does not."""
+    return posixpath.normpath(f"/{path.lstrip('/')}")

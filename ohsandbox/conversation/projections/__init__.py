@@ -1,0 +1,1 @@
+"""Projections: what follows from the events of a log, one event at a time."""

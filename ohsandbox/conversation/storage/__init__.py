@@ -1,0 +1,1 @@
+"""Stored conversations: their metadata, the catalog of a directory, and deletion."""

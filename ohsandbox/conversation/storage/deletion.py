@@ -1,0 +1,97 @@
+"""`ConversationDeleter`: conversations removed with everything they left, on this machine and with the engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from ohsandbox.conversation.container_note import noted_container
+from ohsandbox.conversation.storage.catalog import delete_stored
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.paths import subdirectory
+from ohsandbox.runtime.factory import open_inventory
+from ohsandbox.runtime.inventory import Removal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.runtime.inventory import Inventory
+
+
+class Deletion(NamedTuple):
+    """What became of one conversation."""
+
+    freed_bytes: int
+    """Of files on this machine; images and containers are not counted."""
+    removed: tuple[str, ...]
+    """Names of its container and its checkpoints."""
+    left: tuple[str, ...]
+    """A sentence for each thing that stays with the engine, with the reason."""
+
+
+class ConversationDeleter:
+    """A block in which conversations are deleted; the engine is asked for once, and only where it may have something.
+
+    Another conversation's is never touched: a container goes where the conversation's own directory notes it, its lease
+    is in our state directory, names this very container and this conversation, it was not to be kept, and nobody works
+    in it; a checkpoint by its record's owner. What a fork keeps as well stays for the fork.
+    """
+
+    def __init__(self, inventory: Inventory | None = None) -> None:
+        """None opens the default one of this machine, where it is needed."""
+        self._inventory = inventory
+        self._is_ours = inventory is None
+        self._fault: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_ours and self._inventory is not None:
+            self._inventory.close()
+            self._inventory = None
+
+    def delete(self, directory: Path) -> Deletion:
+        """Remove the conversation first, so that a crash leaves nothing that could still be resumed by halves.
+
+        Raises:
+            ConversationOpenError: a process has it open; nothing was removed.
+            UsageError: it cannot be removed.
+        """
+        container = noted_container(directory)
+        freed = delete_stored(directory)
+        return Deletion(freed, *self.clear(directory, container))
+
+    def clear(self, directory: Path, container: str | None) -> Removal:
+        """Remove what a deleted conversation left with the engine; returns what was removed and what is left, and why.
+
+        Twice is fine, and so is that all of it is gone. What an engine that fails leaves, `gc` removes.
+        """
+        done = Removal()
+        try:
+            if (inventory := self._open(container)) is None:
+                return done
+            if container is not None:
+                done += inventory.remove_sandbox(container, conversation=directory.name)
+            done += inventory.release_checkpoints(directory)
+        except OhsandboxError as error:
+            left = f"What its sandbox left was not removed: {error} `ohsandbox gc` does it within three days."
+            done += Removal(left=(left,))
+        return done
+
+    def _open(self, container: str | None) -> Inventory | None:
+        """None where it holds nothing of a conversation.
+
+        Raises:
+            SandboxUnavailable: no engine answers, now or when it was last asked.
+        """
+        if self._inventory is None:
+            if container is None and next(subdirectory("checkpoints").iterdir(), None) is None:
+                return None
+            if self._fault is not None:
+                raise SandboxUnavailable(self._fault)
+            try:
+                self._inventory = open_inventory()
+            except SandboxUnavailable as error:
+                self._fault = str(error)
+                raise
+        return self._inventory

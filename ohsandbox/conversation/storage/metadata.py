@@ -1,0 +1,123 @@
+"""Where conversations lie, and what is known of each without reading its log."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.events import ConversationStatus, clean_text
+from ohsandbox.paths import conversations_dir
+from ohsandbox.persistence.layout import METADATA_NAME, check_id
+from ohsandbox.private_files import make_private_dir, open_regular, write_atomically
+
+_log = logging.getLogger(__name__)
+
+TITLE_CHARS = 80
+"""One line of a list."""
+
+_MAX_METADATA_BYTES = 64 * 1024
+
+
+class ConversationMetadata(BaseModel):
+    """What a list of conversations shows."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    conversation_id: str
+    title: str | None = None
+    """The beginning of the first message."""
+    created_at: AwareDatetime
+    updated_at: AwareDatetime = Field(default_factory=lambda data: data["created_at"])
+    """Of the last event."""
+    user_id: str | None = None
+    model: str | None = None
+    """The last that was asked."""
+    status: ConversationStatus = ConversationStatus.IDLE
+    steps: int = Field(default=0, ge=0)
+    """Answers of the model."""
+    calls: int = Field(default=0, ge=0)
+    """Tool calls."""
+    events: int = Field(default=0, ge=0)
+    prompt_tokens: int = Field(default=0, ge=0)
+    """With those of sub-agents; so are the next two."""
+    completion_tokens: int = Field(default=0, ge=0)
+    cost_usd: float | None = Field(default=None, allow_inf_nan=False)
+    """None where no answer had a price."""
+    log_bytes: int = Field(default=0, ge=0)
+    """How long the log was when this was true of it; one of another length has more to say."""
+
+
+class ConversationStore(Protocol):
+    """Keeps metadata."""
+
+    def save(self, metadata: ConversationMetadata) -> None:
+        """Keep it in the place of what was kept for the conversation before."""
+
+    def load(self, conversation_id: str) -> ConversationMetadata | None:
+        """What was kept; None where there is nothing, or nothing readable."""
+
+
+class FileConversationStore:
+    """One `metadata.json` in each conversation's directory, replaced atomically."""
+
+    def __init__(self, root: Path | str | None = None) -> None:
+        """Nothing is made yet. root None is `paths.conversations_dir()`.
+
+        Raises:
+            UsageError: root is None and there is no state directory.
+        """
+        self.root = conversations_dir() if root is None else Path(root)
+
+    def save(self, metadata: ConversationMetadata) -> None:
+        """Write it.
+
+        Raises:
+            UsageError: the directory cannot be used.
+        """
+        directory = self.root / check_id(metadata.conversation_id)
+        make_private_dir(directory)
+        try:
+            write_metadata(directory, metadata)
+        except OSError as error:
+            raise UsageError(
+                f"Directory {str(directory)!r} cannot be written: {error.strerror}. Free space, or name another place."
+            ) from error
+
+    def load(self, conversation_id: str) -> ConversationMetadata | None:
+        """Read it; damaged or another conversation's counts as none, for the log holds what matters."""
+        path = self.root / check_id(conversation_id) / METADATA_NAME
+        try:
+            with os.fdopen(open_regular(path, os.O_RDONLY, name="Metadata"), "rb") as file:
+                metadata = ConversationMetadata.model_validate_json(file.read(_MAX_METADATA_BYTES))
+        except (OSError, UsageError, ValidationError):
+            return None
+        return metadata if metadata.conversation_id == conversation_id else None
+
+
+def write_metadata(directory: Path, metadata: ConversationMetadata) -> None:
+    """Write it into a directory that is there.
+
+    Raises:
+        OSError: the directory is not there or cannot be written.
+    """
+    write_atomically(directory / METADATA_NAME, metadata.model_dump_json(indent=2).encode() + b"\n")
+
+
+def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> None:
+    """Save it. Where that fails, the run goes on all the same: everything in it can be read from the log."""
+    try:
+        store.save(metadata)
+    except OhsandboxError as error:
+        _log.warning("The metadata of conversation %r could not be saved: %s", metadata.conversation_id, error)
+    except Exception:  # noqa: BLE001 - a store is whatever the caller gave us
+        _log.warning("The metadata of conversation %r could not be saved.", metadata.conversation_id, exc_info=True)
+
+
+def title_of(text: str) -> str | None:
+    """The beginning of a message, on one line; None where there is nothing to see."""
+    return " ".join(clean_text(text[: 4 * TITLE_CHARS]).split())[:TITLE_CHARS] or None

@@ -1,0 +1,1 @@
+"""Sub-agents: conversations that work for another conversation, in its sandbox."""

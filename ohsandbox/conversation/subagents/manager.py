@@ -1,0 +1,197 @@
+"""`SubagentManager`: those who work for a conversation, each in a conversation of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox import events
+from ohsandbox.conversation.subagents.agent import sub_agent
+from ohsandbox.conversation.subagents.shared_runtime import SharedRuntime
+from ohsandbox.errors import SandboxUnavailable, ToolError
+from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
+from ohsandbox.persistence import LOG_NAME
+from ohsandbox.persistence.layout import AGENTS_NAME
+from ohsandbox.private_files import make_private_dir
+from ohsandbox.tool import cut_middle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.conversation.conversation import Conversation
+    from ohsandbox.conversation.limits import Limits
+    from ohsandbox.conversation.subagents.context import SubagentContext
+    from ohsandbox.state import Delegation
+
+MAX_DEPTH = 2
+"""An agent's agents may have agents, where they are given the tool; deeper, nobody sees any more who does what."""
+
+MAX_SUB_AGENTS = 50
+"""Of one conversation; more is a model that delegates instead of working."""
+
+MAX_ANSWER_CHARS = 30_000
+"""The same as a command's output: about 8,000 tokens. The whole answer stands in the log."""
+
+MAX_LAST_WORDS_CHARS = 2_000
+
+_LOOK_EVERY_S = 0.5
+"""How often a waiting parent looks whether it was stopped; `interrupt` ends the wait sooner."""
+
+
+class SubagentManager:
+    """The sub-agents of one conversation; satisfies `Delegate`.
+
+    Each works in the parent's sandbox with shells of its own, within what is left of the parent's limits; what it used
+    is told in a notice event, so that it counts for the parent. Its log lies in `agents/` of the parent's directory.
+    """
+
+    def __init__(self, parent: SubagentContext, *, converse: Callable[..., Conversation]) -> None:
+        """Nothing is made yet. converse is the class `Conversation`, or what makes one as it does."""
+        self._parent = parent
+        self._converse = converse
+        self._guard = threading.Lock()
+        self._working: set[Conversation] = set()
+
+    def __call__(self, delegation: Delegation) -> str:
+        """Have a task done and wait for the answer.
+
+        Raises:
+            ToolError: there is none: a limit, a failure, a tool that cannot be given, stopped.
+            SandboxUnavailable: the sandbox is gone.
+        """
+        parent = self._parent
+        agent = sub_agent(parent.agent, delegation.tools, may_delegate=parent.depth + 1 < MAX_DEPTH)
+        limits = _narrowed(parent.remaining(), delegation.max_iterations)
+        runtime = SharedRuntime(parent.runtime)
+        child = self._converse(
+            agent,
+            runtime,
+            parent.log.directory / AGENTS_NAME,
+            conversation_id=self._new_id(delegation.name),
+            user_id=parent.user_id,
+            limits=limits,
+            depth=parent.depth + 1,
+        )
+        account = _Account(str(child.directory / LOG_NAME))
+        child.register_callback(account.take_in)
+        parent.log.emit(
+            events.notice(code=events.AGENT_STARTED, message=f"Sub-agent {child.id!r} began.", trail=account.log_path)
+        )
+        try:
+            with self._at_work(child):
+                status = self._outcome(child, delegation.task)
+        finally:
+            child.close()
+            runtime.close()
+            parent.log.emit(account.ended(child.id))
+        return account.answer_of(child, status)
+
+    def interrupt(self) -> None:
+        """Cancel those that work, without waiting; from any thread. Call it before the model's `cancel`."""
+        with self._guard:
+            working = list(self._working)
+        for child in working:
+            child.stop(timeout_s=0)
+
+    def _outcome(self, child: Conversation, task: str) -> ConversationStatus:
+        child.send_message(task)
+        while (status := child.wait(_LOOK_EVERY_S)) is ConversationStatus.RUNNING:
+            if self._parent.canceled.is_set():
+                child.stop(timeout_s=0)
+        child.wait()
+        return status
+
+    @contextlib.contextmanager
+    def _at_work(self, child: Conversation) -> Iterator[None]:
+        with self._guard:
+            self._working.add(child)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._working.discard(child)
+
+    def _new_id(self, name: str) -> str:
+        """The next id that no sub-agent of this conversation has had, also before a resume; its directory exists."""
+        directory = self._parent.log.directory / AGENTS_NAME
+        with self._guard:
+            make_private_dir(directory)
+            names = [path.name for path in directory.iterdir()]
+            if len(names) >= MAX_SUB_AGENTS:
+                raise ToolError(
+                    f"This conversation has had {len(names)} sub-agents, and more than {MAX_SUB_AGENTS} are not made. "
+                    "Do the rest yourself."
+                )
+            numbers = [int(last) for last in (name.rpartition("-")[2] for name in names) if last.isdecimal()]
+            new = f"{name}-{max(numbers, default=0) + 1}"
+            make_private_dir(directory / new)
+        return new
+
+
+class _Account:
+    """What a sub-agent said and used, by its events."""
+
+    def __init__(self, log: str) -> None:
+        self.log_path = log
+        self._answer: str | None = None
+        self._last_words = ""
+        self._requests = 0
+        self._usage: dict[str, int] = {}
+        self._cost_usd = 0.0
+
+    def take_in(self, event: SDKEvent) -> None:
+        """The next event."""
+        data = event.data
+        usage = data.get("usage") or {}
+        self._requests += data.get("requests", 1 if usage else 0)
+        for name, value in usage.items():
+            self._usage[name] = self._usage.get(name, 0) + value
+        self._cost_usd += data.get("cost_usd") or 0.0
+        self._last_words = data.get("thought") or self._last_words
+        if event.type == "assistant_message":
+            self._answer = self._last_words = data["content"]
+        elif event.type == "tool_result" and data["name"] == "finish" and data["result"]["status"] == "ok":
+            self._answer = str(data["result"]["output"])
+
+    def ended(self, name: str) -> EventBody:
+        """The event that counts for the parent."""
+        return events.notice(
+            code="AgentEnded",
+            message=f"Sub-agent {name!r} ended after {self._requests} requests to the model.",
+            trail=self.log_path,
+            requests=self._requests,
+            usage=self._usage,
+            cost_usd=self._cost_usd,
+        )
+
+    def answer_of(self, child: Conversation, status: ConversationStatus) -> str:
+        """The answer, and where the log is.
+
+        Raises:
+            ToolError: there is none.
+            SandboxUnavailable: that is why.
+        """
+        if isinstance(child.error, SandboxUnavailable):
+            raise child.error
+        done = status in {ConversationStatus.FINISHED, ConversationStatus.IDLE}
+        if done and self._answer is not None and self._answer.strip():
+            answer = cut_middle(self._answer, limit_chars=MAX_ANSWER_CHARS)
+            return f"{answer}\n[Sub-agent {child.id!r}, {self._requests} requests; its log: {self.log_path}]"
+        if child.error is not None:
+            reason = " ".join(str(child.error).split()) or type(child.error).__name__
+        elif status is ConversationStatus.CANCELED:
+            reason = "It was stopped."
+        else:
+            reason = "It ended without a word."
+        words = cut_middle(self._last_words.strip(), limit_chars=MAX_LAST_WORDS_CHARS)
+        said = f" It had said last: {words!r}." if words else ""
+        raise ToolError(f"Sub-agent {child.id!r} came to no answer. {reason}{said} Its log: {self.log_path}")
+
+
+def _narrowed(limits: Limits, max_iterations: int | None) -> Limits:
+    """The limits, with no more iterations than asked for."""
+    if max_iterations is None:
+        return limits
+    fewest: Any = min(max_iterations, limits.max_iterations or max_iterations)
+    return limits.model_copy(update={"max_iterations": fewest})

@@ -1,0 +1,109 @@
+"""`SharedRuntime`: another's sandbox, with shells of one's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from ohsandbox.runtime.base import Runtime
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.errors import SandboxUnavailable
+    from ohsandbox.runtime.channel import Channel
+    from ohsandbox.schema import Observation
+
+
+class SharedRuntime(Runtime):
+    """The same sandbox and the same files as the lender's; sessions and interrupts are apart.
+
+    A session "main" here is not the lender's "main". Closing ends the sessions that were made here, with what they
+    run, and nothing else: the sandbox stays the lender's.
+    """
+
+    def __init__(self, lender: Runtime) -> None:
+        super().__init__()
+        self._lender = lender
+        self.state_dir = lender.state_dir
+        self.private_processes = lender.private_processes
+
+    @property
+    def id(self) -> str:
+        """The lender's."""
+        return self._lender.id
+
+    @property
+    def workdir(self) -> str:
+        """The lender's."""
+        return self._lender.workdir
+
+    def start(self) -> Self:
+        """Start the lender."""
+        self._lender.start()
+        return self
+
+    def is_alive(self) -> bool:
+        """Whether the lender is."""
+        return self._lender.is_alive()
+
+    def describe(self) -> dict[str, str]:
+        """The lender's facts."""
+        return self._lender.describe()
+
+    def open_channel(
+        self,
+        argv: Sequence[str],
+        *,
+        tty: bool = False,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        workdir: str | None = None,
+    ) -> Channel:
+        """See `Runtime.open_channel`."""
+        return self._lender.open_channel(argv, tty=tty, env=env, user=user, workdir=workdir)
+
+    def recover(self, failure: SandboxUnavailable) -> str:
+        """Bring the sandbox back for the lender as well."""
+        notice = self._lender.recover(failure)
+        self._forget()
+        return notice
+
+    def restart(self, failure: SandboxUnavailable) -> str:
+        """Restart it for the lender as well."""
+        notice = self._lender.restart(failure)
+        self._forget()
+        return notice
+
+    def ran_out_of_memory(self) -> bool:
+        """Since this was last asked, by the lender or here: the sandbox has one count of it."""
+        return self._lender.ran_out_of_memory()
+
+    def hold(self) -> None:
+        """The lender's sandbox is worked in."""
+        self._lender.hold()
+
+    def get_tools(self) -> list[dict[str, Any]]:
+        """The lender's."""
+        return self._lender.get_tools()
+
+    def execute_tool(
+        self, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
+    ) -> Observation:
+        """In a shell of one's own; what only the lender's kind of runtime offers is run by the lender."""
+        ours = {tool["name"] for tool in super().get_tools()}
+        if name in ours:
+            return super().execute_tool(name, arguments, cancel=cancel)
+        return self._lender.execute_tool(name, arguments)
+
+    def _loss(self) -> SandboxUnavailable | None:
+        return self._lender._loss()  # noqa: SLF001 - a runtime asks its like
+
+    def _close(self) -> None:
+        """The sandbox is not ours."""
+
+    def __getattr__(self, name: str) -> Any:
+        """What only the lender's kind of runtime has."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._lender, name)

@@ -1,0 +1,47 @@
+"""The layout of a conversation's directory, and the ids that name one.
+
+```
+conversations/ID/
+    sdk_events.jsonl  metadata.json  container.json
+    agents/           one directory a sub-agent, laid out like this one
+    tools/            what the tools keep, each in a directory of its own
+    tools-then/       snapshots of tools/, one a checkpoint
+    workspace/        snapshots of a bound workspace, one a checkpoint
+```
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import UTC, datetime
+
+from ohsandbox.errors import UsageError
+
+METADATA_NAME = "metadata.json"
+CONTAINER_NOTE_NAME = "container.json"
+AGENTS_NAME = "agents"
+TOOLS_NAME = "tools"
+TOOL_SNAPSHOTS_NAME = "tools-then"
+SNAPSHOTS_NAME = "workspace"
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def new_id() -> str:
+    """A fresh conversation id: UTC time, then eight hexadecimal digits. Ids sort by time."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
+
+
+def check_id(conversation_id: str) -> str:
+    """Return the id, which names a directory.
+
+    Raises:
+        UsageError: it is longer than 128 characters, or holds a character that an id may not hold.
+    """
+    if not _ID.fullmatch(conversation_id):
+        raise UsageError(
+            f"Conversation id {conversation_id[:200]!r} is not allowed. "
+            "Use letters, digits, '.', '_' and '-', at most 128, the first a letter or digit."
+        )
+    return conversation_id

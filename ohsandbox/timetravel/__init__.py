@@ -1,0 +1,1 @@
+"""Going back in a conversation: checkpoints of its files, forks, undo, and the difference between two events."""

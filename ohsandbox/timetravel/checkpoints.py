@@ -1,0 +1,125 @@
+"""`CheckpointRecorder`: the files are kept before the first call of a turn that may write, and after the last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self
+
+from ohsandbox import events
+from ohsandbox.errors import LogWriteError, OhsandboxError, UsageError
+from ohsandbox.persistence.layout import SNAPSHOTS_NAME
+from ohsandbox.timetravel.checkpoint_index import READ_ONLY
+from ohsandbox.timetravel.snapshots import Snapshots
+from ohsandbox.timetravel.tool_state import ToolStateSnapshots
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.events import EventBody, SDKEvent
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.timetravel.checkpoint_index import CheckpointIndex
+
+COPIED_FROM = "copied_from"
+"""Of a checkpoint event: the directory of this machine whose copy the agent works on."""
+
+
+class CheckpointLog(Protocol):
+    """What a recorder needs of a conversation's log."""
+
+    directory: Path
+    """The conversation's."""
+    files: CheckpointIndex
+    """The checkpoints that the log holds."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether events can be stored."""
+
+    def emit(self, body: EventBody) -> SDKEvent:
+        """Store an event and tell listeners.
+
+        Raises:
+            LogWriteError: it could not be stored.
+        """
+
+
+class CheckpointRecorder:
+    """Keeps the files of a conversation's sandbox during one run; a failure is a notice, and the work goes on."""
+
+    def __init__(self, log: CheckpointLog, runtime: Runtime | None, *, enabled: bool) -> None:
+        """Nothing is kept yet. A runtime that keeps no checkpoints is left alone."""
+        self._log = log
+        self._runtime = runtime
+        self._enabled = enabled and runtime is not None and runtime.keeps_checkpoints
+        self._snapshots = Snapshots(log.directory / SNAPSHOTS_NAME)
+        self._tools = ToolStateSnapshots(log.directory)
+        self._looked = runtime is None or not (runtime.host_workspace or _is_new(runtime))
+        """What the log says of the files still holds; a bound workspace may have been changed since the last run."""
+        self._begun = self._given_up = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.after_run()
+
+    def before(self, body: EventBody) -> None:
+        """Hear of an event before it is stored: a call that may write does so after this."""
+        if body.type == "tool_call" and body.data["name"] not in READ_ONLY and "held" not in body.data:
+            self.before_write()
+
+    def before_write(self) -> None:
+        """Keep the files, once in a run, unless they were kept since something was last written."""
+        begun, self._begun = self._begun, True
+        if self._enabled and not begun and not (self._looked and self._log.files.is_known):
+            self._try("before the first change of a turn")
+
+    def after_run(self) -> None:
+        """Keep what the run came to: the sandbox may be gone before it is asked for."""
+        if self._enabled and self._log.files.written and self._log.is_open:
+            self._try("after a turn")
+
+    def take(self, label: str) -> None:
+        """Keep the files now.
+
+        Raises:
+            OhsandboxError: they cannot be kept.
+        """
+        if self._runtime is None:
+            raise UsageError(
+                "The conversation has no sandbox yet, so there are no files to keep. Send a message first."
+            )
+        workspace = self._runtime.host_workspace
+        kept = None if workspace is None else {"path": str(workspace), "snapshot": self._snapshots.take(workspace)}
+        made = self._runtime.checkpoint(label, owner=self._log.directory)
+        image = self._runtime.describe().get("image")
+        facts = self._tools.keep() | self._copied_from()
+        self._log.emit(
+            events.checkpoint(id=made.id, label=label, workspace=kept, size_bytes=made.size_bytes, image=image, **facts)
+        )
+        self._looked = True
+
+    def _copied_from(self) -> dict[str, str]:
+        """Of the runtime, or as the log has it: who resumes need not name the directory again."""
+        if self._runtime is None or self._runtime.host_workspace is not None:
+            return {}
+        if (copied := self._runtime.copied_workspace) is not None:
+            return {COPIED_FROM: str(copied)}
+        kept = self._log.files.kept
+        return {COPIED_FROM: kept[-1].data[COPIED_FROM]} if kept and COPIED_FROM in kept[-1].data else {}
+
+    def _try(self, label: str) -> None:
+        if self._given_up:
+            return
+        try:
+            self.take(label)
+        except LogWriteError:
+            raise
+        except OhsandboxError as error:
+            self._given_up = True  # until the next turn: what fails may take long to
+            message = f"The files could not be kept, so this cannot be undone: {error}"
+            self._log.emit(events.notice(code="CheckpointFailed", message=message))
+
+
+def _is_new(runtime: Runtime) -> bool:
+    """The sandbox of before is gone with its files."""
+    return runtime.resumed is not None and runtime.resumed.how == "new"

@@ -1,0 +1,304 @@
+"""Going back: a new conversation that begins with the first events of another, and its files as they were then.
+
+The log that is there only ever grows, so nothing is undone in place: the old conversation stays as it is, and the
+fork is told apart by its own id.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox import events
+from ohsandbox.errors import UsageError
+from ohsandbox.persistence import LOG_NAME, EventLog, encode_record, read_events, stream_events
+from ohsandbox.persistence.blobs import Blobs
+from ohsandbox.persistence.layout import AGENTS_NAME, SNAPSHOTS_NAME, new_id
+from ohsandbox.private_files import NEW_FILE, make_private_dir
+from ohsandbox.runtime.factory import open_inventory
+from ohsandbox.timetravel.checkpoint_index import CheckpointIndex, CheckpointRange
+from ohsandbox.timetravel.checkpoints import COPIED_FROM
+from ohsandbox.timetravel.snapshots import Snapshots, UnappliedChange, changes_between, scan, write_changes
+from ohsandbox.timetravel.tool_state import ToolStateSnapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ohsandbox.events import SDKEvent
+
+_FROM_US = "[From ohsandbox, not the user:"
+"""A message that nobody typed is no turn of its own."""
+
+FORKED = "Forked"
+"""The code of the notice in a fork that says where it comes from."""
+
+TOOLS_UNKNOWN = "What its tools kept then is not known, so they begin anew: earlier edits cannot be undone."
+
+
+class Fork(NamedTuple):
+    """A fork on disk, not open."""
+
+    id: str
+    directory: Path
+    at: int
+    """The last event that it shares."""
+    kept: CheckpointRange
+    """Its files."""
+    workspace: Path | None = None
+    """Where those of a bound workspace are to be."""
+
+
+def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
+    """The files as they were after event `at` of a conversation.
+
+    Raises:
+        UsageError: there is no such event, or the files of then were not kept; the message says of which they were.
+    """
+    files, last = _files_of(directory)
+    if not 0 <= at <= last:
+        told = f"There is no event {at} in conversation {directory.name!r}: its last is {last}."
+        raise UsageError(f"{told} Take that or an earlier one.")
+    kept = files.at(at)
+    if kept is None:
+        raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. {_places(files)}")
+    return kept
+
+
+def seq_before_turns(directory: Path, turns: int) -> int:
+    """The event before the last so many messages of the person's.
+
+    Raises:
+        UsageError: there were fewer.
+    """
+    said: list[int] = []
+
+    def note(event: SDKEvent) -> None:
+        if event.type == "user_message" and not event.data["content"].startswith(_FROM_US):
+            said.append(event.seq)
+
+    stream_events(directory, note)
+    if not 1 <= turns <= len(said):
+        raise UsageError(f"{turns} turns cannot be undone in {directory.name!r}: it has {len(said)}.")
+    return said[-turns] - 1
+
+
+def fork(directory: Path, at: int, *, workspace: Path | None = None) -> Fork:
+    """Make a conversation beside this one, of its events up to `at`, with the files of then.
+
+    Args:
+        directory: the conversation's; a process may have it open.
+        at: the last event to be taken along; -1 is none.
+        workspace: where the files of a bound workspace are to be, which is not written here: see `restore_workspace`.
+
+    Raises:
+        UsageError: the files of then were not kept, or the fork cannot be written.
+        SandboxUnavailable: the engine that has the files does not serve.
+    """
+    kept = find_checkpoint(directory, max(at, 0))
+    conversation_id = new_id()
+    target = directory.parent / conversation_id
+    make_private_dir(target)
+    try:
+        _copy_log(directory, target, at)
+        shared = read_events(target)
+        found = [*(event.data for event in shared if event.type == "checkpoint"), kept.data]
+        _copy_snapshots(directory, target, found)
+        _copy_agents(directory, target, shared)
+        tools = ToolStateSnapshots(directory)
+        tools.share_with(target, found)
+        knows_tools = tools.put_into(target, kept.data, shared)
+        _keep_images(target, found)
+        revoked = _revoked_since(directory, shared)
+        _add_own_events(target, _Origin(directory.name, at, kept, knows_tools, revoked), workspace)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    return Fork(conversation_id, target, at, kept, workspace)
+
+
+def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Fork:
+    """`fork`, with the files of a bound workspace put into a directory that holds nothing yet.
+
+    Raises:
+        UsageError: the files of then were not kept, or workspace does not fit.
+        SandboxUnavailable: the engine that has the files does not serve.
+    """
+    bound = find_checkpoint(directory, max(at, 0)).data.get("workspace")
+    if (bound is None) != (workspace is None):
+        raise UsageError(
+            "The files lie in a directory of this machine: pass workspace=DIR, an empty one for the fork."
+            if workspace is None
+            else "The files lie in the container: leave workspace out."
+        )
+    place = None if workspace is None else empty_directory(workspace)
+    forked = fork(directory, at, workspace=place)
+    if place is not None and (refused := restore_workspace(forked, place)):
+        raise UsageError(f"{len(refused)} files cannot be put into {str(place)!r}: {refused[0].why}.")
+    return forked
+
+
+def restore_workspace(forked: Fork, workspace: Path) -> list[UnappliedChange]:
+    """Fill an empty directory with what was there then. Returns what could not be put.
+
+    Raises:
+        UsageError: it cannot be read, or the snapshot is lost.
+    """
+    bound = forked.kept.data.get("workspace")
+    if bound is None:
+        return []
+    store = Snapshots(forked.directory / SNAPSHOTS_NAME)
+    wanted = store.load(bound["snapshot"])
+    return write_changes(workspace, changes_between(scan(workspace, store), wanted), store, git=True)
+
+
+def empty_directory(directory: Path) -> Path:
+    """The directory, made where it is missing.
+
+    Raises:
+        UsageError: it cannot be made, or holds something.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        filled = next(directory.iterdir(), None) is not None
+    except OSError as error:
+        raise UsageError(f"Directory {str(directory)!r} cannot be used: {error.strerror}. Name another.") from error
+    if filled:
+        raise UsageError(f"Directory {str(directory)!r} is not empty. Name an empty one, or one that is not there yet.")
+    return directory.resolve()
+
+
+def _files_of(directory: Path) -> tuple[CheckpointIndex, int]:
+    files, last = CheckpointIndex(), -1
+
+    def take(event: SDKEvent) -> None:
+        nonlocal last
+        files.add(event)
+        last = event.seq
+
+    stream_events(directory, take)
+    return files, last
+
+
+def _places(files: CheckpointIndex) -> str:
+    ranges = [f"{kept.first}-{'' if kept.last is None else kept.last}" for kept in files.kept]
+    if not ranges:
+        return "None were: checkpoints are off, or this kind of sandbox keeps none."
+    return f"They were for events {', '.join(ranges[-10:])}."
+
+
+def _copy_log(directory: Path, target: Path, at: int) -> None:
+    """The first events, sealed again for their new conversation."""
+    blobs = Blobs(target)
+    with os.fdopen(os.open(target / LOG_NAME, NEW_FILE, 0o600), "wb") as file:
+
+        def copy(event: SDKEvent) -> None:
+            if event.seq <= at:
+                file.write(encode_record(event.model_copy(update={"conversation_id": target.name}), blobs))
+
+        try:
+            stream_events(directory, copy)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError as error:
+            raise _unwritable(target, error) from error
+
+
+def _copy_snapshots(directory: Path, target: Path, found: Sequence[dict[str, object]]) -> None:
+    store = Snapshots(directory / SNAPSHOTS_NAME)
+    bound = [data["workspace"] for data in found if data.get("workspace")]
+    wanted = {str(one["snapshot"]) for one in bound if isinstance(one, dict)}
+    if wanted:
+        store.copy_to(target / SNAPSHOTS_NAME, sorted(wanted & {*store.names()}))
+
+
+def _copy_agents(directory: Path, target: Path, shared: Sequence[SDKEvent]) -> None:
+    """The sub-agents that began in these events, whole: at an event whose files are known none is at work."""
+    began = [event.data for event in shared if event.type == "notice" and event.data["code"] == events.AGENT_STARTED]
+    names = {PurePath(str(data.get("trail"))).parent.name for data in began}
+    source = directory / AGENTS_NAME
+    try:
+        for one in source.iterdir() if names else ():
+            if one.name in names and one.is_dir() and not one.is_symlink():
+                make_private_dir(target / AGENTS_NAME)
+                shutil.copytree(one, target / AGENTS_NAME / one.name, symlinks=True)
+    except FileNotFoundError:
+        return  # a person has removed them
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+
+def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
+    """Keep the containers' checkpoints for the fork, too.
+
+    Raises:
+        ImageUnavailable: the one that the fork begins with is gone.
+    """
+    images = list(dict.fromkeys(str(data["id"]) for data in found if data.get("id")))
+    if not images:
+        return
+    with open_inventory() as inventory:
+        inventory.require_checkpoint(images[-1])
+        for image in images:
+            inventory.retain_checkpoint(image, owner=target)
+
+
+class _Origin(NamedTuple):
+    """Where a fork comes from."""
+
+    name: str
+    at: int
+    kept: CheckpointRange
+    knows_tools: bool
+    revoked: tuple[int, ...]
+    """Approvals that were in force then, and are not now: going back brings none back."""
+
+
+def _revoked_since(directory: Path, shared: Sequence[SDKEvent]) -> tuple[int, ...]:
+    then: set[int] = set()
+    now: set[int] = set()
+    for event in shared:
+        _note_approval(then, event)
+    stream_events(directory, lambda event: _note_approval(now, event))
+    return tuple(sorted(then - now))
+
+
+def _note_approval(in_force: set[int], event: SDKEvent) -> None:
+    """Follow the numbers of the approvals in force."""
+    if event.type == "approval":
+        in_force.add(int(event.data["number"]))
+    elif event.type == "approval_revoked":
+        in_force.discard(int(event.data["number"]))
+
+
+def _add_own_events(target: Path, origin: _Origin, workspace: Path | None) -> None:
+    name, at, kept = origin.name, origin.at, origin.kept.data
+    bound = kept.get("workspace")
+    if bound is not None and workspace is not None:
+        bound = {**bound, "path": str(workspace)}
+    with EventLog(target, conversation_id=target.name) as log:
+        for number in origin.revoked:
+            log.append(events.approval_revoked(number=number, by=f"fork of {name}"))
+        where = f"after event {at}" if at >= 0 else "before the first event"
+        message = f"This conversation goes on from {name!r} as it was {where}."
+        if not origin.knows_tools:
+            message += f" {TOOLS_UNKNOWN}"
+        log.append(events.notice(code=FORKED, message=message, conversation_id=name, at=at))
+        log.append(
+            events.checkpoint(
+                id=kept.get("id"),
+                label=f"as in {name} {where}",
+                workspace=bound,
+                size_bytes=int(kept.get("size_bytes") or 0),
+                image=kept.get("image"),
+                **ToolStateSnapshots(target).keep(),
+                **({COPIED_FROM: kept[COPIED_FROM]} if COPIED_FROM in kept else {}),
+            )
+        )
+
+
+def _unwritable(target: Path, error: OSError) -> UsageError:
+    why = error.strerror or "some files could not be copied"
+    return UsageError(f"The fork cannot be written to {str(target)!r}: {why}. Free space.")

@@ -1,0 +1,298 @@
+"""`Manifest`: the names in a directory and what they were, without their contents.
+
+A workspace is written by an agent while we look: every step is by descriptor and follows no symlink, so that nothing
+outside the directory is ever read. `.git` is read as files and never through git, which would obey what is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, Protocol
+
+from ohsandbox.errors import UsageError
+from ohsandbox.paths import DIRECTORY
+from ohsandbox.runtime.workspace.git_layout import looks_like_dotgit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+MAX_FILE_BYTES = 64 * 1024**2
+"""A larger file is left out, and told: a database or a model is no work of a turn."""
+MAX_ENTRIES = 100_000
+MAX_TOTAL_BYTES = 1024**3
+MAX_NAMES_CHARS = 24 * 1024**2
+"""Of all paths and link targets together. A directory over one of these three is refused whole."""
+MAX_DEPTH = 100
+MAX_GIT_BYTES = 512 * 1024**2
+MAX_GIT_ENTRIES = 50_000
+"""Of all `objects` directories within a `.git` together, beside the bounds above; one that goes over is left out, and
+told. The rest of its `.git` is kept."""
+MAX_SPECIAL = 1_000_000
+"""FIFOs, sockets and devices are counted up to here (0.4 s); a directory with more is refused whole."""
+
+_WHOLE_BYTES = 1024**2
+"""A larger file is copied in pieces instead of read whole."""
+_SETTLED_NS = 2_000_000_000
+"""A file changed this shortly before it was looked at may have changed again with the same times (FAT has 2 s)."""
+
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class ContentStore(Protocol):
+    """Takes contents, and gives their SHA-256."""
+
+    def keep(self, data: bytes) -> str:
+        """Keep a content."""
+
+    def keep_file(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
+        """Keep what is left to read of an open file; None where that is more than limit_bytes."""
+
+
+class Entry(NamedTuple):
+    """One name."""
+
+    kind: Literal["file", "link", "dir"]
+    mode: int
+    """Permission bits, without setuid, setgid and sticky."""
+    what: str = ""
+    """A file's SHA-256, a link's target."""
+    size: int = 0
+    mtime_ns: int = 0
+    uid: int = 0
+    gid: int = 0
+    ctime_ns: int = 0
+    inode: int = 0
+
+    def is_like(self, other: Entry | None) -> bool:
+        """The same to who reads it: kind, content and permissions; times and owner do not count."""
+        return other is not None and self[:3] == other[:3]
+
+    def is_still(self, name: str, directory: int) -> bool:
+        """A file or a link, in an open directory, that nobody has written or replaced since; or nothing is there."""
+        try:
+            facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return True
+        return (facts.st_ino, facts.st_mtime_ns) == (self.inode, self.mtime_ns)
+
+
+class Manifest(NamedTuple):
+    """A directory at one moment."""
+
+    taken_ns: int
+    entries: dict[str, Entry]
+    """By path below the directory; bytes that are no UTF-8 are surrogates, as `os.fsdecode` makes them."""
+    left_out: dict[str, str]
+    """What could not be taken, and why: what it is now is unknown."""
+    special: int = 0
+    """How many FIFOs, sockets and devices there were. They have no content, and are no part of a tree."""
+
+
+def is_git(path: str) -> bool:
+    """Whether a path names a `.git` or something in one, as any file system may read the name."""
+    if path.isascii() and "git" not in path.lower():
+        return False
+    return any(name == ".git" or looks_like_dotgit(name) for name in path.split("/"))
+
+
+def scan(
+    root: Path,
+    keeper: ContentStore,
+    *,
+    taken_ns: int = 0,
+    before: Manifest | None = None,
+    only: Iterable[str] | None = None,
+    git: bool = True,
+) -> Manifest:
+    """The directory now.
+
+    Args:
+        root: the directory.
+        keeper: takes the files' contents.
+        taken_ns: the time, where the tree is to be a later call's `before`.
+        before: files that have not changed since are not read again.
+        only: take these paths alone, and the directories that they lie in.
+        git: False leaves `.git` out, at any depth.
+
+    Raises:
+        UsageError: it is not there, or too large.
+    """
+    wanted = None if only is None else {part for path in only for part in (path, *parents_of(path))}
+    look_now = _Scan(keeper, before or Manifest(0, {}, {}), wanted, git=git)
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"Directory {str(root)!r} cannot be read: {error.strerror}. Make it readable.") from error
+    try:
+        look_now.into(descriptor, "", depth=0)
+    finally:
+        os.close(descriptor)
+    return look_now.tree(taken_ns)
+
+
+def parents_of(path: str) -> Iterator[str]:
+    """The directories that a path lies in, the nearest first."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+class _Scan:
+    def __init__(self, keeper: ContentStore, before: Manifest, wanted: set[str] | None, *, git: bool) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._left_out: dict[str, str] = {}
+        self._special = 0
+        self._wanted = wanted
+        self._keeper = keeper
+        self._before = before
+        self._with_git = git
+        self._bytes = self._chars = self._git_bytes = self._git_entries = 0
+
+    def tree(self, taken_ns: int) -> Manifest:
+        """What was found."""
+        return Manifest(taken_ns, self._entries, self._left_out, self._special)
+
+    def into(self, directory: int, prefix: str, *, depth: int, in_git: bool = False) -> None:
+        """Take in all names of an open directory."""
+        for name in self._names(directory, prefix):
+            path = prefix + name
+            if depth >= MAX_DEPTH:
+                self._leave_out(path, f"over {MAX_DEPTH} directories deep")
+                continue
+            try:
+                self._take(directory, name, path, depth=depth, in_git=in_git)
+            except FileNotFoundError:
+                continue  # gone meanwhile
+            except OSError as error:
+                self._leave_out(path, str(error.strerror))
+
+    def _names(self, directory: int, prefix: str) -> list[str]:
+        """The names to be taken, sorted; FIFOs, sockets and devices are only counted."""
+        names: list[str] = []
+        with os.scandir(directory) as found:
+            for entry in found:
+                name, path = entry.name, prefix + entry.name
+                if self._wanted is not None and path not in self._wanted:
+                    continue
+                if name == ".git" and not self._with_git:
+                    continue
+                if entry.is_symlink() or entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False):
+                    names.append(name)
+                    if len(names) + len(self._entries) > MAX_ENTRIES + self._git_entries:
+                        raise _too_many(f"over {MAX_ENTRIES} names")
+                else:
+                    self._special += 1
+                    if self._special > MAX_SPECIAL:
+                        raise _too_many(f"over {MAX_SPECIAL} FIFOs, sockets and devices")
+                    if self._wanted is not None:
+                        self._leave_out(path, "neither file, directory nor symlink")
+        return sorted(names)
+
+    def _leave_out(self, path: str, why: str) -> None:
+        self._left_out[path] = why
+        self._count(len(path))
+
+    def _take(self, directory: int, name: str, path: str, *, depth: int, in_git: bool) -> None:
+        facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISREG(facts.st_mode):
+            self._take_file(directory, name, path, facts, in_git=in_git)
+        elif stat.S_ISLNK(facts.st_mode):
+            self._add(path, _entry("link", facts, os.readlink(name, dir_fd=directory)))
+        elif stat.S_ISDIR(facts.st_mode):
+            below = os.open(name, DIRECTORY, dir_fd=directory)
+            try:
+                if in_git and name == "objects" and (why := self._too_large_for_git(below)):
+                    self._leave_out(path, why)
+                    return
+                self._add(path, _entry("dir", os.fstat(below)))
+                self.into(below, path + "/", depth=depth + 1, in_git=in_git or name == ".git")
+            finally:
+                os.close(below)
+
+    def _add(self, path: str, entry: Entry) -> None:
+        self._entries[path] = entry
+        self._count(len(path) + (len(entry.what) if entry.kind == "link" else 0))
+
+    def _count(self, chars: int) -> None:
+        self._chars += chars
+        if len(self._entries) + len(self._left_out) > MAX_ENTRIES + self._git_entries:
+            raise _too_many(f"over {MAX_ENTRIES} names")
+        if self._chars > MAX_NAMES_CHARS:
+            raise _too_many(f"names of over {MAX_NAMES_CHARS >> 20} MiB")
+
+    def _take_file(self, directory: int, name: str, path: str, facts: os.stat_result, *, in_git: bool) -> None:
+        most = MAX_GIT_BYTES if in_git else MAX_FILE_BYTES
+        if facts.st_size > most:
+            self._leave_out(path, f"over {most >> 20} MiB")
+            return
+        self._bytes += facts.st_size
+        if self._bytes > MAX_TOTAL_BYTES + self._git_bytes:
+            raise UsageError(f"The directory holds over {MAX_TOTAL_BYTES >> 30} GiB: too much to keep. Use a smaller.")
+        known = self._before.entries.get(path)
+        if known is not None and self._is_unchanged(known, facts):
+            self._add(path, known)
+            return
+        descriptor = os.open(name, _FILE, dir_fd=directory)
+        with os.fdopen(descriptor, "rb") as file:
+            facts = os.fstat(descriptor)
+            if not stat.S_ISREG(facts.st_mode):
+                raise FileNotFoundError(path)
+            digest = self._kept(file, facts.st_size, most)
+        if digest is None:
+            self._leave_out(path, f"over {most >> 20} MiB")
+            return
+        self._add(path, _entry("file", facts, digest))
+
+    def _kept(self, file: BinaryIO, size: int, most: int) -> str | None:
+        if size <= _WHOLE_BYTES:
+            data = file.read(_WHOLE_BYTES + 1)
+            if len(data) <= _WHOLE_BYTES:
+                return self._keeper.keep(data)
+            file.seek(0)  # it has grown meanwhile
+        return self._keeper.keep_file(file, limit_bytes=most)
+
+    def _too_large_for_git(self, objects: int) -> str | None:
+        """Why an open `objects` directory is not kept; its sizes are added up before anything is read."""
+        count, size = self._git_entries, self._git_bytes
+        for length in _sizes_below(objects, depth=0):
+            count, size = count + 1, size + length
+            if count > MAX_GIT_ENTRIES:
+                return f"over {MAX_GIT_ENTRIES} files"
+            if size > MAX_GIT_BYTES:
+                return f"over {MAX_GIT_BYTES >> 20} MiB"
+        self._git_entries, self._git_bytes = count, size
+        return None
+
+    def _is_unchanged(self, known: Entry, facts: os.stat_result) -> bool:
+        return known.ctime_ns < self._before.taken_ns - _SETTLED_NS and known == _entry("file", facts, known.what)
+
+
+def _sizes_below(directory: int, *, depth: int) -> Iterator[int]:
+    """Of each name below an open directory, in bytes. os.fwalk waits where a directory has become a FIFO (3.11)."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(OSError):  # gone meanwhile
+                    yield entry.stat(follow_symlinks=False).st_size
+                continue
+            yield 0
+            if depth < MAX_DEPTH:
+                with contextlib.suppress(OSError):
+                    below = os.open(entry.name, DIRECTORY, dir_fd=directory)
+                    try:
+                        yield from _sizes_below(below, depth=depth + 1)
+                    finally:
+                        os.close(below)
+
+
+def _too_many(what: str) -> UsageError:
+    return UsageError(f"The directory holds {what}: too many to keep. WorkspaceDiff in a smaller one.")
+
+
+def _entry(kind: Literal["file", "link", "dir"], facts: os.stat_result, what: str = "") -> Entry:
+    mode = 0o777 if kind == "link" else stat.S_IMODE(facts.st_mode) & 0o777
+    size = facts.st_size if kind == "file" else 0
+    times = (facts.st_mtime_ns, facts.st_uid, facts.st_gid, facts.st_ctime_ns, facts.st_ino)
+    return Entry(kind, mode, what, size, *times)

@@ -1,0 +1,119 @@
+"""Changes as a patch that `git apply` takes.
+
+git compares files that we number, so that neither a name nor a `.gitattributes` of an agent has a say in what a
+person is shown; the names are put in afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.workspace import git
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ohsandbox.timetravel.snapshots.changes import FileChange
+    from ohsandbox.timetravel.snapshots.manifest import Entry
+
+_COMPARE = (
+    "-c", "core.quotePath=false", "-c", "core.fileMode=true", "diff", "--no-index", "--no-prefix", "--no-renames",
+    "--no-ext-diff", "--no-textconv", "--no-color", "--binary", "--full-index", "--", "a", "b",
+)  # fmt: skip
+
+_BEGINNING = re.compile(rb"^diff --git [ab]/(\d{7}) [ab]/\1\n", re.MULTILINE)
+"""No line of a hunk or a binary patch begins so: those have a sign or are base 85."""
+
+_PLAIN = re.compile(rb"[^\x00-\x1f\x7f-\xff\"\\]*")
+_ESCAPES = {0x22: b'\\"', 0x5C: b"\\\\", 0x07: b"\\a", 0x08: b"\\b", 0x09: b"\\t", 0x0A: b"\\n", 0x0B: b"\\v"}
+_ESCAPES |= {0x0C: b"\\f", 0x0D: b"\\r"}
+
+
+class FilePatch(NamedTuple):
+    """The patch of one file; a file that became a symlink, or the other way, has two."""
+
+    path: str
+    text: bytes
+
+
+def patch_of(changes: Sequence[FileChange], content: Callable[[str], bytes]) -> list[FilePatch]:
+    """The patch, file by file; directories are no part of one.
+
+    Args:
+        changes: what `changes_between` gave.
+        content: gives a file's content by its SHA-256.
+
+    Raises:
+        UsageError: there is no git here, or it failed.
+    """
+    wanted = [change for change in changes if not change.is_of_directories]
+    if not wanted:
+        return []
+    with tempfile.TemporaryDirectory(prefix="ohsandbox-diff-") as name:
+        directory = Path(name)
+        for side in ("a", "b"):
+            (directory / side).mkdir()
+        for number, change in enumerate(wanted):
+            for side, entry in (("a", change.old), ("b", change.new)):
+                _lay(directory / side / f"{number:07}", entry, content)
+        code, output = git.call(_COMPARE, directory=directory)
+    if code > 1:
+        raise UsageError(f"git could not compare the files (exit code {code}). See `git --version`; 2.20 will do.")
+    return list(_parts(output, wanted))
+
+
+def _lay(path: Path, entry: Entry | None, content: Callable[[str], bytes]) -> None:
+    if entry is None or entry.kind == "dir":
+        return
+    if entry.kind == "link":
+        path.symlink_to(entry.what)
+        return
+    path.write_bytes(content(entry.what))
+    path.chmod(0o755 if entry.mode & 0o100 else 0o644)
+
+
+def _parts(output: bytes, changes: Sequence[FileChange]) -> Iterator[FilePatch]:
+    beginnings = [*_BEGINNING.finditer(output)]
+    ends = [*(found.start() for found in beginnings[1:]), len(output)]
+    for found, end in zip(beginnings, ends, strict=True):
+        path = changes[int(found[1])].path
+        yield FilePatch(path, _named(output[found.end() : end], path))
+
+
+def _named(text: bytes, path: str) -> bytes:
+    """One file's patch with the names put in."""
+    name = path.encode("utf-8", "surrogateescape")
+    old, new = quoted(b"a/" + name), quoted(b"b/" + name)
+    head = b"diff --git %s %s\n" % (old, new)
+    lines = re.findall(rb"[^\n]*\n|[^\n]+", text)
+    for number, line in enumerate(lines):
+        if line.startswith((b"@@ ", b"GIT binary patch")):
+            return head + b"".join(lines[number:])
+        if line.startswith(b"--- ") and not line.startswith(b"--- /dev/null"):
+            line = b"--- " + _ended(old)  # noqa: PLW2901 - the line as it shall be
+        elif line.startswith(b"+++ ") and not line.startswith(b"+++ /dev/null"):
+            line = b"+++ " + _ended(new)  # noqa: PLW2901 - as above
+        head += line
+    return head
+
+
+def _ended(name: bytes) -> bytes:
+    """A name with a space ends in a tab, so that patch(1) finds its end."""
+    return name + (b"\t\n" if b" " in name and not name.startswith(b'"') else b"\n")
+
+
+def quoted(name: bytes) -> bytes:
+    """A path as git writes it: as it is, or as a C string where it holds controls, quotes or bytes over 127."""
+    if _PLAIN.fullmatch(name):
+        return name
+    return b'"' + b"".join(_escaped(byte) for byte in name) + b'"'
+
+
+def _escaped(byte: int) -> bytes:
+    if byte in _ESCAPES:
+        return _ESCAPES[byte]
+    return bytes([byte]) if 0x20 <= byte < 0x7F else b"\\%03o" % byte  # noqa: PLR2004 - printable ASCII

@@ -1,0 +1,197 @@
+"""Writing into a directory that others may write as well: by descriptor, following no symlink, each file whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.paths import DIRECTORY, open_directory
+from ohsandbox.private_files import NEW_FILE
+from ohsandbox.timetravel.snapshots.manifest import is_git
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from ohsandbox.timetravel.snapshots.changes import FileChange
+    from ohsandbox.timetravel.snapshots.manifest import Entry
+    from ohsandbox.timetravel.snapshots.store import Snapshots
+
+
+class UnappliedChange(NamedTuple):
+    """One name that could not be put."""
+
+    path: str
+    why: str
+
+
+def write_changes(root: Path, changes: Sequence[FileChange], store: Snapshots, *, git: bool) -> list[UnappliedChange]:
+    """Make each change in root: `new` is what shall be there. Returns what could not be done; the rest is done.
+
+    What is no longer as `old` says is left alone: somebody has saved it since it was looked at.
+
+    Args:
+        root: the directory; no symlink leads there.
+        changes: paths below it.
+        store: has the contents.
+        git: whether `.git`, at any depth, may be written. Only what was in this directory before may come back so:
+            git runs what stands in there.
+
+    Raises:
+        UsageError: root is not there, or a symlink stands in its path.
+    """
+    try:
+        descriptor = open_directory(root)
+    except OSError as error:
+        raise UsageError(f"Directory {str(root)!r} cannot be written: {error.strerror}. Make it first.") from error
+    try:
+        putting = _Writer(descriptor, store, git=git)
+        gone = [change for change in changes if _must_go(change)]
+        for change in sorted(gone, key=lambda change: change.path, reverse=True):  # what lies in a directory before it
+            putting.do(change, putting.remove)
+        for change in changes:
+            if change.new is not None:
+                putting.do(change, putting.write)
+        for change in reversed(changes):  # a directory that may not be written gets that mode once it is full
+            if change.new is not None and change.new.kind == "dir":
+                putting.do(change, putting.dress)
+    finally:
+        os.close(descriptor)
+    return putting.refused
+
+
+def _must_go(change: FileChange) -> bool:
+    """A directory that stays one, and a file that takes another's place, need not go first."""
+    if change.old is None:
+        return False
+    return change.new is None or ("dir" in {change.old.kind, change.new.kind} and change.old.kind != change.new.kind)
+
+
+class _Writer:
+    def __init__(self, root: int, store: Snapshots, *, git: bool) -> None:
+        self.refused: list[UnappliedChange] = []
+        self._root = root
+        self._store = store
+        self._git = git
+
+    def do(self, change: FileChange, act: Callable[[int, str, FileChange], None]) -> None:
+        """Do it in the directory that holds the path, or note why not."""
+        *parents, name = change.path.split("/")
+        if {"", ".", ".."} & {*parents, name} or (not self._git and is_git(change.path)):
+            self.refused.append(UnappliedChange(change.path, "no such name is written"))
+            return
+        try:
+            with _opened(self._root, parents, make=change.new is not None) as directory:
+                act(directory, name, change)
+        except FileNotFoundError:
+            if change.new is not None:
+                self.refused.append(UnappliedChange(change.path, "its directory is not there"))
+        except UsageError as error:
+            self.refused.append(UnappliedChange(change.path, str(error)))
+        except OSError as error:
+            why = "a symlink or a file stands in its way" if error.errno in _IN_THE_WAY else str(error.strerror)
+            self.refused.append(UnappliedChange(change.path, why))
+
+    def remove(self, directory: int, name: str, change: FileChange) -> None:
+        """Take a name away; a directory that still holds something (`.git`, a file too large to keep) stays."""
+        assert change.old is not None  # noqa: S101 - see _must_go
+        if change.old.kind != "dir":
+            if change.old.is_still(name, directory):
+                os.unlink(name, dir_fd=directory)
+            else:
+                self.refused.append(UnappliedChange(change.path, _CHANGED))
+            return
+        try:
+            os.rmdir(name, dir_fd=directory)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or change.new is not None:
+                raise
+
+    def write(self, directory: int, name: str, change: FileChange) -> None:
+        """Put what shall be there."""
+        wanted = change.new
+        assert wanted is not None  # noqa: S101 - only called for those
+        if wanted.kind == "dir":
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=directory)
+            os.close(os.open(name, DIRECTORY, dir_fd=directory))
+            return
+        temporary = f".ohsandbox-{secrets.token_hex(8)}"
+        try:
+            self._make(directory, temporary, wanted)
+            if not _may_write(directory, name, change):
+                self.refused.append(UnappliedChange(change.path, _CHANGED))
+                os.unlink(temporary, dir_fd=directory)
+                return
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
+
+    def dress(self, directory: int, name: str, change: FileChange) -> None:
+        """Give a directory its mode and owner."""
+        assert change.new is not None  # noqa: S101 - only called for those
+        descriptor = os.open(name, DIRECTORY, dir_fd=directory)
+        try:
+            _dress(descriptor, change.new)
+        finally:
+            os.close(descriptor)
+
+    def _make(self, directory: int, name: str, wanted: Entry) -> None:
+        if wanted.kind == "link":
+            os.symlink(wanted.what, name, dir_fd=directory)
+            if os.geteuid() == 0:
+                os.chown(name, wanted.uid, wanted.gid, dir_fd=directory, follow_symlinks=False)
+            return
+        with os.fdopen(os.open(name, NEW_FILE, 0o600, dir_fd=directory), "wb") as file:
+            self._store.copy_content(wanted.what, file)
+            file.flush()
+            _dress(file.fileno(), wanted)
+
+
+_CHANGED = "it was changed while this was done, and stays as it is"
+
+
+def _may_write(directory: int, name: str, change: FileChange) -> bool:
+    """What a file or a link takes the place of is what was seen there; what had to go first is gone."""
+    if change.old is None or _must_go(change):
+        try:
+            mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return True
+        return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))  # a FIFO is in no tree
+    return change.old.is_still(name, directory)
+
+
+_IN_THE_WAY = {errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY}
+
+
+def _dress(descriptor: int, wanted: Entry) -> None:
+    if os.geteuid() == 0:
+        os.fchown(descriptor, wanted.uid, wanted.gid)
+    os.fchmod(descriptor, stat.S_IMODE(wanted.mode) & 0o777)
+    if wanted.kind == "file" and wanted.mtime_ns:
+        os.utime(descriptor, ns=(wanted.mtime_ns, wanted.mtime_ns))
+
+
+@contextlib.contextmanager
+def _opened(root: int, parents: Sequence[str], *, make: bool) -> Iterator[int]:
+    """The directory below root, by one step after the other, none of them over a symlink."""
+    here = os.dup(root)
+    try:
+        for name in parents:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o777, dir_fd=here)
+            below = os.open(name, DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = below
+        yield here
+    finally:
+        os.close(here)

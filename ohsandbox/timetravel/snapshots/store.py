@@ -1,0 +1,290 @@
+"""`Snapshots`: trees of one directory with their contents, each content once.
+
+<directory>/objects/ab/cdef...    a file's content, under its SHA-256
+<directory>/000001.json           a tree
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import secrets
+import time
+from typing import TYPE_CHECKING, BinaryIO
+
+from ohsandbox.errors import UsageError
+from ohsandbox.paths import DIRECTORY
+from ohsandbox.private_files import NEW_FILE, new_file, open_dir, open_regular
+from ohsandbox.timetravel.snapshots.manifest import MAX_GIT_BYTES, Entry, Manifest, scan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+MAX_SNAPSHOTS = 50
+"""Of these the oldest but the first go."""
+
+_PIECE_BYTES = 1024**2
+
+_NAME = re.compile(r"\d{6}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class Snapshots:
+    """Snapshots of a directory of this machine; git is neither needed nor touched."""
+
+    def __init__(self, directory: Path, *, beside: Snapshots | None = None) -> None:
+        """Directory is where they lie; nothing is made yet. What `beside` holds is not kept again."""
+        self.directory = directory
+        self._beside = beside
+        self._objects = directory / "objects"
+        self._last: tuple[str, Manifest] | None = None
+
+    def take(self, root: Path) -> str:
+        """Keep what root holds now; the name of the snapshot, the last one's where nothing has changed.
+
+        Raises:
+            UsageError: root is too large, or the snapshot cannot be written.
+        """
+        name, before = self._newest()
+        tree = scan(root, self, taken_ns=time.time_ns(), before=before)
+        if before is None or not same(tree, before):
+            name = f"{int(name or 0) + 1:06}"
+        self._write(name, tree)
+        self._prune()
+        return name
+
+    def load(self, name: str) -> Manifest:
+        """A snapshot.
+
+        Raises:
+            UsageError: it is not there, or damaged.
+        """
+        try:
+            if not _NAME.fullmatch(name):
+                raise ValueError(name)  # noqa: TRY301 - one place tells of both
+            descriptor = open_regular(self._path(name), os.O_RDONLY, name="Snapshot", inside=self.directory.parent)
+            with os.fdopen(descriptor, "rb") as file:
+                return _decode(file.read())
+        except (OSError, ValueError, LookupError, TypeError, UsageError) as error:
+            raise UsageError(f"Snapshot {name[:20]!r} in {str(self.directory)!r} is lost: {error}.") from error
+
+    def add(self, tree: Manifest) -> str:
+        """Keep a tree whose contents are kept already; the name of the snapshot.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        name = f"{int(max(self.names(), default='0')) + 1:06}"
+        self._write(name, tree)
+        return name
+
+    def names(self) -> list[str]:
+        """All, oldest first."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(path.stem for path in self.directory.glob("*.json") if _NAME.fullmatch(path.stem))
+
+    def keep(self, data: bytes) -> str:
+        """Keep a content; returns its SHA-256.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        digest = hashlib.sha256(data).hexdigest()
+        if not self._is_kept(digest, len(data)):
+            self._store(io.BytesIO(data), limit_bytes=len(data))
+        return digest
+
+    def keep_file(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
+        """Keep what is left to read of an open file, in pieces; None, and nothing kept, where it is over limit_bytes.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        return self._store(file, limit_bytes=limit_bytes)
+
+    def content(self, digest: str) -> bytes:
+        """A content that was kept.
+
+        Raises:
+            UsageError: it is lost or was changed.
+        """
+        data = io.BytesIO()
+        self.copy_content(digest, data)
+        return data.getvalue()
+
+    def copy_content(self, digest: str, target: BinaryIO) -> None:
+        """Write a content that was kept to target, in pieces.
+
+        Raises:
+            UsageError: it is lost or was changed; target then has what was found.
+        """
+        if self._beside is not None and not self._object(digest).exists():
+            self._beside.copy_content(digest, target)
+            return
+        found = hashlib.sha256()
+        if _DIGEST.fullmatch(digest):
+            path, anchor = self._object(digest), self.directory.parent
+            with os.fdopen(open_regular(path, os.O_RDONLY, name="Kept file", inside=anchor), "rb") as file:
+                while data := file.read(_PIECE_BYTES):
+                    found.update(data)
+                    target.write(data)
+        if found.hexdigest() != digest:
+            raise UsageError(f"A kept file in {str(self._objects)!r} was changed or cut ({digest[:12]!r}).")
+
+    def copy_to(self, directory: Path, names: Iterable[str]) -> None:
+        """Give another store these snapshots; contents are hard links where that can be: they never change.
+
+        Raises:
+            UsageError: one is lost, or directory cannot be written.
+        """
+        other = Snapshots(directory)
+        try:
+            for name in names:
+                tree = self.load(name)
+                for digest in {entry.what for entry in tree.entries.values() if entry.kind == "file"}:
+                    other._adopt(self._object(digest), digest)
+                other._write(name, tree)
+        except OSError as error:
+            raise _full(directory, error) from error
+
+    def adopt(self, other: Snapshots, digest: str) -> None:
+        """Keep a content of another store.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        source = other._object(digest)
+        if not source.exists() and other._beside is not None:
+            source = other._beside._object(digest)  # noqa: SLF001 - as above
+        try:
+            self._adopt(source, digest)
+        except OSError as error:
+            raise _full(self.directory, error) from error
+
+    def holds(self, digest: str, size: int) -> bool:
+        """Whether a content of that many bytes is kept."""
+        try:
+            return self._object(digest).lstat().st_size == size
+        except FileNotFoundError:
+            return False
+
+    def _is_kept(self, digest: str, size: int) -> bool:
+        return self.holds(digest, size) or (self._beside is not None and self._beside.holds(digest, size))
+
+    def _store(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
+        """Copy to a file of ours while it is hashed; the name comes last."""
+        found, size = hashlib.sha256(), 0
+        temporary = f".{secrets.token_hex(8)}"
+        try:
+            with self._opened("objects") as objects:
+                descriptor = os.open(temporary, NEW_FILE, 0o600, dir_fd=objects)
+                try:
+                    with os.fdopen(descriptor, "wb") as copy:
+                        while data := file.read(_PIECE_BYTES):
+                            size += len(data)
+                            if size > limit_bytes:
+                                return None
+                            found.update(data)
+                            copy.write(data)
+                    digest = found.hexdigest()
+                    if not self._is_kept(digest, size):
+                        with self._opened("objects", digest[:2]) as place:
+                            os.rename(temporary, digest[2:], src_dir_fd=objects, dst_dir_fd=place)
+                finally:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(temporary, dir_fd=objects)
+        except OSError as error:
+            raise _full(self.directory, error) from error
+        return digest
+
+    def _adopt(self, source: Path, digest: str) -> None:
+        with self._opened("objects", digest[:2]) as place:
+            try:
+                os.link(source, digest[2:], dst_dir_fd=place, follow_symlinks=False)
+            except FileExistsError:
+                return
+            except OSError:  # another file system, or too many links
+                self._copy(source)
+
+    def _copy(self, source: Path) -> None:
+        with os.fdopen(open_regular(source, os.O_RDONLY, name="Kept file"), "rb") as file:
+            self._store(file, limit_bytes=MAX_GIT_BYTES)
+
+    @contextlib.contextmanager
+    def _opened(self, *below: str) -> Iterator[int]:
+        """A directory of the store, made where it is missing; none that was replaced by a symlink is followed."""
+        here = open_dir(self.directory.parent)
+        try:
+            for name in (self.directory.name, *below):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=here)
+                found = os.open(name, DIRECTORY, dir_fd=here)
+                os.close(here)
+                here = found
+            yield here
+        finally:
+            os.close(here)
+
+    def _write(self, name: str, tree: Manifest) -> None:
+        try:
+            with self._opened() as directory, new_file(directory, f"{name}.json") as file:
+                file.write(_encode(tree))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _full(self.directory, error) from error
+        self._last = (name, tree)
+
+    def _newest(self) -> tuple[str, Manifest | None]:
+        if self._last is None and (names := self.names()):
+            try:
+                self._last = (names[-1], self.load(names[-1]))
+            except UsageError:
+                return names[-1], None
+        return self._last or ("", None)
+
+    def _prune(self) -> None:
+        """Remove the oldest snapshots but the first, with what only they held."""
+        names = self.names()
+        if len(names) <= MAX_SNAPSHOTS:
+            return
+        doomed = names[1 : len(names) - MAX_SNAPSHOTS + 1]
+        needed = {entry.what for name in names if name not in doomed for entry in self.load(name).entries.values()}
+        for name in doomed:
+            self._path(name).unlink(missing_ok=True)
+        for path in self._objects.glob("??/*"):
+            if path.parent.name + path.name not in needed:
+                path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self.directory / f"{name}.json"
+
+    def _object(self, digest: str) -> Path:
+        return self._objects / digest[:2] / digest[2:]
+
+
+def same(one: Manifest, other: Manifest) -> bool:
+    """Whether two trees are alike to who reads them."""
+    if one.entries.keys() != other.entries.keys():
+        return False
+    return all(entry.is_like(other.entries[path]) for path, entry in one.entries.items())
+
+
+def _encode(tree: Manifest) -> bytes:
+    return json.dumps(tree._asdict(), separators=(",", ":")).encode("ascii")
+
+
+def _decode(data: bytes) -> Manifest:
+    fields = json.loads(data)
+    entries = {path: Entry(*values) for path, values in fields["entries"].items()}
+    return Manifest(int(fields["taken_ns"]), entries, dict(fields["left_out"]), int(fields.get("special", 0)))
+
+
+def _full(directory: Path, error: OSError) -> UsageError:
+    return UsageError(f"Snapshots cannot be written to {str(directory)!r}: {error.strerror}. Free space.")

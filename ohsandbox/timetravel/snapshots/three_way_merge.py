@@ -1,0 +1,211 @@
+"""Changes of one directory brought to another, which may have changed meanwhile."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.runtime.workspace import git
+from ohsandbox.timetravel.snapshots.changes import FileChange, changes_between
+from ohsandbox.timetravel.snapshots.manifest import is_git, parents_of
+from ohsandbox.timetravel.snapshots.restore import UnappliedChange
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.timetravel.snapshots.manifest import Entry, Manifest
+    from ohsandbox.timetravel.snapshots.store import Snapshots
+
+
+class Merge(NamedTuple):
+    """What it takes to bring the changes there."""
+
+    changes: list[FileChange]
+    """From what is there to what shall be; empty where it is all there already."""
+    conflicts: list[UnappliedChange]
+    """Nothing is to be written while there are some."""
+
+
+def merge(
+    changes: Sequence[FileChange], there: Manifest, store: Snapshots, *, owner: tuple[int, int] | None = None
+) -> Merge:
+    """Compare with what is there. A file that both have changed is merged line by line where that works out.
+
+    Args:
+        changes: what is to be brought.
+        there: the other directory, its contents in store as well.
+        store: holds every content.
+        owner: uid and gid of what is new there, in another directory: of modes the executable bit alone counts then,
+            as git has it. None is the same directory: modes, owners and times come along.
+
+    Raises:
+        UsageError: a content is lost.
+    """
+    done = Merge([], [])
+    touched = {change.path for change in changes}
+    stays: set[str] = set()
+    for change in changes:
+        if blocked := _in_the_way(change.path, there, touched):
+            if blocked not in stays:
+                done.conflicts.append(UnappliedChange(change.path, f"{blocked} is no directory there"))
+            continue
+        _merge_one(change, there, store, done, owner)
+        if done.conflicts and done.conflicts[-1].path == change.path:
+            stays.add(change.path)  # and what was to lie below it has no place
+            touched.discard(change.path)
+    return done
+
+
+def revert_changes(
+    steps: Sequence[tuple[Manifest, Manifest]], there: Manifest, store: Snapshots
+) -> tuple[Manifest, list[UnappliedChange]]:
+    """What a directory is to be without the changes of some steps; what else was changed in it stays.
+
+    Args:
+        steps: trees of this directory before and after each, oldest first.
+        there: the directory now, its contents in store as well.
+        store: holds every content.
+
+    Returns:
+        The tree to be, and what cannot be taken back because it was changed since as well: that is left as it is.
+
+    Raises:
+        UsageError: a content is lost.
+    """
+    now, refused = dict(there.entries), dict[str, UnappliedChange]()
+    for before, after in reversed(steps):
+        back = [change for change in changes_between(after, before) if not _is_object(change.path) or change.new]
+        found = merge(back, there._replace(entries=now), store)
+        moved = {_repository(change.path) for change in back if _is_state_of_git(change.path)}
+        forced = {one.path for one in found.conflicts if _is_derived(one.path) and _repository(one.path) in moved}
+        for one in found.conflicts:
+            if not _is_derived(one.path) and not _is_object(one.path):
+                refused[_repository(one.path)] = _since(one)
+        for change in (*found.changes, *(change for change in back if change.path in forced)):
+            if _repository(change.path) in refused and not _is_object(change.path):
+                continue
+            if change.new is None:
+                now.pop(change.path, None)
+            else:
+                now[change.path] = change.new
+    filled = {parent for path in now for parent in parents_of(path)}
+    now |= {path: entry for path, entry in there.entries.items() if path in filled and path not in now}
+    return there._replace(entries=now), [*refused.values()]
+
+
+_DERIVED = {"index", "logs", "ORIG_HEAD", "COMMIT_EDITMSG", "FETCH_HEAD", "gc.log"}
+"""Of a `.git`: what every command of git may write anew, `git status` as well. It follows the references: where those
+go back, so does this, and where it alone was changed by both it stays as it is."""
+
+
+def _repository(path: str) -> str:
+    """The `.git` that a path lies in, else the path: refs, index and logs go back together or not at all."""
+    if not is_git(path):
+        return path
+    parts = path.split("/")
+    return "/".join(parts[: 1 + next(number for number, part in enumerate(parts) if is_git(part))])
+
+
+def _is_object(path: str) -> bool:
+    """Objects of git only come back and never go: later commits may stand on them."""
+    return "objects" in _within_git(path)
+
+
+def _is_derived(path: str) -> bool:
+    within = _within_git(path)
+    return bool(within) and within[0] in _DERIVED
+
+
+def _is_state_of_git(path: str) -> bool:
+    return bool(_within_git(path)) and not (_is_object(path) or _is_derived(path))
+
+
+def _within_git(path: str) -> list[str]:
+    """The names below the `.git` that a path lies in."""
+    return path.removeprefix(_repository(path)).split("/")[1:]
+
+
+def _since(conflict: UnappliedChange) -> UnappliedChange:
+    if is_git(conflict.path):
+        return UnappliedChange(_repository(conflict.path), "git was used here since; only lost objects come back")
+    return UnappliedChange(conflict.path, "it was changed since as well")
+
+
+def _in_the_way(path: str, there: Manifest, touched: set[str]) -> str | None:
+    """A file or a symlink that stands where the path has a directory, unless the changes replace it."""
+    for parent in parents_of(path):
+        found = there.entries.get(parent)
+        if found is not None and found.kind != "dir" and parent not in touched:
+            return parent
+    return None
+
+
+def _merge_one(
+    change: FileChange, there: Manifest, store: Snapshots, done: Merge, owner: tuple[int, int] | None
+) -> None:
+    found = there.entries.get(change.path)
+    if change.path in there.left_out:
+        done.conflicts.append(
+            UnappliedChange(change.path, f"what is there cannot be compared: {there.left_out[change.path]}")
+        )
+    elif _alike(found, change.new, exactly=owner is None):
+        return
+    elif _alike(found, change.old, exactly=owner is None):
+        done.changes.append(FileChange(change.path, found, _as_ours(change.new, found, owner)))
+    elif change.is_of_directories:
+        if change.new is not None and found is not None and found.kind != "dir":
+            done.conflicts.append(UnappliedChange(change.path, f"a {found.kind} is there, and a directory shall be"))
+    elif (merged := _merged(change, found, store)) is None:
+        done.conflicts.append(UnappliedChange(change.path, _why(change, found)))
+    elif not _alike(found, merged, exactly=owner is None):  # else it has been brought before
+        done.changes.append(FileChange(change.path, found, _as_ours(merged, found, owner)))
+
+
+def _alike(one: Entry | None, other: Entry | None, *, exactly: bool) -> bool:
+    """Or as git sees it: the executable bit alone of a mode; a directory is a directory."""
+    if one is None or other is None:
+        return one is other
+    if exactly:
+        return one.is_like(other)
+    same = one.kind == other.kind and one.what == other.what
+    return same and (one.kind != "file" or bool(one.mode & 0o100) == bool(other.mode & 0o100))
+
+
+def _as_ours(wanted: Entry | None, found: Entry | None, owner: tuple[int, int] | None) -> Entry | None:
+    """With the owner and mode of what it takes the place of; of a mode, the executable bit alone is brought along."""
+    if wanted is None or owner is None:
+        return wanted
+    uid, gid = owner if found is None else (found.uid, found.gid)
+    mode = 0o755 if wanted.kind == "dir" or wanted.mode & 0o100 else 0o644
+    if found is not None and found.kind == wanted.kind and found.mode & 0o100 == wanted.mode & 0o100:
+        mode = found.mode
+    return wanted._replace(mode=mode, uid=uid, gid=gid, mtime_ns=0)  # no time of its own: it is written now
+
+
+def _merged(change: FileChange, found: Entry | None, store: Snapshots) -> Entry | None:
+    """The three-way merge of a text; None where there is none."""
+    versions = (found, change.old, change.new)
+    if is_git(change.path) or any(entry is None or entry.kind != "file" for entry in versions) or not git.is_here():
+        return None
+    texts = [store.content(entry.what) for entry in versions if entry is not None]
+    if any(b"\0" in text for text in texts):
+        return None
+    with tempfile.TemporaryDirectory(prefix="ohsandbox-merge-") as name:
+        directory = Path(name)
+        for number, text in enumerate(texts):
+            (directory / str(number)).write_bytes(text)
+        code, output = git.call(("merge-file", "-p", "-q", "0", "1", "2"), directory=directory)
+    if code or change.new is None:
+        return None
+    return change.new._replace(what=store.keep(output), size=len(output), mtime_ns=0)
+
+
+def _why(change: FileChange, found: Entry | None) -> str:
+    if found is None:
+        return "it was changed by the agent, and is not there"
+    if change.old is None:
+        return f"the agent made it, and another {found.kind} is there"
+    if change.new is None:
+        return "the agent removed it, and it was changed there"
+    return "it was changed there as well, and the two do not merge"

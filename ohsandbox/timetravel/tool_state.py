@@ -1,0 +1,118 @@
+"""`ToolStateSnapshots`: what the tools of a conversation keep on this machine, as it was at an event, for a fork.
+
+A checkpoint keeps it beside the files. Between a checkpoint and the ends of its range only tools that `files_then`
+names as read-only may have run, so that it holds for the whole range; of those, the task list alone keeps something,
+and each state of it stands in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.errors import ToolError, UsageError
+from ohsandbox.persistence.layout import TOOL_SNAPSHOTS_NAME, TOOLS_NAME
+from ohsandbox.private_files import make_private_dir
+from ohsandbox.state import ConversationState
+from ohsandbox.timetravel.snapshots import Manifest, Snapshots, changes_between, write_changes
+from ohsandbox.tools.task_tracker import TaskTrackerTool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from ohsandbox.events import SDKEvent
+
+FIELD = "tools"
+"""Of a checkpoint event: the snapshot's name; None where the tools kept nothing; missing where it is not known."""
+
+TASK_LIST = "task_tracker"
+
+
+class ToolStateSnapshots:
+    """Of one conversation, by its directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._tools = directory / TOOLS_NAME
+        self._kept = Snapshots(directory / TOOL_SNAPSHOTS_NAME)
+
+    def keep(self) -> dict[str, str | None]:
+        """Keep what the tools have now; returns what the checkpoint event says of it, nothing where it cannot be kept.
+
+        That the files are kept matters more, so this is no error: a fork tells that it does not know.
+        """
+        try:
+            return {FIELD: self._kept.take(self._tools) if self._tools.is_dir() else None}
+        except UsageError:
+            return {}
+
+    def share_with(self, target: Path, checkpoints: Iterable[Mapping[str, Any]]) -> None:
+        """Give a fork the snapshots that these checkpoints name; one that is lost is left out."""
+        for name in sorted({str(data[FIELD]) for data in checkpoints if data.get(FIELD)}):
+            with contextlib.suppress(UsageError):
+                self._kept.copy_to(target / TOOL_SNAPSHOTS_NAME, [name])
+
+    def put_into(self, target: Path, checkpoint: Mapping[str, Any], events: Iterable[SDKEvent]) -> bool:
+        """Give a fork what the tools kept at a checkpoint, and the task list by the fork's events.
+
+        Returns False where what they kept then is not known, and they had something since: they begin anew.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        tools = target / TOOLS_NAME
+        is_whole = FIELD in checkpoint and self._put(tools, checkpoint[FIELD])
+        if not is_whole:
+            shutil.rmtree(tools, ignore_errors=True)
+        put_task_list(target, events)
+        return is_whole or not self._had_more_than_tasks()
+
+    def _put(self, tools: Path, name: str | None) -> bool:
+        if name is None:
+            return True
+        try:
+            tree = self._kept.load(name)
+        except UsageError:  # the oldest snapshots go
+            return False
+        make_private_dir(tools)
+        return not tree.left_out and not write_changes(
+            tools, changes_between(Manifest(0, {}, {}), tree), self._kept, git=False
+        )
+
+    def _had_more_than_tasks(self) -> bool:
+        return self._tools.is_dir() and any(path.name != TASK_LIST for path in self._tools.iterdir())
+
+
+def put_task_list(directory: Path, events: Iterable[SDKEvent]) -> None:
+    """Make the task list of a conversation what its events say; the tool itself writes it.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    plan = last_plan(events)
+    if plan is None:
+        shutil.rmtree(directory / TOOLS_NAME / TASK_LIST, ignore_errors=True)
+        return
+    state = ConversationState(conversation_id=directory.name, directory=directory / TOOLS_NAME)
+    (tool,) = TaskTrackerTool.create(conv_state=state)
+    try:
+        tool(tool.action_from_arguments(plan))
+    except ToolError as error:
+        raise UsageError(str(error)) from error
+
+
+def last_plan(events: Iterable[SDKEvent]) -> dict[str, Any] | None:
+    """The arguments of the last call that made the task list what it is; None where none did."""
+    calls: dict[str, dict[str, Any]] = {}
+    plan = None
+    for event in events:
+        data = event.data
+        if event.type == "tool_call" and data["name"] == TASK_LIST:
+            calls[data["tool_call_id"]] = json.loads(data["arguments"])
+        elif event.type == "tool_result" and data["tool_call_id"] in calls:
+            arguments = calls.pop(data["tool_call_id"])
+            if data["result"]["status"] == "ok" and arguments.get("command") == "plan":
+                plan = arguments
+    return plan

@@ -1,0 +1,203 @@
+"""Undo in a directory of this machine: what the agent changed in some turns is taken back, and what others did stays.
+
+The agent's changes are those between the checkpoint before a turn's first write and the one after its last. What a
+person changed meanwhile in the same turn counts as the agent's. The directory is kept as it was and as it is to be
+before anything is written, in the fork, so that `redo` finds both whatever interrupts us.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox import events
+from ohsandbox.errors import UsageError
+from ohsandbox.persistence import EventLog, stream_events
+from ohsandbox.persistence.layout import SNAPSHOTS_NAME
+from ohsandbox.timetravel.checkpoint_index import CheckpointIndex
+from ohsandbox.timetravel.fork import FORKED, fork, seq_before_turns
+from ohsandbox.timetravel.snapshots import Snapshots, changes_between, revert_changes, scan, write_changes
+
+if TYPE_CHECKING:
+    from ohsandbox.events import SDKEvent
+    from ohsandbox.timetravel.fork import Fork
+    from ohsandbox.timetravel.snapshots import FileChange, Manifest, UnappliedChange
+
+UNDONE = "Undone"
+"""The code of the notice in a fork that says what was taken back, and from which conversation."""
+REDONE = "Redone"
+"""The code of the notice in the older conversation that says that its files are back."""
+
+
+class UndoPlan(NamedTuple):
+    """What is to be done to the directory."""
+
+    directory: Path
+    """Of the conversation that is undone, or of the fork that is redone."""
+    workspace: Path | None
+    """None where the files lie in a container: a fork has its own."""
+    changes: list[FileChange]
+    kept_back: list[UnappliedChange]
+    """What others have changed since as well: it is left as it is."""
+    left_out: dict[str, str]
+    """What the checkpoints do not hold, and why."""
+    at: int = -1
+    """The last event of the conversation that stays."""
+    is_cut_off: bool = False
+    """The last turn was killed before its end: what came after its start cannot be told apart from what it did."""
+
+
+class _Steps(NamedTuple):
+    workspace: Path | None
+    trees: list[tuple[Manifest, Manifest | None]]
+    """Before and after each; None is now."""
+
+
+def plan_undo(directory: Path, turns: int) -> UndoPlan:
+    """What it takes to undo the last turns. Nothing is changed.
+
+    Raises:
+        UsageError: there were fewer, or their files were not kept.
+    """
+    at = seq_before_turns(directory, turns)
+    store = Snapshots(directory / SNAPSHOTS_NAME)
+    steps = _steps_after(directory, at, store)
+    if steps.workspace is None:
+        return UndoPlan(directory, None, [], [], {}, at)
+    there = scan(steps.workspace, store)
+    changes, kept_back, left_out, _ = _planned(steps, there, store)
+    is_cut_off = any(after is None for _, after in steps.trees)
+    return UndoPlan(directory, steps.workspace, changes, kept_back, left_out, at, is_cut_off)
+
+
+def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
+    """Do it: a fork of the conversation, and the directory without the agent's changes.
+
+    Returns what was left alone or could not be written as well. The directory is looked at again: who has changed
+    something since the plan loses nothing.
+
+    Raises:
+        UsageError: the fork cannot be written.
+        SandboxUnavailable: the engine that has the files does not serve.
+    """
+    forked = fork(plan.directory, plan.at, workspace=plan.workspace)
+    own = Snapshots(forked.directory / SNAPSHOTS_NAME)
+    if plan.workspace is None:
+        _note_undone(forked.directory, plan.directory.name)
+        return forked, []
+    before = own.take(plan.workspace)
+    there = own.load(before)
+    older = Snapshots(plan.directory / SNAPSHOTS_NAME)
+    store = Snapshots(own.directory, beside=older)
+    steps = _steps_after(plan.directory, plan.at, older)
+    changes, refused, _, wanted = _planned(steps, there, store)
+    for change in changes:
+        if change.new is not None and change.new.kind == "file":
+            own.adopt(store, change.new.what)
+    after = own.add(wanted)
+    _note_undone(forked.directory, plan.directory.name, workspace=str(plan.workspace), before=before, after=after)
+    return forked, [*refused, *write_changes(plan.workspace, changes, own, git=True)]
+
+
+def plan_redo(directory: Path) -> UndoPlan:
+    """What it takes to bring back what an undo took. Nothing is changed.
+
+    Raises:
+        UsageError: the conversation was not made by an undo, or what it took is lost.
+    """
+    undone = _undone(directory)
+    if undone.get("workspace") is None:
+        return UndoPlan(directory, None, [], [], {})
+    workspace, store = Path(undone["workspace"]), Snapshots(directory / SNAPSHOTS_NAME)
+    changes, refused, left_out, _ = _planned(_steps_of_redo(undone, store), scan(workspace, store), store)
+    return UndoPlan(directory, workspace, changes, refused, left_out)
+
+
+def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
+    """Do it; returns the directory of the conversation that was undone, and what was left alone or cannot be written.
+
+    Raises:
+        ConversationOpenError: a process has that conversation open.
+        UsageError: it is gone.
+    """
+    undone = _undone(plan.directory)
+    older = plan.directory.parent / str(undone["conversation_id"])
+    if not older.is_dir():
+        raise UsageError(f"Conversation {older.name!r} was deleted, so there is nothing to go back to.")
+    message = f"What {plan.directory.name!r} had taken back is there again."
+    with EventLog(older, conversation_id=older.name) as log:  # first: nothing is written where it is open elsewhere
+        log.append(events.notice(code=REDONE, message=message, conversation_id=plan.directory.name))
+    if plan.workspace is None:
+        return older, []
+    store = Snapshots(plan.directory / SNAPSHOTS_NAME)
+    there = store.load(store.take(plan.workspace))  # kept: an undo of `older` gives it back
+    changes, refused, _, _ = _planned(_steps_of_redo(undone, store), there, store)
+    return older, [*refused, *write_changes(plan.workspace, changes, store, git=True)]
+
+
+def _planned(
+    steps: _Steps, there: Manifest, store: Snapshots
+) -> tuple[list[FileChange], list[UnappliedChange], dict[str, str], Manifest]:
+    trees = [(before, there if after is None else after) for before, after in steps.trees]
+    wanted, refused = revert_changes(trees, there, store)
+    left_out = {path: why for one, other in trees for path, why in (one.left_out | other.left_out).items()}
+    return changes_between(there, wanted), refused, left_out, wanted
+
+
+def _steps_after(directory: Path, at: int, store: Snapshots) -> _Steps:
+    """The checkpoints around each time that the agent wrote after event at.
+
+    Raises:
+        UsageError: the files of then were not kept, or are lost.
+    """
+    files = CheckpointIndex()
+    stream_events(directory, files.add)
+    if files.at(max(at, 0)) is None:
+        raise UsageError(f"The files after event {at} of {directory.name!r} were not kept, so this cannot be undone.")
+    bound = files.kept[-1].data.get("workspace")
+    if bound is None:
+        return _Steps(None, [])
+    steps: list[tuple[Manifest, Manifest | None]] = []
+    for index, kept in enumerate(files.kept):
+        if kept.last is None or kept.last < at:
+            continue
+        following = files.kept[index + 1] if index + 1 < len(files.kept) else None
+        if following is not None and kept.last >= following.seq:
+            continue  # nothing was written between the two
+        places = [one.data.get("workspace") for one in (kept, following) if one is not None]
+        if any(place is None or place["path"] != bound["path"] for place in places):
+            raise UsageError(f"In these turns the agent worked in several directories, not only {bound['path']!r}.")
+        before, *after = [store.load(str(place["snapshot"])) for place in places if place is not None]
+        steps.append((before, after[0] if after else None))
+    return _Steps(Path(bound["path"]), steps)
+
+
+def _steps_of_redo(undone: dict[str, str], store: Snapshots) -> _Steps:
+    """The undo is the step that is taken back."""
+    before, after = store.load(undone["before"]), store.load(undone["after"])
+    return _Steps(Path(undone["workspace"]), [(before, after)])
+
+
+def _note_undone(directory: Path, older: str, **facts: str) -> None:
+    message = f"What the agent did later in {older!r} was taken back. `ohsandbox redo` brings it back."
+    with EventLog(directory, conversation_id=directory.name) as log:
+        log.append(events.notice(code=UNDONE, message=message, conversation_id=older, **facts))
+
+
+def _undone(directory: Path) -> dict[str, str]:
+    """What the conversation's own notice of an undo says; those of its older parts are of others.
+
+    Raises:
+        UsageError: it has none.
+    """
+    found: dict[str, str] = {}
+
+    def take(event: SDKEvent) -> None:
+        if event.type == "notice" and event.data["code"] in {FORKED, UNDONE}:
+            found.clear()
+            found.update(event.data if event.data["code"] == UNDONE else {})
+
+    stream_events(directory, take)
+    if not found:
+        raise UsageError(f"Conversation {directory.name!r} was not made by `ohsandbox undo`: there is nothing to redo.")
+    return found

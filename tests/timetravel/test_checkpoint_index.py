@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from ohsandbox import events
+from ohsandbox.events import ConversationStatus, EventBody, ToolResult
+from ohsandbox.state import ConversationState
+from ohsandbox.timetravel.checkpoint_index import READ_ONLY, CheckpointIndex
+from ohsandbox.tool import Tool, resolve_tool
+from tests.fakes import RecordingRuntime, stamp
+
+RUNNING = events.status_update(ConversationStatus.RUNNING)
+IDLE = events.status_update(ConversationStatus.IDLE)
+SAID = events.user_message("go on")
+
+
+def _kept(name: str) -> EventBody:
+    return events.checkpoint(id=name, label="")
+
+
+def _call(call_id: str, name: str = "execute_bash") -> EventBody:
+    return events.tool_call(
+        tool_call_id=call_id, name=name, arguments="{}", response_id="r", call_index=0, total_calls=1
+    )
+
+
+def _result(call_id: str) -> EventBody:
+    return events.tool_result(tool_call_id=call_id, name="execute_bash", result=ToolResult.ok(""))
+
+
+def _files(*bodies: EventBody) -> CheckpointIndex:
+    files = CheckpointIndex()
+    for event in stamp(*bodies):
+        files.add(event)
+    return files
+
+
+def _names(files: CheckpointIndex, count: int) -> list[str | None]:
+    return [kept.data["id"] if (kept := files.at(seq)) else None for seq in range(count)]
+
+
+def test_files_are_known_from_the_last_result_before_a_checkpoint_to_the_next_call_after_it() -> None:
+    files = _files(SAID, RUNNING, _kept("a"), _call("1"), _result("1"), IDLE, _kept("b"), SAID, RUNNING, _call("2"))
+    assert _names(files, 10) == ["a", "a", "a", None, "b", "b", "b", "b", "b", None]
+    assert files.written
+    assert not files.is_known
+
+
+def test_calls_that_only_read_change_nothing() -> None:
+    files = _files(_kept("a"), _call("1", "file_read"), _result("1"), IDLE)
+    assert _names(files, 4) == ["a"] * 4
+    assert not files.written
+
+
+def test_a_call_without_a_result_is_over_with_the_next_run_and_its_turn_can_be_undone() -> None:
+    files = _files(SAID, RUNNING, _kept("a"), _call("1"), SAID, RUNNING, _kept("b"), _call("2"))
+    assert _names(files, 8) == ["a", "a", "a", "b", "b", "b", "b", None]
+
+
+def test_held_calls_write_only_after_the_checkpoint_that_comes_when_they_are_released() -> None:
+    held = events.held(_call("1"), asks=True, risk="HIGH", why=(), only_reads=False)
+    yes = events.confirmation(tool_call_ids=["1"], approved=True, reason="", by="test")
+    files = _files(held, IDLE, yes, RUNNING, _kept("a"), _result("1"), _kept("b"))
+    assert _names(files, 7) == ["a", "a", "a", "a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize("name", sorted(READ_ONLY - {"task_tracker"}))
+def test_tools_that_are_taken_for_reading_say_so_themselves(name: str) -> None:
+    state = ConversationState(conversation_id="c", runtime=RecordingRuntime())
+    assert all(tool.is_read_only for tool in resolve_tool(Tool(name=name), state))
