@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.testing.conformance import CASES, Case
+from ohsandbox.testing.conformance import CASES, Case, sessions, shell_interactive, shell_output, shell_recovery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,14 +27,14 @@ def _marks(name: str, case: Case) -> list[pytest.MarkDecorator]:
     return [pytest.mark.docker, *known] if name in IMAGES else known
 
 
-READ_BY_A_SESSION = {"sessions", "shell_output", "shell_interactive", "shell_recovery"}
+READ_BY_A_SESSION = (sessions, shell_output, shell_interactive, shell_recovery)
 """Themes in which two channels are read at once, which is another code path where they have no descriptors."""
 
 FLAVOURED = [
     pytest.param(name, case, marks=_marks(name, case), id=f"{name}-{case.name}")
     for name in ("fake", "descriptorless", "cli", *IMAGES)
     for case in CASES
-    if name != "descriptorless" or case.check.__module__.rpartition(".")[2] in READ_BY_A_SESSION
+    if name != "descriptorless" or any(hasattr(theme, case.name) for theme in READ_BY_A_SESSION)
 ]
 
 
