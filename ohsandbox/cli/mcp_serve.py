@@ -20,7 +20,7 @@ from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.cli.runtime import make_runtime, progress_text, started
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server
-from ohsandbox.secrets.references import check_reference, look_up
+from ohsandbox.secrets.vault import check_reference, look_up
 from ohsandbox.settings import DEFAULT_IMAGE, Settings
 
 if TYPE_CHECKING:

@@ -40,11 +40,11 @@ SHIPPED = ("demo",)
 """Names of the scripts in `ohsandbox/llm/scripts`."""
 
 
-class _Value(BaseModel):
+class _ScriptPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ScriptedCall(_Value):
+class ScriptedCall(_ScriptPart):
     """A tool call of a turn."""
 
     name: str
@@ -52,7 +52,7 @@ class ScriptedCall(_Value):
     """A string is passed on as it is, so that a script can be malformed on purpose."""
 
 
-class Turn(_Value):
+class Turn(_ScriptPart):
     """One answer."""
 
     content: str = ""
@@ -81,7 +81,7 @@ class Turn(_Value):
         return {"role": "assistant", "content": self.content, "tool_calls": calls}
 
 
-class Script(_Value):
+class ModelScript(_ScriptPart):
     """The file."""
 
     turns: Annotated[tuple[Turn, ...], Field(min_length=1)]
@@ -91,7 +91,7 @@ class Script(_Value):
 class ScriptedLLM:
     """A model that answers from a script; it satisfies `ChatModel` and needs no key."""
 
-    def __init__(self, script: Script, *, name: str = "scripted") -> None:
+    def __init__(self, script: ModelScript, *, name: str = "scripted") -> None:
         self._script = script
         self._name = name
 
@@ -159,14 +159,14 @@ class ScriptedLLM:
         )
 
 
-def parse_script(text: str, *, name: str) -> Script:
+def parse_script(text: str, *, name: str) -> ModelScript:
     """The script in text; name is for messages.
 
     Raises:
         UsageError: text is no script.
     """
     try:
-        return Script.model_validate(_parsed(text))
+        return ModelScript.model_validate(_parsed(text))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -4,10 +4,8 @@ Masking is there for accidents: a token in a log, a key in an error message. It 
 a secret can also print it reversed. What must not be taken must not be given.
 """
 
-from ohsandbox.secrets.logs import MaskingFilter
-from ohsandbox.secrets.masker import Masker, StreamMasker, TextStreamMasker
-from ohsandbox.secrets.references import check_name, check_reference, parse_flags
-from ohsandbox.secrets.vault import Secrets, host_keys
+from ohsandbox.secrets.masker import Masker, MaskingFilter, StreamMasker, TextStreamMasker
+from ohsandbox.secrets.vault import Secrets, check_name, check_reference, host_keys, parse_flags
 
 __all__ = [
     "Masker",

@@ -1,15 +1,17 @@
-"""`Masker`: takes every form of known values out of text and bytes, whole or as a stream."""
+"""`Masker`: replaces every form of known values in text and bytes, whole, as a stream, and in log records."""
 
 from __future__ import annotations
 
+import logging
+import traceback
 from typing import TYPE_CHECKING, Any, AnyStr, NamedTuple
 
-from ohsandbox.secrets.forms import MIN_SECRET_BYTES, forms_of
-from ohsandbox.secrets.table import MAX_STRETCH, Form, Span, Table
-from ohsandbox.secrets.views import Squeezed, View
+from ohsandbox.secrets.encodings import MIN_SECRET_BYTES, encodings_of
+from ohsandbox.secrets.pattern_index import MAX_STRETCH, Haystack, Pattern, PatternIndex, Span, UnbrokenHaystack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
 
 _KEPT_URL = "data:"
 """An image for the model: a mask in it would break it, and a search in 5 MB of pixels finds nothing."""
@@ -18,50 +20,50 @@ _TEXT = "surrogatepass"
 """How text becomes bytes and back: whatever it holds, surrogates too, comes back as it was."""
 
 
-class _Tables(NamedTuple):
-    """The forms in one encoding."""
+class _PatternSets(NamedTuple):
+    """The patterns of all values, in one text encoding."""
 
-    plain: Table
-    """Those that stand in one piece."""
-    broken: Table
-    """Those that may be broken over lines."""
+    plain: PatternIndex
+    """Searched in one piece only."""
+    broken: PatternIndex
+    """Searched broken over lines as well."""
 
-    def over(self, raw: bytes) -> Iterator[tuple[Table, View]]:
-        """Each that has forms, with what it searches."""
-        if self.plain.forms:
-            yield self.plain, View(raw)
-        if self.broken.forms:
-            yield self.broken, Squeezed(raw)
+    def over(self, raw: bytes) -> Iterator[tuple[PatternIndex, Haystack]]:
+        """Each index that has patterns, with the haystack that it searches."""
+        if self.plain.patterns:
+            yield self.plain, Haystack(raw)
+        if self.broken.patterns:
+            yield self.broken, UnbrokenHaystack(raw)
 
     def spans(self, raw: bytes) -> list[Span]:
-        """Where values stand, in order, without overlaps."""
-        return _merged([span for table, view in self.over(raw) for span in table.found(view)])
+        """Occurrences of values, in order, without overlaps."""
+        return _merged([span for index, haystack in self.over(raw) for span in index.found(haystack)])
 
     def whole(self, raw: bytes) -> int:
-        """How much of raw can be judged now."""
+        """Length of the prefix of raw that later bytes cannot change."""
         least = len(raw)
-        for table, view, most in ((self.plain, View, 1), (self.broken, Squeezed, MAX_STRETCH)):
-            first = max(0, len(raw) - most * table.longest)
-            least = min(least, first + table.beginning(view(raw[first:])))
+        for index, haystack, most in ((self.plain, Haystack, 1), (self.broken, UnbrokenHaystack, MAX_STRETCH)):
+            first = max(0, len(raw) - most * index.longest)
+            least = min(least, first + index.beginning(haystack(raw[first:])))
         return least
 
 
 class Masker:
-    """Replaces values by `<secret:NAME>`. Immutable; falsy when there is nothing to look for.
+    """Replaces values by `<secret:NAME>`. Immutable; falsy without values to search for.
 
     What overlaps is one mask, named by what begins first, or by the longest of those. Base64, hex and long tokens are
     found over lines and columns as well, but where a line ends in their first 7 characters by `mask_cut` alone.
     """
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
-        """Take the values by name; one under 8 bytes is not looked for."""
+        """Search for values, given by name; one under 8 bytes is ignored."""
         names: dict[str, str] = {}
         for name, value in (values or {}).items():
-            for form in forms_of(value):
+            for form in encodings_of(value):
                 names.setdefault(form, name)
         self._names = sorted(set(names.values()))
-        self._of_bytes = _tables(names, "surrogateescape")
-        self._of_text = _tables(names, _TEXT)
+        self._of_bytes = _pattern_sets(names, "surrogateescape")
+        self._of_text = _pattern_sets(names, _TEXT)
 
     def __bool__(self) -> bool:
         return bool(self._names)
@@ -74,15 +76,15 @@ class Masker:
         if not self:
             return data
         raw = _raw(data)
-        spans = self._tables(data).spans(raw)
+        spans = self._pattern_sets(data).spans(raw)
         return _like(data, _joined(raw, spans)) if spans else data
 
     def mask_cut(self, text: str) -> str:
         """`mask` for text from which parts may have been cut: halves of long values, from either end, as well."""
         if not self:
             return text
-        raw, tables = _raw(text), self._of_text
-        found = _merged([span for table, view in tables.over(raw) for span in table.torn(view)])
+        raw, pattern_sets = _raw(text), self._of_text
+        found = _merged([span for index, haystack in pattern_sets.over(raw) for span in index.torn(haystack)])
         return _like(text, _joined(raw, [_at_characters(raw, span) for span in found])) if found else text
 
     def mask_json(self, value: Any) -> Any:
@@ -106,27 +108,27 @@ class Masker:
         return TextStreamMasker(self._of_text)
 
     def spans(self, data: bytes) -> list[Span]:
-        """Where values stand, in order, without overlaps."""
+        """Occurrences of values, in order, without overlaps."""
         return self._of_bytes.spans(data)
 
     def whole_prefix(self, data: AnyStr) -> int:
-        """How much of data can be judged now: behind it stands what may become a value with what comes next."""
+        """Length of the prefix of data that later data cannot change; what follows may be the beginning of a value."""
         raw = _raw(data)
-        return len(_like(data, raw[: self._tables(data).whole(raw)]))
+        return len(_like(data, raw[: self._pattern_sets(data).whole(raw)]))
 
     def before_gap(self, data: AnyStr) -> AnyStr:
         """Data without the beginning of a value at its end, where something is missing behind it."""
         raw = _raw(data)
-        return _like(data, raw[: self._tables(data).whole(raw)])
+        return _like(data, raw[: self._pattern_sets(data).whole(raw)])
 
     def after_gap(self, data: AnyStr) -> AnyStr:
         """Data without the end of a value at its beginning, where something is missing before it."""
-        raw, tables = _raw(data), self._tables(data)
-        plain = tables.plain.ending(View(raw[: tables.plain.longest]))
-        broken = tables.broken.ending(Squeezed(raw[: MAX_STRETCH * tables.broken.longest]))
+        raw, pattern_sets = _raw(data), self._pattern_sets(data)
+        plain = pattern_sets.plain.ending(Haystack(raw[: pattern_sets.plain.longest]))
+        broken = pattern_sets.broken.ending(UnbrokenHaystack(raw[: MAX_STRETCH * pattern_sets.broken.longest]))
         return _like(data, raw[max(plain, broken) :])
 
-    def _tables(self, data: AnyStr) -> _Tables:
+    def _pattern_sets(self, data: AnyStr) -> _PatternSets:
         return self._of_text if isinstance(data, str) else self._of_bytes
 
 
@@ -136,8 +138,8 @@ class StreamMasker:
     It holds back no more than the longest end that may be the beginning of a value.
     """
 
-    def __init__(self, tables: _Tables) -> None:
-        self._tables = tables
+    def __init__(self, pattern_sets: _PatternSets) -> None:
+        self._pattern_sets = pattern_sets
         self._held = b""
         self._covered = 0
         """So many of the held bytes belong to a value whose mask was given out already."""
@@ -145,7 +147,7 @@ class StreamMasker:
     def feed(self, data: bytes) -> bytes:
         """What can be shown with data added."""
         data = self._held + data
-        return self._give(data, self._tables.whole(data))
+        return self._give(data, self._pattern_sets.whole(data))
 
     def flush(self) -> bytes:
         """What was held back: the stream has ended, or nobody waits for more of it."""
@@ -153,14 +155,14 @@ class StreamMasker:
 
     def _give(self, data: bytes, upto: int) -> bytes:
         """Give out data before upto; a value that reaches over it is given as its mask, and its rest is covered."""
-        spans = self._tables.spans(data)
+        spans = self._pattern_sets.spans(data)
         parts: list[bytes] = []
         done = self._covered
         for start, _, end, name in spans:
             if start >= max(upto, done):
                 break
             if start >= done:
-                parts += [data[done:start], mask_of(name).encode()]
+                parts += [data[done:start], placeholder(name).encode()]
             done = max(done, end)
         if done < upto:
             parts.append(data[done:upto])
@@ -172,8 +174,8 @@ class StreamMasker:
 class TextStreamMasker:
     """The same for text."""
 
-    def __init__(self, tables: _Tables) -> None:
-        self._stream = StreamMasker(tables)
+    def __init__(self, pattern_sets: _PatternSets) -> None:
+        self._stream = StreamMasker(pattern_sets)
 
     def feed(self, text: str) -> str:
         """What can be shown with text added."""
@@ -184,15 +186,18 @@ class TextStreamMasker:
         return self._stream.flush().decode("utf-8", _TEXT)
 
 
-def mask_of(name: str) -> str:
+def placeholder(name: str) -> str:
     """What stands for the value."""
     return f"<secret:{name}>"
 
 
-def _tables(names: Mapping[str, str], errors: str) -> _Tables:
-    forms = [Form(form.encode("utf-8", errors), name) for form, name in names.items()]
+def _pattern_sets(names: Mapping[str, str], errors: str) -> _PatternSets:
+    forms = [Pattern(form.encode("utf-8", errors), name) for form, name in names.items()]
     forms.sort(key=lambda form: (-len(form.data), form.data))
-    return _Tables(Table(form for form in forms if not form.may_break), Table(form for form in forms if form.may_break))
+    return _PatternSets(
+        PatternIndex(form for form in forms if not form.may_break),
+        PatternIndex(form for form in forms if form.may_break),
+    )
 
 
 def _raw(data: AnyStr) -> bytes:
@@ -209,7 +214,7 @@ def _joined(data: bytes, spans: Sequence[Span]) -> bytes:
     parts: list[bytes] = []
     done = 0
     for start, _, end, name in spans:
-        parts += [data[done:start], mask_of(name).encode()]
+        parts += [data[done:start], placeholder(name).encode()]
         done = end
     parts.append(data[done:])
     return b"".join(parts)
@@ -235,3 +240,23 @@ def _at_characters(raw: bytes, span: Span) -> Span:
     while end < len(raw) and end > start and raw[end] & 0xC0 == 0x80:  # noqa: PLR2004
         end -= 1
     return span._replace(start=start, end=end)
+
+
+class MaskingFilter(logging.Filter):
+    """Masks a record's message and traceback, for every handler after this one as well. Add it to a handler."""
+
+    def __init__(self, masker: Masker) -> None:
+        super().__init__()
+        self._masker = masker
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Mask the record; always let it pass."""
+        if not self._masker:
+            return True
+        record.msg, record.args = self._masker.mask(record.getMessage()), None
+        if record.exc_info and record.exc_info[1] is not None:
+            record.exc_text = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
+        record.exc_info = None
+        if record.exc_text:
+            record.exc_text = self._masker.mask(record.exc_text)
+        return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.secrets.forms import forms_of
+from ohsandbox.secrets.encodings import encodings_of
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Invoke, Start, WriteScript
@@ -22,7 +22,7 @@ printf %s "$CANARY" | base64; echo ${#CANARY}-${#FROM_FILE}"""
 
 def leaks(*texts: str | bytes) -> list[str]:
     raw = b"\n".join(text.encode() if isinstance(text, str) else text for text in texts)
-    return [form for value in (CANARY, KEY) for form in forms_of(value) if form.encode() in raw]
+    return [form for value in (CANARY, KEY) for form in encodings_of(value) if form.encode() in raw]
 
 
 @pytest.fixture

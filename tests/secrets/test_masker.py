@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ohsandbox.secrets import Masker
-from ohsandbox.secrets.forms import forms_of
+from ohsandbox.secrets.encodings import encodings_of
 
 TOKEN = "ghp_Zx81kQ0aVn72LmWq55TtPo39RsYb"
 AWKWARD = 'p@ss "w\'rd"/$x\\y+z&äö'
@@ -46,7 +46,7 @@ def test_every_form_is_masked_in_text_bytes_and_streams(value: str, form: str) -
     assert "<secret:T>" in masked
     assert masked.startswith("before ")
     assert masked.endswith(" after")
-    assert not any(one in masked for one in forms_of(value))
+    assert not any(one in masked for one in encodings_of(value))
     assert masker.mask(text.encode()) == masked.encode()
 
 
@@ -80,7 +80,7 @@ def test_random_streams_leak_nothing() -> None:
     rng = random.Random(7)
     values = {"T": TOKEN, "W": AWKWARD, "P": PEM}
     masker = Masker(values)
-    forms = [form.encode() for value in values.values() for form in forms_of(value)]
+    forms = [form.encode() for value in values.values() for form in encodings_of(value)]
     for _ in range(500):
         data = b"".join(rng.choice(forms)[: rng.choice([99999, 5, 20])] + rng.choice([b"", b" "]) for _ in range(12))
         cuts = [rng.randrange(len(data) + 1) for _ in range(rng.randrange(30))]
@@ -94,7 +94,7 @@ PIECES = st.lists(
     st.one_of(
         st.builds(
             lambda form, start, width, gap: gap.join([form[:start], *textwrap.wrap(form[start:], width)]),
-            st.sampled_from(sorted(form for value in (LONG, "ab" * 8, "aa/bb/ab") for form in forms_of(value))),
+            st.sampled_from(sorted(form for value in (LONG, "ab" * 8, "aa/bb/ab") for form in encodings_of(value))),
             st.integers(0, 12), st.sampled_from([1, 2, 3, 7, 8, 11, 99]), st.sampled_from(["\n", " ", ":", "\r\n  "]),
         ),
         st.sampled_from([" ", "\n", "x", "a", "ab", "YW", " " * 40]),
@@ -107,7 +107,7 @@ def as_defined(values: dict[str, str], data: bytes) -> bytes:
     """What `mask` has to give, as slowly and plainly as it can be said."""
     spans = []
     for name, value in values.items():
-        for form in forms_of(value):
+        for form in encodings_of(value):
             between = b""
             run = 2 if re.fullmatch("[0-9a-f]+|[0-9A-F]+", form) else 8
             if re.fullmatch("[A-Za-z0-9+/_-]{16,}", form):

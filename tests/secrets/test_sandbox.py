@@ -17,7 +17,7 @@ from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.runtime.shell.capture import Capture
 from ohsandbox.secrets import Masker, Secrets
-from ohsandbox.secrets.forms import forms_of
+from ohsandbox.secrets.encodings import encodings_of
 from ohsandbox.testing.runtime import FakeRuntime
 from ohsandbox.tools import DEFAULT_TOOLS
 from tests.fakes import FakeModel, answer, call, data_of
@@ -52,7 +52,7 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Runtime]:
 
 def leaks(text: str | bytes) -> list[str]:
     raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
-    return [form for value in (TOKEN, PLAIN, KEY) for form in forms_of(value) if form.encode() in raw]
+    return [form for value in (TOKEN, PLAIN, KEY) for form in encodings_of(value) if form.encode() in raw]
 
 
 def test_shells_and_processes_have_the_variables(sandbox: Runtime) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ohsandbox.runtime.shell.capture import CAPTURE_BYTES, Capture
 from ohsandbox.runtime.shell.terminal import clean
 from ohsandbox.secrets import Masker
-from ohsandbox.secrets.masker import mask_of
+from ohsandbox.secrets.masker import placeholder
 
 CHUNKS = st.lists(st.binary(max_size=40))
 LETTERS = st.lists(st.text("abc\n", max_size=40).map(str.encode))
@@ -127,4 +127,4 @@ def test_a_value_that_begins_as_it_ends_is_masked_however_it_is_polled(value: st
                 shown += capture.take(final=False, masker=masker).text
             capture.feed(data[second:])
             shown += capture.take(final=True, masker=masker).text
-            assert shown == f"key {mask_of('KEY')} end"
+            assert shown == f"key {placeholder('KEY')} end"

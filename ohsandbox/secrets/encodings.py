@@ -1,4 +1,4 @@
-"""The forms in which a value turns up: as it is, escaped, quoted, encoded."""
+"""Encodings of a value that are masked: as it is, escaped, quoted, base64, hex."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MIN_SECRET_BYTES = 8
-"""A shorter value stands in too much that is none: masking `1234` would shred every output."""
+"""A shorter value occurs in too much other text: masking `1234` would make every output unreadable."""
 
 MIN_LINE_CHARS = 12
-"""A line of a value that has several is looked for by itself from here on."""
+"""Shortest line of a value of several lines that is masked by itself."""
 
 _BOUNDARY = re.compile(r"-----[A-Z0-9 ]+-----")
 """The first and last lines of PEM (RFC 7468) are no secret, and the same in every certificate."""
@@ -28,8 +28,8 @@ _FIRST_WHOLE = (0, 2, 3)
 """Of base64 with 0, 1 and 2 bytes before a value, the first character that these do not decide."""
 
 
-def forms_of(value: str) -> set[str]:
-    """Every form that is looked for, each of at least MIN_SECRET_BYTES characters; none for a value too short."""
+def encodings_of(value: str) -> set[str]:
+    """Every encoding to search for, each of at least MIN_SECRET_BYTES characters; empty for a shorter value."""
     if len(value.encode("utf-8", "surrogateescape")) < MIN_SECRET_BYTES:
         return set()
     forms = {form for text in _texts(value) for form in (*_spellings(text), *_encodings(text))}
