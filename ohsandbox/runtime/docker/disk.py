@@ -175,6 +175,14 @@ def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None
     return None
 
 
+def room(where: Sequence[FileSystem], asked: int | None) -> int | None:
+    """How much may be written to the engine's disk above its floor; None where that is not on this machine."""
+    engines = where[0] if where and where[0].near else None
+    if engines is None or (found := engines.ask()) is None:
+        return None
+    return found.free_bytes - floor_bytes(found, asked)
+
+
 def reachable(path: str) -> Path | None:
     """The path, or the first directory above it that we may enter; None where it is not on this machine."""
     for candidate in (Path(path), *Path(path).parents) if path.startswith("/") else ():

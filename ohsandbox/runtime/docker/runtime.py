@@ -293,7 +293,12 @@ class DockerRuntime(Runtime):
     def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:
         """See `Runtime.checkpoint`; a bind-mounted workspace is no part of it."""
         conversation = self._options.conversation
-        return checkpoints.take(self._the_sandbox().container, label=label, conversation=conversation, owner=owner)
+        container, least = self._the_sandbox().container, self._options.limits.free_bytes
+
+        def room() -> int | None:
+            return disk.room(disk.writable_file_systems(container.engine, container.inspect(), {}, None, self), least)
+
+        return checkpoints.take(container, label=label, conversation=conversation, owner=owner, room=room)
 
     def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> DockerRuntime:
         """A runtime like this one, not started, that begins with the checkpoint's files, in a workspace of its own.

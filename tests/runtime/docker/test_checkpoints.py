@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import CLIRuntime, DockerRuntime
-from ohsandbox.errors import ImageUnavailable, UsageError
+from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker import checkpoints
 from ohsandbox.runtime.docker.engine import connect
 
@@ -46,6 +46,17 @@ def test_files_come_back_and_the_sandbox_goes_on_under_its_name() -> None:
         runtime.write_bytes("h", b"x")
         assert runtime.is_alive()
     assert kept.label == "before the change"
+
+
+@pytest.mark.usefixtures("engine")
+def test_files_that_would_fill_the_engine_s_disk_are_not_kept() -> None:
+    """The engine writes every hole of a sparse file, and here one byte more than the free terabytes."""
+    with DockerRuntime(IMAGE, conversation=CONVERSATION) as runtime:
+        assert runtime.run(["sh", "-c", "for i in $(seq 1000); do truncate -s 15G big$i; done"]).exit_code == 0
+        with pytest.raises(SandboxUnavailable, match=r"would write 15000\.\d GiB, sparse files at their full length"):
+            runtime.checkpoint("too large")
+        assert runtime.execute("rm big*; echo goes on").output == "goes on\n"
+        runtime.checkpoint("small again")
 
 
 def test_checkpoints_are_listed_by_conversation_and_removed(engine: Engine) -> None:
