@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from ohsandbox.agent import Agent
-from ohsandbox.conversation.limits import Limits
+from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, policy_of, screen_of
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.factory import RuntimeSettings, runtime_from
+from ohsandbox.secrets import Secrets, host_keys
+from ohsandbox.secrets.vault import MIN_HOST_KEY_BYTES
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
+    from ohsandbox.agent.held import Screen
+    from ohsandbox.conversation.approvals import Approvals, SecurityAnalyzer
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
 
 
+class Limits(BaseModel):
+    """Checked before each request to the model; None is no limit. Time also ends a request or a tool that runs.
+
+    Iterations and time count from the user's last message that started a run, without the time that a person takes to
+    confirm, and time anew in a resumed process; tokens and cost over the whole conversation, with what a resumed log
+    already spent.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_iterations: int | None = Field(default=500, gt=0)
+    """Requests to the model."""
+    max_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Prompt and completion tokens together."""
+    max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    stuck_detection: bool = True
+    """Whether a model that repeats itself is stopped; see `StuckDetector`."""
+
+
 class ConversationConfig:
-    """Who works, within what limits, and how. The settings file is read when something is needed that it alone says."""
+    """Agent, limits, confirmation policy and secrets of one conversation.
+
+    The settings file is read when something is needed that only it says.
+    """
 
     def __init__(
         self,
@@ -26,10 +56,17 @@ class ConversationConfig:
         settings: Settings | None = None,
         user_id: str | None = None,
         tool_choice: str = "auto",
+        confirmation: ConfirmationPolicy | str | None = None,
+        security_analyzer: SecurityAnalyzer | None = None,
+        secrets: Secrets | None = None,
         checkpoints: bool | None = None,
         depth: int = 0,
     ) -> None:
-        """As for a `Conversation`; nothing is read yet."""
+        """Take what a `Conversation` takes; no file is read.
+
+        Raises:
+            UsageError: there is no confirmation policy of that name.
+        """
         self.agent = agent or Agent()
         self.limits = limits or Limits()
         self.settings = settings
@@ -37,6 +74,13 @@ class ConversationConfig:
         self.user_id = user_id
         self.tool_choice = tool_choice
         self.depth = depth
+        self.confirmation = policy_of(confirmation) if isinstance(confirmation, str) else confirmation
+        """May be replaced at any time, for the next run. None is that of the settings, else "never"."""
+        self.security_analyzer = security_analyzer
+        """None is the default one."""
+        self.given_secrets = secrets
+        self.secrets = secrets or Secrets()
+        """From `load` on with those of the settings, and with the host's keys to be masked."""
         self._agent_is_ours = agent is None
         self._limits_given = limits is not None
         self._checkpoints = checkpoints
@@ -58,11 +102,27 @@ class ConversationConfig:
         asked = self.settings is not None and self.settings.checkpoints
         return self.depth == 0 and (asked if self._checkpoints is None else self._checkpoints)
 
-    def settle(self) -> None:
-        """Give the agent a model where it has none, and take the limits of settings that are known.
+    @property
+    def policy(self) -> ConfirmationPolicy:
+        """The confirmation policy in force."""
+        named = self.settings.confirm if self.settings is not None else None
+        return self.confirmation or policy_of(named or "never")
+
+    def approval_filter(self, runtime: Runtime | None, approvals: Approvals) -> Screen | None:
+        """What decides which calls of a response wait for a person; None where none does."""
+        return screen_of(
+            self.policy,
+            self.security_analyzer,
+            workdir=None if runtime is None else runtime.workdir,
+            approval_for=lambda call: approvals.approval_for(call, runtime),
+        )
+
+    def load(self) -> None:
+        """Open the agent's model where it has none, and take limits and secrets of settings that are known.
 
         Raises:
-            UsageError: no model is named, or it cannot be opened.
+            UsageError: no model is named, or it cannot be opened; a secret of the settings has no value, or is the
+                model's own key.
         """
         if self.agent.llm is None:
             settings = self.read_settings()
@@ -71,6 +131,10 @@ class ConversationConfig:
                 self.agent = self.agent.with_tools(settings.tools.names()).with_mcp(settings.mcp_config)
         if self.settings is not None and not self._limits_given:
             self.limits = limits_of(self.settings)
+        if self.settings is not None and self.given_secrets is None:
+            self.secrets = Secrets.load(self.settings.secrets)
+        own = keys_of(self.llm)
+        self.secrets = self.secrets.hiding({**host_keys(), **own}, never=own.values())
 
     def read_settings(self) -> Settings:
         """Those that were given, or those of the file.
@@ -84,7 +148,7 @@ class ConversationConfig:
 
 
 def with_model(agent: Agent, settings: Settings) -> Agent:
-    """The agent on the model that the settings name.
+    """The agent with the model that the settings name.
 
     Raises:
         UsageError: they name none, or it cannot be opened.
@@ -104,4 +168,23 @@ def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
 
 def limits_of(settings: Settings) -> Limits:
     """The limits that the settings name."""
-    return Limits(**{name: getattr(settings, name) for name in Limits.model_fields})
+    return Limits(
+        max_iterations=settings.max_iterations,
+        max_time_s=settings.max_time_s,
+        max_tokens=settings.max_tokens,
+        max_cost_usd=settings.max_cost_usd,
+        stuck_detection=settings.stuck_detection,
+    )
+
+
+def keys_of(llm: ChatModel) -> dict[str, str]:
+    """The model's own key, where it is known and long enough for a real one."""
+    config: Any = getattr(llm, "config", None)
+    if config is None:
+        return {}
+    if config.api_key is not None:
+        found = {"api_key": config.api_key.get_secret_value()}
+    else:  # the client reads its provider's variable
+        variable = f"{config.model.partition('/')[0].upper().replace('-', '_')}_API_KEY"
+        found = {variable: os.environ.get(variable, "")}
+    return {name: key for name, key in found.items() if len(key.encode()) >= MIN_HOST_KEY_BYTES}

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from ohsandbox import events
-from ohsandbox.conversation.approvals import Approvals, Decision, Screening
-from ohsandbox.conversation.branching import Branching
+from ohsandbox.conversation.approvals import Approvals, Decision
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.environment import Environment
-from ohsandbox.conversation.listeners import Listeners
+from ohsandbox.conversation.listeners import Listeners, StreamRelay
 from ohsandbox.conversation.log import ConversationLog
-from ohsandbox.conversation.model_news import StreamRelay
-from ohsandbox.conversation.runner import STOP_TIMEOUT_S, RunThread
-from ohsandbox.conversation.secrecy import Secrecy
-from ohsandbox.conversation.standing import Standing
+from ohsandbox.conversation.runner import STOP_TIMEOUT_S, Runner, RunThread
 from ohsandbox.conversation.storage.catalog import find_conversation
 from ohsandbox.conversation.storage.metadata import ConversationStore, FileConversationStore
-from ohsandbox.conversation.work import Work
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.paths import check_apart, conversations_dir
-from ohsandbox.persistence import read_events
-from ohsandbox.persistence.layout import check_id, new_id
+from ohsandbox.persistence import read_events, stream_events
+from ohsandbox.persistence.layout import AGENTS_NAME, check_id, new_id
+from ohsandbox.timetravel.checkpoints import CheckpointRecorder
+from ohsandbox.timetravel.fork import fork_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +37,7 @@ if TYPE_CHECKING:
         PendingCall,
         SecurityAnalyzer,
     )
-    from ohsandbox.conversation.limits import Limits
+    from ohsandbox.conversation.config import Limits
     from ohsandbox.conversation.projections.resume import ResumeState
     from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.runtime.base import Runtime
@@ -112,31 +108,26 @@ class Conversation:
             settings=settings,
             user_id=user_id,
             tool_choice=tool_choice,
+            confirmation=confirmation,
+            security_analyzer=security_analyzer,
+            secrets=secrets,
             checkpoints=checkpoints,
             depth=depth,
         )
         self._log = ConversationLog(self.directory, conversation_id=self.id)
         self._stream = StreamRelay(self._log)
         self._statuses: Listeners[str] = Listeners()
-        self._standing = Standing(self._log, self._config, self._store)
-        self._environment = Environment(runtime, self._log, statuses=self._statuses)
-        self._secrecy = Secrecy(secrets, self._log)
-        self._screening = Screening(confirmation, security_analyzer, config=self._config)
         self._approvals = Approvals(self._log, ask=confirm)
-        canceled = threading.Event()
-        work = Work(
+        self._environment = Environment(runtime, self._config, self._log, statuses=self._statuses)
+        runner = Runner(
             self._config,
             self._log,
             self._environment,
-            secrecy=self._secrecy,
-            screening=self._screening,
             approvals=self._approvals,
-            news=self._stream,
-            canceled=canceled,
-            converse=Conversation,
+            stream=self._stream,
+            converse=self._subagent_conversation,
         )
-        self._run_thread = RunThread(self._log, self._standing, self._approvals, work, canceled=canceled)
-        self._branching = Branching(self._log, self._standing, self._environment)
+        self._run_thread = RunThread(runner, self._config, self._log, approvals=self._approvals, store=self._store)
 
     @classmethod
     def autoresume(
@@ -171,7 +162,7 @@ class Conversation:
                 raise UsageError(f"Conversation {self.id!r} is closed. Make a new Conversation with its id to go on.")
             if not self._log.is_open:
                 self._open()
-            self._environment.begin_servers()
+            self._environment.start_servers()
         self._log.flush()
         return self
 
@@ -192,12 +183,30 @@ class Conversation:
     def _open(self) -> None:
         if self.runtime is not None:
             self._check_place(self.runtime)
-        self._config.settle()
-        self._secrecy.learn(self._config.llm, self._config.settings)
-        self._environment.expect_servers(self.agent.mcp_config)
+        self._config.load()
+        self._environment.read_servers()
         self._config.llm.preload()
-        self._log.open(self.past.add, self._standing.recall, self._approvals.standing.add)
-        self._standing.take_over(is_finished=self.past.is_finished, is_asking=bool(self.pending))
+        take = (self.past.add, self._run_thread.recall, self._approvals.standing.add)
+        self._log.open(*take, masker=self._config.secrets.masker)
+        self._run_thread.take_over(is_finished=self.past.is_finished, is_asking=bool(self.pending))
+
+    def _subagent_conversation(
+        self, agent: Agent, runtime: Runtime, *, conversation_id: str, limits: Limits
+    ) -> Conversation:
+        """A conversation for a sub-agent, which asks, and has secrets, as this one does."""
+        return Conversation(
+            agent,
+            runtime,
+            self.directory / AGENTS_NAME,
+            conversation_id=conversation_id,
+            user_id=self.user_id,
+            limits=limits,
+            confirmation=self._config.policy,
+            security_analyzer=self._config.security_analyzer,
+            confirm=self._approvals.ask_for_sub_agent,
+            secrets=self.secrets,
+            depth=self._config.depth + 1,
+        )
 
     # --- talking ----------------------------------------------------------------------------------
 
@@ -335,12 +344,12 @@ class Conversation:
 
     def status(self) -> ConversationStatus:
         """Where the conversation stands."""
-        return self._standing.status
+        return self._run_thread.status
 
     @property
     def error(self) -> BaseException | None:
         """What ended the last run with ERROR; its `exit_code` is the command's."""
-        return self._standing.error
+        return self._run_thread.error
 
     def events(self) -> list[SDKEvent]:
         """Everything in the log so far, read from disk."""
@@ -373,23 +382,36 @@ class Conversation:
             UsageError: the files of then were not kept, the conversation runs (at None), or workspace does not fit.
             SandboxUnavailable: the engine that has the files does not serve.
         """
-        branch = self._branching.branch(at, workspace=None if workspace is None else Path(workspace))
+        seq = self._checkpoint_now() if at is None else at.seq if isinstance(at, SDKEvent) else at
+        forked = fork_into(self.directory, seq, workspace=None if workspace is None else Path(workspace))
+        runtime = self.runtime
+        if runtime is not None:
+            checkpoint = str(forked.kept.data["id"])
+            runtime = runtime.fork(checkpoint, conversation=forked.id, workspace=forked.workspace)
         return type(self)(
             self.agent,
-            branch.runtime,
+            runtime,
             self.directory.parent,
             self._store,
-            branch.id,
+            forked.id,
             self.user_id,
             settings=self._config.settings,
             limits=self.limits,
             tool_choice=self._config.tool_choice,
             confirmation=self.confirmation,
-            security_analyzer=self._screening.analyzer,
+            security_analyzer=self._config.security_analyzer,
             confirm=self._approvals.callback,
-            secrets=self._secrecy.given,
+            secrets=self._config.given_secrets,
             checkpoints=True,
         )
+
+    def _checkpoint_now(self) -> int:
+        """The seq of the last event, whose files have a checkpoint."""
+        if self.status() is ConversationStatus.RUNNING:
+            raise UsageError("The conversation runs, so its files change. Name an event (at=), or stop it first.")
+        if self._log.is_open and not self._log.files.is_known:
+            CheckpointRecorder(self._log, self.runtime, enabled=True).take("for a fork")
+        return stream_events(self.directory, lambda _: None).records - 1
 
     # --- what it is made of -----------------------------------------------------------------------
 
@@ -434,16 +456,16 @@ class Conversation:
     @property
     def confirmation(self) -> ConfirmationPolicy | None:
         """Which calls ask; may be replaced at any time, for the next run. None is that of the settings, else never."""
-        return self._screening.asked_for
+        return self._config.confirmation
 
     @confirmation.setter
     def confirmation(self, policy: ConfirmationPolicy | None) -> None:
-        self._screening.asked_for = policy
+        self._config.confirmation = policy
 
     @property
     def secrets(self) -> Secrets:
         """What the sandbox's commands get."""
-        return self._secrecy.secrets
+        return self._config.secrets
 
     @property
     def user_id(self) -> str | None:
@@ -453,7 +475,7 @@ class Conversation:
     @property
     def past(self) -> ResumeState:
         """What its log says of the sandbox before; known after `start`."""
-        return self._environment.past
+        return self._environment.resume_state
 
 
 def _names(tool_call_ids: Sequence[str] | None) -> tuple[str, ...] | None:

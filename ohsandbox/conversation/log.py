@@ -6,9 +6,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.agent import History
-from ohsandbox.conversation.limits import Spending
 from ohsandbox.conversation.listeners import Listeners
 from ohsandbox.conversation.projections.metadata import MetadataProjection
+from ohsandbox.conversation.projections.spending import Spending
 from ohsandbox.conversation.projections.stuck import StuckDetector
 from ohsandbox.errors import UsageError
 from ohsandbox.events import KNOWN_TYPES, EventBody
@@ -52,14 +52,19 @@ class ConversationLog:
         """Whether events can be stored."""
         return self._log is not None
 
-    def open(self, *take: Callable[[SDKEvent], None]) -> None:
-        """Open the log and take in what it holds; each of take is given every event as well.
+    def open(self, *take: Callable[[SDKEvent], None], masker: Masker | None = None) -> None:
+        """Open the log and take in what it holds.
+
+        Args:
+            take: each is called with every event.
+            masker: takes secrets out of every event to come; None takes out none.
 
         Raises:
             ConversationOpenError: another process has the conversation.
             LogCorruptError: the log is damaged.
             UsageError: the directory cannot be used.
         """
+        self.masker = masker or Masker()
 
         def take_in(event: SDKEvent) -> None:
             self._tally.add(event)

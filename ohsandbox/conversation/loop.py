@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Self
 
 from ohsandbox import events
 from ohsandbox.agent import StepOutcome
 from ohsandbox.agent.agent import EXIT
-from ohsandbox.conversation.deadline import Deadline
 from ohsandbox.errors import ModelError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm.errors import ContextWindowError
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
-    from ohsandbox.agent import Agent
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.agent.execution import Step
     from ohsandbox.agent.held import Screen
     from ohsandbox.conversation.condensation import CondensationTrigger
-    from ohsandbox.conversation.limits import Limits
+    from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.events import EventBody
     from ohsandbox.llm.chat import OnEvent
     from ohsandbox.timetravel.checkpoints import CheckpointRecorder
+
+CUT_EVERY_S = 0.5
+"""A cut can come before the command it is meant for; it is repeated until the run has ended."""
 
 _STATUS_AFTER = {
     StepOutcome.IDLE: ConversationStatus.IDLE,
@@ -40,16 +41,14 @@ class Loop:
 
     def __init__(
         self,
-        agent: Agent,
-        tools_map: ToolsMap,
+        config: ConversationConfig,
+        tools: ToolsMap,
         log: ConversationLog,
         *,
-        limits: Limits,
-        tool_choice: str,
         canceled: threading.Event,
-        condensing: CondensationTrigger,
-        checkpointing: CheckpointRecorder,
-        screen: Screen | None,
+        condensation: CondensationTrigger,
+        checkpoints: CheckpointRecorder,
+        approval_filter: Screen | None,
         interrupt: Callable[[], None],
         before_step: Callable[[], None],
         on_event: OnEvent,
@@ -57,29 +56,27 @@ class Loop:
         """Put a run together.
 
         Args:
-            agent: whose steps they are.
-            tools_map: its tools.
-            log: where everything is stored before the next thing happens.
-            limits: checked before each request.
-            tool_choice: for the first request; later ones are "auto".
-            canceled: set by whoever stops the run.
-            condensing: shortens the conversation where it is too long.
-            checkpointing: keeps the files before they are changed.
-            screen: says which calls a person is to be asked about; None asks about none.
+            config: agent and limits are those of now; tool_choice is for the first request, later ones are "auto".
+            tools: the agent's.
+            log: stores every event before the next thing happens.
+            canceled: set by who stops the run.
+            condensation: shortens the conversation where it is too long.
+            checkpoints: records the files before they are changed.
+            approval_filter: decides which calls wait for a person; None lets all pass.
             interrupt: ends what the loop waits for, when the time is up; called from another thread.
             before_step: called before each request is put together.
-            on_event: hears what the model's client tells.
+            on_event: gets what the model's client reports.
         """
-        self._agent = agent
-        self._tools_map = tools_map
+        self._agent = config.agent
+        self._tools_map = tools
         self._log = log
-        self._limits = limits
-        self._tool_choice = tool_choice
+        self._limits = config.limits
+        self._tool_choice = config.tool_choice
         self._canceled = canceled
-        self._condensing = condensing
-        self._checkpointing = checkpointing
-        self._screen = screen
-        self._deadline = Deadline(limits.max_time_s, interrupt)
+        self._condensation = condensation
+        self._checkpoints = checkpoints
+        self._screen = approval_filter
+        self._deadline = Deadline(self._limits.max_time_s, interrupt)
         self._interrupt = interrupt
         self._before_step = before_step
         self._on_event = on_event
@@ -112,7 +109,7 @@ class Loop:
     def _steps(self) -> ConversationStatus:
         held = self._log.history.held
         if held.due:
-            self._checkpointing.before_write()
+            self._checkpoints.before_write()
         outcome = self._follow(self._resumed()) if held.due else StepOutcome.CONTINUE
         if held.waiting:
             outcome = StepOutcome.WAITING
@@ -137,10 +134,10 @@ class Loop:
         try:
             outcome = self._follow(self._next_step())
         except ContextWindowError:
-            if not self._condensing.after_refusal():
+            if not self._condensation.after_refusal():
                 raise
             return StepOutcome.CONTINUE
-        self._condensing.after_answer()
+        self._condensation.after_answer()
         return outcome
 
     def _next_step(self) -> Step:
@@ -154,7 +151,7 @@ class Loop:
         spending.iterations += 1
         self._before_step()
         if not leaves:
-            self._condensing.before_request()
+            self._condensation.before_request()
         return self._agent.step(
             self._tools_map,
             self._log.history,
@@ -172,7 +169,7 @@ class Loop:
                 except StopIteration as stopped:
                     outcome: StepOutcome = stopped.value
                     return outcome
-                self._checkpointing.before(body)
+                self._checkpoints.before(body)
                 self._log.emit(body)
                 if self._why_cut() and self._is_cut(body):
                     return StepOutcome.CONTINUE
@@ -188,3 +185,34 @@ class Loop:
         result = events.ToolResult.failed(self._why_cut() or "")
         for call_id, name in self._log.history.unanswered.items():
             self._log.emit(events.tool_result(tool_call_id=call_id, name=name, result=result))
+
+
+class Deadline:
+    """While entered: once the time has passed, cuts again and again until it is left."""
+
+    def __init__(self, seconds: float | None, cut: Callable[[], None]) -> None:
+        """Call cut, in a thread of our own, when so many seconds have passed; None never does. cut must end soon."""
+        self.passed = False
+        self._seconds = seconds
+        self._cut = cut
+        self._left = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self._seconds is not None:
+            self._thread = threading.Thread(target=self._watch, name="ohsandbox-deadline", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """No cut comes after this."""
+        self._left.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        wait_s = min(max(0.0, self._seconds or 0.0), threading.TIMEOUT_MAX)
+        while not self._left.wait(wait_s):
+            self.passed = True
+            self._cut()
+            wait_s = CUT_EVERY_S

@@ -1,22 +1,36 @@
-"""`RunThread`: a conversation's runs, one at a time, each in a thread of its own."""
+"""`Runner`: what a conversation does in a run. `RunThread`: its runs, one at a time, each in a thread of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from ohsandbox.conversation.outcome import status_after
-from ohsandbox.errors import OhsandboxError
+from ohsandbox import events
+from ohsandbox.conversation.condensation import CondensationTrigger
+from ohsandbox.conversation.loop import Loop
+from ohsandbox.conversation.storage.metadata import keep_metadata
+from ohsandbox.conversation.subagents.context import AuxiliaryCompletion, SubagentContext
+from ohsandbox.conversation.subagents.manager import MAX_DEPTH, SubagentManager
+from ohsandbox.errors import LimitReachedError, OhsandboxError
 from ohsandbox.events import ConversationStatus
+from ohsandbox.persistence.layout import TOOLS_NAME
+from ohsandbox.state import ConversationState
+from ohsandbox.timetravel.checkpoints import CheckpointRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ohsandbox.conversation.approvals import Approvals
+    from ohsandbox.conversation.config import ConversationConfig
+    from ohsandbox.conversation.environment import Environment
+    from ohsandbox.conversation.listeners import StreamRelay
     from ohsandbox.conversation.log import ConversationLog
-    from ohsandbox.conversation.standing import Standing
-    from ohsandbox.conversation.work import Work
+    from ohsandbox.conversation.storage.metadata import ConversationStore
+    from ohsandbox.conversation.subagents.context import Converse
+    from ohsandbox.events import EventBody, SDKEvent
+    from ohsandbox.runtime.base import Runtime
 
 STOP_TIMEOUT_S = 20.0
 """The runtime's kill ladder is bounded to 15 s; a little more for the event after it."""
@@ -25,18 +39,114 @@ _INTERRUPT_EVERY_S = 0.5
 """An interrupt can come before the command it is meant for; it is repeated until the run has ended."""
 
 
-class RunThread:
-    """Begins, stops and awaits a run. Whoever asks `is_on` to decide on something holds the log's guard meanwhile."""
+class Runner:
+    """Prepares the environment, runs the loop, and takes checkpoints before and after it."""
 
     def __init__(
-        self, log: ConversationLog, standing: Standing, approvals: Approvals, work: Work, *, canceled: threading.Event
+        self,
+        config: ConversationConfig,
+        log: ConversationLog,
+        environment: Environment,
+        *,
+        approvals: Approvals,
+        stream: StreamRelay,
+        converse: Converse,
     ) -> None:
-        """None is on. canceled is shared with the work."""
+        """Start nothing.
+
+        Args:
+            config: the agent and its limits, as they are when a run begins.
+            log: stores every event.
+            environment: prepared by the first run.
+            approvals: let calls pass that would wait for a person.
+            stream: gets what the model's client reports.
+            converse: makes the conversation of a sub-agent.
+        """
+        self.canceled = threading.Event()
+        """Set by who stops a run."""
+        self._config = config
         self._log = log
-        self._standing = standing
+        self._environment = environment
         self._approvals = approvals
-        self._work = work
-        self._canceled = canceled
+        self._stream = stream
+        self._converse = converse
+        self._subagents: SubagentManager | None = None
+        self._ask = AuxiliaryCompletion(config, log, canceled=self.canceled, hear=stream)
+
+    def run(self, *, before_request: Callable[[], None]) -> ConversationStatus:
+        """Work until the person has the next word; before_request is called before each request to the model.
+
+        Raises:
+            OhsandboxError: the sandbox cannot be had, a limit is reached, the model gave no answer.
+        """
+        tools = self._environment.prepare(self._state, canceled=self.canceled)
+        runtime = self._environment.runtime
+
+        def prepare_request() -> None:
+            self._environment.before_request()
+            before_request()
+
+        with CheckpointRecorder(self._log, runtime, enabled=self._config.keeps_files) as checkpoints:
+            return Loop(
+                self._config,
+                tools,
+                self._log,
+                canceled=self.canceled,
+                condensation=CondensationTrigger(self._config.agent, self._log, self._ask),
+                checkpoints=checkpoints,
+                approval_filter=self._config.approval_filter(runtime, self._approvals),
+                interrupt=self.interrupt,
+                before_step=prepare_request,
+                on_event=self._stream,
+            ).run()
+
+    def interrupt(self) -> None:
+        """End what is waited for; sub-agents first: they share the model, and must know that they are stopped."""
+        if self._subagents is not None:
+            self._subagents.interrupt()
+        self._config.llm.cancel()
+        self._environment.interrupt(self._log.history.unanswered.values())
+
+    def _state(self, runtime: Runtime) -> ConversationState:
+        """The conversation as its tools see it."""
+        context = SubagentContext(
+            agent=self._config.agent.with_mcp(self._environment.servers),
+            runtime=runtime,
+            config=self._config,
+            log=self._log,
+            canceled=self.canceled,
+        )
+        self._subagents = SubagentManager(context, converse=self._converse)
+        return ConversationState(
+            conversation_id=self._log.conversation_id,
+            runtime=runtime,
+            user_id=self._config.user_id,
+            directory=self._log.directory / TOOLS_NAME,
+            ask_model=self._ask,
+            delegate=self._subagents if self._config.depth < MAX_DEPTH else None,
+        )
+
+
+class RunThread:
+    """Begins, stops and awaits runs; has the status, and the error that the last run ended with."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        config: ConversationConfig,
+        log: ConversationLog,
+        *,
+        approvals: Approvals,
+        store: ConversationStore,
+    ) -> None:
+        """IDLE until a log says otherwise. store gets the metadata with each change of the status."""
+        self.status = ConversationStatus.IDLE
+        self.error: BaseException | None = None
+        self._runner = runner
+        self._config = config
+        self._log = log
+        self._approvals = approvals
+        self._store = store
         self._thread: threading.Thread | None = None
         self._spoken_to = False
         self._settled = threading.Event()
@@ -47,47 +157,46 @@ class RunThread:
         """Whether a run has begun and not ended."""
         return self._thread is not None
 
-    def begin(self) -> None:
-        """Begin one; none is on. The caller holds the guard.
+    def recall(self, event: SDKEvent) -> None:
+        """Take in an event of an earlier process."""
+        if event.type == "status_update":
+            self.status = ConversationStatus(event.data["status"])
+
+    def take_over(self, *, is_finished: bool, is_asking: bool) -> None:
+        """Correct the status of an earlier process, whose run is dead.
+
+        Args:
+            is_finished: the last thing that happened is a `finish`.
+            is_asking: calls wait for a person.
+        """
+        if self.status is ConversationStatus.RUNNING:
+            self.status = ConversationStatus.FINISHED if is_finished else ConversationStatus.IDLE
+        if is_asking:
+            self.status = ConversationStatus.WAITING_FOR_CONFIRMATION
+
+    def wake(self) -> None:
+        """Have what the person said heard: by the next request of the run that is on, else by a run that begins.
 
         Raises:
             LogWriteError: that it began could not be stored, and it did not.
         """
-        self._canceled.clear()
-        self._settled.clear()
-        try:
-            self._standing.begin_run()
-        except BaseException:
-            self._settled.set()  # nobody is to wait for what never began
-            raise
-        name = f"ohsandbox-{self._log.conversation_id}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        with self._log.guard:
+            self._spoken_to = True
+            if not self.is_on:
+                self._begin()
 
     def begin_where(self, is_due: Callable[[], bool]) -> bool:
-        """Begin one where none is on and it is due; whether it did. Callbacks hear of it before this returns.
+        """Begin a run where none is on and it is due; returns whether it did. Callbacks hear of it before this returns.
 
         Raises:
-            LogWriteError: as for `begin`.
+            LogWriteError: as for `wake`.
         """
         with self._log.guard:
             begins = not self.is_on and is_due()
             if begins:
-                self.begin()
+                self._begin()
         self._log.flush()
         return begins
-
-    def wake(self) -> None:
-        """The person has spoken: the run that is on hears it with its next request; where none is, one begins.
-
-        The caller holds the guard.
-
-        Raises:
-            LogWriteError: as for `begin`.
-        """
-        self._spoken_to = True
-        if not self.is_on:
-            self.begin()
 
     def wait(self, timeout_s: float | None) -> None:
         """Until none is on and callbacks have heard of its end, or the time is up."""
@@ -98,15 +207,48 @@ class RunThread:
         with self._log.guard:
             thread = self._thread
             if thread is not None:
-                self._canceled.set()
+                self._runner.canceled.set()
         if thread is None:
             return
         deadline = time.monotonic() + timeout_s
         while not self._settled.is_set():
-            self._work.interrupt()
+            self._runner.interrupt()
             if thread is threading.current_thread() or time.monotonic() >= deadline:
                 break
             self._settled.wait(min(_INTERRUPT_EVERY_S, timeout_s))
+
+    def _begin(self) -> None:
+        self._runner.canceled.clear()
+        self._settled.clear()
+        self.error = None
+        try:
+            self._become(ConversationStatus.RUNNING)
+        except BaseException:
+            self._settled.set()  # nobody is to wait for what never began
+            raise
+        name = f"ohsandbox-{self._log.conversation_id}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _become(self, status: ConversationStatus) -> None:
+        """Store another status, in the log and in the metadata.
+
+        Raises:
+            LogWriteError: it could not be stored; the status is as it was.
+        """
+        with self._log.guard:
+            self._log.record(events.status_update(status, model=self._config.llm.name, user_id=self._config.user_id))
+            self.status = status
+            keep_metadata(self._store, self._log.metadata())
+
+    def _end(self, status: ConversationStatus, error: BaseException | None) -> None:
+        """Take the status and error of a run that ended; a log that fails only keeps them from the disk."""
+        self.error = error
+        self.status = status
+        with contextlib.suppress(OhsandboxError):  # a log that failed: `error` says so already
+            if error is not None:
+                self._log.record(_error_event(error))
+            self._become(status)
 
     # --- in the run's thread ----------------------------------------------------------------------
 
@@ -124,26 +266,26 @@ class RunThread:
     def _run_once(self) -> tuple[ConversationStatus, BaseException | None]:
         """What it came to; what ended it otherwise is the error."""
         try:
-            status = self._work.run(before_request=self._hear_person)
+            status = self._runner.run(before_request=self._hear_person)
             if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
                 self._ask_person()
             return status, None  # noqa: TRY300 - it belongs to what may fail
         except BaseException as error:  # noqa: BLE001 - the thread's last frame: whatever it is becomes the status
-            return status_after(error, canceled=self._canceled.is_set())
+            return _status_after(error, canceled=self._runner.canceled.is_set())
 
     def _is_over(self, status: ConversationStatus, error: BaseException | None) -> bool:
         with self._log.guard:
             if status is ConversationStatus.WAITING_FOR_CONFIRMATION and not self._approvals.pending:
                 try:
-                    self._standing.become(ConversationStatus.RUNNING)
+                    self._become(ConversationStatus.RUNNING)
                 except OhsandboxError as failure:  # the log: what ended the run
-                    status, error = status_after(failure, canceled=self._canceled.is_set())
+                    status, error = _status_after(failure, canceled=self._runner.canceled.is_set())
                 else:
                     return False
             if self._spoken_to and status in {ConversationStatus.IDLE, ConversationStatus.FINISHED}:
                 return False
             self._thread = None
-            self._standing.end_run(status, error)
+            self._end(status, error)
             return True
 
     def _hear_person(self) -> None:
@@ -155,6 +297,23 @@ class RunThread:
         """Ask the callback, if there is one; the log says meanwhile that an answer is awaited."""
         if self._approvals.callback is not None:
             with self._log.guard:
-                self._standing.become(ConversationStatus.WAITING_FOR_CONFIRMATION)
+                self._become(ConversationStatus.WAITING_FOR_CONFIRMATION)
             self._log.flush()
             self._approvals.ask()
+
+
+def _status_after(error: BaseException, *, canceled: bool) -> tuple[ConversationStatus, BaseException | None]:
+    """The status, and the error where it is one: what a stop brought about is none."""
+    from ohsandbox.llm import ModelCanceledError  # noqa: PLC0415 - the model's package is loaded by now
+
+    if isinstance(error, KeyboardInterrupt) or (canceled and isinstance(error, ModelCanceledError)):
+        return ConversationStatus.CANCELED, None
+    return ConversationStatus.ERROR, error
+
+
+def _error_event(error: BaseException) -> EventBody:
+    """The event that tells of it."""
+    if not isinstance(error, OhsandboxError):
+        return events.error(code=type(error).__name__, message=f"{type(error).__name__}: {error}")
+    code = error.code if isinstance(error, LimitReachedError) else type(error).__name__
+    return events.error(code=code, message=str(error), exit_code=error.exit_code)

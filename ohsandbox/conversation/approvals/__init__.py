@@ -20,7 +20,6 @@ from ohsandbox.conversation.approvals.policy import (
     screen_of,
 )
 from ohsandbox.conversation.approvals.scopes import AnyCall, Approval, EditsUnder, ExactCall
-from ohsandbox.conversation.approvals.screening import Screening
 
 __all__ = [
     "POLICIES",
@@ -41,7 +40,6 @@ __all__ = [
     "NeverConfirm",
     "PendingCall",
     "RaisedByModel",
-    "Screening",
     "SecurityAnalyzer",
     "default_analyzer",
     "pending_of",

@@ -17,11 +17,11 @@ from ohsandbox.private_files import make_private_dir
 from ohsandbox.tool import cut_middle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from ohsandbox.conversation.config import Limits
     from ohsandbox.conversation.conversation import Conversation
-    from ohsandbox.conversation.limits import Limits
-    from ohsandbox.conversation.subagents.context import SubagentContext
+    from ohsandbox.conversation.subagents.context import Converse, SubagentContext
     from ohsandbox.state import Delegation
 
 MAX_DEPTH = 2
@@ -46,8 +46,8 @@ class SubagentManager:
     is told in a notice event, so that it counts for the parent. Its log lies in `agents/` of the parent's directory.
     """
 
-    def __init__(self, parent: SubagentContext, *, converse: Callable[..., Conversation]) -> None:
-        """Nothing is made yet. converse is the class `Conversation`, or what makes one as it does."""
+    def __init__(self, parent: SubagentContext, *, converse: Converse) -> None:
+        """Make nothing yet. converse makes the conversation of each."""
         self._parent = parent
         self._converse = converse
         self._guard = threading.Lock()
@@ -64,15 +64,7 @@ class SubagentManager:
         agent = sub_agent(parent.agent, delegation.tools, may_delegate=parent.depth + 1 < MAX_DEPTH)
         limits = _narrowed(parent.remaining(), delegation.max_iterations)
         runtime = SharedRuntime(parent.runtime)
-        child = self._converse(
-            agent,
-            runtime,
-            parent.log.directory / AGENTS_NAME,
-            conversation_id=self._new_id(delegation.name),
-            user_id=parent.user_id,
-            limits=limits,
-            depth=parent.depth + 1,
-        )
+        child = self._converse(agent, runtime, conversation_id=self._new_id(delegation.name), limits=limits)
         account = _Account(str(child.directory / LOG_NAME))
         child.register_callback(account.take_in)
         parent.log.emit(

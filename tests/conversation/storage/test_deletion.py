@@ -9,8 +9,7 @@ import pytest
 from ohsandbox import DockerRuntime
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.container_note import note_container, noted_container
-from ohsandbox.conversation.storage.deletion import ConversationDeleter
+from ohsandbox.conversation.storage.deletion import ConversationDeleter, note_container, noted_container
 from ohsandbox.errors import ConversationOpenError, EngineUnavailable
 from ohsandbox.persistence.layout import CONTAINER_NOTE_NAME
 from ohsandbox.runtime.docker import checkpoint_retention, checkpoints

@@ -1,36 +1,15 @@
-"""How long, how often and at what price a conversation may go on."""
+"""`Spending`: requests, time, tokens and cost of a conversation so far, held against its limits."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from ohsandbox.errors import LimitReachedError
 
 if TYPE_CHECKING:
+    from ohsandbox.conversation.config import Limits
     from ohsandbox.events import SDKEvent
-
-
-class Limits(BaseModel):
-    """Checked before each request to the model; None is no limit. Time also ends a request or a tool that runs.
-
-    Iterations and time count from the user's last message that started a run, without the time that a person takes to
-    confirm, and time anew in a resumed process; tokens and cost over the whole conversation, with what a resumed log
-    already spent.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_iterations: int | None = Field(default=500, gt=0)
-    """Requests to the model."""
-    max_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    max_tokens: int | None = Field(default=None, gt=0)
-    """Read and written together."""
-    max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    stuck_detection: bool = True
-    """Whether a model that goes round in circles is stopped; see `StuckDetector`."""
 
 
 class Spending:
@@ -84,15 +63,14 @@ class Spending:
             LimitReachedError: nothing is left of one.
         """
         self.check(limits)
-        used = {
-            "max_iterations": self.iterations,
-            "max_time_s": self.elapsed_s,
-            "max_tokens": self.tokens,
-            "max_cost_usd": self.cost_usd,
-        }
-        given = limits.model_dump()
-        left = {name: given[name] and given[name] - used[name] for name in used}
-        return Limits(**left, stuck_detection=limits.stuck_detection)
+        return limits.model_copy(
+            update={
+                "max_iterations": _left(limits.max_iterations, self.iterations),
+                "max_time_s": _left(limits.max_time_s, self.elapsed_s),
+                "max_tokens": _left(limits.max_tokens, self.tokens),
+                "max_cost_usd": _left(limits.max_cost_usd, self.cost_usd),
+            }
+        )
 
     def check(self, limits: Limits) -> None:
         """Pass if one more request may be made.
@@ -113,6 +91,10 @@ class Spending:
     def out_of_time(self, limits: Limits) -> LimitReachedError:
         """The error for a run that was cut because its time was up."""
         return _reached("MaxTime", "max_time_s", self.elapsed_s, limits.max_time_s or 0.0, "seconds")
+
+
+def _left(limit: float | None, used: float) -> float | None:
+    return None if limit is None else limit - used
 
 
 def _reached(code: str, name: str, value: float, limit: float, unit: str) -> LimitReachedError:
