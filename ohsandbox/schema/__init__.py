@@ -2,7 +2,7 @@
 
 from ohsandbox.content import Content, ImageContent, TextContent
 from ohsandbox.schema.models import Action, ErrorObservation, Observation, Schema, TextObservation, text_of
-from ohsandbox.schema.plain import plain_schema
+from ohsandbox.schema.provider_schema import plain_schema
 
 __all__ = [
     "Action",

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.schema.pointer import is_local
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -181,3 +179,8 @@ def is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_local(reference: str) -> bool:
+    """Whether it is a JSON pointer into the schema that it stands in: `#` or `#/...`."""
+    return reference == "#" or reference.startswith("#/")

@@ -1,16 +1,19 @@
-"""`Schema` and what it is the root of: `Action`, what goes into a tool, and `Observation`, what comes out."""
+"""`Schema` and its two branches: `Action`, what goes into a tool, and `Observation`, what comes out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads annotations at run time
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, model_validator
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 from rich.text import Text
 
 from ohsandbox.content import Content, TextContent
-from ohsandbox.schema.booleans import refuse_booleans_for_numbers
-from ohsandbox.schema.plain import plain_schema
+from ohsandbox.schema.provider_schema import plain_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Schema(BaseModel):
@@ -30,7 +33,7 @@ class Schema(BaseModel):
 
         Never raises: any JSON value serves, however malformed or large.
         """
-        from ohsandbox.schema.build import model_from_json  # noqa: PLC0415 - only tools of others need it
+        from ohsandbox.schema.foreign import model_from_json  # noqa: PLC0415 - only tools of others need it
 
         return model_from_json(cls, name, json_schema)
 
@@ -121,3 +124,42 @@ class ErrorObservation(Observation):
 def text_of(observation: Observation) -> str:
     """All text parts of an observation, joined."""
     return "\n".join(part.text for part in observation.to_llm_content if isinstance(part, TextContent))
+
+
+Place = tuple[str | int, ...]
+
+
+def refuse_booleans_for_numbers(given: Any, made: BaseModel) -> None:
+    """Compare what was given with what pydantic made of it.
+
+    Raises:
+        ValidationError: a boolean became a number, in whatever depth; says where.
+    """
+    faults = [
+        InitErrorDetails(type=PydanticCustomError("number_needed", "A number is needed"), loc=place, input=value)
+        for place, value in _found(given, made, ())
+    ]
+    if faults:
+        raise ValidationError.from_exception_data(type(made).__name__, faults)
+
+
+def _found(given: Any, made: Any, place: Place) -> Iterator[tuple[Place, bool]]:
+    if isinstance(given, bool):
+        if isinstance(made, int | float) and not isinstance(made, bool):
+            yield place, given
+    elif isinstance(given, dict):
+        for name, part in _parts(made):
+            if name in given:
+                yield from _found(given[name], part, (*place, name))
+    elif isinstance(given, list | tuple) and isinstance(made, list | tuple) and len(given) == len(made):
+        for number, (value, part) in enumerate(zip(given, made, strict=True)):
+            yield from _found(value, part, (*place, number))
+
+
+def _parts(made: Any) -> Iterator[tuple[str, Any]]:
+    """What was made, by the names it was given by."""
+    if isinstance(made, BaseModel):
+        for name, field in type(made).model_fields.items():
+            yield field.alias or name, getattr(made, name)
+    elif isinstance(made, dict):
+        yield from made.items()

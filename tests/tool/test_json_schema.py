@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import string
+import subprocess
+import sys
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -390,6 +392,11 @@ def _twice(keyword: str, part: Json) -> Json:
     )
 
 
+def doubling_to_an_end(keyword: str) -> Json:
+    definitions = {f"d{i}": _twice(keyword, ref(f"d{i + 1}")) for i in range(40)}
+    return leading_to({**definitions, "d40": {"type": "object"}})
+
+
 def leading_to(definitions: dict[str, Json]) -> Json:
     """A property that starts at the first of the definitions."""
     return {"properties": {"a": ref(next(iter(definitions)))}, "$defs": definitions}
@@ -410,6 +417,11 @@ HOSTILE = {
     "references that double as properties": doubling("properties"),
     "references that double as choices": doubling("anyOf"),
     "references that double as demands": doubling("allOf"),
+    "references that double as choices, to an end": doubling_to_an_end("anyOf"),
+    "references that double as demands, to an end": doubling_to_an_end("allOf"),
+    "levels that add a choice and a demand each": leading_to(
+        {f"d{i}": {"nullable": True, "minLength": 1, "anyOf": [{"items": ref(f"d{i + 1}")}]} for i in range(80)}
+    ),
     "a long way of references": leading_to({f"d{i}": {"items": ref(f"d{i + 1}")} for i in range(3_000)}),
     "a long and deep way": leading_to({f"d{i}": {"items": {"items": {"items": ref(f"d{i + 1}")}}} for i in range(900)}),
     "an enormous enum": {"properties": {"a": {"enum": list(range(200_000))}}},
@@ -492,3 +504,51 @@ def test_enum_that_is_too_long_leaves_its_type_and_its_neighbours() -> None:
 def test_names_by_pattern_are_no_unknown_names() -> None:
     model = only({"type": "object", "patternProperties": {"^x-": {}}, "additionalProperties": False})
     assert passed(model, {"x": {"x-y": 1}}) == {"x": {"x-y": 1}}
+
+
+def test_names_that_look_like_numbers_are_told_apart_from_places_in_a_list() -> None:
+    model = Action.from_mcp_schema(
+        "Numbered", {"properties": {name: {"type": "integer"} for name in ("01", "7", "+2")}}
+    )
+    assert passed(model, {"01": "5", "7": 2.0, "+2": "3"}) == {"01": 5, "7": 2, "+2": 3}
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate({"01": "x"})
+    assert caught.value.errors()[0]["loc"] == ("01",)
+
+
+def test_one_of_several_types_is_told_in_one_sentence() -> None:
+    tool = tool_of({"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]}}})
+    with pytest.raises(ToolArgumentsError, match=r"'a' in tool call t: \[\]\. .*of type string or integer or null\."):
+        tool.action_from_arguments({"a": []})
+    assert tool.action_from_arguments({"a": "5"}).to_arguments() == {"a": "5"}
+
+
+def test_integer_that_comes_with_a_point_goes_out_without() -> None:
+    assert repr(passed(only({"type": "integer"}), {"x": 2.0})) == "{'x': 2}"
+    assert repr(passed(only({"type": "number"}), {"x": 2.0})) == "{'x': 2.0}"
+
+
+def test_ten_thousand_faults_are_told_by_the_argument() -> None:
+    model = only({"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}})
+    with pytest.raises(ValidationError, match="does not fit the schema of this argument") as caught:
+        model.model_validate({"x": [[]] * 30_000})
+    assert caught.value.errors()[0]["loc"] == ("x",)
+
+
+def test_deep_schemas_are_checked_on_the_smallest_stack() -> None:
+    """256 KiB: half of what macOS gives a thread."""
+    program = (
+        "import threading\n"
+        "from ohsandbox.schema import Action\n"
+        "def level(inner): return {'type': 'object', 'properties': {'a': inner}, 'nullable': True, 'allOf': [inner]}\n"
+        "schema = {'type': 'string'}\n"
+        "for _ in range(7): schema = level(schema)\n"
+        "for _ in range(90): schema = {'properties': {'a': schema}}\n"
+        "value = {}\n"
+        "for _ in range(90): value = {'a': value}\n"
+        "work = lambda: print(Action.from_mcp_schema('Deep', schema).model_validate(value).to_arguments() == value)\n"
+        "threading.stack_size(256 * 1024)\n"
+        "thread = threading.Thread(target=work); thread.start(); thread.join()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr

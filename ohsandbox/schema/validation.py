@@ -1,0 +1,279 @@
+"""A foreign JSON Schema as a validator: jsonschema-rs checks, near misses are repaired, faults become pydantic's.
+
+jsonschema-rs has no bound on the work behind references (28 definitions that lead to the next one twice keep it busy
+for minutes) and overflows small stacks on deep schemas. It is given a schema in which references are written out,
+within bounds. A keyword that cannot be checked exactly is left out, and any value passes there: the server checks too.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from jsonschema_rs import Draft202012Validator, RegexOptions
+from jsonschema_rs import ValidationError as Fault
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from ohsandbox.schema.provider_schema import target_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_NODES = 4_000
+"""Schemas with all references written out. A reference past it lets any value pass."""
+
+MAX_LEVELS = 60
+"""Schemas within each other. jsonschema-rs 0.60 ends the process at 120 levels on a stack of 256 KiB, and not at 64."""
+
+MAX_RECURSION = 3
+"""Levels at which a recursive definition is checked."""
+
+MAX_PATTERNS = 50
+"""Checked in one schema. The slowest that the next bound lets through compiles in 10 ms."""
+
+MAX_PATTERN_BYTES = 256 * 1024
+"""Of a compiled pattern; a larger one is not checked. Matching takes time linear in the text: no backtracking."""
+
+MAX_WORK = 50_000
+"""Values checked times schemas. Each may be a fault, and jsonschema-rs takes some 20 us to describe one. Past it, only
+the argument at fault is named, and nothing is repaired. Whether a value fits takes a thousandth of that."""
+
+MAX_FAULTS = 50
+"""Reported of one value."""
+
+MAX_SHOWN = 20
+"""Values of an enum that a message lists."""
+
+_EXACT = ("enum", "const", "minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties",
+          "maxProperties", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")  # fmt: skip
+"""Keywords that mean the same when what stands beside them is left out."""
+
+_NO_ECMA = re.compile(r"&&|--|~~|\(\?(?!:)")
+"""What Rust's regular expressions read otherwise than ECMA 262, whose patterns JSON Schema has."""
+
+_WHOLE = "x-whole-number"
+"""Our keyword beside `type: integer`: 2.0 is an integer to JSON Schema, and none to many a server."""
+
+_LAX: dict[str, TypeAdapter[Any]] = {
+    "integer": TypeAdapter(int),
+    "number": TypeAdapter(float),
+    "boolean": TypeAdapter(bool),
+}
+_REGEX = RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limit=MAX_PATTERN_BYTES)
+
+
+class _WholeNumber:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def validate(self, instance: Any) -> None:
+        if isinstance(instance, float) and instance.is_integer():
+            raise ValueError("It has a fraction")
+
+
+class ArgumentsValidator:
+    """Checks arguments against one schema of `object_schema`."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._optional = {*schema["properties"]} - {*schema["required"]}
+        checkable = _Checkable(schema)
+        made = checkable.of(schema)
+        self._schema = made if isinstance(made, dict) else {}
+        self._nodes = MAX_NODES - checkable.nodes_left
+        try:
+            self._validator = _validator(self._schema)
+        except ValueError:  # Fault is one: whatever jsonschema-rs still refuses, the server is left to check
+            self._validator = _validator({})
+
+    def check(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments, repaired: numbers and booleans that came as text, nulls for optional arguments left out.
+
+        Raises:
+            ValidationError: they do not fit; at most MAX_FAULTS faults, each with its place.
+            ValueError: they hold what is not JSON, or nest too deep.
+        """
+        if self._validator.is_valid(arguments):
+            return arguments
+        if self._nodes * _count(arguments) > MAX_WORK:
+            faults = [*self._faults_by_argument(arguments)]
+        else:
+            arguments = copy.deepcopy(arguments)
+            for fault in self._validator.iter_errors(arguments):
+                self._repair(arguments, fault)
+            remaining = islice(self._validator.iter_errors(arguments), MAX_FAULTS)
+            faults = [detail for fault in remaining for detail in _details(arguments, fault)]
+        if faults:
+            raise ValidationError.from_exception_data("arguments", faults[:MAX_FAULTS])
+        return arguments
+
+    def _faults_by_argument(self, arguments: dict[str, Any]) -> Iterator[InitErrorDetails]:
+        error = PydanticCustomError("json_schema", "Input does not fit the schema of this argument")
+        for name, schema in self._schema.get("properties", {}).items():
+            if not _validator({"properties": {name: schema}}).is_valid(arguments):
+                yield InitErrorDetails(type=error, loc=(name,), input=arguments.get(name))
+                return
+        yield InitErrorDetails(type=error, loc=(), input=arguments)
+
+    def _repair(self, arguments: dict[str, Any], fault: Fault) -> None:
+        facts = fault.kind.as_dict()
+        for branch in facts.get("context", ()):
+            for part in branch:
+                self._repair(arguments, part)
+        holder: Any = {"": arguments}
+        last: str | int = ""
+        for step in _place(arguments, fault):
+            holder, last = holder[last], step
+        given = holder[last] if not isinstance(holder, dict) or last in holder else None
+        if holder is arguments and given is None and last in self._optional:
+            arguments.pop(str(last), None)
+        elif fault.kind.name == _WHOLE and isinstance(given, float):
+            holder[last] = int(given)
+        elif fault.kind.name == "type" and isinstance(given, str):
+            holder[last] = _parsed(given, facts["types"])
+
+
+def _place(arguments: Any, fault: Fault) -> tuple[str | int, ...]:
+    """Where the fault is. jsonschema-rs gives a property whose name looks like a number, `"01"` too, as that number."""
+    place: list[str | int] = []
+    holder: Any = arguments
+    for step in fault.instance_path:
+        name: Any = step
+        if isinstance(holder, dict) and isinstance(step, int):
+            named = (key for key in holder if key.removeprefix("+").isdecimal() and int(key) == step)
+            name = str(step) if str(step) in holder else next(named, str(step))
+        place.append(name)
+        holder = holder.get(name) if isinstance(holder, dict) else holder[name] if isinstance(holder, list) else None
+    return tuple(place)
+
+
+def _validator(schema: Any) -> Draft202012Validator:
+    return Draft202012Validator(schema, pattern_options=_REGEX, keywords={_WHOLE: _WholeNumber}, mask="The value")
+
+
+def _count(value: Any) -> int:
+    """Values in the arguments, themselves included."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_count, parts))
+
+
+def _parsed(text: str, types: list[str]) -> Any:
+    """The number or boolean that a text spells; the text where it spells none of these types."""
+    for kind in types:
+        try:
+            if kind in _LAX:
+                return _LAX[kind].validate_python(text)
+        except ValidationError:
+            continue
+    return text
+
+
+class _Checkable:
+    """The part of a bounded schema that can be checked exactly, without references."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self.nodes_left = MAX_NODES
+        self._patterns = MAX_PATTERNS
+
+    def of(self, node: Any, *, seen: tuple[str, ...] = ()) -> dict[str, Any] | bool:
+        """The schema, `True` past MAX_LEVELS; seen are the references and levels that led here."""
+        self.nodes_left -= 1
+        if not isinstance(node, dict) or len(seen) > MAX_LEVELS:
+            return node is not False
+        inside = (*seen, "")
+        made: Any = {key: node[key] for key in _EXACT if key in node} | self._typed(node) | self._parts(node, inside)
+        for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+            if isinstance(moved := made.get(exclusive), bool):  # draft 4
+                del made[exclusive]
+                if moved and limit in made:
+                    made[exclusive] = made.pop(limit)
+        demands = [self.of(part, seen=inside) for part in node.get("allOf", ())]
+        demands += [{"anyOf": [self.of(part, seen=inside) for part in node[key]]} for key in ("anyOf", "oneOf")
+                    if key in node]  # fmt: skip
+        reference = node.get("$ref")
+        if reference is not None and seen.count(reference) < MAX_RECURSION and self.nodes_left > 0:
+            demands.append(self.of(target_of(self._root, reference), seen=(*seen, reference)))
+        demands = [demand for demand in demands if demand is not True and demand != {}]
+        if demands:
+            made = {**made, "allOf": demands} if made or len(demands) > 1 else demands[0]
+        return {"anyOf": [{"type": "null"}, made]} if node.get("nullable") is True else made
+
+    def _typed(self, node: dict[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        if "type" in node:
+            kinds = node["type"] if isinstance(node["type"], list) else [node["type"]]
+            made["type"] = [*dict.fromkeys(kinds)]
+            if "integer" in kinds and "number" not in kinds:
+                made[_WHOLE] = True
+        if "required" in node:
+            made["required"] = [*dict.fromkeys(node["required"])]
+        if self._is_checkable(node.get("pattern")):
+            made["pattern"] = node["pattern"]
+        return made
+
+    def _parts(self, node: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        if "properties" in node:
+            made["properties"] = {name: self.of(part, seen=inside) for name, part in node["properties"].items()}
+        if "additionalProperties" in node and "patternProperties" not in node:
+            made["additionalProperties"] = self.of(node["additionalProperties"], seen=inside)
+        if isinstance(node.get("items"), dict | bool) and "prefixItems" not in node:
+            made["items"] = self.of(node["items"], seen=inside)
+        return made
+
+    def _is_checkable(self, pattern: str | None) -> bool:
+        if pattern is None or _NO_ECMA.search(pattern) or self._patterns <= 0:
+            return False
+        self._patterns -= 1
+        try:
+            Draft202012Validator({"pattern": pattern}, pattern_options=_REGEX)
+        except ValueError:
+            return False
+        return True
+
+
+def _details(arguments: Any, fault: Fault) -> Iterator[InitErrorDetails]:
+    """What pydantic would report of the same fault, so that all tools' messages read alike."""
+    place, facts, kind = _place(arguments, fault), fault.kind.as_dict(), fault.kind.name
+    given: Any = fault.instance
+    parts: list[Fault] = _most_telling(facts["context"], place) if kind == "anyOf" else []
+    if parts and all(part.kind.name == "type" and len(part.instance_path) == len(place) for part in parts):
+        wanted = dict.fromkeys(name for part in parts for name in part.kind.as_dict()["types"])
+        parts, kind, facts = [], "type", {"types": [*wanted]}
+    if kind == "anyOf":
+        for part in parts:
+            yield from _details(arguments, part)
+    elif kind == "required":
+        yield InitErrorDetails(type="missing", loc=(*place, facts["property"]), input=given)
+    elif kind == "additionalProperties":
+        for name in facts["unexpected"]:
+            yield InitErrorDetails(type="extra_forbidden", loc=(*place, name), input=given.get(name))
+    elif kind == "type" and isinstance(given, str) and {"array", "object"}.intersection(facts["types"]):
+        name = "list_type" if "array" in facts["types"] else "dict_type"  # it may be JSON text: `parse_action` looks
+        yield InitErrorDetails(type=name, loc=place, input=given)
+    else:
+        text = _message(kind, facts, fault.message)
+        error = PydanticCustomError("json_schema", "{message}", {"message": text})
+        yield InitErrorDetails(type=error, loc=place, input=given)
+
+
+def _most_telling(branches: list[list[Fault]], place: tuple[str | int, ...]) -> list[Fault]:
+    """The faults of the branch that was meant: one that fits in kind; all branches' where none does."""
+    near = [branch for branch in branches if not any(
+        fault.kind.name in ("type", "enum", "const") and len(fault.instance_path) == len(place) for fault in branch
+    )]  # fmt: skip
+    return min(near, key=len) if near else [fault for branch in branches for fault in branch]
+
+
+def _message(kind: str, facts: Mapping[str, Any], said: str) -> str:
+    if kind == "type":
+        return f"Input should be of type {' or '.join(facts['types'])}"
+    if kind in ("enum", "const"):
+        values = facts["options"] if kind == "enum" else [facts["expected_value"]]
+        shown = ", ".join(json.dumps(value, ensure_ascii=False)[:100] for value in values[:MAX_SHOWN])
+        return f"Allowed are: {shown}" + (f", ... ({len(values)} in all)" if len(values) > MAX_SHOWN else "")
+    return "No value is allowed here" if kind == "falseSchema" else said
