@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from ohsandbox.cli.prompt import confirm
 from ohsandbox.cli.rendering.tables import print_table
 from ohsandbox.cli.rendering.text import cut, safe_line, size
+from ohsandbox.cli.rendering.view import open_view
 from ohsandbox.conversation.storage.catalog import (
-    MALFORMED,
     StoredConversation,
     find_stored,
     list_stored,
@@ -25,7 +25,7 @@ from ohsandbox.conversation.storage.catalog import (
 )
 from ohsandbox.conversation.storage.deletion import ConversationDeleter
 from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
-from ohsandbox.events import KNOWN_TYPES, ConversationStatus
+from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import LogFollower, holder_of, repair_log, stream_events
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ohsandbox.cli.rendering.view import View
     from ohsandbox.events import SDKEvent
 
 POLL_S = 0.2
@@ -153,8 +152,7 @@ def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: 
         return 0
     one = read_stored(directory)
     print(f"Conversation {one.id}, begun {one.metadata.created_at.astimezone():%Y-%m-%d %H:%M}", flush=True)
-    view = _open_reader(no_tui=no_tui)
-    _read(directory, lambda event: _show(event, view), follow=follow)
+    _read(directory, open_view(no_tui=no_tui, stored=True).show, follow=follow)
     _print_sums(read_stored(directory), wanted, root)
     return 0
 
@@ -176,48 +174,6 @@ def _read(directory: Path, take: Callable[[SDKEvent], None], *, follow: bool) ->
 
 def _print_json(event: SDKEvent) -> None:
     print(json.dumps(event.model_dump(mode="json", exclude={"data"}) | {"data": event.data}))  # pydantic nests 255 deep
-
-
-def _open_reader(*, no_tui: bool) -> View:
-    if no_tui or not sys.stdout.isatty():
-        from ohsandbox.cli.rendering.plain import PlainView  # noqa: PLC0415 - one of the two
-
-        return PlainView()
-    from ohsandbox.cli.rendering.terminal import RichView  # noqa: PLC0415 - rich is for a terminal
-
-    class Reader(RichView):
-        def status(self, text: str) -> None:
-            """Nothing is going on: it is being read."""
-
-    return Reader()
-
-
-def _show(event: SDKEvent, view: View) -> None:
-    """As it was shown live, and what the live view leaves to others; one whose fields are amiss stops none after it."""
-    try:
-        _show_known(event, view)
-    except MALFORMED as error:
-        view.warn(f"Event {event.seq} ({event.type}) cannot be shown: {error!r}")
-
-
-def _show_known(event: SDKEvent, view: View) -> None:
-    view.show(event)
-    data = event.data
-    if event.type == "error":
-        view.warn(str(data.get("message", "")))
-    elif event.type == "condensation":
-        view.say(f"{data.get('dropped')} messages are shown to the model as a summary from here on.")
-    elif event.type == "confirmation":
-        word = "Allowed" if data.get("approved") else "Refused"
-        view.say(f"{word} by {data.get('by')}. {data.get('reason') or ''}".strip())
-    elif event.type == "approval":
-        view.say(f"Approval {data['number']} by {data['by']}: from now on {data['text']}.")
-    elif event.type == "approval_revoked":
-        view.say(f"Approval {data['number']} was revoked by {data['by']}.")
-    elif event.type == "checkpoint":
-        view.say("A checkpoint was taken.")
-    elif event.type not in KNOWN_TYPES:
-        view.say(f"An event of a newer ohsandbox, which this one does not know: {event.type}")
 
 
 def _print_sums(one: StoredConversation, wanted: str, root: Path | None) -> None:

@@ -51,7 +51,7 @@ class Session:
         self._events: queue.SimpleQueue[SDKEvent | LLMEvent] = queue.SimpleQueue()
         """What happened, in its order: pieces of an answer stand before the event that holds it."""
         conversation.register_callback(self._events.put)
-        if view.streams:
+        if view.wants_stream:
             conversation.register_stream(self._events.put)
         self._statuses: queue.SimpleQueue[str] = queue.SimpleQueue()
         conversation.register_status(self._statuses.put)
@@ -81,14 +81,14 @@ class Session:
             self._stop()
         self._view.status("")
         status = self.conversation.status()
-        self._view.say(f"{_WORDS[status]} · {self._figures}")
+        self._view.info(f"{_WORDS[status]} · {self._figures}")
         return status
 
     def tell_where(self) -> None:
         """Say how to look at the conversation, and how to go on with it."""
         if (self.conversation.directory / LOG_NAME).exists():
-            self._view.say(f"To look at it: ohsandbox conversations show {self.conversation.id}")
-            self._view.say(f"To go on:      ohsandbox run --resume {self.conversation.id}")
+            self._view.info(f"To look at it: ohsandbox conversations show {self.conversation.id}")
+            self._view.info(f"To go on:      ohsandbox run --resume {self.conversation.id}")
 
     def close(self) -> None:
         """Close the conversation; after a second Ctrl-C its thread is left to end with the process."""
@@ -137,7 +137,7 @@ class Session:
     def _show(self, event: SDKEvent | LLMEvent) -> bool:
         """Show it; True for the last one of a run."""
         if not isinstance(event, SDKEvent):
-            self._view.hear(event)
+            self._view.stream(event)
             return False
         self._figures.add(event)
         self.has_worked = self.has_worked or event.type == "tool_call"

@@ -101,7 +101,7 @@ def departure(session: Session, runtime: Runtime, view: View, *, stays: bool) ->
         runtime.leave(at_once=session.hurried)
         if getattr(runtime, "name", "") and not session.hurried:
             with contextlib.suppress(OSError):  # nobody reads any more
-                view.say("Its container stays for three days to be resumed; `ohsandbox gc --kept` removes it before.")
+                view.info("Its container stays for three days to be resumed; `ohsandbox gc --kept` removes it before.")
         return False
 
     return leave

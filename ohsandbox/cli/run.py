@@ -22,6 +22,7 @@ from ohsandbox.cli.presenter import Session
 from ohsandbox.cli.prompt import confirm, open_prompt, person_present, read_task
 from ohsandbox.cli.rendering.masking import open_secrets
 from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.rendering.view import open_view
 from ohsandbox.cli.resume import GoingOn, departure, going_on, remember
 from ohsandbox.cli.runtime import make_runtime, progress_text, started, tell_copy, tell_news
 from ohsandbox.conversation import Conversation
@@ -100,10 +101,10 @@ def work(
     """
     view = open_view(no_tui=no_tui)
     secrets = open_secrets(settings, view)
-    model = open_model(model_config(settings).model_copy(update={"stream": view.streams}))
+    model = open_model(model_config(settings).model_copy(update={"stream": view.wants_stream}))
     model.preload()
     if model.note:
-        view.say(f"{model.name}: {model.note}")
+        view.info(f"{model.name}: {model.note}")
     person = person_present(no_tui=no_tui)
     tools = None if settings.tools == ToolFlags() else settings.tools.names()
     conversation = Conversation(
@@ -123,7 +124,7 @@ def work(
         if going is not None:
             stack.callback(conversation.close)
             conversation.start()  # a log that is open elsewhere or damaged is told before any sandbox is touched
-            view.say(f"Conversation {going.id} goes on: {going.title or 'no title'}")
+            view.info(f"Conversation {going.id} goes on: {going.title or 'no title'}")
         runtime, full = _enter_sandbox(stack, view, settings, where, conversation, person=person)
         conversation.runtime = runtime
         policy = settings.confirm or _usual_confirmation(runtime, person=person)
@@ -145,17 +146,6 @@ def work(
             return _code_after(session.run(task), session)
         code = 0 if going is None else _go_on(session, person=person and talks)
         return _talk(session, open_prompt(), view) if talks and not code else code
-
-
-def open_view(*, no_tui: bool) -> View:
-    """Colours at a terminal, else lines."""
-    if no_tui or not sys.stdout.isatty():
-        from ohsandbox.cli.rendering.plain import PlainView  # noqa: PLC0415 - one of the two
-
-        return PlainView()
-    from ohsandbox.cli.rendering.terminal import RichView  # noqa: PLC0415 - rich is for a terminal
-
-    return RichView()
 
 
 def _settings(what: RunOptions) -> Settings:
@@ -214,7 +204,7 @@ def _enter_sandbox(
         full = replace(full, runtime="cli")
     finally:
         view.status("")
-    view.say(f"{_place(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
+    view.info(f"{_place(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
     if full.keep and "keep" in full.backend.options:
         stack.callback(_tell_kept, view, getattr(runtime, "name", runtime.id))
     return runtime, full
@@ -222,9 +212,9 @@ def _enter_sandbox(
 
 def _tell_apply(view: View, session: Session, where: SandboxOptions) -> None:
     if session.has_worked:
-        view.say(f"It worked on a copy. See what it changed: ohsandbox diff {session.conversation.id}")
+        view.info(f"It worked on a copy. See what it changed: ohsandbox diff {session.conversation.id}")
         target = safe_line(Path(where.workspace or ".").resolve())
-        view.say(f"Bring that to {target}: ohsandbox apply {session.conversation.id}")
+        view.info(f"Bring that to {target}: ohsandbox apply {session.conversation.id}")
 
 
 def _place(runtime: Runtime, full: SandboxOptions) -> str:
@@ -237,8 +227,8 @@ def _place(runtime: Runtime, full: SandboxOptions) -> str:
 
 
 def _tell_kept(view: View, name: str) -> None:
-    view.say(f"Container {name} is kept. Go on in it: ohsandbox run --attach {name}")
-    view.say(f"Remove it: docker rm -f {name} (or all that are kept: ohsandbox gc --kept)")
+    view.info(f"Container {name} is kept. Go on in it: ohsandbox run --attach {name}")
+    view.info(f"Remove it: docker rm -f {name} (or all that are kept: ohsandbox gc --kept)")
 
 
 def _go_on(session: Session, *, person: bool) -> int:
@@ -255,7 +245,7 @@ def _go_on(session: Session, *, person: bool) -> int:
 def _talk(session: Session, prompt: Prompt, view: View) -> int:
     """Messages until the person leaves; the code of the last run, where stopping one is no failure."""
     if sys.stdin.isatty():
-        view.say(HELP)
+        view.info(HELP)
     code, interrupted = 0, not sys.stdin.isatty()
     while True:
         try:
@@ -266,14 +256,14 @@ def _talk(session: Session, prompt: Prompt, view: View) -> int:
             if interrupted:
                 raise
             interrupted = True
-            view.say("Ctrl-C again leaves.")
+            view.info("Ctrl-C again leaves.")
             continue
         if text == "/exit":
             return code
         if text == "/help":
-            view.say(HELP)
+            view.info(HELP)
         elif text.split()[:1] == [approvals.COMMAND]:
-            approvals.take_command(session.conversation, text, view.say)
+            approvals.take_command(session.conversation, text, view.info)
         elif text:
             status = session.run(text)
             interrupted = status is ConversationStatus.CANCELED

@@ -97,7 +97,7 @@ def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
     more = f" and {len(ranked) - len(shown)} more" if len(ranked) > len(shown) else ""
     how = "" if options.copy_all else " --copy-all takes them along."
     source = safe_line(Path(options.workspace or ".").resolve())
-    view.say(f"Not in the copy of {source}: {', '.join(shown)}{more}.{how}")
+    view.info(f"Not in the copy of {source}: {', '.join(shown)}{more}.{how}")
 
 
 def with_remedies(fact: str) -> str:

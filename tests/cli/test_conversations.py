@@ -145,7 +145,7 @@ def test_show_reads_like_the_run(root: Path, invoke: Any) -> None:
         ["result", "exit 3, 0.0 s: a | b"],
         ["model", "I look."],
         ["answer", "There are **2**."],
-        ["warning", "The limit is reached."],
+        ["error", "The limit is reached."],
         ["status", "FINISHED"],
     ]
     assert ended.out.splitlines()[-1].startswith("finished · 2 steps · 2 calls · 2,468 tokens · $0.0250 · m/x")

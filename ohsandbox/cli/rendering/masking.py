@@ -27,7 +27,7 @@ def open_secrets(settings: Settings, view: View) -> Secrets:
     for warning in secrets.warnings:
         view.warn(warning)
     if secrets.names:
-        view.say(f"Secrets in the environment of commands: {', '.join(secrets.names)}")
+        view.info(f"Secrets in the environment of commands: {', '.join(secrets.names)}")
     return secrets
 
 

@@ -7,7 +7,16 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
-from ohsandbox.cli.rendering.events import ALLOWED_BY, call_of, outcome_of
+from ohsandbox.cli.rendering.events import (
+    Block,
+    CallBlock,
+    Form,
+    MessageBlock,
+    NoteBlock,
+    ResultBlock,
+    ThoughtBlock,
+    blocks_of,
+)
 from ohsandbox.cli.rendering.text import cut, safe, safe_line, words
 from ohsandbox.cli.rendering.view import MODEL_WORKS, Stopwatch
 from ohsandbox.review_text import on_one_line
@@ -28,9 +37,10 @@ QUIET_S = 3.0
 class PlainView:
     """`12:00:01 kind    text`, flushed; an answer to the person is the one thing that may take several lines."""
 
-    streams = False
+    wants_stream = False
 
-    def __init__(self, out: TextIO | None = None) -> None:
+    def __init__(self, out: TextIO | None = None, *, forms: Form = Form.PLAIN) -> None:
+        self._forms = forms
         self._out = out or sys.stdout
         self._watch = Stopwatch()
         self._at = datetime.now(UTC)
@@ -38,7 +48,7 @@ class PlainView:
         self._status = self._told = ""
         self._wrote_at = time.monotonic()
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """Kind `info`."""
         self._at = datetime.now(UTC)
         self._line("info", safe_line(text, limit_chars=1000))
@@ -53,7 +63,7 @@ class PlainView:
         self._status = text
         self.tick()
 
-    def hear(self, event: LLMEvent) -> None:
+    def stream(self, event: LLMEvent) -> None:
         """Nothing: the whole answer comes as an event."""
 
     def tick(self) -> None:
@@ -64,40 +74,30 @@ class PlainView:
         self._line("progress", safe_line(self._status))
 
     def show(self, event: SDKEvent) -> None:
-        """One line, or none; errors are told by who runs the conversation."""
+        """One line per block, and several for an answer to the person."""
         seconds = self._watch.seconds(event)
         self._at = event.ts
-        if event.type == "tool_call":
-            self._call(event)
-        elif event.type == "tool_result":
-            self._outcome(event, seconds)
-        elif event.type == "assistant_message":
-            self._answer_lines(safe(event.data.get("content", "")))
-        elif event.type == "user_message":
-            self._line("user", words(event.data.get("content", "")))
-        elif event.type in {"retry", "notice"}:
-            self._line(event.type, safe_line(event.data.get("message", "")))
-        elif event.type == "status_update":
-            self._line("status", safe_line(event.data.get("status", "")))
+        for block in blocks_of(event, self._forms):
+            self._show_block(block, seconds)
 
-    def _call(self, event: SDKEvent) -> None:
-        if event.data.get("thought"):
-            self._line("model", words(event.data["thought"]))
-        call = call_of(event)
-        if call.answer:
-            self._answer_lines(call.text)
-        else:
-            self._line("call", f"{call.sign} {cut(on_one_line(call.text), MAX_CALL_CHARS)}")
-        if "approval" in event.data:
-            self._line("allowed", ALLOWED_BY.format(event.data["approval"]))
-
-    def _outcome(self, event: SDKEvent, seconds: float | None) -> None:
-        if event.data.get("name") == "finish" and event.data["result"].get("status") == "ok":
-            return
-        outcome = outcome_of(event)
-        took = "" if seconds is None else f"{seconds:.1f} s"
-        head = ", ".join(filter(None, [outcome.ending, took]))
-        self._line("result", ": ".join(filter(None, [head, _tail(outcome.text)])))
+    def _show_block(self, block: Block, seconds: float | None) -> None:
+        match block:
+            case MessageBlock(raw, by_person=True):
+                self._line("user", words(raw))
+            case MessageBlock(raw):
+                self._answer_lines(safe(raw))
+            case ThoughtBlock(raw):
+                self._line("model", words(raw))
+            case CallBlock(text=text, is_answer=True):
+                self._answer_lines(text)
+            case CallBlock(sign, text):
+                self._line("call", f"{sign} {cut(on_one_line(text), MAX_CALL_CHARS)}")
+            case ResultBlock(text, ending):
+                took = "" if seconds is None else f"{seconds:.1f} s"
+                head = ", ".join(filter(None, [ending, took]))
+                self._line("result", ": ".join(filter(None, [head, _tail(text)])))
+            case NoteBlock(kind, text):
+                self._line(kind, text)
 
     def _answer_lines(self, shown: str) -> None:
         for line in shown.split("\n"):

@@ -14,7 +14,16 @@ from rich.padding import Padding
 from rich.segment import ControlType
 from rich.text import Text
 
-from ohsandbox.cli.rendering.events import ALLOWED_BY, Call, Outcome, call_of, outcome_of
+from ohsandbox.cli.rendering.events import (
+    Block,
+    CallBlock,
+    Form,
+    MessageBlock,
+    NoteBlock,
+    ResultBlock,
+    ThoughtBlock,
+    blocks_of,
+)
 from ohsandbox.cli.rendering.masking import current_masker
 from ohsandbox.cli.rendering.streaming import Streamed
 from ohsandbox.cli.rendering.tables import open_console
@@ -38,6 +47,8 @@ MAX_LINE_CHARS = 400
 """About five rows; a minified file is no reading."""
 _GUTTER = (0, 0, 0, 2)
 _STATUS_CHARS = 60
+_ENDS_ANSWER = frozenset({"user_message", "status_update", "condensation"})
+"""Events before which an answer that was being written has ended, or was cut off and has no event."""
 STATUS_MARGIN = 4
 """The spinner, its blank, and the last column, which some terminals fold."""
 
@@ -45,15 +56,16 @@ STATUS_MARGIN = 4
 class RichView:
     """Blocks with a sign in the margin: what the agent said, did and saw."""
 
-    streams = True
+    wants_stream = True
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, forms: Form = Form.TERMINAL) -> None:
         self._console = console or open_console()
-        self._line = StatusLine(self._console)
+        self._forms = forms
+        self._line = StatusLine(self._console, enabled=Form.STORED not in forms)
         self._watch = Stopwatch()
         self._answer: Streamed | None = None
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """Dim."""
         self._print(Text(safe_line(text, limit_chars=MAX_SAID_CHARS), style="dim"))
 
@@ -65,7 +77,7 @@ class RichView:
         """At the bottom, with a spinner."""
         self._line.set(safe_line(text))
 
-    def hear(self, event: LLMEvent) -> None:
+    def stream(self, event: LLMEvent) -> None:
         """Blocks of an answer as soon as they are whole; what is being written runs through the line at the bottom."""
         if event.type == "delta":
             if self._answer is None:
@@ -74,47 +86,51 @@ class RichView:
                 self._print(_markdown(safe(block)))
             self._line.set(_end_of(self._answer.tail, self._console.width - STATUS_MARGIN) or MODEL_WORKS)
         elif event.type == "retry" and self._answer is not None and self._answer.void():
-            self.say("The answer broke off here, and begins again:")
+            self.info("The answer broke off here, and begins again:")
 
     def tick(self) -> None:
         """Turn the spinner."""
         self._line.draw()
 
     def show(self, event: SDKEvent) -> None:
-        """As its type asks; status updates and errors are told by who runs the conversation."""
+        """Its blocks."""
         seconds = self._watch.seconds(event)
-        if event.type == "tool_call":
-            self._show_call(event)
-        elif event.type == "tool_result":
-            self._show_outcome(event, seconds)
-        elif event.type == "assistant_message":
-            self._show_words(str(event.data.get("content", "")))
-        elif event.type == "user_message":
+        if event.type in _ENDS_ANSWER:
             self._answer = None
-            self._print(_block(">", safe(event.data.get("content", "")), "bold"))
-        elif event.type in {"status_update", "condensation"}:
-            self._answer = None  # an answer that was cut off has no event
-        elif event.type in {"retry", "notice"}:
-            self.warn(str(event.data.get("message", "")))
+        elif event.type == "tool_result":
+            self.status(MODEL_WORKS)
+        for block in blocks_of(event, self._forms):
+            self._show_block(block, seconds)
 
-    def _show_call(self, event: SDKEvent) -> None:
-        thought = str(event.data.get("thought") or "")
-        rest = self._rest_of(thought)
-        if rest.strip():
-            self._print(_block("\n●", safe(rest).strip(), "") if rest == thought else _markdown(safe(rest)))
-        call = call_of(event)
-        if call.answer:
-            self._print(_markdown(call.text))
-            return
-        self._print(_command(call))
-        if "approval" in event.data:
-            self.say(f"  {ALLOWED_BY.format(event.data['approval'])}")
-        self._line.set(cut(on_one_line(call.text), _STATUS_CHARS))
+    def _show_block(self, block: Block, seconds: float | None) -> None:
+        match block:
+            case MessageBlock(raw, by_person=True):
+                self._print(_block(">", safe(raw), "bold"))
+            case MessageBlock(raw):
+                self._show_markdown(self._rest_of(raw))
+            case ThoughtBlock(raw):
+                self._show_thought(raw)
+            case CallBlock():
+                self._rest_of("")  # an answer without a thought has ended as well
+                self._print(_markdown(block.text) if block.is_answer else _command(block))
+                self._line.set("" if block.is_answer else cut(on_one_line(block.text), _STATUS_CHARS))
+            case ResultBlock():
+                self._print(_output(block, seconds))
+            case NoteBlock(text=text) if block.is_warning:
+                self._print(Text(f"! {text}", style="yellow"))
+            case NoteBlock(kind, text):
+                self._print(Text(f"  {text}" if kind == "allowed" else text, style="dim"))
 
-    def _show_words(self, text: str) -> None:
-        rest = self._rest_of(text)
-        if rest.strip():
-            self._print(_markdown(safe(rest)))
+    def _show_thought(self, raw: str) -> None:
+        rest = self._rest_of(raw)
+        if rest != raw:
+            self._show_markdown(rest)
+        elif rest.strip():
+            self._print(_block("\n●", safe(rest).strip(), ""))
+
+    def _show_markdown(self, text: str) -> None:
+        if text.strip():
+            self._print(_markdown(safe(text)))
 
     def _rest_of(self, text: str) -> str:
         """What of an answer's text has not been shown while it was written."""
@@ -124,12 +140,6 @@ class RichView:
         rest = self._answer.end(text)
         self._answer = None
         return rest
-
-    def _show_outcome(self, event: SDKEvent, seconds: float | None) -> None:
-        self.status(MODEL_WORKS)
-        if event.data.get("name") in {"finish", "think"} and event.data["result"].get("status") == "ok":
-            return
-        self._print(_output(outcome_of(event), seconds))
 
     def _print(self, what: RenderableType) -> None:
         self._line.clear()
@@ -143,7 +153,7 @@ def _block(sign: str, text: str, style: str) -> RenderableType:
     return lines
 
 
-def _command(call: Call) -> RenderableType:
+def _command(call: CallBlock) -> RenderableType:
     shown = call.text.split("\n")
     kept = [_cut(line) for line in shown[:MAX_COMMAND_LINES]]
     if len(shown) > len(kept):
@@ -154,14 +164,14 @@ def _command(call: Call) -> RenderableType:
     return text
 
 
-def _output(outcome: Outcome, seconds: float | None) -> RenderableType:
-    lines = [line.rstrip() for line in outcome.text.strip("\n").splitlines()]
-    body = Text(style="dim" if outcome.ok else "")
+def _output(result: ResultBlock, seconds: float | None) -> RenderableType:
+    lines = [line.rstrip() for line in result.text.strip("\n").splitlines()]
+    body = Text(style="dim" if result.ok else "")
     if len(lines) > MAX_OUTPUT_LINES:
         body.append(f"… {len(lines) - MAX_OUTPUT_LINES} lines above\n", style="italic")
     body.append("\n".join(_cut(line) for line in lines[-MAX_OUTPUT_LINES:]))
-    ending = " · ".join(filter(None, [outcome.ending, "" if seconds is None else f"{seconds:.1f} s"]))
-    footer = Text(f"{'✓' if outcome.ok else '✗'} {ending}", style="green" if outcome.ok else "red")
+    ending = " · ".join(filter(None, [result.ending, "" if seconds is None else f"{seconds:.1f} s"]))
+    footer = Text(f"{'✓' if result.ok else '✗'} {ending}", style="green" if result.ok else "red")
     return Padding(Group(body, footer) if lines else footer, _GUTTER)
 
 
@@ -193,8 +203,9 @@ class StatusLine:
     That makes it possible to hold, and to test, that a terminal receives no escape but ours.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, enabled: bool = True) -> None:
         self._console = console
+        self._enabled = enabled and console.is_terminal and not console.is_dumb_terminal
         self._text = ""
         self._since = 0.0
         self._frame = 0
@@ -208,7 +219,7 @@ class StatusLine:
 
     def draw(self) -> None:
         """Show the line as it stands now."""
-        if not (self._text and self._console.is_terminal) or self._console.is_dumb_terminal:
+        if not (self._text and self._enabled):
             return
         self._frame = (self._frame + 1) % len(FRAMES)
         elapsed_s = time.monotonic() - self._since

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Protocol
+
+from ohsandbox.cli.rendering.events import Form
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,10 +21,10 @@ MODEL_WORKS = "the model works"
 class View(Protocol):
     """Shows what happens."""
 
-    streams: bool
+    wants_stream: bool
     """Pieces of an answer are of use to it."""
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """A line of our own."""
 
     def warn(self, text: str) -> None:
@@ -30,7 +33,7 @@ class View(Protocol):
     def show(self, event: SDKEvent) -> None:
         """An event of the log."""
 
-    def hear(self, event: LLMEvent) -> None:
+    def stream(self, event: LLMEvent) -> None:
         """What the model's client tells while an answer is written; the event that holds the answer comes after."""
 
     def status(self, text: str) -> None:
@@ -38,6 +41,18 @@ class View(Protocol):
 
     def tick(self) -> None:
         """Time passes; called some times a second while the view has nothing to show."""
+
+
+def open_view(*, no_tui: bool, stored: bool = False) -> View:
+    """Colors at a terminal, else lines; stored: for a conversation that is read from disk."""
+    also = Form.STORED if stored else Form.NOWHERE
+    if no_tui or not sys.stdout.isatty():
+        from ohsandbox.cli.rendering.plain import PlainView  # noqa: PLC0415 - one of the two
+
+        return PlainView(forms=Form.PLAIN | also)
+    from ohsandbox.cli.rendering.terminal import RichView  # noqa: PLC0415 - rich's Markdown is slow to import
+
+    return RichView(forms=Form.TERMINAL | also)
 
 
 class Figures:

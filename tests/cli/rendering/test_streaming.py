@@ -60,9 +60,9 @@ def _view() -> tuple[RichView, io.StringIO]:
 
 def test_each_paragraph_is_printed_once_and_before_the_answer_is_over() -> None:
     view, out = _view()
-    view.hear(DeltaEvent(text="First paragraph.\n\nSec"))
+    view.stream(DeltaEvent(text="First paragraph.\n\nSec"))
     assert out.getvalue().count("First paragraph.\n") + out.getvalue().count("First paragraph. ") == 1
-    view.hear(DeltaEvent(text="ond."))
+    view.stream(DeltaEvent(text="ond."))
     [event] = stamp(events.assistant_message("First paragraph.\n\nSecond.", response_id="r", finish_reason="stop"))
     view.show(event)
     view.status("")
@@ -72,8 +72,8 @@ def test_each_paragraph_is_printed_once_and_before_the_answer_is_over() -> None:
 
 def test_an_answer_that_breaks_off_is_said_to_begin_again() -> None:
     view, out = _view()
-    view.hear(DeltaEvent(text="One.\n\nTw"))
-    view.hear(RetryEvent(attempt=1, wait_s=0.0, reason="cut"))
+    view.stream(DeltaEvent(text="One.\n\nTw"))
+    view.stream(RetryEvent(attempt=1, wait_s=0.0, reason="cut"))
     assert "begins again" in out.getvalue()
 
 
@@ -84,7 +84,7 @@ def test_no_control_and_no_secret_reaches_the_terminal_letter_by_letter(
     view, out = _view()
     text = "\n\n".join([*HOSTILE, SECRET, "\ud800 end"])
     for letter in text:
-        view.hear(DeltaEvent(text=letter))
+        view.stream(DeltaEvent(text=letter))
     assert "clipboard" in out.getvalue()
     assert "cret-v" not in out.getvalue()
     assert_harmless(out.getvalue().encode())
