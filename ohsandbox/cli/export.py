@@ -51,7 +51,7 @@ def export_conversation(wanted: str, root: Path | None, *, output: Path | None, 
     return 0
 
 
-def _heading(one: Stored) -> str:
+def _heading(one: StoredConversation) -> str:
     known = one.metadata
     cost = "" if known.cost_usd is None else f", ${known.cost_usd:.4f}"
     tokens = known.prompt_tokens + known.completion_tokens
