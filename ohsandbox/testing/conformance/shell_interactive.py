@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
-from ohsandbox.testing.conformance.case import refuses, shell_case
+from ohsandbox.testing.conformance.case import is_running, number_nobody_sleeps, refuses, shell_case
 from ohsandbox.testing.conformance.scratch import SOON_S
 
 if TYPE_CHECKING:
@@ -220,10 +220,17 @@ def a_program_may_refuse_control_c(shell: Session) -> None:
 
 @shell_case()
 def another_thread_interrupts_the_session(shell: Session) -> None:
-    timer = threading.Timer(0.4, shell.runtime.interrupt, [shell.name])
-    timer.start()
-    told = shell("sleep 60")
-    timer.join()
+    number = number_nobody_sleeps()
+
+    def interrupt() -> None:
+        while not is_running(shell.runtime, f"sleep {number}", within_s=0):
+            time.sleep(0.05)
+        shell.runtime.interrupt(shell.name)
+
+    with ThreadPoolExecutor(1) as threads:
+        interrupted = threads.submit(interrupt)
+        told = shell(f"sleep {number}")
+        interrupted.result()
     assert (told.running, told.exit_code) == (False, 130)
 
 
