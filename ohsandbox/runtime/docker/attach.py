@@ -66,7 +66,7 @@ def join(engine: Engine, options: resolve.DockerOptions) -> Sandbox:
         exec_env=(resolve.ca_environment() if options.ca_bundle else {}) | options.env,
         unset=ALWAYS_UNSET,
         state_dir=PRIVATE_DIR if has_ours else "/tmp",  # noqa: S108 - in the container; every image has it
-        exposed=tuple(exposures(found)),
+        exposed=tuple(exposures(found | {"Mounts": _resolved(engine, found.get("Mounts") or [])})),
     )
 
 
@@ -283,6 +283,19 @@ def exposures(found: Mapping[str, Any]) -> list[str]:
     """Each way out, in words, the worst first; empty for a container that keeps to itself."""
     host: Mapping[str, Any] = found.get("HostConfig") or {}
     return [*_rights(host), *_namespaces(host), *_paths(found), *_engines(found)]
+
+
+def _resolved(engine: Engine, mounts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The mounts, and those of volumes that stand for a directory of the machine (`--opt o=bind`) as binds of it."""
+    resolved = []
+    for mount in mounts:
+        options: Mapping[str, str] = {}
+        if mount.get("Type") == "volume" and mount.get("Name"):
+            with contextlib.suppress(SandboxUnavailable), engine_errors(f"looking at volume {mount['Name']!r}"):
+                options = engine.api.inspect_volume(mount["Name"]).get("Options") or {}
+        device = str(options.get("device") or "")
+        resolved.append(mount | {"Type": "bind", "Source": device} if device.startswith("/") else mount)
+    return resolved
 
 
 def _rights(host: Mapping[str, Any]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,10 @@ from ohsandbox import DockerRuntime
 from ohsandbox.runtime.docker.attach import exposures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from ohsandbox.runtime.docker.engine import Engine
 
 
 def bind(source: str, target: str) -> dict[str, Any]:
@@ -65,3 +68,22 @@ def test_attaching_says_it_in_one_line(foreign: Callable[..., str], tmp_path: Pa
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (0, "done\n", 1)
     assert all(fact in ended.stderr for fact in (name, *facts))
+
+
+@pytest.fixture
+def disguised(engine: Engine, tmp_path: Path) -> Iterator[str]:
+    """A volume that is a directory of this machine."""
+    options = {"type": "none", "o": "bind", "device": str(tmp_path)}
+    name = engine.api.create_volume(f"volume-{secrets.token_hex(4)}", driver_opts=options)["Name"]
+    yield name
+    engine.api.remove_volume(name)
+
+
+@pytest.mark.docker
+def test_a_volume_that_stands_for_a_directory_of_the_machine_is_named(
+    disguised: str, foreign: Callable[..., str], tmp_path: Path
+) -> None:
+    name = foreign(HostConfig={"NetworkMode": "none", "Binds": [f"{disguised}:/data"]})
+    with DockerRuntime(attach=name) as runtime:
+        (line,) = runtime.workspace_notes
+        assert f"{tmp_path} of the machine, as /data" in line
