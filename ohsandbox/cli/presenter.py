@@ -42,7 +42,7 @@ class Session:
         self.conversation = conversation
         self.hurried = False
         """A second Ctrl-C came while the run was being stopped: leave without waiting."""
-        self.has_worked = conversation.past.has_worked
+        self.has_worked = conversation.resume_state.has_worked
         """Something was called in the sandbox."""
         self._view = view
         self._echo = echo

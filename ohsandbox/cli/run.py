@@ -192,10 +192,10 @@ def _enter_sandbox(
         full, conversation_id=conversation.id, progress=lambda progress: view.status(progress_text(progress))
     )
     try:
-        stack.enter_context(started(runtime, past=conversation.past, warn=view.warn))
+        stack.enter_context(started(runtime, past=conversation.resume_state, warn=view.warn))
     except EngineUnavailable:
         view.status("")
-        if not person or conversation.past.has_worked or where.runtime is not None or where.attach is not None:
+        if not person or conversation.resume_state.has_worked or where.runtime is not None or where.attach is not None:
             raise
         if not confirm("No Docker engine answers. Work on THIS HOST instead, with no container around the agent?"):
             raise

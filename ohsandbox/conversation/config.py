@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ohsandbox.agent import Agent
-from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, policy_of, screen_of
+from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval_filter_of, policy_of
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.factory import RuntimeSettings, runtime_from
 from ohsandbox.secrets import Secrets, host_keys
@@ -110,7 +110,7 @@ class ConversationConfig:
 
     def approval_filter(self, runtime: Runtime | None, approvals: Approvals) -> Screen | None:
         """What decides which calls of a response wait for a person; None where none does."""
-        return screen_of(
+        return approval_filter_of(
             self.policy,
             self.security_analyzer,
             workdir=None if runtime is None else runtime.workdir,

@@ -157,7 +157,7 @@ class Conversation:
             UsageError: the directory cannot be used, or lies in the workspace that the agent writes (or that one in
                 it); no model is named.
         """
-        with self._log.guard:
+        with self._log.lock:
             if self._closed:
                 raise UsageError(f"Conversation {self.id!r} is closed. Make a new Conversation with its id to go on.")
             if not self._log.is_open:
@@ -169,7 +169,7 @@ class Conversation:
     def close(self) -> None:
         """Stop what runs, close the tools, the runtime if the conversation started it, and the log. Twice is fine."""
         self.stop()
-        with self._log.guard:
+        with self._log.lock:
             self._closed = True
             self._environment.close()
             self._log.close()
@@ -186,9 +186,9 @@ class Conversation:
         self._config.load()
         self._environment.read_servers()
         self._config.llm.preload()
-        take = (self.past.add, self._run_thread.recall, self._approvals.standing.add)
+        take = (self.resume_state.add, self._run_thread.recall, self._approvals.standing.add)
         self._log.open(*take, masker=self._config.secrets.masker)
-        self._run_thread.take_over(is_finished=self.past.is_finished, is_asking=bool(self.pending))
+        self._run_thread.take_over(is_finished=self.resume_state.is_finished, is_asking=bool(self.pending))
 
     def _subagent_conversation(
         self, agent: Agent, runtime: Runtime, *, conversation_id: str, limits: Limits
@@ -203,7 +203,7 @@ class Conversation:
             limits=limits,
             confirmation=self._config.policy,
             security_analyzer=self._config.security_analyzer,
-            confirm=self._approvals.ask_for_sub_agent,
+            confirm=self._approvals.ask_for_subagent,
             secrets=self.secrets,
             depth=self._config.depth + 1,
         )
@@ -218,7 +218,7 @@ class Conversation:
             Everything that `start` raises.
         """
         self.start()
-        with self._log.guard:
+        with self._log.lock:
             self._approvals.give_way()
             self._log.record(events.user_message(text))
             self._run_thread.wake()
@@ -305,7 +305,7 @@ class Conversation:
     @property
     def approvals(self) -> list[Approval]:
         """What is allowed from now on, in order; empty before `start`."""
-        with self._log.guard:
+        with self._log.lock:
             return self._approvals.standing.in_force
 
     def approve(self, scope: ExactCall | AnyCall | EditsUnder, *, by: str = "user") -> Approval:
@@ -335,7 +335,7 @@ class Conversation:
 
     def _decide(self, decision: Decision, *, by: str, run: bool) -> None:
         self.start()
-        with self._log.guard:
+        with self._log.lock:
             self._approvals.decide(decision, by=by)
             self._run_thread.begin_where(lambda: run and not self.pending)
         self._log.flush()
@@ -473,7 +473,7 @@ class Conversation:
         return self._config.user_id
 
     @property
-    def past(self) -> ResumeState:
+    def resume_state(self) -> ResumeState:
         """What its log says of the sandbox before; known after `start`."""
         return self._environment.resume_state
 

@@ -32,12 +32,12 @@ class Listeners(Generic[T]):
     def __init__(self) -> None:
         self._callbacks: list[Callable[[T], None]] = []
         self._queue: deque[T] = deque()
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._busy = False
 
     def register(self, callback: Callable[[T], None]) -> None:
         """Tell callback everything from now on, in whichever thread it happens."""
-        with self._guard:
+        with self._lock:
             self._callbacks.append(callback)
 
     def put(self, item: T) -> None:
@@ -47,7 +47,7 @@ class Listeners(Generic[T]):
     def flush(self) -> None:
         """Tell what is queued; at once a no-op where another call is at it, which then tells this too."""
         while True:
-            with self._guard:
+            with self._lock:
                 if self._busy or not self._queue:
                     return
                 self._busy = True
@@ -56,7 +56,7 @@ class Listeners(Generic[T]):
             try:
                 self._tell(item, callbacks)
             finally:
-                with self._guard:
+                with self._lock:
                     self._busy = False
 
     def _tell(self, item: T, callbacks: list[Callable[[T], None]]) -> None:
@@ -73,7 +73,7 @@ class StreamRelay:
     def __init__(self, log: ConversationLog) -> None:
         self.listeners: Listeners[LLMEvent] = Listeners()
         self._log = log
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._text: TextStreamMasker | None = None
         log.listeners.register(self._end_text)
 
@@ -81,11 +81,11 @@ class StreamRelay:
         """Hear of something; in the thread that asks the model."""
         mask = self._log.masker.mask_cut
         if event.type == "delta":
-            with self._guard:
+            with self._lock:
                 self._text = self._text or self._log.masker.text_stream()
                 self._put_text(self._text.feed(event.text))
         elif event.type == "retry":
-            with self._guard:
+            with self._lock:
                 self._text = None  # what was streamed is void
             facts: dict[str, Any] = {"attempt": event.attempt, "wait_s": event.wait_s}
             self._log.emit(events.retry(code="ModelRetry", message=event.reason, **facts))
@@ -99,7 +99,7 @@ class StreamRelay:
         """Give out what was held back as the possible beginning of a secret."""
         if event.type not in _ENDS_TEXT:
             return
-        with self._guard:
+        with self._lock:
             text, self._text = self._text, None
             if text is not None:
                 self._put_text(text.flush())

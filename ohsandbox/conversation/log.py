@@ -14,7 +14,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.events import KNOWN_TYPES, EventBody
 from ohsandbox.persistence import EventLog
 from ohsandbox.secrets import Masker
-from ohsandbox.timetravel.checkpoint_index import CheckpointIndex
+from ohsandbox.timetravel.checkpoints import CheckpointIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ class ConversationLog:
         """Nothing is opened yet."""
         self.directory = directory
         self.conversation_id = conversation_id
-        self.guard = threading.RLock()
+        self.lock = threading.RLock()
         """Held while an event is stored and taken in; hold it to look at several of its facts at once."""
         self.masker = Masker()
         """Takes secrets out of every event, before it is stored, heard of or shown to the model."""
@@ -85,7 +85,7 @@ class ConversationLog:
         Raises:
             LogWriteError: it could not be stored.
         """
-        with self.guard:
+        with self.lock:
             if self._log is None:
                 raise UsageError(f"Conversation {self.conversation_id!r} is not started.")
             event = self._log.append(self._masked(body))
@@ -101,7 +101,7 @@ class ConversationLog:
 
     def metadata(self) -> ConversationMetadata:
         """What the log comes to, as a list of conversations shows it."""
-        with self.guard:
+        with self.lock:
             log_bytes = self._log.size_bytes if self._log is not None else 0
             return self._tally.metadata(self.conversation_id, log_bytes=log_bytes)
 

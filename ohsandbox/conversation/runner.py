@@ -180,7 +180,7 @@ class RunThread:
         Raises:
             LogWriteError: that it began could not be stored, and it did not.
         """
-        with self._log.guard:
+        with self._log.lock:
             self._spoken_to = True
             if not self.is_on:
                 self._begin()
@@ -191,7 +191,7 @@ class RunThread:
         Raises:
             LogWriteError: as for `wake`.
         """
-        with self._log.guard:
+        with self._log.lock:
             begins = not self.is_on and is_due()
             if begins:
                 self._begin()
@@ -204,7 +204,7 @@ class RunThread:
 
     def stop(self, timeout_s: float) -> None:
         """Cancel the one that is on and wait for its end, unless its own thread calls this, or the time is up."""
-        with self._log.guard:
+        with self._log.lock:
             thread = self._thread
             if thread is not None:
                 self._runner.canceled.set()
@@ -236,7 +236,7 @@ class RunThread:
         Raises:
             LogWriteError: it could not be stored; the status is as it was.
         """
-        with self._log.guard:
+        with self._log.lock:
             self._log.record(events.status_update(status, model=self._config.llm.name, user_id=self._config.user_id))
             self.status = status
             keep_metadata(self._store, self._log.metadata())
@@ -258,7 +258,7 @@ class RunThread:
                 pass  # the person spoke after the model's last request
         finally:
             self._log.flush()
-            with self._log.guard:
+            with self._log.lock:
                 if self._thread in {None, threading.current_thread()}:  # else a callback has begun the next
                     self._thread = None
                     self._settled.set()
@@ -274,7 +274,7 @@ class RunThread:
             return _status_after(error, canceled=self._runner.canceled.is_set())
 
     def _is_over(self, status: ConversationStatus, error: BaseException | None) -> bool:
-        with self._log.guard:
+        with self._log.lock:
             if status is ConversationStatus.WAITING_FOR_CONFIRMATION and not self._approvals.pending:
                 try:
                     self._become(ConversationStatus.RUNNING)
@@ -290,13 +290,13 @@ class RunThread:
 
     def _hear_person(self) -> None:
         """What was said so far is in the next request."""
-        with self._log.guard:
+        with self._log.lock:
             self._spoken_to = False
 
     def _ask_person(self) -> None:
         """Ask the callback, if there is one; the log says meanwhile that an answer is awaited."""
         if self._approvals.callback is not None:
-            with self._log.guard:
+            with self._log.lock:
                 self._become(ConversationStatus.WAITING_FOR_CONFIRMATION)
             self._log.flush()
             self._approvals.ask()

@@ -18,9 +18,8 @@ from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.layout import AGENTS_NAME, SNAPSHOTS_NAME, new_id
 from ohsandbox.private_files import NEW_FILE, make_private_dir
 from ohsandbox.runtime.factory import open_inventory
-from ohsandbox.timetravel.checkpoint_index import CheckpointIndex, CheckpointRange
-from ohsandbox.timetravel.checkpoints import COPIED_FROM
-from ohsandbox.timetravel.snapshots import Snapshots, UnappliedChange, changes_between, scan, write_changes
+from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex, CheckpointRange
+from ohsandbox.timetravel.snapshots import SnapshotStore, UnappliedChange, changes_between, scan, write_changes
 from ohsandbox.timetravel.tool_state import ToolStateSnapshots
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def restore_workspace(forked: Fork, workspace: Path) -> list[UnappliedChange]:
     bound = forked.kept.data.get("workspace")
     if bound is None:
         return []
-    store = Snapshots(forked.directory / SNAPSHOTS_NAME)
+    store = SnapshotStore(forked.directory / SNAPSHOTS_NAME)
     wanted = store.load(bound["snapshot"])
     return write_changes(workspace, changes_between(scan(workspace, store), wanted), store, git=True)
 
@@ -207,7 +206,7 @@ def _copy_log(directory: Path, target: Path, at: int) -> None:
 
 
 def _copy_snapshots(directory: Path, target: Path, found: Sequence[dict[str, object]]) -> None:
-    store = Snapshots(directory / SNAPSHOTS_NAME)
+    store = SnapshotStore(directory / SNAPSHOTS_NAME)
     bound = [data["workspace"] for data in found if data.get("workspace")]
     wanted = {str(one["snapshot"]) for one in bound if isinstance(one, dict)}
     if wanted:

@@ -16,7 +16,7 @@ from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.persistence.layout import TOOL_SNAPSHOTS_NAME, TOOLS_NAME
 from ohsandbox.private_files import make_private_dir
 from ohsandbox.state import ConversationState
-from ohsandbox.timetravel.snapshots import Manifest, Snapshots, changes_between, write_changes
+from ohsandbox.timetravel.snapshots import Manifest, SnapshotStore, changes_between, write_changes
 from ohsandbox.tools.task_tracker import TaskTrackerTool
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ToolStateSnapshots:
 
     def __init__(self, directory: Path) -> None:
         self._tools = directory / TOOLS_NAME
-        self._kept = Snapshots(directory / TOOL_SNAPSHOTS_NAME)
+        self._kept = SnapshotStore(directory / TOOL_SNAPSHOTS_NAME)
 
     def keep(self) -> dict[str, str | None]:
         """Keep what the tools have now; returns what the checkpoint event says of it, nothing where it cannot be kept.

@@ -14,9 +14,9 @@ from ohsandbox import events
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import EventLog, stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
-from ohsandbox.timetravel.checkpoint_index import CheckpointIndex
+from ohsandbox.timetravel.checkpoints import CheckpointIndex
 from ohsandbox.timetravel.fork import FORKED, fork, seq_before_turns
-from ohsandbox.timetravel.snapshots import Snapshots, changes_between, revert_changes, scan, write_changes
+from ohsandbox.timetravel.snapshots import SnapshotStore, changes_between, revert_changes, scan, write_changes
 
 if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
@@ -60,7 +60,7 @@ def plan_undo(directory: Path, turns: int) -> UndoPlan:
         UsageError: there were fewer, or their files were not kept.
     """
     at = seq_before_turns(directory, turns)
-    store = Snapshots(directory / SNAPSHOTS_NAME)
+    store = SnapshotStore(directory / SNAPSHOTS_NAME)
     steps = _steps_after(directory, at, store)
     if steps.workspace is None:
         return UndoPlan(directory, None, [], [], {}, at)
@@ -81,14 +81,14 @@ def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
         SandboxUnavailable: the engine that has the files does not serve.
     """
     forked = fork(plan.directory, plan.at, workspace=plan.workspace)
-    own = Snapshots(forked.directory / SNAPSHOTS_NAME)
+    own = SnapshotStore(forked.directory / SNAPSHOTS_NAME)
     if plan.workspace is None:
         _note_undone(forked.directory, plan.directory.name)
         return forked, []
     before = own.take(plan.workspace)
     there = own.load(before)
-    older = Snapshots(plan.directory / SNAPSHOTS_NAME)
-    store = Snapshots(own.directory, beside=older)
+    older = SnapshotStore(plan.directory / SNAPSHOTS_NAME)
+    store = SnapshotStore(own.directory, beside=older)
     steps = _steps_after(plan.directory, plan.at, older)
     changes, refused, _, wanted = _planned(steps, there, store)
     for change in changes:
@@ -108,7 +108,7 @@ def plan_redo(directory: Path) -> UndoPlan:
     undone = _undone(directory)
     if undone.get("workspace") is None:
         return UndoPlan(directory, None, [], [], {})
-    workspace, store = Path(undone["workspace"]), Snapshots(directory / SNAPSHOTS_NAME)
+    workspace, store = Path(undone["workspace"]), SnapshotStore(directory / SNAPSHOTS_NAME)
     changes, refused, left_out, _ = _planned(_steps_of_redo(undone, store), scan(workspace, store), store)
     return UndoPlan(directory, workspace, changes, refused, left_out)
 
@@ -129,14 +129,14 @@ def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
         log.append(events.notice(code=REDONE, message=message, conversation_id=plan.directory.name))
     if plan.workspace is None:
         return older, []
-    store = Snapshots(plan.directory / SNAPSHOTS_NAME)
+    store = SnapshotStore(plan.directory / SNAPSHOTS_NAME)
     there = store.load(store.take(plan.workspace))  # kept: an undo of `older` gives it back
     changes, refused, _, _ = _planned(_steps_of_redo(undone, store), there, store)
     return older, [*refused, *write_changes(plan.workspace, changes, store, git=True)]
 
 
 def _planned(
-    steps: _Steps, there: Manifest, store: Snapshots
+    steps: _Steps, there: Manifest, store: SnapshotStore
 ) -> tuple[list[FileChange], list[UnappliedChange], dict[str, str], Manifest]:
     trees = [(before, there if after is None else after) for before, after in steps.trees]
     wanted, refused = revert_changes(trees, there, store)
@@ -144,7 +144,7 @@ def _planned(
     return changes_between(there, wanted), refused, left_out, wanted
 
 
-def _steps_after(directory: Path, at: int, store: Snapshots) -> _Steps:
+def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:
     """The checkpoints around each time that the agent wrote after event at.
 
     Raises:
@@ -172,7 +172,7 @@ def _steps_after(directory: Path, at: int, store: Snapshots) -> _Steps:
     return _Steps(Path(bound["path"]), steps)
 
 
-def _steps_of_redo(undone: dict[str, str], store: Snapshots) -> _Steps:
+def _steps_of_redo(undone: dict[str, str], store: SnapshotStore) -> _Steps:
     """The undo is the step that is taken back."""
     before, after = store.load(undone["before"]), store.load(undone["after"])
     return _Steps(Path(undone["workspace"]), [(before, after)])

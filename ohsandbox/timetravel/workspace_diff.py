@@ -16,13 +16,12 @@ from ohsandbox.persistence import stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
 from ohsandbox.runtime.factory import DEFAULT_IMAGE, RuntimeSettings, runtime_from
 from ohsandbox.runtime.workspace.copy_selection import tracked_or_new
-from ohsandbox.timetravel.checkpoint_index import CheckpointIndex
-from ohsandbox.timetravel.checkpoints import COPIED_FROM
+from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex
 from ohsandbox.timetravel.fork import find_checkpoint
 from ohsandbox.timetravel.snapshots import (
     FileChange,
     Manifest,
-    Snapshots,
+    SnapshotStore,
     changes_between,
     outside_git,
     parents_of,
@@ -44,7 +43,7 @@ class WorkspaceDiff(NamedTuple):
 
     changes: list[FileChange]
     """Outside `.git`."""
-    store: Snapshots
+    store: SnapshotStore
     """Has every content, while the block lasts."""
     left_out: dict[str, str]
     """What could not be compared, and why."""
@@ -96,7 +95,7 @@ def copied_workspace(directory: Path) -> Path | None:
     return None if found is None else Path(found)
 
 
-def scan_changed(target: Path, changes: Sequence[FileChange], store: Snapshots) -> Manifest:
+def scan_changed(target: Path, changes: Sequence[FileChange], store: SnapshotStore) -> Manifest:
     """What a directory has of the names that were changed.
 
     Raises:
@@ -109,9 +108,9 @@ class _Trees:
     """Trees of a conversation, their contents in one store."""
 
     def __init__(self, directory: Path, temporary: Path) -> None:
-        self._kept = Snapshots(directory / SNAPSHOTS_NAME)
+        self._kept = SnapshotStore(directory / SNAPSHOTS_NAME)
         self._temporary = temporary
-        self.store = Snapshots(temporary / "store", beside=self._kept)
+        self.store = SnapshotStore(temporary / "store", beside=self._kept)
         self.ignored: set[str] = set()
         """Of the copy of a directory that was looked at last: what git would not track."""
 

@@ -12,7 +12,7 @@ import pytest
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.workspace import git
 from ohsandbox.timetravel.snapshots import (
-    Snapshots,
+    SnapshotStore,
     changes_between,
     manifest,
     merge,
@@ -38,8 +38,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Snapshots:
-    return Snapshots(tmp_path / "store")
+def store(tmp_path: Path) -> SnapshotStore:
+    return SnapshotStore(tmp_path / "store")
 
 
 def _git(directory: Path, *arguments: str) -> str:
@@ -61,7 +61,7 @@ def _fill(root: Path) -> None:
 
 
 def _what(root: Path) -> dict[str, tuple[object, ...]]:
-    return {path: entry[:3] for path, entry in scan(root, Snapshots(root.parent / "check")).entries.items()}
+    return {path: entry[:3] for path, entry in scan(root, SnapshotStore(root.parent / "check")).entries.items()}
 
 
 def _wreck(root: Path) -> None:
@@ -81,7 +81,7 @@ def _wreck(root: Path) -> None:
     (root / "d a b").symlink_to("/etc")
 
 
-def test_a_directory_is_put_back_whole_whatever_its_names(root: Path, store: Snapshots) -> None:
+def test_a_directory_is_put_back_whole_whatever_its_names(root: Path, store: SnapshotStore) -> None:
     _fill(root)
     before, name = _what(root), store.take(root)
     _wreck(root)
@@ -91,7 +91,7 @@ def test_a_directory_is_put_back_whole_whatever_its_names(root: Path, store: Sna
 
 
 def test_a_repository_that_was_removed_comes_back_whole_and_without_running_anything(
-    root: Path, store: Snapshots
+    root: Path, store: SnapshotStore
 ) -> None:
     for place in (root, root / "sub"):
         place.mkdir(exist_ok=True)
@@ -113,7 +113,7 @@ def test_a_repository_that_was_removed_comes_back_whole_and_without_running_anyt
         assert {path.stat().st_mode & 0o777 for path in (place / ".git" / "objects").glob("??/*")} == {0o444}
 
 
-def test_git_is_restored_through_no_link(root: Path, store: Snapshots) -> None:
+def test_git_is_restored_through_no_link(root: Path, store: SnapshotStore) -> None:
     outside = root.parent / "outside"
     outside.mkdir()
     (root / ".git" / "hooks").mkdir(parents=True)
@@ -128,7 +128,7 @@ def test_git_is_restored_through_no_link(root: Path, store: Snapshots) -> None:
 
 
 def test_objects_over_the_bound_are_left_out_and_told_and_the_rest_of_git_is_kept(
-    root: Path, store: Snapshots, monkeypatch: pytest.MonkeyPatch
+    root: Path, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / ".git" / "objects" / "pack").mkdir(parents=True)
     (root / ".git" / "objects" / "pack" / "p.pack").write_bytes(b"x" * 2000)
@@ -145,7 +145,7 @@ def test_objects_over_the_bound_are_left_out_and_told_and_the_rest_of_git_is_kep
 
 
 def test_objects_have_bounds_of_their_own_for_all_repositories_together(
-    root: Path, store: Snapshots, monkeypatch: pytest.MonkeyPatch
+    root: Path, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
         (root / name / ".git" / "objects").mkdir(parents=True)
@@ -161,7 +161,7 @@ def test_objects_have_bounds_of_their_own_for_all_repositories_together(
     assert "a/.git/objects/3" in kept.entries
 
 
-def test_a_pack_is_stored_in_pieces_once_and_comes_back(root: Path, store: Snapshots) -> None:
+def test_a_pack_is_stored_in_pieces_once_and_comes_back(root: Path, store: SnapshotStore) -> None:
     pack = root / ".git" / "objects" / "pack" / "p.pack"
     pack.parent.mkdir(parents=True)
     pack.write_bytes(data := os.urandom(3 * 1024**2 + 7))
@@ -176,7 +176,7 @@ def test_a_pack_is_stored_in_pieces_once_and_comes_back(root: Path, store: Snaps
 
 @pytest.mark.parametrize("path", [".git/config", "a/.GIT/config", "a/.g\u200cit/hooks/x", ".Git", "sub/.git"])
 def test_what_any_file_system_may_take_for_git_goes_into_no_other_directory(
-    root: Path, store: Snapshots, path: str
+    root: Path, store: SnapshotStore, path: str
 ) -> None:
     (root / "f").write_text("x")
     entry = store.load(store.take(root)).entries["f"]
@@ -191,7 +191,7 @@ def test_names_that_only_look_like_git_are_work(root: Path) -> None:
     assert root.is_dir()
 
 
-def test_special_files_are_counted_and_cost_nothing(root: Path, store: Snapshots) -> None:
+def test_special_files_are_counted_and_cost_nothing(root: Path, store: SnapshotStore) -> None:
     (root / "f").write_text("x")
     (root / "sub").mkdir()
     store.take(root)
@@ -206,7 +206,7 @@ def test_special_files_are_counted_and_cost_nothing(root: Path, store: Snapshots
     assert scan(root, store, only=["s"]).left_out == {"s": "neither file, directory nor symlink"}
 
 
-def test_a_file_that_became_a_fifo_comes_back(root: Path, store: Snapshots) -> None:
+def test_a_file_that_became_a_fifo_comes_back(root: Path, store: SnapshotStore) -> None:
     (root / "f").write_text("x")
     name = store.take(root)
     (root / "f").unlink()
@@ -217,7 +217,7 @@ def test_a_file_that_became_a_fifo_comes_back(root: Path, store: Snapshots) -> N
 
 @pytest.mark.parametrize("kind", ["fifos", "files", "long names", "long links", "unreadable"])
 def test_a_flood_of_names_is_refused_by_one_line_and_not_kept(
-    root: Path, store: Snapshots, monkeypatch: pytest.MonkeyPatch, kind: str
+    root: Path, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(manifest, "MAX_SPECIAL", 500)
     monkeypatch.setattr(manifest, "MAX_ENTRIES", 500)
@@ -236,7 +236,7 @@ def test_a_flood_of_names_is_refused_by_one_line_and_not_kept(
     assert store.names() == []
 
 
-def test_nothing_is_written_through_a_symlink_that_was_put_in_the_way(root: Path, store: Snapshots) -> None:
+def test_nothing_is_written_through_a_symlink_that_was_put_in_the_way(root: Path, store: SnapshotStore) -> None:
     outside = root.parent / "outside"
     outside.mkdir()
     (root / "d").mkdir()
@@ -251,7 +251,7 @@ def test_nothing_is_written_through_a_symlink_that_was_put_in_the_way(root: Path
 
 
 @pytest.mark.parametrize("deed", ["saved", "replaced", "made", "removed"])
-def test_what_a_person_saves_after_the_look_is_not_lost(root: Path, store: Snapshots, deed: str) -> None:
+def test_what_a_person_saves_after_the_look_is_not_lost(root: Path, store: SnapshotStore, deed: str) -> None:
     """`apply` asks a question between the look and the writing: minutes."""
     for name in ("saved", "replaced", "removed"):
         (root / name).write_text("before")
@@ -276,7 +276,7 @@ def test_what_a_person_saves_after_the_look_is_not_lost(root: Path, store: Snaps
     assert not list(root.glob(".ohsandbox-*"))
 
 
-def test_a_root_that_was_replaced_by_a_link_is_not_written(root: Path, store: Snapshots) -> None:
+def test_a_root_that_was_replaced_by_a_link_is_not_written(root: Path, store: SnapshotStore) -> None:
     (root / "f").write_text("x")
     name = store.take(root)
     (root / "f").unlink()
@@ -290,7 +290,7 @@ def test_a_root_that_was_replaced_by_a_link_is_not_written(root: Path, store: Sn
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../../x", ".git/hooks/post-checkout", "sub/.git/config", ""])
-def test_a_path_that_leads_out_or_into_git_is_refused(root: Path, store: Snapshots, path: str) -> None:
+def test_a_path_that_leads_out_or_into_git_is_refused(root: Path, store: SnapshotStore, path: str) -> None:
     (root / "f").write_text("x")
     entry = store.load(store.take(root)).entries["f"]
     change = changes_between(manifest.Manifest(0, {}, {}), manifest.Manifest(0, {path: entry}, {}))
@@ -298,7 +298,7 @@ def test_a_path_that_leads_out_or_into_git_is_refused(root: Path, store: Snapsho
     assert sorted(path.name for path in root.parent.iterdir()) == ["root", "store"]
 
 
-def test_a_file_changed_without_its_times_is_noticed_by_its_change_time(root: Path, store: Snapshots) -> None:
+def test_a_file_changed_without_its_times_is_noticed_by_its_change_time(root: Path, store: SnapshotStore) -> None:
     file = root / "f"
     file.write_text("one")
     os.utime(file, ns=(0, 0))
@@ -308,16 +308,16 @@ def test_a_file_changed_without_its_times_is_noticed_by_its_change_time(root: Pa
     assert store.take(root) != first
 
 
-def test_what_has_not_changed_is_the_same_snapshot(root: Path, store: Snapshots) -> None:
+def test_what_has_not_changed_is_the_same_snapshot(root: Path, store: SnapshotStore) -> None:
     (root / "f").write_text("one")
     first = store.take(root)
     os.utime(root / "f")
     assert store.take(root) == first
-    assert Snapshots(store.directory).take(root) == first
+    assert SnapshotStore(store.directory).take(root) == first
 
 
 def test_what_is_too_large_or_no_file_is_left_out_and_left_alone(
-    root: Path, store: Snapshots, monkeypatch: pytest.MonkeyPatch
+    root: Path, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "MAX_FILE_BYTES", 10)
     name = store.take(root)
@@ -332,7 +332,7 @@ def test_what_is_too_large_or_no_file_is_left_out_and_left_alone(
 
 
 def test_a_directory_over_the_bounds_is_refused_whole(
-    root: Path, store: Snapshots, monkeypatch: pytest.MonkeyPatch
+    root: Path, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "MAX_ENTRIES", 3)
     for number in range(4):
@@ -341,7 +341,7 @@ def test_a_directory_over_the_bounds_is_refused_whole(
         store.take(root)
 
 
-def test_a_tree_too_deep_to_follow_is_left_out(root: Path, store: Snapshots) -> None:
+def test_a_tree_too_deep_to_follow_is_left_out(root: Path, store: SnapshotStore) -> None:
     deep = root
     for _ in range(manifest.MAX_DEPTH + 5):
         deep /= "d"
@@ -349,7 +349,7 @@ def test_a_tree_too_deep_to_follow_is_left_out(root: Path, store: Snapshots) -> 
     assert len(store.load(store.take(root)).left_out) == 1
 
 
-def test_a_content_that_was_changed_on_disk_is_not_put_back(root: Path, store: Snapshots) -> None:
+def test_a_content_that_was_changed_on_disk_is_not_put_back(root: Path, store: SnapshotStore) -> None:
     (root / "f").write_text("one")
     name = store.take(root)
     (kept,) = (store.directory / "objects").glob("??/*")
@@ -360,7 +360,9 @@ def test_a_content_that_was_changed_on_disk_is_not_put_back(root: Path, store: S
     assert list(root.iterdir()) == []
 
 
-def test_old_snapshots_go_but_never_the_first(root: Path, store: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_snapshots_go_but_never_the_first(
+    root: Path, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stores, "MAX_SNAPSHOTS", 3)
     for number in range(6):
         (root / "f").write_text(str(number))
@@ -369,7 +371,7 @@ def test_old_snapshots_go_but_never_the_first(root: Path, store: Snapshots, monk
     assert sorted(path.read_text() for path in (store.directory / "objects").glob("??/*")) == ["0", "4", "5"]
 
 
-def test_a_patch_is_what_git_apply_takes(root: Path, store: Snapshots, tmp_path: Path) -> None:
+def test_a_patch_is_what_git_apply_takes(root: Path, store: SnapshotStore, tmp_path: Path) -> None:
     _fill(root)
     (root / ".gitattributes").write_text("* -diff -text\n")
     old = store.load(store.take(root))
@@ -394,7 +396,7 @@ def there(tmp_path: Path) -> Path:
     return tmp_path / "there"
 
 
-def _merge(root: Path, there: Path, store: Snapshots) -> Merge:
+def _merge(root: Path, there: Path, store: SnapshotStore) -> Merge:
     """What the agent did to `f`, `gone` and `new`, brought to there."""
     (root / "f").write_text("1\n2\n3\n4\n5\n")
     (root / "gone").write_text("g")
@@ -410,7 +412,7 @@ def _merge(root: Path, there: Path, store: Snapshots) -> Merge:
     return found
 
 
-def test_changes_of_both_sides_are_merged_line_by_line(root: Path, there: Path, store: Snapshots) -> None:
+def test_changes_of_both_sides_are_merged_line_by_line(root: Path, there: Path, store: SnapshotStore) -> None:
     (there / "f").write_text("one\n2\n3\n4\n5\n")
     (there / "gone").write_text("g")
     (there / "own").write_text("mine")
@@ -420,7 +422,7 @@ def test_changes_of_both_sides_are_merged_line_by_line(root: Path, there: Path, 
     }  # fmt: skip
 
 
-def test_what_is_there_already_is_no_change(root: Path, there: Path, store: Snapshots) -> None:
+def test_what_is_there_already_is_no_change(root: Path, there: Path, store: SnapshotStore) -> None:
     (there / "f").write_text("1\n2\n3\n4\nfive\n")
     (there / "new").write_text("n")
     assert _merge(root, there, store).changes == []
@@ -447,7 +449,7 @@ def test_what_does_not_fit_is_told_and_nothing_is_written(
     else:
         (there / path).write_text(text)
     before = {path.name: path.read_text() for path in there.iterdir()}
-    (conflict,) = _merge(tmp_path / "root", there, Snapshots(tmp_path / "store")).conflicts
+    (conflict,) = _merge(tmp_path / "root", there, SnapshotStore(tmp_path / "store")).conflicts
     assert conflict.path == path
     assert expected in conflict.why
     assert {path.name: path.read_text() for path in there.iterdir()} == before
@@ -455,7 +457,7 @@ def test_what_does_not_fit_is_told_and_nothing_is_written(
 
 @pytest.mark.parametrize(("is_old", "expected"), [(False, ["d"]), (True, ["d/passwd"])])
 def test_a_symlink_where_a_directory_should_be_is_a_conflict(
-    root: Path, there: Path, store: Snapshots, *, is_old: bool, expected: list[str]
+    root: Path, there: Path, store: SnapshotStore, *, is_old: bool, expected: list[str]
 ) -> None:
     (there / "d").symlink_to("/etc")
     if is_old:
@@ -468,7 +470,9 @@ def test_a_symlink_where_a_directory_should_be_is_a_conflict(
     assert [one.path for one in merge(changes, now, store, owner=(0, 0)).conflicts] == expected
 
 
-def test_without_git_a_patch_is_refused_clearly(root: Path, store: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_a_patch_is_refused_clearly(
+    root: Path, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (root / "f").write_text("x")
     changes = changes_between(manifest.Manifest(0, {}, {}), store.load(store.take(root)))
     monkeypatch.setenv("PATH", "/nonexistent")
@@ -480,7 +484,7 @@ def test_without_git_a_patch_is_refused_clearly(root: Path, store: Snapshots, mo
 @pytest.mark.parametrize("replaced", ["c", "c/store", "c/store/objects", "c/store/objects/2c"])
 def test_a_store_that_is_replaced_by_a_link_is_not_written_through(root: Path, tmp_path: Path, replaced: str) -> None:
     (tmp_path / "c").mkdir()
-    store = Snapshots(tmp_path / "c" / "store")
+    store = SnapshotStore(tmp_path / "c" / "store")
     (root / "f").write_text("old")
     store.take(root)
     (tmp_path / "c/store/objects/2c").mkdir(exist_ok=True)
@@ -492,7 +496,7 @@ def test_a_store_that_is_replaced_by_a_link_is_not_written_through(root: Path, t
     (root / "f").write_text("bar")
     assert hashlib.sha256(b"foo").hexdigest().startswith("2c")
     (root / "g").write_text("foo")
-    for fresh in (store, Snapshots(tmp_path / "c" / "store")):
+    for fresh in (store, SnapshotStore(tmp_path / "c" / "store")):
         with pytest.raises(UsageError, match="cannot be written"):
             fresh.take(root)
     assert sorted(outside.rglob("*")) == before

@@ -16,8 +16,8 @@ from ohsandbox.conversation.approvals.policy import (
     ConfirmationPolicy,
     ConfirmRisky,
     NeverConfirm,
+    approval_filter_of,
     policy_of,
-    screen_of,
 )
 from ohsandbox.conversation.approvals.scopes import AnyCall, Approval, EditsUnder, ExactCall
 
@@ -41,8 +41,8 @@ __all__ = [
     "PendingCall",
     "RaisedByModel",
     "SecurityAnalyzer",
+    "approval_filter_of",
     "default_analyzer",
     "pending_of",
     "policy_of",
-    "screen_of",
 ]

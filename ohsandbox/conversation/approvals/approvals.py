@@ -76,7 +76,7 @@ class Approvals:
     @property
     def pending(self) -> list[PendingCall]:
         """What waits, in order."""
-        with self._log.guard:
+        with self._log.lock:
             return pending_of(self._log.history)
 
     def decide(self, decision: Decision, *, by: str) -> None:
@@ -86,7 +86,7 @@ class Approvals:
             UsageError: nothing waits, or not what decision names, or its scope does not cover that.
             LogWriteError: it could not be stored, and does not count.
         """
-        with self._log.guard:
+        with self._log.lock:
             held = self._log.history.held
             waiting = [call.tool_call_id for call in held.waiting]
             if not waiting:
@@ -118,7 +118,7 @@ class Approvals:
             LogWriteError: it could not be stored, and does not count.
         """
         check_scope(scope)
-        with self._log.guard:
+        with self._log.lock:
             number = self.standing.last_number + 1
             self._take_in(events.approval(number=number, scope=scope.model_dump(), text=str(scope), by=by))
             return self.standing.in_force[-1]
@@ -130,7 +130,7 @@ class Approvals:
             UsageError: none of that number is in force.
             LogWriteError: it could not be stored, and does not count.
         """
-        with self._log.guard:
+        with self._log.lock:
             known = {approval.number: approval for approval in self.standing.in_force}
             if number not in known:
                 some = ", ".join(map(str, known)) or "none"
@@ -140,7 +140,7 @@ class Approvals:
 
     def approval_for(self, call: Candidate, runtime: Runtime | None) -> int | None:
         """The number of an approval that lets the call pass; None where a person is to be asked."""
-        with self._log.guard:
+        with self._log.lock:
             found = self.standing.covering(call)
         for approval in found:
             path = edited_path(call) if isinstance(approval.scope, EditsUnder) else None
@@ -162,7 +162,7 @@ class Approvals:
         if self.pending:
             self.decide(Decision(approved=False, reason=SPOKE_INSTEAD), by="message")
 
-    def ask_for_sub_agent(self, pending: Sequence[PendingCall]) -> Decision:
+    def ask_for_subagent(self, pending: Sequence[PendingCall]) -> Decision:
         """A sub-agent's question: to the callback where there is one; else, and where it leaves it open, a no."""
         decision = None if self.callback is None else self.callback(pending)
         return Decision(approved=False, reason=NOBODY_THERE) if decision is None else decision
@@ -178,7 +178,7 @@ class Approvals:
             decision = None if self.callback is None else self.callback(pending)
             if decision is None:
                 return False
-            with self._log.guard:
+            with self._log.lock:
                 if self.pending:  # another thread may have answered meanwhile
                     self.decide(decision, by="callback")
             self._log.flush()

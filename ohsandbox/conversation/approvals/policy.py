@@ -96,7 +96,7 @@ def policy_of(name: str) -> ConfirmationPolicy:
     raise UsageError(f"There is no confirmation policy {name!r}. Take one of: {', '.join(POLICIES)}.")
 
 
-def screen_of(
+def approval_filter_of(
     policy: ConfirmationPolicy,
     analyzer: SecurityAnalyzer | None = None,
     *,

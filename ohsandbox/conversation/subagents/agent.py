@@ -49,7 +49,7 @@ class _Lent(ToolExecutor[Action, Observation]):
         self._executor.interrupt()
 
 
-def sub_agent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool) -> Agent:
+def make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool) -> Agent:
     """The parent's model, prompt and settings with the tools of these names; None is its own without delegation.
 
     What can be named is what the parent has, what its delegating tools were given in `tools`, think and finish: a

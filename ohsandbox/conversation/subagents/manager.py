@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
-from ohsandbox.conversation.subagents.agent import sub_agent
+from ohsandbox.conversation.subagents.agent import make_subagent
 from ohsandbox.conversation.subagents.shared_runtime import SharedRuntime
 from ohsandbox.errors import SandboxUnavailable, ToolError
 from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
@@ -50,7 +50,7 @@ class SubagentManager:
         """Make nothing yet. converse makes the conversation of each."""
         self._parent = parent
         self._converse = converse
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._working: set[Conversation] = set()
 
     def __call__(self, delegation: Delegation) -> str:
@@ -61,7 +61,7 @@ class SubagentManager:
             SandboxUnavailable: the sandbox is gone.
         """
         parent = self._parent
-        agent = sub_agent(parent.agent, delegation.tools, may_delegate=parent.depth + 1 < MAX_DEPTH)
+        agent = make_subagent(parent.agent, delegation.tools, may_delegate=parent.depth + 1 < MAX_DEPTH)
         limits = _narrowed(parent.remaining(), delegation.max_iterations)
         runtime = SharedRuntime(parent.runtime)
         child = self._converse(agent, runtime, conversation_id=self._new_id(delegation.name), limits=limits)
@@ -81,7 +81,7 @@ class SubagentManager:
 
     def interrupt(self) -> None:
         """Cancel those that work, without waiting; from any thread. Call it before the model's `cancel`."""
-        with self._guard:
+        with self._lock:
             working = list(self._working)
         for child in working:
             child.stop(timeout_s=0)
@@ -96,18 +96,18 @@ class SubagentManager:
 
     @contextlib.contextmanager
     def _at_work(self, child: Conversation) -> Iterator[None]:
-        with self._guard:
+        with self._lock:
             self._working.add(child)
         try:
             yield
         finally:
-            with self._guard:
+            with self._lock:
                 self._working.discard(child)
 
     def _new_id(self, name: str) -> str:
         """The next id that no sub-agent of this conversation has had, also before a resume; its directory exists."""
         directory = self._parent.log.directory / AGENTS_NAME
-        with self._guard:
+        with self._lock:
             make_private_dir(directory)
             names = [path.name for path in directory.iterdir()]
             if len(names) >= MAX_SUB_AGENTS:

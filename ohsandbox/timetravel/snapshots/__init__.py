@@ -1,19 +1,27 @@
 """What a directory of this machine held at one moment: looking, keeping, comparing, putting back."""
 
-from ohsandbox.timetravel.snapshots.changes import FileChange, changes_between, outside_git
-from ohsandbox.timetravel.snapshots.manifest import Entry, Manifest, is_git, parents_of, scan
+from ohsandbox.timetravel.snapshots.manifest import (
+    FileChange,
+    FileEntry,
+    Manifest,
+    changes_between,
+    is_git,
+    outside_git,
+    parents_of,
+    scan,
+)
 from ohsandbox.timetravel.snapshots.patch import FilePatch, patch_of
 from ohsandbox.timetravel.snapshots.restore import UnappliedChange, write_changes
-from ohsandbox.timetravel.snapshots.store import Snapshots
+from ohsandbox.timetravel.snapshots.store import SnapshotStore
 from ohsandbox.timetravel.snapshots.three_way_merge import Merge, merge, revert_changes
 
 __all__ = [
-    "Entry",
     "FileChange",
+    "FileEntry",
     "FilePatch",
     "Manifest",
     "Merge",
-    "Snapshots",
+    "SnapshotStore",
     "UnappliedChange",
     "changes_between",
     "is_git",

@@ -51,7 +51,7 @@ class ContentStore(Protocol):
         """Keep what is left to read of an open file; None where that is more than limit_bytes."""
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     """One name."""
 
     kind: Literal["file", "link", "dir"]
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
     ctime_ns: int = 0
     inode: int = 0
 
-    def is_like(self, other: Entry | None) -> bool:
+    def is_like(self, other: FileEntry | None) -> bool:
         """The same to who reads it: kind, content and permissions; times and owner do not count."""
         return other is not None and self[:3] == other[:3]
 
@@ -83,7 +83,7 @@ class Manifest(NamedTuple):
     """A directory at one moment."""
 
     taken_ns: int
-    entries: dict[str, Entry]
+    entries: dict[str, FileEntry]
     """By path below the directory; bytes that are no UTF-8 are surrogates, as `os.fsdecode` makes them."""
     left_out: dict[str, str]
     """What could not be taken, and why: what it is now is unknown."""
@@ -139,9 +139,47 @@ def parents_of(path: str) -> Iterator[str]:
         yield path
 
 
+class FileChange(NamedTuple):
+    """One name that is different."""
+
+    path: str
+    old: FileEntry | None
+    """None: it was not there."""
+    new: FileEntry | None
+    """None: it is not there any more."""
+
+    @property
+    def word(self) -> Literal["new", "changed", "gone"]:
+        """For people."""
+        if self.old is None:
+            return "new"
+        return "gone" if self.new is None else "changed"
+
+    @property
+    def is_of_directories(self) -> bool:
+        """Only directories: a patch has no word for them."""
+        return all(entry is None or entry.kind == "dir" for entry in (self.old, self.new))
+
+
+def outside_git(changes: Iterable[FileChange]) -> list[FileChange]:
+    """Those of the work itself: what is in `.git` goes into no patch, and to no other directory."""
+    return [change for change in changes if not is_git(change.path)]
+
+
+def changes_between(old: Manifest, new: Manifest) -> list[FileChange]:
+    """Every name that is different, by path. What either tree left out, and what lies below it, is no change."""
+    paths = old.entries.keys() | new.entries.keys()
+    unknown = old.left_out.keys() | new.left_out.keys()
+    if unknown:
+        below = tuple(f"{path}/" for path in unknown)
+        paths = {path for path in paths if path not in unknown and not path.startswith(below)}
+    found = (FileChange(path, old.entries.get(path), new.entries.get(path)) for path in sorted(paths))
+    return [change for change in found if change.old is None or not change.old.is_like(change.new)]
+
+
 class _Scan:
     def __init__(self, keeper: ContentStore, before: Manifest, wanted: set[str] | None, *, git: bool) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, FileEntry] = {}
         self._left_out: dict[str, str] = {}
         self._special = 0
         self._wanted = wanted
@@ -211,7 +249,7 @@ class _Scan:
             finally:
                 os.close(below)
 
-    def _add(self, path: str, entry: Entry) -> None:
+    def _add(self, path: str, entry: FileEntry) -> None:
         self._entries[path] = entry
         self._count(len(path) + (len(entry.what) if entry.kind == "link" else 0))
 
@@ -265,7 +303,7 @@ class _Scan:
         self._git_entries, self._git_bytes = count, size
         return None
 
-    def _is_unchanged(self, known: Entry, facts: os.stat_result) -> bool:
+    def _is_unchanged(self, known: FileEntry, facts: os.stat_result) -> bool:
         return known.ctime_ns < self._before.taken_ns - _SETTLED_NS and known == _entry("file", facts, known.what)
 
 
@@ -291,8 +329,8 @@ def _too_many(what: str) -> UsageError:
     return UsageError(f"The directory holds {what}: too many to keep. WorkspaceDiff in a smaller one.")
 
 
-def _entry(kind: Literal["file", "link", "dir"], facts: os.stat_result, what: str = "") -> Entry:
+def _entry(kind: Literal["file", "link", "dir"], facts: os.stat_result, what: str = "") -> FileEntry:
     mode = 0o777 if kind == "link" else stat.S_IMODE(facts.st_mode) & 0o777
     size = facts.st_size if kind == "file" else 0
     times = (facts.st_mtime_ns, facts.st_uid, facts.st_gid, facts.st_ctime_ns, facts.st_ino)
-    return Entry(kind, mode, what, size, *times)
+    return FileEntry(kind, mode, what, size, *times)

@@ -17,8 +17,7 @@ from ohsandbox.runtime.workspace import git
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ohsandbox.timetravel.snapshots.changes import FileChange
-    from ohsandbox.timetravel.snapshots.manifest import Entry
+    from ohsandbox.timetravel.snapshots.manifest import FileChange, FileEntry
 
 _COMPARE = (
     "-c", "core.quotePath=false", "-c", "core.fileMode=true", "diff", "--no-index", "--no-prefix", "--no-renames",
@@ -66,7 +65,7 @@ def patch_of(changes: Sequence[FileChange], content: Callable[[str], bytes]) -> 
     return list(_parts(output, wanted))
 
 
-def _lay(path: Path, entry: Entry | None, content: Callable[[str], bytes]) -> None:
+def _lay(path: Path, entry: FileEntry | None, content: Callable[[str], bytes]) -> None:
     if entry is None or entry.kind == "dir":
         return
     if entry.kind == "link":

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from ohsandbox.timetravel.snapshots.changes import FileChange
-    from ohsandbox.timetravel.snapshots.manifest import Entry
-    from ohsandbox.timetravel.snapshots.store import Snapshots
+    from ohsandbox.timetravel.snapshots.manifest import FileChange, FileEntry
+    from ohsandbox.timetravel.snapshots.store import SnapshotStore
 
 
 class UnappliedChange(NamedTuple):
@@ -30,7 +29,9 @@ class UnappliedChange(NamedTuple):
     why: str
 
 
-def write_changes(root: Path, changes: Sequence[FileChange], store: Snapshots, *, git: bool) -> list[UnappliedChange]:
+def write_changes(
+    root: Path, changes: Sequence[FileChange], store: SnapshotStore, *, git: bool
+) -> list[UnappliedChange]:
     """Make each change in root: `new` is what shall be there. Returns what could not be done; the rest is done.
 
     What is no longer as `old` says is left alone: somebody has saved it since it was looked at.
@@ -73,7 +74,7 @@ def _must_go(change: FileChange) -> bool:
 
 
 class _Writer:
-    def __init__(self, root: int, store: Snapshots, *, git: bool) -> None:
+    def __init__(self, root: int, store: SnapshotStore, *, git: bool) -> None:
         self.refused: list[UnappliedChange] = []
         self._root = root
         self._store = store
@@ -143,7 +144,7 @@ class _Writer:
         finally:
             os.close(descriptor)
 
-    def _make(self, directory: int, name: str, wanted: Entry) -> None:
+    def _make(self, directory: int, name: str, wanted: FileEntry) -> None:
         if wanted.kind == "link":
             os.symlink(wanted.what, name, dir_fd=directory)
             if os.geteuid() == 0:
@@ -172,7 +173,7 @@ def _may_write(directory: int, name: str, change: FileChange) -> bool:
 _IN_THE_WAY = {errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY}
 
 
-def _dress(descriptor: int, wanted: Entry) -> None:
+def _dress(descriptor: int, wanted: FileEntry) -> None:
     if os.geteuid() == 0:
         os.fchown(descriptor, wanted.uid, wanted.gid)
     os.fchmod(descriptor, stat.S_IMODE(wanted.mode) & 0o777)

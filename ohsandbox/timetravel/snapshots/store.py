@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY
 from ohsandbox.private_files import NEW_FILE, new_file, open_dir, open_regular
-from ohsandbox.timetravel.snapshots.manifest import MAX_GIT_BYTES, Entry, Manifest, scan
+from ohsandbox.timetravel.snapshots.manifest import MAX_GIT_BYTES, FileEntry, Manifest, scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,10 +34,10 @@ _NAME = re.compile(r"\d{6}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Snapshots:
+class SnapshotStore:
     """Snapshots of a directory of this machine; git is neither needed nor touched."""
 
-    def __init__(self, directory: Path, *, beside: Snapshots | None = None) -> None:
+    def __init__(self, directory: Path, *, beside: SnapshotStore | None = None) -> None:
         """Directory is where they lie; nothing is made yet. What `beside` holds is not kept again."""
         self.directory = directory
         self._beside = beside
@@ -143,7 +143,7 @@ class Snapshots:
         Raises:
             UsageError: one is lost, or directory cannot be written.
         """
-        other = Snapshots(directory)
+        other = SnapshotStore(directory)
         try:
             for name in names:
                 tree = self.load(name)
@@ -153,7 +153,7 @@ class Snapshots:
         except OSError as error:
             raise _full(directory, error) from error
 
-    def adopt(self, other: Snapshots, digest: str) -> None:
+    def adopt(self, other: SnapshotStore, digest: str) -> None:
         """Keep a content of another store.
 
         Raises:
@@ -282,7 +282,7 @@ def _encode(tree: Manifest) -> bytes:
 
 def _decode(data: bytes) -> Manifest:
     fields = json.loads(data)
-    entries = {path: Entry(*values) for path, values in fields["entries"].items()}
+    entries = {path: FileEntry(*values) for path, values in fields["entries"].items()}
     return Manifest(int(fields["taken_ns"]), entries, dict(fields["left_out"]), int(fields.get("special", 0)))
 
 

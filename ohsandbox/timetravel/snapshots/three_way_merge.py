@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.runtime.workspace import git
-from ohsandbox.timetravel.snapshots.changes import FileChange, changes_between
-from ohsandbox.timetravel.snapshots.manifest import is_git, parents_of
+from ohsandbox.timetravel.snapshots.manifest import FileChange, changes_between, is_git, parents_of
 from ohsandbox.timetravel.snapshots.restore import UnappliedChange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ohsandbox.timetravel.snapshots.manifest import Entry, Manifest
-    from ohsandbox.timetravel.snapshots.store import Snapshots
+    from ohsandbox.timetravel.snapshots.manifest import FileEntry, Manifest
+    from ohsandbox.timetravel.snapshots.store import SnapshotStore
 
 
 class Merge(NamedTuple):
@@ -28,7 +27,7 @@ class Merge(NamedTuple):
 
 
 def merge(
-    changes: Sequence[FileChange], there: Manifest, store: Snapshots, *, owner: tuple[int, int] | None = None
+    changes: Sequence[FileChange], there: Manifest, store: SnapshotStore, *, owner: tuple[int, int] | None = None
 ) -> Merge:
     """Compare with what is there. A file that both have changed is merged line by line where that works out.
 
@@ -58,7 +57,7 @@ def merge(
 
 
 def revert_changes(
-    steps: Sequence[tuple[Manifest, Manifest]], there: Manifest, store: Snapshots
+    steps: Sequence[tuple[Manifest, Manifest]], there: Manifest, store: SnapshotStore
 ) -> tuple[Manifest, list[UnappliedChange]]:
     """What a directory is to be without the changes of some steps; what else was changed in it stays.
 
@@ -142,7 +141,7 @@ def _in_the_way(path: str, there: Manifest, touched: set[str]) -> str | None:
 
 
 def _merge_one(
-    change: FileChange, there: Manifest, store: Snapshots, done: Merge, owner: tuple[int, int] | None
+    change: FileChange, there: Manifest, store: SnapshotStore, done: Merge, owner: tuple[int, int] | None
 ) -> None:
     found = there.entries.get(change.path)
     if change.path in there.left_out:
@@ -162,7 +161,7 @@ def _merge_one(
         done.changes.append(FileChange(change.path, found, _as_ours(merged, found, owner)))
 
 
-def _alike(one: Entry | None, other: Entry | None, *, exactly: bool) -> bool:
+def _alike(one: FileEntry | None, other: FileEntry | None, *, exactly: bool) -> bool:
     """Or as git sees it: the executable bit alone of a mode; a directory is a directory."""
     if one is None or other is None:
         return one is other
@@ -172,7 +171,7 @@ def _alike(one: Entry | None, other: Entry | None, *, exactly: bool) -> bool:
     return same and (one.kind != "file" or bool(one.mode & 0o100) == bool(other.mode & 0o100))
 
 
-def _as_ours(wanted: Entry | None, found: Entry | None, owner: tuple[int, int] | None) -> Entry | None:
+def _as_ours(wanted: FileEntry | None, found: FileEntry | None, owner: tuple[int, int] | None) -> FileEntry | None:
     """With the owner and mode of what it takes the place of; of a mode, the executable bit alone is brought along."""
     if wanted is None or owner is None:
         return wanted
@@ -183,7 +182,7 @@ def _as_ours(wanted: Entry | None, found: Entry | None, owner: tuple[int, int] |
     return wanted._replace(mode=mode, uid=uid, gid=gid, mtime_ns=0)  # no time of its own: it is written now
 
 
-def _merged(change: FileChange, found: Entry | None, store: Snapshots) -> Entry | None:
+def _merged(change: FileChange, found: FileEntry | None, store: SnapshotStore) -> FileEntry | None:
     """The three-way merge of a text; None where there is none."""
     versions = (found, change.old, change.new)
     if is_git(change.path) or any(entry is None or entry.kind != "file" for entry in versions) or not git.is_here():
@@ -201,7 +200,7 @@ def _merged(change: FileChange, found: Entry | None, store: Snapshots) -> Entry 
     return change.new._replace(what=store.keep(output), size=len(output), mtime_ns=0)
 
 
-def _why(change: FileChange, found: Entry | None) -> str:
+def _why(change: FileChange, found: FileEntry | None) -> str:
     if found is None:
         return "it was changed by the agent, and is not there"
     if change.old is None:

@@ -5,7 +5,7 @@ import pytest
 from ohsandbox import events
 from ohsandbox.events import ConversationStatus, EventBody, ToolResult
 from ohsandbox.state import ConversationState
-from ohsandbox.timetravel.checkpoint_index import READ_ONLY, CheckpointIndex
+from ohsandbox.timetravel.checkpoints import READ_ONLY, CheckpointIndex
 from ohsandbox.tool import Tool, resolve_tool
 from tests.fakes import RecordingRuntime, stamp
 
