@@ -1,4 +1,4 @@
-"""`Snapshots`: trees of one directory with their contents, each content once.
+"""`SnapshotStore`: manifests of one directory with their contents, each content once.
 
 <directory>/objects/ab/cdef...    a file's content, under its SHA-256
 <directory>/000001.json           a tree
