@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
+from ohsandbox.text import encodable
+
 EventType = Literal[
     "system_message",
     "user_message",
@@ -301,30 +303,19 @@ def _body(event_type: EventType, **data: Any) -> EventBody:
 # --- plain JSON -------------------------------------------------------------------------------------
 
 
-def clean_text(text: str) -> str:
-    """The text with each lone surrogate replaced by U+FFFD; a surrogate pair becomes its character."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
 def json_safe(value: Any, *, depth: int = 0) -> Any:
     """A copy that every JSON parser reads back: NaN and infinities as text, foreign objects by `str`."""
     if isinstance(value, str):
-        return clean_text(str(value))
+        return encodable(str(value))
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if depth >= _MAX_DEPTH:
-        return clean_text(f"<{type(value).__name__} nested too deep>")
+        return encodable(f"<{type(value).__name__} nested too deep>")
     if isinstance(value, Mapping):
-        return {clean_text(str(key)): json_safe(item, depth=depth + 1) for key, item in value.items()}
+        return {encodable(str(key)): json_safe(item, depth=depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [json_safe(item, depth=depth + 1) for item in value]
-    return clean_text(str(value))
+    return encodable(str(value))
 
 
 def short_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

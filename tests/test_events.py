@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from ohsandbox import events
-from ohsandbox.events import SDKEvent, ToolResult, clean_text, json_safe
+from ohsandbox.events import SDKEvent, ToolResult, json_safe
 
 
 def test_event_is_frozen_and_its_time_is_utc() -> None:
@@ -37,11 +37,6 @@ def test_nesting_without_end_is_cut() -> None:
     for _ in range(5000):
         deep = [deep]
     json.dumps(json_safe(deep))
-
-
-@pytest.mark.parametrize("text", ["", "plain", "é \U0001f600", "x" * 1_000_000])
-def test_clean_text_is_left_alone(text: str) -> None:
-    assert clean_text(text) is text
 
 
 def test_error_message_is_one_line() -> None:

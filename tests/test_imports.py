@@ -15,7 +15,7 @@ import ohsandbox
 
 ROOT = Path(ohsandbox.__file__).parent
 LAYERS = (
-    ("errors", "content", "review_text", "strict_json"),
+    ("errors", "content", "review_text", "strict_json", "text"),
     ("schema", "events", "secrets", "paths", "private_files"),
     ("runtime", "llm", "persistence"),
     ("state",),

@@ -20,8 +20,9 @@ from ohsandbox.llm.replay import ReplayLLM
 from ohsandbox.llm.response_parsing import call_ids, read_answer, with_cost_of
 from ohsandbox.llm.retry import Clock, retrying
 from ohsandbox.llm.scripted import ScriptedLLM
-from ohsandbox.llm.text import Payload, encodable_tree
+from ohsandbox.llm.text import Payload
 from ohsandbox.llm.text_calls import CallFilter, TextCalls
+from ohsandbox.text import encodable_tree
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence

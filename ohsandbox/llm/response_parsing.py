@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.llm.chat import ChatMessage, ChatResponse, Choice, FunctionCall, ToolCall, Usage
-from ohsandbox.llm.text import encodable
+from ohsandbox.text import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -1,14 +1,15 @@
-"""Making foreign text safe to store and to show."""
+"""A provider's words in our messages and logs: without keys, on one line."""
 
 from __future__ import annotations
 
 import json
 import re
-import unicodedata
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ohsandbox.text import encodable, quoted_line
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
 
@@ -21,24 +22,6 @@ _SHORTEST_SECRET = 4
 """Shorter ones are placeholders for local servers ("x", "EMP"); hiding them would shred the text."""
 
 
-def encodable(text: str) -> str:
-    """The text with lone surrogates, which UTF-8 cannot hold, as U+FFFD; surrogate pairs become their character."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def encodable_tree(value: Any) -> Any:
-    """A copy of JSON-like data in which every string can be encoded."""
-    if isinstance(value, str):
-        return encodable(value)
-    if isinstance(value, Mapping):
-        return {encodable_tree(key): encodable_tree(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [encodable_tree(item) for item in value]
-    return value
-
-
 def redact(text: str, secrets: Iterable[str]) -> str:
     """The text without the secrets, and without what looks like a key."""
     for secret in sorted(secrets, key=len, reverse=True):
@@ -49,10 +32,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 def one_line(text: str, secrets: Iterable[str] = (), *, limit: int = QUOTE_LIMIT) -> str:
     """At most limit characters of text in one line: no secrets, no control or format characters."""
-    text = redact(encodable(text[: 100 * limit]), secrets)
-    visible = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text)
-    line = " ".join(visible.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return quoted_line(redact(encodable(text[: 100 * limit]), secrets), limit_chars=limit)
 
 
 class Payload:

@@ -7,16 +7,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from ohsandbox.runtime.shell.terminal import without_controls
+from ohsandbox.text import encodable
+
 Mask = Callable[[str], str]
 """Takes secrets out of a text."""
-
-_ESCAPES = re.compile(
-    r"(?:\x1b\]|\x9d)[^\x07\x1b\n\x90\x98\x9c-\x9f]{0,4096}(?:\x07|\x1b\\|\x9c)"  # OSC: titles, clipboard, links
-    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\n\x90\x98\x9c-\x9f]{0,4096}(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
-    r"|\x1b[\]PX^_]"  # one without its end hides nothing
-    r"|[\x1b\x9b]\[?[0-?]*[ -/]*[@-~]"  # CSI and the two-character ones
-)
-"""ECMA-48 control sequences."""
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\U000e0000-\U000e007f]")
 """C0 but newline and tab, C1, and the tag characters, which spell ASCII that nobody sees."""
@@ -30,7 +25,7 @@ _HIDDEN = re.compile(
 
 def printable(text: str) -> str:
     r"""Without control sequences and control characters; `\r\n` becomes `\n`."""
-    return _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\r\n", "\n")).encode("utf-8", "replace").decode()
+    return _CONTROLS.sub("", without_controls(encodable(text).encode()))
 
 
 def visible(text: str, *, limit_chars: int) -> str:

@@ -15,6 +15,7 @@ from ohsandbox.errors import UnknownToolError
 from ohsandbox.mcp_server.checkpoints import CheckpointTools
 from ohsandbox.mcp_server.session import SandboxFactory, SandboxSession, find, tools_in
 from ohsandbox.schema import ImageContent, text_of
+from ohsandbox.text import encodable_tree
 from ohsandbox.tool import cut_middle
 
 if TYPE_CHECKING:
@@ -102,11 +103,11 @@ def listed(tool: ToolDefinition[Any, Any]) -> types.Tool:
 def result_of(tool: ToolDefinition[Any, Any], observation: Observation) -> types.CallToolResult:
     """The answer to `tools/call`. A failed one has no structured content: it need not be of the tool's type."""
     images, left_out = _images(observation)
-    text = _clean(cut_middle("\n".join([text_of(observation), *left_out]), limit_chars=MAX_RESULT_CHARS))
+    text = encodable_tree(cut_middle("\n".join([text_of(observation), *left_out]), limit_chars=MAX_RESULT_CHARS))
     blocks: list[types.ContentBlock] = [types.TextContent(text=text), *images]
     structured = None
     if tool.observation_type is not None and isinstance(observation, tool.observation_type):
-        structured = _clean(observation.model_dump(by_alias=True, exclude={IMAGES}, exclude_none=True))
+        structured = encodable_tree(observation.model_dump(by_alias=True, exclude={IMAGES}, exclude_none=True))
     return types.CallToolResult(
         content=blocks,
         structured_content=None if observation.is_error else structured,
@@ -138,12 +139,3 @@ def _images(observation: Observation) -> tuple[list[types.ContentBlock], list[st
     missing = len(urls) - len(fitting)
     line = f"[{missing} image(s) left out: at most {MAX_IMAGES}, each of at most {MAX_IMAGE_CHARS // 1024 // 1024} MiB]"
     return fitting, [line] if missing else []
-
-
-def _clean(value: Any) -> Any:
-    """Without lone surrogates, which stand for bytes that are no UTF-8: JSON cannot hold them."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {name: _clean(item) for name, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list | tuple) else value

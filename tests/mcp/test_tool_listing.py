@@ -224,7 +224,7 @@ def test_what_is_no_image_is_told(data: str, told: str) -> None:
 def test_printable_keeps_what_people_write() -> None:
     text = "tab\tnew\nline é 漢字 👩\u200d🚀"
     assert printable(text) == text
-    assert printable("a\r\nb\x00\x07c\ud800") == "a\nbc?"
+    assert printable("a\r\nb\x00\x07c\ud800") == "a\nbc\ufffd"
     assert one_line("a\n b\u200b", limit_chars=10) == "a b"
     assert visible("12345", limit_chars=3) == "123 [... 2 more characters left out]"
 

@@ -10,10 +10,11 @@ from typing import Protocol
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from ohsandbox.errors import OhsandboxError, UsageError
-from ohsandbox.events import ConversationStatus, clean_text
+from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence.layout import METADATA_NAME, check_id
 from ohsandbox.private_files import make_private_dir, open_regular, write_atomically
+from ohsandbox.text import encodable
 
 _log = logging.getLogger(__name__)
 
@@ -120,4 +121,4 @@ def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> N
 
 def title_of(text: str) -> str | None:
     """The beginning of a message, on one line; None where there is nothing to see."""
-    return " ".join(clean_text(text[: 4 * TITLE_CHARS]).split())[:TITLE_CHARS] or None
+    return " ".join(encodable(text[: 4 * TITLE_CHARS]).split())[:TITLE_CHARS] or None

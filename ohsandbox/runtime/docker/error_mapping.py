@@ -26,6 +26,7 @@ from ohsandbox.errors import (
     WorkdirMissingError,
     WorkdirNotADirectoryError,
 )
+from ohsandbox.text import quoted_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -228,8 +229,7 @@ def _words(error: BaseException) -> str:
 
 def one_line(text: str) -> str:
     """One printable line of bounded length, without a full stop at its end."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split()).rstrip(". ")
-    return line if len(line) <= _QUOTE_CHARS else line[: _QUOTE_CHARS - 1] + "…"
+    return quoted_line(text, limit_chars=_QUOTE_CHARS).rstrip(". ")
 
 
 def _sentence(doing: str) -> str:

@@ -1,0 +1,37 @@
+"""Foreign text made fit to be stored and quoted: the one place of both.
+
+Not for what a person decides by (`review_text`), nor for what a program printed (`runtime.shell.terminal`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def encodable(text: str) -> str:
+    """The text with each lone surrogate, which UTF-8 cannot hold, as U+FFFD; a surrogate pair becomes its character."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def encodable_tree(value: Any) -> Any:
+    """A copy of JSON-like data in which every string, keys included, can be encoded."""
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, Mapping):
+        return {encodable_tree(key): encodable_tree(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encodable_tree(item) for item in value]
+    return value
+
+
+def quoted_line(text: str, *, limit_chars: int) -> str:
+    """At most limit_chars characters of text in one line, without control and format characters; a cut ends in "…"."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= limit_chars else line[: limit_chars - 1] + "…"

@@ -1,0 +1,41 @@
+import pytest
+
+from ohsandbox.text import encodable, encodable_tree, quoted_line
+
+
+@pytest.mark.parametrize("text", ["", "plain", "é \U0001f600", "x" * 1_000_000])
+def test_text_that_can_be_encoded_is_left_alone(text: str) -> None:
+    assert encodable(text) is text
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("plain", "plain"),
+        ("a\ud800b", "a\ufffdb"),
+        ("a\udc80", "a\ufffd"),
+        ("\ud83d\ude00", "\U0001f600"),
+        ("\ud83d\U0001f600\udc00x", "\ufffd\U0001f600\ufffdx"),
+    ],
+)
+def test_lone_surrogates_are_replaced_and_nothing_else(text: str, made: str) -> None:
+    assert encodable(text) == made
+
+
+def test_a_tree_is_copied() -> None:
+    tree = {"a": ["\ud800", {"b": ("x", 1, None)}]}
+    assert encodable_tree(tree) == {"a": ["\ufffd", {"b": ["x", 1, None]}]}
+    assert tree["a"][0] == "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a\n b\t\x1b[1mc\u202e", "a b [1mc"),
+        ("12345678", "12345678"),
+        ("123456789", "1234567…"),
+        ("", ""),
+    ],
+)
+def test_a_quoted_line_is_bounded_and_printable(text: str, line: str) -> None:
+    assert quoted_line(text, limit_chars=8) == line
