@@ -1,4 +1,4 @@
-"""`Backend`: what a kind of sandbox must bring, and the calls that everything else is made of."""
+"""`Backend`: the methods that a kind of sandbox implements, recovery of a failed sandbox, and calls through workers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ LOSS_SETTLES_S = 0.3
 
 
 class KillScope(NamedTuple):
-    """What is killed of a call that is given up, beside its worker's session."""
+    """Which processes of an abandoned call are killed, beside its worker's session."""
 
     mark: str
     """What has these words in its environment."""
@@ -74,14 +74,14 @@ class KillScope(NamedTuple):
 
 
 class Backend(ABC):
-    """A sandbox that processes can be started in. It comes back after a fall, and it answers in lines of shell."""
+    """A sandbox in which processes can be started; it recovers from failures and runs lines of shell for us."""
 
     state_dir: str
-    """Where sessions keep their FIFOs: writable by every user of the sandbox, gone with it."""
+    """The directory of the sandbox where sessions keep their FIFOs; every user of the sandbox may write it."""
     isolated: bool = True
     """Commands reach no files of this machine but a bound workspace."""
     private_processes: bool = True
-    """No process lives here but the sandbox's own."""
+    """All processes that are visible inside belong to the sandbox."""
     ends_processes: bool = False
     """`_close` ends every process of the sandbox by itself, so none needs to be killed before."""
     tells_changes: bool = False
@@ -103,21 +103,21 @@ class Backend(ABC):
         self._damage = ""
         """What was told when not even a restart let a process start."""
 
-    # --- what a backend fills -----------------------------------------------------------------
+    # --- what a backend implements -----------------------------------------------------------------
 
     @property
     @abstractmethod
     def id(self) -> str:
-        """Names the sandbox, for people and for `ohsandbox ps`."""
+        """The sandbox's id, as `ohsandbox ps` shows it."""
 
     @property
     @abstractmethod
     def workdir(self) -> str:
-        """The absolute directory that relative paths stand in, and where shells begin."""
+        """The absolute directory where shells start, and to which relative paths refer."""
 
     @abstractmethod
     def start(self) -> Self:
-        """Make the sandbox; calling it again is fine.
+        """Create the sandbox; calling it again is fine.
 
         Raises:
             SandboxUnavailable: it cannot be made; nothing is left behind.
@@ -142,21 +142,21 @@ class Backend(ABC):
         env is added to the sandbox's own. user None is the sandbox's; workdir None is `workdir`.
 
         Raises:
-            UnknownUserError: there is no such user.
+            UnknownUserError: user does not exist in the sandbox.
             WorkdirError: workdir cannot be entered.
             SandboxUnavailable: the sandbox cannot serve.
         """
 
     @abstractmethod
     def _close(self) -> None:
-        """Let go of the sandbox, removing it unless it is to be kept. Called once, after shells and workers ended."""
+        """Release the sandbox and remove it unless it is to be kept. Called once, after shells and workers ended."""
 
     def _loss(self) -> SandboxUnavailable | None:
-        """What is wrong with the sandbox now, or None."""
+        """The error that tells why the sandbox cannot serve now, or None."""
         return None
 
     def _revive(self) -> str:
-        """Bring a dead sandbox back with its files; what happened, in a sentence.
+        """Start a dead sandbox again with its files; returns what happened, as a sentence.
 
         Raises:
             SandboxUnavailable: it cannot be brought back.
@@ -171,7 +171,7 @@ class Backend(ABC):
         return loss
 
     def _restart(self) -> str:
-        """Kill all that runs in the sandbox and start it again, files kept; what happened, in a sentence.
+        """Kill every process of the sandbox and start it again, files kept; returns what happened, as a sentence.
 
         Raises:
             SandboxUnavailable: that cannot be done here.
@@ -179,18 +179,18 @@ class Backend(ABC):
         raise SandboxUnavailable(f"The sandbox {self.id} cannot start a process any more; close it and make a new one")
 
     def hold(self) -> None:  # noqa: B027 - most kinds have nothing to do
-        """A conversation has worked here: should this process die, the sandbox is left for who resumes it."""
+        """Mark the sandbox as resumable: if this process dies, it stays for a process that resumes the conversation."""
 
     def leave(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - for those that can
-        """Close, and leave the sandbox for `resume` where it can be left; at_once leaves the clean-up to others."""
+        """Close, but keep the sandbox for `resume` where the backend can; at_once skips the cleanup inside it."""
         self.close()
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the sandbox. Twice is fine."""
+        """Release the sandbox. Twice is fine."""
 
     def watch(self, directory: Path) -> None:
-        """Remember what a directory of this machine holds now, for `workspace_changes`.
+        """Record the contents of a directory of this machine, for `workspace_changes`.
 
         Raises:
             UsageError: the state directory cannot be written.
@@ -207,7 +207,7 @@ class Backend(ABC):
         return WorkspaceReport(0.0) if self._watch is None else self._watch.report()
 
     def end_watch(self) -> None:
-        """Forget what the bound directory held: all was told, or nobody asks. `close` does it where it may."""
+        """Discard the recorded contents of the bound directory, once its changes are reported; `close` does so."""
         if self._watch is not None:
             self._watch.end()
 
@@ -223,7 +223,7 @@ class Backend(ABC):
 
     @property
     def workspace_notes(self) -> tuple[str, ...]:
-        """What a person should know of how the bound directory is guarded, or of a joined container, a line each."""
+        """Warnings about the guarding of the bound directory or about a joined container, a line each."""
         return ()
 
     @property
@@ -238,11 +238,11 @@ class Backend(ABC):
 
     @property
     def copied_workspace(self) -> Path | None:
-        """The directory of this machine whose files it began with; None where there is none."""
+        """The directory of this machine whose files were copied into the sandbox at its start; None without a copy."""
         return None
 
     def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:  # noqa: ARG002 - see message
-        """Keep the sandbox's files as they are now. Processes, tmpfs and a directory of the host are no part of it.
+        """Store the sandbox's files as they are now, without processes, tmpfs and bound directories of the host.
 
         Args:
             label: one line for people.
@@ -250,9 +250,9 @@ class Backend(ABC):
 
         Raises:
             UsageError: this kind of runtime cannot.
-            SandboxUnavailable: the sandbox cannot serve, or there is no space.
+            SandboxUnavailable: the sandbox cannot serve, or its disk is full.
         """
-        raise UsageError(f"{type(self).__name__} keeps no checkpoints ({label!r}). Use a DockerRuntime.")
+        raise UsageError(f"{type(self).__name__} does not support checkpoints (label {label!r}). Use a DockerRuntime.")
 
     def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> Runtime:  # noqa: ARG002
         """A runtime like this one, not started, that begins with the checkpoint's files.
@@ -265,17 +265,21 @@ class Backend(ABC):
         Raises:
             UsageError: this kind of runtime cannot, or workspace does not fit.
         """
-        raise UsageError(f"{type(self).__name__} keeps no checkpoints ({checkpoint!r}). Use a DockerRuntime.")
+        raise UsageError(
+            f"{type(self).__name__} does not support checkpoints (id {checkpoint!r}). Use a DockerRuntime."
+        )
 
     def _restore(self, checkpoint: str) -> None:
-        """Put the files back; whatever ran is over.
+        """Restore the files; every process ends.
 
         Raises:
             UsageError: this kind of runtime cannot.
             ImageUnavailable: there is no such checkpoint; nothing has changed.
             SandboxUnavailable: it cannot be done; nothing has changed.
         """
-        raise UsageError(f"{type(self).__name__} keeps no checkpoints ({checkpoint!r}). Use a DockerRuntime.")
+        raise UsageError(
+            f"{type(self).__name__} does not support checkpoints (id {checkpoint!r}). Use a DockerRuntime."
+        )
 
     def describe(self) -> dict[str, str]:
         """Facts for a system prompt, name to value."""
@@ -284,7 +288,7 @@ class Backend(ABC):
     def give_secrets(self, secrets: Secrets) -> None:
         """From now on new shells and `run` have these variables, and what a shell prints is masked.
 
-        Each process gets them by its own start: they are in no image, label, argument or container's environment.
+        They are passed to each process when it starts, and never stored in an image, label, argument or container.
         What `run` and `read_bytes` return is not masked: it may be written back.
         """
         changed = secrets.environment() != self.secrets.environment()
@@ -292,7 +296,7 @@ class Backend(ABC):
         if changed:
             self._pool.discard_all()
 
-    # --- a sandbox that fell ------------------------------------------------------------------
+    # --- recovery of a failed sandbox ------------------------------------------------------------------
 
     def channel(
         self,
@@ -302,7 +306,7 @@ class Backend(ABC):
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
     ) -> Channel:
-        """`open_channel` that brings a sandbox back first which is dead, or runs and can start no process.
+        """`open_channel`, after recovering a sandbox that is dead or cannot start a process.
 
         Raises:
             SandboxUnavailable: it cannot be brought back, or starts no process even then; its files are kept.
@@ -310,7 +314,7 @@ class Backend(ABC):
         return self.insist(partial(self.open_channel, argv, tty=tty, env=env, user=user), SandboxUnavailable)
 
     def insist(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
-        """attempt(), again while the sandbox may only be short of processes, and once more after it was brought back.
+        """Call attempt(), again while the sandbox may only be short of processes, and once more after recovering it.
 
         Raises:
             SandboxUnavailable: it cannot be brought back, or `failing` comes even then.
@@ -346,7 +350,7 @@ class Backend(ABC):
             time.sleep(STARVED_PAUSE_S)
 
     def heal(self, failure: SandboxUnavailable, life: int) -> bool:
-        """Bring back what failed in that life: a dead sandbox, or one that runs and can start no process.
+        """Recover from a failure in generation `life`: a dead sandbox, or one that cannot start a process.
 
         Returns:
             Whether it was restarted by us: a sandbox that somebody else had started again is only joined.
@@ -392,20 +396,20 @@ class Backend(ABC):
             return notice
 
     def restart(self, failure: SandboxUnavailable) -> str:
-        """The kill ladder's last rung, after failure to start even a shell; what was lost, in a sentence."""
+        """Restart the sandbox, in which not even a shell starts; returns what was lost, as a sentence."""
         with self._lock:
             notice = self._restart() if self._loss() is None else self.recover(failure)
             self._forget()
             return notice
 
     def _forget(self) -> None:
-        """What belonged to the sandbox's former life: its workers, and the counters of its control group."""
+        """Discard the state of the sandbox's previous run: its workers, and the counters of its control group."""
         self._pool.discard_all()
         self._oom_kills = 0
         self._life_number += 1
 
     def take_notice(self) -> str | None:
-        """What happened to the sandbox that the next result should tell."""
+        """Take the notices about the sandbox that the next result shows; None without any."""
         notices, self._notices = self._notices, []
         return "; ".join(notices) or None
 
@@ -529,7 +533,7 @@ class Backend(ABC):
 
 
 def _not_served(worker: Worker, code: int, outcome: CallResult) -> SandboxUnavailable:
-    """The error for a worker that ended by itself: without its end mark a call is never a success."""
+    """The error for a worker that ended by itself: a call without its end mark is never a success."""
     if code == INPUT_LEFT:
         return SandboxUnavailable(
             "A call was cut off: the sandbox's `dd` did not hand its input on, so what it has done is not known. "

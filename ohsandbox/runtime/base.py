@@ -1,4 +1,4 @@
-"""`Runtime`: what any sandbox can do, built once on `open_channel`."""
+"""`Runtime`: the operations of every sandbox, implemented once on `open_channel`."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ MAIN = "main"
 
 
 class Runtime(Backend):
-    """A place where commands run and files lie.
+    """A sandbox in which commands run and files are stored.
 
-    A backend fills `open_channel` and the lifecycle (see `Backend`); everything else is written once, here. All
-    operations may be called from any thread. A dead sandbox is `SandboxUnavailable`, never the result of a command.
+    A backend implements `open_channel` and the lifecycle (see `Backend`); everything else is implemented here. All
+    operations may be called from any thread. A dead sandbox raises `SandboxUnavailable`, never returns a result.
     """
 
     mcp: MCPToolCaller | None = None
-    """The MCP servers in it, while a conversation has some."""
+    """The MCP servers that run in the sandbox, set by the conversation that started them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Runtime(Backend):
         self.close()
 
     def close(self) -> None:
-        """End every process of ours and let go of the sandbox. Closing twice is fine."""
+        """End every process that we started and release the sandbox. Closing twice is fine."""
         with self._lock:
             shells, self._shells = [*self._shells.values()], {}
         for shell in shells:
@@ -72,10 +72,10 @@ class Runtime(Backend):
             self.end_watch()
 
     def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:  # noqa: ARG002 - for those that keep some
-        """`start`, in the sandbox that an earlier process of the same conversation left, where there is one.
+        """Like `start`, but in the sandbox that an earlier process of the same conversation left, if it exists.
 
-        What still ran in it is ended. Where it is gone, the first of checkpoints (ids, newest first) that is there
-        gives the files of a new one.
+        Processes that still run in it are ended. If it is gone, a new sandbox starts with the files of the first of
+        checkpoints (ids, newest first) that exists.
 
         Raises:
             SandboxUnavailable: it cannot be started, or another process works in it.
@@ -85,10 +85,10 @@ class Runtime(Backend):
         return self.resumed
 
     def restore(self, checkpoint: Checkpoint | str) -> None:
-        """Put the files back as they were at a checkpoint; all sessions and processes end. The sandbox goes on by name.
+        """Restore the files of a checkpoint; all sessions and processes end. The sandbox keeps its name.
 
         Raises:
-            UsageError: this kind of runtime keeps no checkpoints.
+            UsageError: this backend does not support checkpoints.
             ImageUnavailable: there is no such checkpoint; nothing has changed.
             SandboxUnavailable: it cannot be done; nothing has changed.
         """
@@ -136,20 +136,20 @@ class Runtime(Backend):
         raises ends the command and is raised here. It may use other sessions, and not this one.
 
         Raises:
-            UsageError: an option cannot be meant, expect is no pattern, or command holds a NUL; nothing ran.
+            UsageError: an option is invalid, expect is not a valid pattern, or command contains a NUL; nothing ran.
             UnknownUserError, WorkdirError: as `run`.
             SandboxUnavailable: the sandbox cannot serve and could not be brought back.
         """
         check_seconds(timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, yield_s=yield_s)
         check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
         if "\0" in command:
-            raise UsageError("A command cannot hold a NUL byte; write such data to a file first")
+            raise UsageError("The command contains a NUL byte, which no command can. Write such data to a file first")
         wait = WaitOptions(timeout_s, idle_timeout_s, expect and expectation(expect).pattern, yield_s, cancel)
         if user is not None:
             session = self._session_of(session, user)
         text = self._with_own(command, env, workdir, user) if env or workdir else ""
         if text and is_input:
-            raise UsageError("env and workdir are for a new command; a program that runs has its own")
+            raise UsageError("env and workdir apply to a new command only. Leave them out with is_input")
         return self._shell(session).execute(command, wait, is_input=is_input, text=text, listener=on_output)
 
     def _session_of(self, session: str, user: str | int) -> str:
@@ -176,14 +176,14 @@ class Runtime(Backend):
         return in_subshell(command, env or {}, workdir) if command.strip() else ""
 
     def interrupt(self, session: str = MAIN) -> None:
-        """Ctrl-C to what runs in the session, from any thread; nothing when nothing runs."""
+        """Send Ctrl-C to the command that runs in the session, from any thread; does nothing when none runs."""
         with self._lock:
             shell = self._shells.get(session)
         if shell is not None:
             shell.interrupt()
 
     def last_output(self, session: str = MAIN, *, limit_bytes: int = 4096) -> bytes:
-        """The end of what the session's running command has printed and nobody has been given; not masked."""
+        """The last unread output of the session's running command, at most limit_bytes; not masked."""
         shell = self._shells.get(session)
         return b"" if shell is None else shell.last_output(limit_bytes)
 
@@ -195,10 +195,10 @@ class Runtime(Backend):
         workdir: str | None = None,
         user: str | int | None = None,
     ) -> None:
-        """Make a shell session with options; one made by first use has none.
+        """Open a shell session with options; a session opened by its first `execute` has the defaults.
 
         Raises:
-            UsageError: a session of that name is open, or an option cannot be meant.
+            UsageError: a session of that name is open, or an option is invalid.
             UnknownUserError, WorkdirError: as `run`.
         """
         check_call(env=env, user=user, workdir=workdir)
@@ -229,7 +229,7 @@ class Runtime(Backend):
                 shell.take_over(workdir)
 
     def list_sessions(self) -> list[str]:
-        """Names of the open sessions, in the order in which they were made."""
+        """Names of the open sessions, in the order in which they were opened."""
         with self._lock:
             return [*self._shells]
 
@@ -237,12 +237,12 @@ class Runtime(Backend):
         """End a session and what it runs.
 
         Raises:
-            UnknownSessionError: there is none of that name.
+            UnknownSessionError: no session of that name is open.
         """
         with self._lock:
             shell = self._shells.pop(name, None)
         if shell is None:
-            raise UnknownSessionError(f"No session {name!r}; open ones: {', '.join(self._shells) or 'none'}")
+            raise UnknownSessionError(f"Unknown session {name!r}. Open sessions: {', '.join(self._shells) or 'none'}")
         shell.close()
 
     def _shell(self, name: str) -> Shell:
@@ -279,7 +279,7 @@ class Runtime(Backend):
         result with `cancelled`. Where it was set before, nothing runs.
 
         Raises:
-            UsageError: argv is empty, a string, holds a NUL, or an option cannot be meant; nothing ran.
+            UsageError: argv is empty, a string, contains a NUL, or an option is invalid; nothing ran.
             UnknownUserError: also a LookupError.
             WorkdirError: also FileNotFoundError or NotADirectoryError.
             SandboxUnavailable: the sandbox went away.
@@ -311,7 +311,7 @@ class Runtime(Backend):
 
     def _check_workdir(self, status: str, path: str) -> None:
         if status == "missing":
-            raise WorkdirMissingError(2, "The sandbox has no such working directory; make it first", path)
+            raise WorkdirMissingError(2, "The working directory does not exist in the sandbox; make it first", path)
         if status in ("file", "denied"):
             reason = (
                 "The working directory is a file" if status == "file" else "The working directory may not be entered"
@@ -389,8 +389,8 @@ class Runtime(Backend):
             What was left out: sockets, FIFOs and devices.
 
         Raises:
-            UsageError: there is no such source, or it is neither file nor directory; or a symlink stands in its path,
-                which a sandbox could have made.
+            UsageError: source does not exist, is neither a file nor a directory, or its path contains a symlink that
+                a sandbox could have made.
             SandboxFileError: the sandbox cannot store it, or this machine cannot read it.
             ToolError: it is larger than limits; nothing was sent.
             CallCancelledError: cancel was set before its end.
@@ -421,8 +421,8 @@ class Runtime(Backend):
             What was left out, and why.
 
         Raises:
-            SandboxFileError: there is no such source, it cannot be read, what the sandbox sends is no archive, or
-                this machine cannot store it.
+            SandboxFileError: source does not exist or cannot be read, the sandbox sends an invalid archive, or this
+                machine cannot store it.
             ToolError: it is larger than limits; target is untouched.
             UsageError: target is itself a symlink to a directory, or its path leads through one.
             CallCancelledError: cancel was set before its end.
@@ -452,13 +452,13 @@ class Runtime(Backend):
     def execute_tool(
         self, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
     ) -> Observation:
-        """Run one of them; an unknown name or wrong arguments are an ErrorObservation. cancel ends a command."""
+        """Run one of these tools; an unknown name or wrong arguments give an ErrorObservation. cancel ends it."""
         return tools.execute(self, name, arguments, cancel=cancel)
 
     def call_tool_mcp(self, action: MCPAction) -> Observation:
-        """Call a tool of the MCP servers in here; one that is not there, or gives no result, is an ErrorObservation."""
+        """Call a tool of the sandbox's MCP servers; an unknown tool or a missing result gives an ErrorObservation."""
         if self.mcp is None:
-            return ErrorObservation(message=f"Unknown tool: {action.name[:100]}. There are no MCP servers here.")
+            return ErrorObservation(message=f"Unknown tool: {action.name[:100]}. No MCP server runs in this sandbox.")
         try:
             return self.mcp.call_tool_mcp(action)
         except ToolError as error:

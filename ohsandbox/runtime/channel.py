@@ -76,7 +76,7 @@ class Channel(ABC):
 
         Raises:
             TimeoutError: it still runs after timeout_s seconds.
-            SandboxUnavailable: the sandbox went away, so there is no exit code.
+            SandboxUnavailable: the sandbox is gone, so the exit code is unknown.
         """
 
     @abstractmethod
@@ -85,7 +85,7 @@ class Channel(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the connection. A process that still runs is not killed."""
+        """Close the connection. A process that still runs is not killed."""
 
     def __enter__(self) -> Self:
         return self

@@ -18,13 +18,13 @@ class ExecResult(NamedTuple):
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
-    """Killed by our limit, with its whole tree; stdout and stderr hold what came before."""
+    """Killed by timeout_s, with its whole process tree; stdout and stderr hold the output until then."""
     truncated: bool = False
     """stdout or stderr went over limit_bytes; what was kept is the beginning."""
     not_started: bool = False
     """The executable is missing (127) or not executable (126), or the call was cancelled before it began."""
     cause: str | None = None
-    """How it ended where that is no plain exit: 'timeout', 'cancelled', 'out of memory', 'signal 9'; else None."""
+    """Why it ended other than by its own exit: 'timeout', 'cancelled', 'out of memory', 'signal 9'; else None."""
     cancelled: bool = False
     """Killed because its caller set `cancel`, with its whole tree; stdout and stderr hold what came before."""
 
@@ -47,7 +47,7 @@ class CommandObservation(Observation):
     running: bool = False
     """Still running: yield_s or the idle limit passed, `expect` matched, or it waits for input."""
     nothing_ran: bool = False
-    """There was no command, and none that ran before to poll or to answer."""
+    """The command was empty or input, and no earlier command was running to poll or to answer."""
     queued_s: float = 0.0
     """How long the call waited for another call in this session to return, before timeout_s began to count."""
     waiting_for_input: bool = False
@@ -61,7 +61,7 @@ class CommandObservation(Observation):
     output_path: str | None = None
     """The file in the sandbox that holds the whole output, when truncated."""
     notice: str | None = None
-    """What we have to say: shell restarted, working directory gone, new command refused."""
+    """A message of the runtime: shell restarted, working directory gone, new command refused."""
     background_output: str = ""
     """What background jobs printed between commands."""
 
@@ -107,7 +107,7 @@ class DirEntry(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What `Runtime.checkpoint` made and `Runtime.restore` takes. Processes and tmpfs are no part of it."""
+    """A sandbox's files at one moment, for `Runtime.restore`; without processes and tmpfs."""
 
     id: str
     """The engine's; unique."""

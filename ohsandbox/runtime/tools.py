@@ -1,4 +1,4 @@
-"""The runtime's own tools: what the PRD's `get_tools` and `execute_tool` promise, in MCP shape."""
+"""The runtime's own tools, in MCP shape: `execute_bash`, `file_read` and `file_write`, and calls of MCP tools."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class FileWrite(Action):
 
 
 class MCPAction(Action):
-    """Which tool, and what with."""
+    """A call of an MCP tool by name."""
 
     name: str
     """As the model calls the tool, or `server__tool`."""
@@ -85,7 +85,7 @@ class MCPToolCaller(Protocol):
         """Call a tool.
 
         Raises:
-            ToolError: there is no such tool, or no result.
+            ToolError: the tool does not exist, or gives no result.
         """
 
 
@@ -103,14 +103,14 @@ def definitions() -> list[dict[str, Any]]:
 def execute(
     runtime: Runtime, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
 ) -> Observation:
-    """Run one; a model's mistakes come back as ErrorObservation. cancel ends a command, as of `Runtime.execute`."""
+    """Run one tool; a model's mistakes return an ErrorObservation. cancel ends a command, as in `Runtime.execute`."""
     if name not in _ACTIONS:
         return ErrorObservation(message=f"Unknown tool: {name}")
     try:
         return _dispatch(runtime, _ACTIONS[name].model_validate(dict(arguments)), cancel)
     except ValidationError as error:
         found = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-        return ErrorObservation(message=f"Arguments of {name} are wrong: {found}. Nothing ran; correct them")
+        return ErrorObservation(message=f"Invalid arguments of {name}: {found}. Nothing ran; correct them")
     except (ToolError, UsageError) as error:
         return ErrorObservation(message=str(error))
 

@@ -227,7 +227,7 @@ def test_servers_of_the_settings_go_to_an_agent_that_is_not_given(tmp_path: Path
 
 
 def test_a_runtime_calls_tools_by_name(tmp_path: Path, runtime: Runtime) -> None:
-    assert "no MCP servers" in text_of(runtime.call_tool_mcp(MCPAction(name="echo")))
+    assert "No MCP server runs" in text_of(runtime.call_tool_mcp(MCPAction(name="echo")))
     with converse(tmp_path, runtime, FakeModel(), config(odd=odd())) as conversation:
         conversation.run("go")
         assert text_of(runtime.call_tool_mcp(MCPAction(name="echo", arguments={"text": "hi"}))) == "hi"

@@ -153,7 +153,7 @@ def test_a_fork_whose_image_is_gone_is_refused_and_leaves_nothing(tmp_path: Path
         for data in data_of(conversation.events(), "checkpoint"):
             checkpoints.drop(engine, data["id"])
         engine.close()
-        with pytest.raises(ImageUnavailable, match="not there any more"):
+        with pytest.raises(ImageUnavailable, match="does not exist any more"):
             conversation.fork(0)
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 

@@ -1,4 +1,4 @@
-"""Joining a container that is there: one that a person names, or the one that a conversation left."""
+"""Attaching to an existing container: one named by the caller, or the one that a conversation left."""
 
 from __future__ import annotations
 
@@ -32,25 +32,27 @@ each time it is started (setup.py)."""
 
 
 class AdoptedSandbox(NamedTuple):
-    """A conversation's container, running, and ours now."""
+    """A conversation's container, running, with its lease held by this process."""
 
     sandbox: Sandbox
     notes: list[str]
-    """What is otherwise than asked for, a line each."""
+    """Differences from what was asked for, a line each."""
 
 
 def join(engine: Engine, options: resolve.DockerOptions) -> Sandbox:
     """The running container named by attach=, ours or anybody's.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the container does not exist.
         SandboxUnavailable: it does not run.
     """
     joined = Container(engine, str(options.attach), name=str(options.attach))
     try:
         found = joined.inspect()
     except SandboxGone:
-        raise UsageError(f"There is no container {options.attach!r} to attach to. Remedy: `docker ps`.") from None
+        raise UsageError(
+            f"Container {options.attach!r} does not exist. Remedy: choose one that `docker ps` lists."
+        ) from None
     joined.id, joined.name = str(found["Id"]), str(found["Name"]).lstrip("/")
     joined.started = str(found["State"].get("StartedAt", ""))
     if (loss := joined.loss()) is not None:
@@ -71,7 +73,7 @@ def join(engine: Engine, options: resolve.DockerOptions) -> Sandbox:
 
 
 def adopt(engine: Engine, options: resolve.DockerOptions) -> AdoptedSandbox | None:
-    """The container that the conversation of options left, running again; None where there is none.
+    """The container that the conversation of options left, running again; None if it left none.
 
     Raises:
         SandboxUnavailable: another process works in it, or it cannot be started.
@@ -99,7 +101,7 @@ def last_checkpoint(engine: Engine, candidates: Sequence[str]) -> str | None:
 
 
 def end_processes(left: Sandbox) -> list[str]:
-    """Kill all that runs in the container but PID 1: what a dead process of ours began must not go on unseen.
+    """Kill every process of the container but PID 1: nothing that a dead owner started goes on unseen.
 
     A container that runs and can start no process is restarted. When this returns, it can.
 

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, for whom, and until when.
+"""Retention of checkpoints: their owners, their limits in number and size, and their release.
 
 Each checkpoint image has a tag for everybody who needs it, and each tag a record in the state directory, written
 before the tag is made. An image without a record here is somebody else's and is never touched: labels are inherited,

@@ -91,7 +91,7 @@ def restore(
     """A new container of the same name with the checkpoint's files; the old one is removed when it runs.
 
     Raises:
-        ImageUnavailable: there is no such checkpoint; the old container is as it was.
+        ImageUnavailable: the checkpoint does not exist; the old container is unchanged.
         SandboxUnavailable: the engine failed; the old container is as it was.
     """
     engine = container.engine
@@ -147,7 +147,7 @@ def require(engine: Engine, checkpoint: str) -> str:
     """The id of the checkpoint's image, which is ours.
 
     Raises:
-        ImageUnavailable: there is none, or it is some other image.
+        ImageUnavailable: it does not exist, or is not a checkpoint.
     """
     try:
         with engine_errors(f"looking for checkpoint {checkpoint[:19]!r}"):
@@ -155,7 +155,9 @@ def require(engine: Engine, checkpoint: str) -> str:
     except SandboxUnavailable as error:
         raise _gone(checkpoint) from error
     if ((found.get("Config") or {}).get("Labels") or {}).get(LABEL) != "1":
-        raise ImageUnavailable(f"Image {checkpoint[:19]!r} is no checkpoint. Remedy: name one that checkpoint() made.")
+        raise ImageUnavailable(
+            f"Image {checkpoint[:19]!r} is not a checkpoint. Remedy: name one that checkpoint() returned."
+        )
     return str(found["Id"])
 
 
@@ -163,7 +165,7 @@ def facts(engine: Engine, checkpoint: str) -> images.ImageFacts:
     """Of a checkpoint, what a sandbox made from it needs to know; nothing is ever pulled.
 
     Raises:
-        ImageUnavailable: there is no such checkpoint.
+        ImageUnavailable: the checkpoint does not exist.
         SandboxUnavailable: the engine failed.
     """
     image = require(engine, checkpoint)
@@ -176,7 +178,7 @@ def facts(engine: Engine, checkpoint: str) -> images.ImageFacts:
 
 
 def _gone(checkpoint: str) -> ImageUnavailable:
-    return ImageUnavailable(f"Checkpoint {checkpoint[:19]!r} is not there any more. Remedy: use another.")
+    return ImageUnavailable(f"Checkpoint {checkpoint[:19]!r} does not exist any more. Remedy: use another.")
 
 
 def _checkpoint(image: dict[str, Any], history: list[dict[str, Any]]) -> Checkpoint:

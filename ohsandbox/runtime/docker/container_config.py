@@ -1,7 +1,7 @@
-"""What a sandbox's container is made of: a whitelist. A field that is not written here is not sent.
+"""The configuration of a sandbox's container, as an allowlist: a field that is not written here is not sent.
 
-`ContainerConfig` holds the resolved facts, `create_payload` turns them into the body of the Engine's create call. There
-is no way to ask it for a privileged container, a device, a host namespace or a mount other than the workspace.
+`ContainerConfig` holds the resolved facts, `create_payload` turns them into the body of the engine's create call. It
+cannot express a privileged container, a device, a host namespace or a mount other than the workspace.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _MAX_IMAGE_NAME = 255
 
 
 class Limits(BaseModel):
-    """What a sandbox may use. All but free_bytes are enforced by the engine, and looked at from inside."""
+    """Resource limits of a sandbox. All but free_bytes are enforced by the engine, and verified from inside."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -99,7 +99,7 @@ class Limits(BaseModel):
     """RLIMIT_FSIZE: one file's size, on any file system in it; what writes more is killed by SIGXFSZ. Half-precision
     weights of 7 billion parameters are 14 GiB in one file. None: no limit."""
     free_bytes: int | None = Field(default=None, ge=0)
-    """What writing may leave free on the engine's disk and on the workspace's; see `disk`. None: 2 GiB, or a tenth of
+    """What must stay free on the engine's disk and on the workspace's; see `disk`. None: 2 GiB, or a tenth of
     a smaller disk than 20 GiB. 0: the disk is not watched."""
     enforced: bool = True
     """Refuse an engine that does not enforce these limits; False takes it, and `describe` says which are not in force.
@@ -283,13 +283,13 @@ def image_name(image: str) -> str:
     """The name itself, once it is one.
 
     Raises:
-        UsageError: it is no image reference; found before anything is sent.
+        UsageError: it is not an image reference; checked before anything is sent.
     """
     if len(image) <= _MAX_IMAGE_NAME and (_IMAGE.fullmatch(image) or _IMAGE_ID.fullmatch(image)):
         return image
     shown = image if len(image) <= 60 else image[:59] + "…"  # noqa: PLR2004 - a line's worth
     raise UsageError(
-        f"{shown!r} is no image name. Remedy: name one like python:3.12 or ghcr.io/owner/name:tag, in lower case."
+        f"{shown!r} is not an image name. Remedy: name one like python:3.12 or ghcr.io/owner/name:tag, in lower case."
     )
 
 
@@ -302,7 +302,7 @@ def container_name(name: str) -> str:
     if _NAME.fullmatch(name):
         return name
     raise UsageError(
-        f"{name!r} is no container name. Remedy: use letters, digits, '_', '.' and '-', two to 128 of them."
+        f"{name!r} is not a container name. Remedy: use letters, digits, '_', '.' and '-', two to 128 of them."
     )
 
 

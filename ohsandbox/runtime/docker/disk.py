@@ -70,7 +70,7 @@ class DiskSpace(NamedTuple):
 
 
 class FileSystem(NamedTuple):
-    """A file system that the sandbox writes to."""
+    """A file system that the sandbox can write to, and how to ask for its free space."""
 
     name: str
     """As the beginning of a sentence."""
@@ -97,7 +97,7 @@ class ProcessWrites(NamedTuple):
 
 
 class MonitoredSandbox(Protocol):
-    """What the watch does to its sandbox. A `DockerRuntime`."""
+    """What the monitor needs of a sandbox; a `DockerRuntime` implements it."""
 
     def snippet(self, body: bytes, *, user: str | int | None = None) -> CallResult:
         """Run a line of worker shell."""
@@ -205,7 +205,7 @@ def _asked_inside(hands: MonitoredSandbox) -> DiskSpace | None:
 
 
 class DiskMonitor:
-    """Looks from a thread of its own, from `start` to `stop`."""
+    """Checks free space in a thread of its own, from `start` to `stop`."""
 
     def __init__(self, where: Sequence[FileSystem], hands: MonitoredSandbox, *, least: int | None) -> None:
         """Least bytes stay free; None is the default floor."""

@@ -1,4 +1,4 @@
-"""What is there, and what is weak: the facts behind `ohsandbox doctor`."""
+"""Checks of the engine and of its isolation, for `ohsandbox doctor`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Check(NamedTuple):
 
 
 def checks() -> list[Check]:
-    """Every check in order; without an engine, only why there is none. Never raises ohsandbox's own errors."""
+    """Every check in order; without an engine, only the reason. Never raises ohsandbox's own errors."""
     try:
         engine = connect()
     except OhsandboxError as error:

@@ -1,4 +1,4 @@
-"""The way to a Docker engine: where to look, how to connect, and what to say when nobody answers."""
+"""Connecting to a Docker engine: its address, the connection, and the errors when no engine answers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SSH_TIMEOUT_S = 30.0
 
 
 class EngineAddress(NamedTuple):
-    """Where the engine is said to be."""
+    """The address of an engine, and where it was configured."""
 
     url: str
     tls: Any
     """A docker.tls.TLSConfig, or None."""
     source: str
-    """Who said so: 'DOCKER_HOST', "context 'desktop-linux'", 'default'."""
+    """Where it was configured: 'DOCKER_HOST', "context 'desktop-linux'", 'default'."""
 
     @property
     def is_local(self) -> bool:
@@ -183,14 +183,14 @@ def _version(answer: Any, address: EngineAddress) -> str:
     """The API version in an engine's answer.
 
     Raises:
-        EngineUnavailable: it is no engine, or too old for docker-py.
+        EngineUnavailable: it is not an engine, or too old for docker-py.
     """
     from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
     from docker.utils import version_lt  # noqa: PLC0415
 
     version = answer.get("ApiVersion") if isinstance(answer, dict) else None
     if not isinstance(version, str) or not re.fullmatch(r"[0-9]+\.[0-9]+", version):
-        raise EngineUnavailable(f"What answers at {address} is no Docker engine. Remedy: {NO_ENGINE_REMEDY}.")
+        raise EngineUnavailable(f"The server at {address} is not a Docker engine. Remedy: {NO_ENGINE_REMEDY}.")
     if version_lt(version, MINIMUM):
         raise EngineUnavailable(
             f"The Docker engine at {address} is too old: it speaks API {version}, {MINIMUM} is needed. "
@@ -233,7 +233,7 @@ def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError
     if "timed out" in text.lower() or "timeout" in text.lower():
         why = f"it accepts but does not answer within {CONNECT_TIMEOUT_S:.0f} s"
     elif "No such file" in text or "FileNotFound" in text:
-        why = "there is no such socket"
+        why = "the socket does not exist"
     elif "refused" in text:
         why = "connection refused"
     elif found := re.search(r"certificate verify failed: [^()]+|SSLError\([^()]+", text):
@@ -251,7 +251,7 @@ def _permission_text(address: EngineAddress) -> str:
 
 
 def socket_mode(address: EngineAddress) -> str | None:
-    """Owner and mode of a local engine's socket, as `root:docker 0660`; None where it is no local file."""
+    """Owner and mode of a local engine's socket, as `root:docker 0660`; None if it is not a local file."""
     if not address.is_local:
         return None
     path = address.url.split("unix://", 1)[1] or "/var/run/docker.sock"

@@ -1,4 +1,4 @@
-"""Foreign errors become ours here, and nowhere else.
+"""Mapping errors of docker-py, its HTTP stack and the engine to ohsandbox's errors, in this module only.
 
 Two pure functions: `translate` for what docker-py, requests, urllib3 and sockets raise, `start_error` for the text that
 the engine writes into an exec's own stream when the process could not be started. Every pattern below was captured from
@@ -140,9 +140,11 @@ def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxErr
         if rule.kind is UnknownUserError:
             return UnknownUserError(f"The sandbox has no user {user!r}. Remedy: {rule.remedy}.")
         if rule.kind is WorkdirMissingError:
-            return WorkdirMissingError(errno.ENOENT, f"The sandbox has no such directory; {rule.remedy}", workdir)
+            return WorkdirMissingError(
+                errno.ENOENT, f"The directory does not exist in the sandbox; {rule.remedy}", workdir
+            )
         if rule.kind is WorkdirNotADirectoryError:
-            return WorkdirNotADirectoryError(errno.ENOTDIR, f"It is no directory; {rule.remedy}", workdir)
+            return WorkdirNotADirectoryError(errno.ENOTDIR, f"It is not a directory; {rule.remedy}", workdir)
         return rule.kind(f"The process could not start: {one_line(text)}. Remedy: {rule.remedy}.")
     return SandboxUnavailable(
         f"The process could not start: {one_line(text) or 'the stream ended before it said anything'}. "

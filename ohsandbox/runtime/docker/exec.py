@@ -1,4 +1,4 @@
-"""One exec on the engine's side: how it begins, how it ends, how it is killed."""
+"""One exec of the engine: starting it with a handshake, its exit code, killing it."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ class ExecRequest(NamedTuple):
 
 
 class Handshake(NamedTuple):
-    """What the wrapper said before it became the process."""
+    """What the wrapper script reported before it became the process."""
 
     pid: int
     facts: dict[str, str]
 
 
 class StartedProcess(NamedTuple):
-    """A process that said hello, and its connection."""
+    """A process that completed the handshake, and its connection."""
 
     wire: Wire
     hello: Handshake
@@ -197,14 +197,16 @@ class Exec:
         where = self._start.workdir
         match hello.facts.get("cd"):
             case "missing":
-                raise WorkdirMissingError(errno.ENOENT, "The sandbox has no such directory; make it first", where)
+                raise WorkdirMissingError(
+                    errno.ENOENT, "The directory does not exist in the sandbox; make it first", where
+                )
             case "file":
-                raise WorkdirNotADirectoryError(errno.ENOTDIR, "It is no directory; name a directory", where)
+                raise WorkdirNotADirectoryError(errno.ENOTDIR, "It is not a directory; name a directory", where)
             case "denied":
                 raise UsageError(f"{where!r} may not be entered. Remedy: name a directory that this user may enter.")
 
     def _failure(self, heard: bytes) -> Exception:
-        """Why there was no hello. The container's own state comes first: text alone may be anybody's."""
+        """The error for a missing handshake. The container's state comes first: anybody may have written the text."""
         return self._loss() or start_error(
             heard.decode(errors="replace"), user=self._start.user, workdir=self._start.workdir
         )
@@ -219,7 +221,7 @@ class Exec:
         """None while it runs.
 
         Raises:
-            SandboxUnavailable: the container died or went, so that there is no exit code of the process itself.
+            SandboxUnavailable: the container died or went, so the exit code of the process is unknown.
         """
         if self._code is None:
             self._code = self._ask_exit_code()

@@ -1,4 +1,4 @@
-"""What is out there: the sandboxes of this user, and removing those whose owner died."""
+"""Listing the sandboxes of an engine, and removing those whose owner died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a bound workspace a sandbox may not change: nested bind mounts over what git and editors run code from.
+"""Read-only protection inside a bound workspace: nested bind mounts over the files from which git and editors run code.
 
 A read-only mount on `.git/config` alone is evaded by `mv .git .g; cp -r .g .git`. A directory that is a mount point
 itself cannot be renamed (EBUSY), so every directory above a guarded name is one, too, writable as before. What git
@@ -203,7 +203,7 @@ class _MountPlan:
             try:
                 path.encode()
             except UnicodeEncodeError:
-                raise _refused(path, "its name is no UTF-8", "rename it") from None
+                raise _refused(path, "its name is not valid UTF-8", "rename it") from None
             if read_only:
                 locked.add(path)
             made.append(GuardMount(path, read_only))
@@ -516,7 +516,9 @@ def _make(workspace: str, path: str, content: bytes | None) -> bool:
     except OSError as error:
         raise _refused(path, f"it cannot be made ({error.strerror})", "make it") from error
     if not made and (kind := _kind(workspace, path)) != wanted:
-        raise _refused(path, f"it is no {wanted} of its own" if kind else "it went away", "put one in its place")
+        raise _refused(
+            path, f"it is not a {wanted}, or is a link" if kind else "it was removed meanwhile", "put one in its place"
+        )
     return True
 
 

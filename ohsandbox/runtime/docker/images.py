@@ -1,4 +1,4 @@
-"""Images: what is here, and pulling what is not."""
+"""Images of the engine: facts of those present, and pulling the others."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Lease:
         os.utime(self._descriptor)
 
     def abandon(self) -> None:
-        """The container is of no use to anybody, and still there: `gc` may take it at once."""
+        """Let `gc` remove the container at once: it still exists and nobody needs it."""
         if self._descriptor is not None:
             self._rewrite(resumable=False)
         self.leave()
@@ -144,7 +144,7 @@ def take(
 
 
 def adopt(lease_id: str) -> Lease | None:
-    """The lease of a dead owner, ours now; None where the owner lives, or there is no such lease."""
+    """The lease of a dead owner, ours now; None if the owner lives or the lease does not exist."""
     path = subdirectory("leases") / lease_id
     record = read(lease_id)
     if record is None:
@@ -171,7 +171,7 @@ def is_resumable(record: LeaseRecord) -> bool:
 
 
 def read(lease_id: str) -> LeaseRecord | None:
-    """What the lease file of that id says; None where there is none of ours, or it is no lease."""
+    """What the lease file of that id says; None if it does not exist or is invalid."""
     if len(lease_id) != 2 * _ID_BYTES or not lease_id.isalnum():
         return None
     try:
@@ -188,14 +188,14 @@ def all_ids() -> list[str]:
 
 
 def owner_alive(lease_id: str) -> bool:
-    """Somebody holds the lock. A missing file is nobody's."""
+    """A process holds the lock; False for a missing file."""
     with try_lock(lease_id) as descriptor:
         return descriptor is False
 
 
 @contextlib.contextmanager
 def try_lock(lease_id: str) -> Iterator[bool | None]:
-    """True: the owner is dead and we hold the lock meanwhile; False: the owner lives; None: no such lease file."""
+    """True: the owner is dead and we hold the lock meanwhile; False: it lives; None: the file does not exist."""
     try:
         descriptor = open_lock(subdirectory("leases") / lease_id, create=False)
     except OSError:

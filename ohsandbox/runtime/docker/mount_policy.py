@@ -1,4 +1,4 @@
-"""Which host directories may be bound into a sandbox, and as whom its files are made."""
+"""Which host directories may be bound into a sandbox, and the uid and gid of its processes then."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _ELSEWHERE = (
 
 
 class Identity(NamedTuple):
-    """As whom the processes of a mapped sandbox run."""
+    """uid, gid and user name of the processes of a sandbox with a bound workspace."""
 
     uid: int
     gid: int
@@ -78,7 +78,7 @@ def vet(directory: str | os.PathLike[str], *, copied: bool = False) -> str:
     """The real path of a directory that may be bound read-write into a sandbox, or only be copied into one.
 
     Raises:
-        UsageError: it is not there, is no directory, or is (a link to) a place that no agent may write.
+        UsageError: it does not exist, is not a directory, or is (a link to) a place that no agent may write.
     """
     try:
         path = Path(directory).expanduser().resolve(strict=True)
@@ -89,7 +89,7 @@ def vet(directory: str | os.PathLike[str], *, copied: bool = False) -> str:
             f"The workspace {str(directory)!r} cannot be used: {reason}. Remedy: make it first."
         ) from error
     if not stat.S_ISDIR(mode):
-        raise UsageError(f"The workspace {str(directory)!r} is no directory. Remedy: name a directory.")
+        raise UsageError(f"The workspace {str(directory)!r} is not a directory. Remedy: name a directory.")
     if why := _forbidden(path, copied=copied):
         may_be_copied = not copied and _forbidden(path, copied=True) is None
         remedy = _ELSEWHERE if why.endswith(_OUR_CODE) else _COPY if may_be_copied else _ANOTHER

@@ -1,4 +1,4 @@
-"""How a sandbox comes to be: made from an image or a checkpoint, or taken up where an earlier process left it."""
+"""Creating a sandbox from an image or a checkpoint, resuming an earlier one, restoring a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     Progress = Callable[[PullProgress], None]
 
 
-"""A digest of the directory that is bound."""
-
-
 def make(
     engine: Engine, options: resolve.DockerOptions, *, progress: Progress | None = None, checkpoint: str | None = None
 ) -> Sandbox:
@@ -42,7 +39,7 @@ def make(
         checkpoint: the id of one to begin with, instead of the image or checkpoint of options.
 
     Raises:
-        ImageUnavailable: the image cannot be had, or cannot run; there is no such checkpoint.
+        ImageUnavailable: the image cannot be pulled or cannot run, or the checkpoint does not exist.
         UsageError: the name is taken, a limit is refused, the workspace cannot be bound here.
         SandboxUnavailable: the engine failed.
     """
@@ -129,7 +126,7 @@ def release_workspace(
         engine: where.
         options: what was asked for.
         made: knows what was guarded; None looks everywhere.
-        gone: our container is no more.
+        gone: our container has been removed.
 
     What cannot be removed stays: it does no harm, and says what it is.
     """
@@ -146,7 +143,7 @@ def join(engine: Engine, options: resolve.DockerOptions) -> Sandbox:
     """The running container named by attach=, ours or anybody's.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the container does not exist.
         SandboxUnavailable: it does not run, or the ca_bundle cannot be written.
     """
     joined = attach.join(engine, options)
@@ -158,7 +155,7 @@ def restore(sandbox: Sandbox, resolved: resolve.ResolvedSandbox, checkpoint: str
     """The same sandbox, in a new container of the same name with the checkpoint's files.
 
     Raises:
-        ImageUnavailable: there is no such checkpoint; nothing has changed.
+        ImageUnavailable: the checkpoint does not exist; nothing has changed.
         SandboxUnavailable: the engine failed; nothing has changed.
     """
     resolved = resolved._replace(spec=resolved.spec.model_copy(update={"guard": _guarded(sandbox.options)}))
@@ -173,7 +170,7 @@ def restore(sandbox: Sandbox, resolved: resolve.ResolvedSandbox, checkpoint: str
 
 
 def prepare(made: Sandbox) -> None:
-    """What the create call cannot say; each part costs one exec, so only where it is needed.
+    """Set up what the create call cannot express; each part costs one exec, so only where it is needed.
 
     Raises:
         SandboxUnavailable: the image lacks what it takes.

@@ -1,4 +1,4 @@
-"""From what the caller asked and what the image is to a resolved sandbox."""
+"""Validating the caller's options, and resolving them with the image's facts to a container configuration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _GIT_GUARDED = (
 
 
 class DockerOptions(BaseModel):
-    """What the caller asked, validated without an engine."""
+    """The caller's options, validated without an engine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,7 +69,7 @@ class DockerOptions(BaseModel):
 
 
 class ResolvedSandbox(NamedTuple):
-    """A sandbox to make, and what its processes get."""
+    """A container to create, and the user of its processes."""
 
     spec: container_config.ContainerConfig
     user: str
@@ -111,9 +111,9 @@ def options(**asked: object) -> DockerOptions:
             f"workdir={found.workdir!r} is refused. Remedy: an absolute path outside /proc, /sys and /dev."
         )
     if found.ca_bundle is not None and not Path(found.ca_bundle).expanduser().is_file():
-        raise UsageError(f"ca_bundle={found.ca_bundle!r} is no file. Remedy: name a PEM file.")
+        raise UsageError(f"ca_bundle={found.ca_bundle!r} is not a file. Remedy: name a PEM file.")
     if found.ca_bundle is not None and b"-----BEGIN CERT" not in Path(found.ca_bundle).expanduser().read_bytes():
-        raise UsageError(f"ca_bundle={found.ca_bundle!r} holds no PEM certificate. Remedy: name a PEM file.")
+        raise UsageError(f"ca_bundle={found.ca_bundle!r} contains no PEM certificate. Remedy: name a PEM file.")
     return _with_workspace(found)
 
 
@@ -209,7 +209,7 @@ def notes(asked: DockerOptions, made: ResolvedSandbox) -> tuple[str, ...]:
 
 
 def _guarded(git: Git, mounts: tuple[GuardMount, ...]) -> dict[str, str]:
-    """What a model runs into."""
+    """Which files of the workspace are protected, for the model."""
     told = {}
     if any(".git" in mount.path.split("/") for mount in mounts):
         told["git"] = _GIT_READ_ONLY if git == "ro" else _GIT_GUARDED
@@ -255,7 +255,7 @@ def _default_workdir(asked: DockerOptions, facts: ImageFacts) -> str:
 
 
 def _environment(asked: DockerOptions, facts: ImageFacts) -> dict[str, str]:
-    """Ours below the image's language, the caller's above all."""
+    """Our variables, then the image's language, then the caller's; the last one wins."""
     env = dict(container_config.QUIET_ENV)
     if not any(entry.startswith(("LANG=", "LC_ALL=")) for entry in facts.env):
         env["LANG"] = "C.UTF-8"

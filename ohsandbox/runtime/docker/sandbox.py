@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Sandbox(NamedTuple):
-    """How processes are started in a container. Those that were only joined have no lease, plan or facts."""
+    """A container, and how processes are started in it. An attached one has lease, plan and facts None."""
 
     container: Container
     options: DockerOptions

@@ -1,7 +1,7 @@
-"""Is the sandbox what was asked for? Judged on what the kernel says inside it, and on what the engine says it made.
+"""Verification of a started sandbox against its configuration, from facts of the kernel inside and of the engine.
 
-The create call is only a wish: an engine without the right control groups, a kernel without swap accounting, a proxy
-before the engine's socket or an OCI runtime may drop a field or add one, with a warning or in silence.
+The create call alone proves nothing: an engine without the right control groups, a kernel without swap accounting, a
+proxy before the engine's socket or an OCI runtime may drop a field or add one, with a warning or in silence.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _mounts(facts: Mapping[str, str], asked: list[str], known: set[str]) -> Iter
     """Mounts that are missing, and those that were not asked for."""
     yield from (f"{one} is not mounted" for one in asked if one not in facts)
     if not facts.get(PRIVATE_DIR, "").startswith("tmpfs,"):
-        yield f"{PRIVATE_DIR} is no tmpfs"
+        yield f"{PRIVATE_DIR} is not a tmpfs"
     for point, source in facts.items():
         if not point.startswith("/") or point in known or _VOLUME.fullmatch(source):
             continue

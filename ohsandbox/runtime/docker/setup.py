@@ -1,4 +1,4 @@
-"""What is done once in a new container, as its root: a home and a name for the user, a workdir's owner, a file."""
+"""Set-up of a new container, run once as its root: the user's home and passwd entry, the workdir's owner, files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make_mapped_home(open_root: Opener, identity: Identity) -> str:
         What /proc/self/mountinfo says.
 
     Raises:
-        SandboxUnavailable: the image has no mkdir or chmod, or a read-only /etc.
+        SandboxUnavailable: the image lacks mkdir or chmod, or its /etc is read-only.
     """
     return _do(open_root, _MAPPED_HOME + _MOUNTS, str(identity.uid), str(identity.gid), identity.name, MAPPED_HOME)
 
@@ -77,7 +77,7 @@ def own_workdir(open_root: Opener, workdir: str, user: str) -> None:
     """Give an empty working directory to the user of the sandbox, and an id without a passwd entry a name and a home.
 
     Raises:
-        SandboxUnavailable: the image has no chown, or no such user.
+        SandboxUnavailable: the image lacks chown, or the user does not exist.
     """
     _do(open_root, _OWN_WORKDIR, workdir, user, MAPPED_HOME)
 
@@ -88,7 +88,7 @@ def open_private_dir(open_root: Opener) -> None:
     runc gives a tmpfs the mode of the directory that it finds there, and a commit leaves one with 0755 (engine 20.10).
 
     Raises:
-        SandboxUnavailable: the image has no chmod.
+        SandboxUnavailable: the image lacks chmod.
     """
     _do(open_root, 'chmod 1777 "$1"', PRIVATE_DIR)
 

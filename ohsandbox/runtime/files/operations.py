@@ -208,7 +208,7 @@ def refusal(number: int, path: str) -> SandboxFileError:
 
 
 def error_of(said: bytes, status: object, path: str) -> SandboxFileError:
-    """The error that a failed operation's own words stand for; EIO where they are none we know.
+    """The error that a failed operation's own words stand for; EIO if they are unknown.
 
     Words count at the end of a line only: before them stand names, which are anybody's.
     """

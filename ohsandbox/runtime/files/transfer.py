@@ -60,7 +60,7 @@ def upload(
     only: of a directory these paths below it, directories included; None is all.
 
     Raises:
-        UsageError: there is no such source, or a symlink stands in its path.
+        UsageError: source does not exist, or its path contains a symlink.
         SandboxFileError: the sandbox cannot store it, or this machine cannot read it.
         ToolError: it goes over a limit; nothing was sent.
     """
@@ -88,7 +88,7 @@ def download(open_channel: Opener, source: str, target: Path, limits: TransferLi
     """Copy a file to target, or a directory's contents into it; returns what was left out and why.
 
     Raises:
-        SandboxFileError: there is no such source, it cannot be read, or this machine cannot store it.
+        SandboxFileError: source does not exist, cannot be read, or this machine cannot store it.
         ToolError: it goes over a limit; target is untouched.
         UsageError: target is a symlink to a directory, or lies behind one.
     """
@@ -150,7 +150,7 @@ class _SourceTree:
         try:
             self._directory = open_directory(source)
         except FileNotFoundError:
-            raise UsageError(f"There is nothing at {str(source)!r} to upload; check the path") from None
+            raise UsageError(f"The upload source {str(source)!r} does not exist; check the path") from None
         except NotADirectoryError:
             self._name, self.is_dir = source.name, False
             self._directory = open_directory(source.parent)

@@ -411,7 +411,7 @@ def _is_directory(name: str, parent: int) -> bool:
 
 
 def _directory(name: str, parent: int) -> int | None:
-    """A descriptor of the directory of that name; None when there is none, and then nothing else is there either."""
+    """A descriptor of the directory of that name; None if nothing of that name is left: a file is removed."""
     try:
         return os.open(name, DIRECTORY, dir_fd=parent)
     except FileNotFoundError:

@@ -46,12 +46,14 @@ class CLIRuntime(Runtime):
         watch: `workspace_changes` tells of workdir; its whole tree is read at the start.
 
         Raises:
-            WorkdirMissingError: there is no such directory.
+            WorkdirMissingError: the directory does not exist.
         """
         super().__init__()
         self._workdir = Path(workdir or Path.cwd()).resolve()
         if not self._workdir.is_dir():
-            raise WorkdirMissingError(2, "There is no such directory. Make it, or name another", str(self._workdir))
+            raise WorkdirMissingError(
+                2, "The working directory does not exist. Make it, or name another", str(self._workdir)
+            )
         self._env = dict(env or {})
         self._bubblewrap, self._quiet = bubblewrap, quiet
         self._watches = watch

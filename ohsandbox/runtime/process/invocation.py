@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def check_seconds(**values: float | None) -> None:
-    """Refuse limits that are no positive numbers.
+    """Check that limits are positive numbers.
 
     Raises:
         UsageError: naming the first one.
     """
     for name, value in values.items():
         if value is not None and not (_is_number(value) and 0 < value < float("inf")):
-            raise UsageError(f"{name} is {value!r}; give a positive number of seconds")
+            raise UsageError(f"Invalid {name} {value!r}: give a positive number of seconds")
 
 
 def check_call(
@@ -36,7 +36,7 @@ def check_call(
     on_output: Callable[..., object] | None = None,
     cancel: threading.Event | None = None,
 ) -> None:
-    """Refuse options that no call can have.
+    """Check the options that all calls share.
 
     Raises:
         UsageError: naming the first one; a value of env is not shown, for it may be a secret.
@@ -47,9 +47,9 @@ def check_call(
             raise UsageError(f"Environment value of {name!r} is of type {type(value).__name__}; give a string")
         quote(value)
     if isinstance(user, bool) or not (user is None or (isinstance(user, int) and user >= 0) or _is_word(user)):
-        raise UsageError(f"user is {user!r}; give a user's name or number, or leave it out")
+        raise UsageError(f"Invalid user {user!r}: give a user's name or number, or leave it out")
     if workdir is not None and not _is_word(workdir):
-        raise UsageError(f"workdir is {workdir!r}; give a directory of the sandbox, or leave it out")
+        raise UsageError(f"Invalid workdir {workdir!r}: give a directory of the sandbox, or leave it out")
     if on_output is not None and not callable(on_output):
         raise UsageError(f"on_output is of type {type(on_output).__name__}; give a function")
     if cancel is not None and not callable(getattr(cancel, "is_set", None)):

@@ -25,7 +25,7 @@ def quote(text: str | bytes) -> bytes:
     """
     raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     if b"\0" in raw:
-        raise UsageError("A NUL byte cannot stand in a command, argument or path; put such data on stdin or in a file")
+        raise UsageError("A command, argument or path contains a NUL byte. Pass such data on stdin or in a file")
     return b"'" + raw.replace(b"'", b"'\\''").replace(b"\n", b"'\"$ohs_nl\"'") + b"'"
 
 
@@ -42,7 +42,7 @@ def check_env_names(names: Iterable[str]) -> None:
     """
     for name in names:
         if not _ENV_NAME.fullmatch(name):
-            raise UsageError(f"Environment name {name!r} is not letters, digits and underscores; rename it")
+            raise UsageError(f"Environment name {name!r} is invalid: use letters, digits and underscores")
 
 
 SCRIPT_LOST = 97

@@ -86,7 +86,7 @@ class WorkerUnusable(SandboxUnavailable):
 
 
 UNCOUNTED = "uncounted"
-"""The status of a call that was not begun, for the sandbox has no `dd` to tell its stdin from the next call's."""
+"""The status of a call that was not started because the sandbox lacks `dd`, which separates the stdin of two calls."""
 
 
 _WHY_NOT = b"missing|file|denied|" + UNCOUNTED.encode()
@@ -301,7 +301,7 @@ class _Collector:
 
 
 class _OutputRelay:
-    """Hands a call's own bytes on as they come, neither its end marks nor what the shell says of a failed exec."""
+    """Forwards a call's output as it arrives, without end marks and the shell's message about a failed exec."""
 
     def __init__(self, on_output: OnBytes, mark: str, complaint: bytes) -> None:
         self._on_output = on_output
@@ -357,7 +357,7 @@ class WorkerPool:
 
         Raises:
             SandboxUnavailable: none can be started.
-            UnknownUserError: there is no such user.
+            UnknownUserError: user does not exist in the sandbox.
         """
         while idle := self._pop(user):
             if idle.channel.read(0) is None:  # quiet and open: it lives

@@ -1,4 +1,4 @@
-"""`Shell`: a named session as its callers know it. It restarts, times out and explains itself."""
+"""`Shell`: a named session, with time limits, restart after a failure, and notices that explain both."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ class Shell:
     # --- the shell behind it ---
 
     def _ready(self) -> ShellSession:
-        """The live session; a new one when there is none."""
+        """The live session, started if necessary."""
         if self._session is not None and not self._session.alive and self._running is None:
             self._restart(self._session, "The shell had ended and was started again")
         if self._session is None:

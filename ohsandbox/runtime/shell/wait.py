@@ -60,7 +60,7 @@ class WaitOutcome(Enum):
 
 
 class WaitOptions(NamedTuple):
-    """How long, and for what."""
+    """How long to wait, and for what."""
 
     timeout_s: float | None = None
     idle_timeout_s: float | None = None
@@ -73,7 +73,7 @@ def expectation(pattern: str) -> regex.Pattern[str]:
     """Pattern compiled by a matcher that can be stopped, and that lets other threads run: `re` does neither.
 
     Raises:
-        UsageError: it is none, or over EXPECT_CHARS.
+        UsageError: it is not a valid pattern, or is longer than EXPECT_CHARS.
     """
     import regex  # noqa: PLC0415 - 50 ms, and few ever use it
 
@@ -82,11 +82,11 @@ def expectation(pattern: str) -> regex.Pattern[str]:
     try:
         return regex.compile(pattern)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"expect={pattern!r} is no regular expression: {error}") from None
+        raise UsageError(f"expect={pattern!r} is not a regular expression: {error}") from None
 
 
 class CommandWait:
-    """One wait. Made anew for each `execute`."""
+    """One wait for one command; each `execute` creates its own."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ MAX_HELD = 50_000
 
 
 class ChangeKind(enum.IntEnum):
-    """Why a name matters, the worst first."""
+    """Why a path is reported, the worst first."""
 
     RUNS_BY_GIT = 1
     WRITES_BY_GIT = 2
@@ -46,7 +46,7 @@ class ChangeKind(enum.IntEnum):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The reason, as a person reads it."""
         return _WORDS[self]
 
 
@@ -65,18 +65,18 @@ _WORDS = {
 
 
 class WorkspaceChange(NamedTuple):
-    """A name that is new or different."""
+    """A path that is new or changed."""
 
     kind: ChangeKind
     path: str
-    """Below the directory; may hold any character but NUL, and surrogates for bytes that are no UTF-8."""
+    """Below the directory; may hold any character but NUL, and surrogates for bytes that are not UTF-8."""
     is_new: bool
     detail: str = ""
     """What makes it so: a setting and its value, where a link leads. As free as path."""
 
 
 class WorkspaceReport(NamedTuple):
-    """What is new or different since a moment, worst first."""
+    """The changes since a moment, worst first."""
 
     since: float
     """Seconds since the epoch."""
@@ -86,7 +86,7 @@ class WorkspaceReport(NamedTuple):
 
 
 class WorkspaceScan(NamedTuple):
-    """What a directory held at one moment."""
+    """The contents of a directory at one moment."""
 
     at: float
     marked: dict[str, tuple[ChangeKind, str]]
@@ -209,7 +209,7 @@ def _leads_out(top: str, path: str) -> bool:
 
 
 def _target(top: str, path: str) -> str:
-    """Where a link leads, as it says; empty where it is none any more."""
+    """Where a link leads, as it says; empty if it is no longer a link."""
     try:
         return str(Path(top, path).readlink())
     except OSError:
@@ -276,7 +276,7 @@ def _judge_part(top: str, path: str, part: str) -> tuple[ChangeKind | None, str]
 
 def _judge_config(part: str, text: str | None) -> tuple[ChangeKind | None, str]:
     if text is None:
-        return ChangeKind.RUNS_BY_GIT, "it is no plain file"
+        return ChangeKind.RUNS_BY_GIT, "it is not a regular file"
     if not text or (part == "commondir" and text == ".\n"):  # what a guard makes (docker/guard.py)
         return None, ""
     if part == "commondir":
@@ -306,7 +306,7 @@ def _detail(top: str, path: str, kind: ChangeKind, stamp: str) -> str:
 
 
 class ChangeTracker:
-    """One session's watch over a directory: what has changed in it and nobody was told.
+    """The unreported changes of one session in a directory.
 
     The baseline lies in a file below state (mode 0600, directory 0700) until `end`. One that a killed process left is
     taken over, so that the first report tells what was done there.

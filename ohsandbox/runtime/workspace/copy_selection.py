@@ -32,7 +32,7 @@ NO_SECRETS = (
     "*.css", "*.py", "*.pyi", "*.js", "*.jsx", "*.ts", "*.tsx", "*.go", "*.rs", "*.rb", "*.java", "*.kt", "*.swift",
     "*.c", "*.cc", "*.cpp", "*.h", "*.hpp", "*.cs", "*.php", "*.scala", "*.ex", "*.exs", "*.lua", "*.sh",
 )  # fmt: skip
-"""Names that are none after all."""
+"""Exceptions from SECRET_NAMES."""
 
 GIT_PARTS = frozenset({"HEAD", "index", "logs", "objects", "packed-refs", "refs", "shallow"})
 """Of a `.git`. Its configuration may hold tokens, hooks run, and what it is for lies on this machine."""
@@ -58,7 +58,7 @@ def select(root: Path, *, everything: bool = False) -> CopySelection:
     """Look through a directory. everything takes what is ignored or looks like a secret as well.
 
     Raises:
-        UsageError: it holds too much, or there is no git on this machine to say what is ignored.
+        UsageError: it holds too many names, or git, which tells what is ignored, is not installed.
     """
     walk = _SelectionWalk(str(root), None if everything else _tracked(root))
     walk.into("")
@@ -72,10 +72,10 @@ def select(root: Path, *, everything: bool = False) -> CopySelection:
 
 
 def tracked_or_new(root: Path) -> frozenset[str]:
-    """The files below a directory, which is no repository, that its `.gitignore` files do not name.
+    """The files below a directory outside of any repository that its `.gitignore` files do not match.
 
     Raises:
-        UsageError: there is no git on this machine, or it did not end.
+        UsageError: git is not installed, or did not end in time.
     """
     return frozenset(_list(root, root, None))
 

@@ -1,4 +1,4 @@
-"""git as a calculator: on files of ours, in a directory of ours, by nobody's configuration, hooks or attributes."""
+"""Running git on our own files in our own directory, without any configuration, hooks or attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT_S = 300.0
 
 
 def is_here() -> bool:
-    """There is a git on this machine."""
+    """Whether git is installed on this machine."""
     return shutil.which("git") is not None
 
 
@@ -30,10 +30,10 @@ def call(
 ) -> tuple[int, bytes]:
     """Run git in directory; its exit code and output. environment is added to ours.
 
-    Where that names no GIT_DIR, directory must be no repository: git would obey its configuration.
+    Unless it sets GIT_DIR, directory must not be in a repository: git would obey its configuration.
 
     Raises:
-        UsageError: there is no git, or it did not end.
+        UsageError: git is not installed, or did not end in time.
     """
     full = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     full |= {

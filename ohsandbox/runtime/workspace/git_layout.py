@@ -59,7 +59,7 @@ class WalkEntry(NamedTuple):
 
 
 def walk(root: str) -> Iterator[WalkEntry]:
-    """Everything below root, directories before what is in them. What is no directory is never opened.
+    """Everything below root, directories before their contents. Only directories are opened.
 
     A directory that cannot be read is given once more, with the reason: something may be hidden in it.
     """
@@ -106,7 +106,7 @@ def open_below(root: str, path: str, flags: int) -> int:
 
 
 def read_small(root: str, path: str) -> str | None:
-    """The text of a small regular file below root; None where there is none, or it cannot be read."""
+    """The text of a small regular file below root; None if it does not exist or cannot be read."""
     try:
         descriptor = open_below(root, path, os.O_RDONLY)
     except OSError:

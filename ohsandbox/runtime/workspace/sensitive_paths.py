@@ -1,4 +1,4 @@
-"""Names of files that a machine runs or obeys without being asked, once they lie in a directory that a person opens."""
+"""Names of files in a workspace that editors, shells, agents, git and other tools execute or obey by themselves."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class AgentFinishAction(Action):
 
     @property
     def final_thought(self) -> str:
-        """The message, by the name that the article uses."""
+        """The message, by its second name `final_thought`."""
         return self.message
 
 

@@ -75,7 +75,7 @@ def test_image_names_pass(name: str) -> None:
 )
 def test_a_bad_image_name_is_refused_without_an_engine(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/never-asked.sock")
-    with pytest.raises(UsageError, match="is no image name"):
+    with pytest.raises(UsageError, match="is not an image name"):
         DockerRuntime(name)
 
 

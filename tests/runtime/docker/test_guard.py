@@ -198,7 +198,7 @@ def test_a_link_in_its_place_is_refused(project: Path, name: str) -> None:
 def test_a_fifo_in_its_place_is_refused_at_once(project: Path) -> None:
     (project / ".git" / "config").unlink()
     os.mkfifo(project / ".git" / "config")
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         guard(str(project), "guarded")
 
 

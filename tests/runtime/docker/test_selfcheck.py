@@ -74,7 +74,7 @@ def having(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (having(Devices=[{"PathOnHost": "/dev/full", "PathInContainer": "/dev/x", "CgroupPermissions": "r"}]),
          "Devices is "),
         (having(GroupAdd=["7"]), "GroupAdd is "),
-        (without("Tmpfs"), "/run/ohs is no tmpfs"),
+        (without("Tmpfs"), "/run/ohs is not a tmpfs"),
         (without("LogConfig"), "its output is kept on the engine's disk (log driver 'json-file')"),
     ],
 )  # fmt: skip
