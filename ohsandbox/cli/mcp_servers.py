@@ -3,6 +3,7 @@
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from ohsandbox.cli.runtime import make_runtime, started
 from ohsandbox.conversation.mcp_servers import pins_path
 from ohsandbox.mcp import MCPConfig, MCPConfigError, MCPServers, Pins, ServerState, read_mcp_config
 from ohsandbox.mcp.config import merged
+from ohsandbox.review_text import concealed_in
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.mcp import MCPEvent, ServerStatus
+    from ohsandbox.mcp.tool_pinning import ChangedTool
+
+DIFF_CONTEXT_LINES = 3
+"""As git has it."""
 
 SERVING = frozenset({ServerState.READY, ServerState.DISABLED})
 
@@ -70,7 +76,7 @@ def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Pa
 
 
 def approve_tool(server: str, tool: str) -> int:
-    """Pin the tool as it was last seen. At a terminal the person is shown that first, and asked.
+    """Pin the tool as it was last seen. At a terminal the person is shown what changed first, and asked.
 
     Raises:
         UsageError: it does not wait for that, or changed while the person read.
@@ -79,8 +85,8 @@ def approve_tool(server: str, tool: str) -> int:
     shown = next((one for one in pins.changed() if (one.server, one.tool) == (server, tool)), None)
     what = f"Tool {tool!r} of MCP server {server!r}"
     if shown is not None and person_present(no_tui=False):
-        print(safe_line(f"{what} has changed. Its server says of it now:"))
-        print(safe(shown.description))
+        print(safe_line(f"{what} has changed."))
+        _show_change(shown)
         if not confirm("Trust it as it is now?"):
             print("Nothing was changed.")
             return 1
@@ -88,9 +94,22 @@ def approve_tool(server: str, tool: str) -> int:
         print(safe_line(f"{what} is trusted as it is now."))
         return 0
     changed = pins.approve(server, tool)
-    print(safe_line(f"{what} is trusted as it is now. Its server says of it:"))
-    print(safe(changed.description))
+    print(safe_line(f"{what} is trusted as it is now."))
+    _show_change(changed)
     return 0
+
+
+def _show_change(changed: ChangedTool) -> None:
+    """The difference of the definitions, a character that cannot be seen spelt out; all of it where none is kept."""
+    if not changed.before:
+        print("Its definition was not kept when it was first seen. Its server says of it now:")
+        print(safe(changed.now or changed.description))
+    else:
+        before, now = (safe(text).split("\n") for text in (changed.before, changed.now))
+        rows = [*difflib.unified_diff(before, now, "trusted", "now", n=DIFF_CONTEXT_LINES, lineterm="")]
+        print("\n".join(rows) or "It differs only past the part that is kept for comparison.")
+    for sentence in concealed_in(changed.now):
+        print(safe(sentence))
 
 
 def _with_remedy(fact: str) -> str:

@@ -92,9 +92,19 @@ class ToolFilter:
 
     def _pin(self, offered: Mapping[str, ListedTool], withheld: Mapping[str, ListedTool]) -> None:
         for name, tool in withheld.items():
-            self._pins.note_change(self._pinned_as, name, fingerprint=tool.fingerprint, description=tool.description)
-        fresh = {name: tool.fingerprint for name, tool in offered.items() if name not in withheld}
-        self._pins.update(self._pinned_as, fresh)
+            self._pins.note_change(
+                self._pinned_as,
+                name,
+                fingerprint=tool.fingerprint,
+                description=tool.description,
+                definition=tool.definition,
+            )
+        fresh = {name: tool for name, tool in offered.items() if name not in withheld}
+        self._pins.update(
+            self._pinned_as,
+            {name: tool.fingerprint for name, tool in fresh.items()},
+            definitions={name: tool.definition for name, tool in fresh.items()},
+        )
 
     def _announce(self, withheld: Mapping[str, ListedTool], refused: Mapping[str, str]) -> None:
         for tool in withheld.keys() - self._withheld.keys():
@@ -149,7 +159,7 @@ class ToolFilter:
         changed = self._withheld.get(tool)
         if changed is None:
             return False
-        self._pins.update(self._pinned_as, {tool: changed.fingerprint})
+        self._pins.update(self._pinned_as, {tool: changed.fingerprint}, definitions={tool: changed.definition})
         self._withheld.pop(tool, None)
         self.tools[tool] = changed
         return True

@@ -36,6 +36,9 @@ MAX_NAME_CHARS = 128
 MAX_SERVER_CHARS = 256 * 1024
 """Of all descriptions and schemas of one server: some 65,000 tokens in every request. A hundred tools have fewer."""
 
+MAX_DEFINITION_CHARS = 16 * 1024
+"""Of what is kept of a tool for a person to compare; most have under 2,000 characters."""
+
 _ARGUMENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """What providers take as a property's name; one bad name and they refuse the whole request."""
 
@@ -57,6 +60,8 @@ class ListedTool(NamedTuple):
     annotations: ToolAnnotations
     fingerprint: str
     """SHA-256 of all that the server said of it."""
+    definition: str
+    """The same as lines of text, cut at MAX_DEFINITION_CHARS; not cleaned."""
 
     @property
     def length(self) -> int:
@@ -82,7 +87,13 @@ def listed_tool(server: str, tool: Tool) -> ListedTool:
     if wrong := [name for name in schema["properties"] if not _ARGUMENT_NAME.fullmatch(name)]:
         raise UnusableToolError(f"its argument {wrong[0][:100]!r} is not 1 to 64 letters, digits, '_', '.' and '-'")
     return ListedTool(
-        tool.name, _description(server, tool), action_type, schema, _annotations(tool), fingerprint_of(tool)
+        tool.name,
+        _description(server, tool),
+        action_type,
+        schema,
+        _annotations(tool),
+        fingerprint_of(tool),
+        definition_of(tool),
     )
 
 
@@ -96,6 +107,31 @@ def fingerprint_of(tool: Tool) -> str:
     """The same for the same name, title, description, schema and hints, whatever the order of keys."""
     said = tool.model_dump(mode="json", by_alias=True, include=_PINNED)
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def definition_of(tool: Tool) -> str:
+    """What the fingerprint is made of, for a person: one line of text or JSON each. Not cleaned."""
+    said = tool.model_dump(mode="json", by_alias=True, include=_PINNED, exclude_none=True)
+    sections = [f"{name}:\n{_indented(_as_lines(value))}" for name, value in sorted(said.items())]
+    text = "\n".join(sections)
+    left_out = len(text) - MAX_DEFINITION_CHARS
+    return text if left_out <= 0 else f"{text[:MAX_DEFINITION_CHARS]}\n[{left_out} more characters are not kept]"
+
+
+def _as_lines(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    compact = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    if len(compact) > MAX_DEFINITION_CHARS:
+        return compact
+    try:
+        return json.dumps(value, sort_keys=True, ensure_ascii=False, indent=2)
+    except RecursionError:  # the encoder that indents stops at fewer levels
+        return compact
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.split("\n"))
 
 
 _PINNED = {"name", "title", "description", "input_schema", "annotations"}

@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
@@ -14,7 +15,7 @@ from ohsandbox.paths import make_private_dirs
 from ohsandbox.private_files import locked, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 MAX_PINNED = 1024
@@ -29,6 +30,10 @@ class ChangedTool(NamedTuple):
     tool: str
     description: str
     """What the server says of it now, cleaned."""
+    before: str = ""
+    """Its definition when it was trusted; empty where an older version pinned it. Not cleaned."""
+    now: str = ""
+    """Its definition now, as `before`."""
 
 
 class Pins:
@@ -64,25 +69,28 @@ class Pins:
             found: str | None = self._pins.get(server, {}).get(tool, {}).get("trusted")
             return found
 
-    def update(self, server: str, fingerprints: dict[str, str]) -> None:
-        """Pin tools of a server, and keep that.
+    def update(
+        self, server: str, fingerprints: dict[str, str], *, definitions: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Pin tools of a server, and keep that, with their definitions for a later comparison.
 
         Raises:
             MCPConfigError: the file is damaged, or cannot be written.
         """
-        if all(self.get(server, tool) == fingerprint for tool, fingerprint in fingerprints.items()):
-            return
+        wanted = {tool: _pin(trusted, definitions.get(tool, "")) for tool, trusted in fingerprints.items()}
+        with self._guard:
+            if wanted.items() <= self._pins.get(server, {}).items():
+                return
         with self._edited() as pins:
-            for tool, fingerprint in fingerprints.items():
-                pins.setdefault(server, {})[tool] = {"trusted": fingerprint}
+            pins.setdefault(server, {}).update(wanted)
 
-    def note_change(self, server: str, tool: str, *, fingerprint: str, description: str) -> None:
+    def note_change(self, server: str, tool: str, *, fingerprint: str, description: str, definition: str = "") -> None:
         """Remember what a pinned tool has become, so that a person can look at it and approve it.
 
         Raises:
             MCPConfigError: the file is damaged, or cannot be written.
         """
-        now = {"fingerprint": fingerprint, "description": description}
+        now = {"fingerprint": fingerprint, "description": description, "definition": definition}
         with self._guard:
             if self._pins.get(server, {}).get(tool, {}).get("now") == now:
                 return
@@ -98,7 +106,7 @@ class Pins:
         """The tools that wait for a person."""
         with self._guard:
             return [
-                ChangedTool(_name(server), tool, str(known["now"]["description"]))
+                _changed(_name(server), tool, known)
                 for server, tools in self._pins.items()
                 for tool, known in tools.items()
                 if "now" in known
@@ -118,11 +126,11 @@ class Pins:
         with self._edited() as pins:
             for server, tools in pins.items():
                 if _name(server) == name and "now" in tools.get(tool, {}):
-                    now = tools[tool]["now"]
-                    if shown is not None and shown.description != str(now["description"]):
+                    now, found = tools[tool]["now"], _changed(name, tool, tools[tool])
+                    if shown is not None and shown != found:
                         raise UsageError(f"Tool {tool!r} of MCP server {name!r} has changed again. Look at it again.")
-                    tools[tool] = {"trusted": now["fingerprint"]}
-                    return ChangedTool(name, tool, str(now["description"]))
+                    tools[tool] = _pin(now["fingerprint"], found.now)
+                    return found
         waiting = ", ".join(f"{one.server} {one.tool}" for one in self.changed()) or "none"
         raise UsageError(f"No tool {tool!r} of MCP server {name!r} waits to be approved. Waiting: {waiting}.")
 
@@ -144,6 +152,16 @@ class Pins:
                     f"The fingerprints of MCP tools cannot be kept in {str(self._path)!r}: {error.strerror}. "
                     "No tool is trusted without. Make the directory writable."
                 ) from None
+
+
+def _pin(fingerprint: str, definition: str) -> dict[str, Any]:
+    return {"trusted": fingerprint, **({"definition": definition} if definition else {})}
+
+
+def _changed(server: str, tool: str, known: dict[str, Any]) -> ChangedTool:
+    now = known["now"]
+    before, after = known.get("definition", ""), now.get("definition", "")
+    return ChangedTool(server, tool, str(now["description"]), str(before), str(after))
 
 
 def _name(server: str) -> str:

@@ -163,7 +163,9 @@ def test_a_tool_that_changed_is_listed_shown_and_approved(place: Place) -> None:
     assert "ohsandbox mcp approve odd echo" in listed
     approved = place.run("mcp", "approve", "odd", "echo")
     assert approved.returncode == 0, approved.stderr
-    assert "wants your passwords" in approved.stdout
+    added = [line for line in approved.stdout.splitlines() if line.startswith("+") and "wants your passwords" in line]
+    assert len(added) == 1
+    assert "\n-  " in approved.stdout
     again = place.run("mcp", "list", "--runtime", "cli", "--mcp-config", changed, "--json")
     assert json.loads(again.stdout)[0]["withheld"] == {}
     nothing = place.run("mcp", "approve", "odd", "echo")

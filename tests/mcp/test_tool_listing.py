@@ -15,7 +15,15 @@ from mcp_types import CallToolResult, Tool
 from ohsandbox.mcp.definition import MAX_BLOCKS, MAX_IMAGES, MAX_RESULT_CHARS, observe
 from ohsandbox.mcp.streams import LineFramer, LineTooLongError
 from ohsandbox.mcp.text import one_line, printable, visible
-from ohsandbox.mcp.tool_listing import ServerTool, UnusableToolError, fingerprint_of, listed_tool, model_names
+from ohsandbox.mcp.tool_listing import (
+    MAX_DEFINITION_CHARS,
+    ServerTool,
+    UnusableToolError,
+    definition_of,
+    fingerprint_of,
+    listed_tool,
+    model_names,
+)
 from ohsandbox.schema import text_of
 from ohsandbox.tool.arguments import parse_action
 
@@ -254,3 +262,17 @@ def test_a_control_string_without_its_end_hides_nothing() -> None:
     assert printable("a\x1b]0;title\x07b") == "ab"
     assert printable("a\x1b]52;c;\nthe rest") == "a52;c;\nthe rest"
     assert printable("\x9dnever ends") == "never ends"
+
+
+def test_definition_for_comparison_has_a_line_each_and_a_bound() -> None:
+    schema = {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "string"}}}
+    short = definition_of(Tool(name="t", description="One.\nTwo.", input_schema=schema))
+    assert short.startswith("description:\n  One.\n  Two.\ninputSchema:\n  {\n")
+    assert short.index('"a"') < short.index('"b"')
+    deep: dict[str, Any] = {}
+    for _ in range(150):
+        deep = {"items": deep}
+    assert "items" in definition_of(Tool(name="t", input_schema=deep))
+    long = definition_of(Tool(name="t", description="x" * 100_000, input_schema=schema))
+    assert len(long) < MAX_DEFINITION_CHARS + 100
+    assert long.endswith("more characters are not kept]")
