@@ -11,15 +11,13 @@ from ohsandbox.errors import (
     ToolError,
     UnknownSessionError,
     UsageError,
-    WorkdirMissingError,
-    WorkdirNotADirectoryError,
 )
 from ohsandbox.runtime import tools
 from ohsandbox.runtime.backend import DEFAULT_LIMIT_BYTES, Backend, KillScope
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.files import operations, transfer
 from ohsandbox.runtime.process.cancellation import killing
-from ohsandbox.runtime.process.invocation import Process, check_call, check_seconds
+from ohsandbox.runtime.process.invocation import Process, check_call, check_entered, check_seconds
 from ohsandbox.runtime.process.worker import CallCancelled, CallStalled, CallTimedOut
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, ResumeReport
 from ohsandbox.runtime.shell import SessionOptions, Shell, in_subshell
@@ -172,7 +170,7 @@ class Runtime(Backend):
     ) -> str:
         if workdir is not None:
             workdir = self._absolute(workdir)
-            self._check_workdir(self._call(b":", workdir=workdir, user=user).status, workdir)
+            check_entered(self._call(b":", workdir=workdir, user=user).status, workdir)
         return in_subshell(command, env or {}, workdir) if command.strip() else ""
 
     def interrupt(self, session: str = MAIN) -> None:
@@ -204,7 +202,7 @@ class Runtime(Backend):
         check_call(env=env, user=user, workdir=workdir)
         if workdir is not None:
             workdir = self._absolute(workdir)
-            self._check_workdir(self._call(b":", workdir=workdir, user=user).status, workdir)
+            check_entered(self._call(b":", workdir=workdir, user=user).status, workdir)
         with self._lock:
             if name in self._shells:
                 raise UsageError(f"Session {name!r} is open already; close it first or choose another name")
@@ -301,22 +299,13 @@ class Runtime(Backend):
                 None, so_far.stdout, so_far.stderr, timed_out=not cancelled, truncated=so_far.truncated,
                 cause="cancelled" if cancelled else "timeout", cancelled=cancelled,
             )  # fmt: skip
-        self._check_workdir(outcome.status, directory)
+        check_entered(outcome.status, directory)
         result = process.result(outcome)
         if on_output is not None and result.not_started:
             on_output("stdout" if merge_streams else "stderr", result.stdout or result.stderr)
         if result.exit_code == KILLED and self.ran_out_of_memory():
             return result._replace(cause="out of memory")
         return result
-
-    def _check_workdir(self, status: str, path: str) -> None:
-        if status == "missing":
-            raise WorkdirMissingError(2, "The working directory does not exist in the sandbox; make it first", path)
-        if status in ("file", "denied"):
-            reason = (
-                "The working directory is a file" if status == "file" else "The working directory may not be entered"
-            )
-            raise WorkdirNotADirectoryError(20, reason, path)
 
     # --- files --------------------------------------------------------------------------------
 

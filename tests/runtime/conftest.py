@@ -9,7 +9,9 @@ import pytest
 
 from ohsandbox import CLIRuntime
 from ohsandbox.runtime.shell import shell
+from ohsandbox.runtime.ssh import SshRuntime
 from ohsandbox.testing.runtime import DescriptorlessRuntime, FakeRuntime
+from tests.runtime.ssh.server import ssh_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,17 +32,20 @@ def flavour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
         def get(name: str) -> Runtime:
             if name not in started:
-                started[name] = stack.enter_context(_make(name, tmp_path_factory))
+                started[name] = stack.enter_context(_make(name, tmp_path_factory, stack))
             return started[name]
 
         yield get
 
 
-def _make(name: str, tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+def _make(name: str, tmp_path_factory: pytest.TempPathFactory, stack: contextlib.ExitStack) -> Runtime:
     if name == "fake":
         return FakeRuntime()
     if name == "descriptorless":
         return DescriptorlessRuntime()
+    if name == "ssh":
+        config = stack.enter_context(ssh_server(tmp_path_factory.mktemp("ssh")))
+        return SshRuntime("machine", str(tmp_path_factory.mktemp("machine")), config=config)
     if name == "cli":
         return CLIRuntime(tmp_path_factory.mktemp("cli"), bubblewrap=False, quiet=True)
     from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it

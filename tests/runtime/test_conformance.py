@@ -32,7 +32,7 @@ READ_BY_A_SESSION = (sessions, shell_output, shell_interactive, shell_recovery)
 
 FLAVOURED = [
     pytest.param(name, case, marks=_marks(name, case), id=f"{name}-{case.name}")
-    for name in ("fake", "descriptorless", "cli", *IMAGES)
+    for name in ("fake", "descriptorless", "cli", "ssh", *IMAGES)
     for case in CASES
     if name != "descriptorless" or any(hasattr(theme, case.name) for theme in READ_BY_A_SESSION)
 ]

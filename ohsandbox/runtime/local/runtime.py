@@ -24,7 +24,7 @@ CLEANUP_S = 1.0
 BUBBLEWRAP_S = 5.0
 """bwrap sets up its namespaces in some 5 ms, or fails."""
 _PASSED_ENV = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ")
-_PLAIN_ENV = {
+QUIET_ENV = {
     "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "DEBIAN_FRONTEND": "noninteractive",
 }  # fmt: skip
 
@@ -113,7 +113,7 @@ class CLIRuntime(Runtime):
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
         passed = {name: os.environ[name] for name in _PASSED_ENV if name in os.environ}
-        return {"LANG": "C.UTF-8", **passed, **_PLAIN_ENV, **self._env, **env}
+        return {"LANG": "C.UTF-8", **passed, **QUIET_ENV, **self._env, **env}
 
     def _close(self) -> None:
         directory, self._directory = self._directory, None

@@ -1,12 +1,14 @@
-"""One call of `run`: validation of its options, its shell line, and its result from how it ended."""
+"""One process: validation of its options, the shell text that becomes it, and its result from how it ended."""
 
 from __future__ import annotations
 
+import errno
 import re
 import secrets
+import shlex
 from typing import TYPE_CHECKING
 
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import UsageError, WorkdirMissingError, WorkdirNotADirectoryError
 from ohsandbox.runtime.process.quoting import check_env_names, quote, quote_all
 from ohsandbox.runtime.results import ExecResult
 
@@ -54,6 +56,43 @@ def check_call(
         raise UsageError(f"on_output is of type {type(on_output).__name__}; give a function")
     if cancel is not None and not callable(getattr(cancel, "is_set", None)):
         raise UsageError(f"cancel is of type {type(cancel).__name__}; give a threading.Event")
+
+
+def check_entered(status: str, path: str) -> None:
+    """Refuse a working directory for what a shell said of it: 'missing', 'file' or 'denied'; anything else is fine.
+
+    Raises:
+        WorkdirMissingError, WorkdirNotADirectoryError: with path.
+    """
+    if status == "missing":
+        raise WorkdirMissingError(errno.ENOENT, "The working directory does not exist in the sandbox; make it first", path)
+    if status in ("file", "denied"):
+        reason = "The working directory is a file" if status == "file" else "The working directory may not be entered"
+        raise WorkdirNotADirectoryError(errno.ENOTDIR, reason, path)
+
+
+def start_script(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> str:
+    """The text of a POSIX shell that says on stdout how workdir was entered, with a NUL, and becomes the process.
+
+    What it says is for `check_entered`. A relative workdir is below the directory in which the shell was started.
+
+    Raises:
+        UsageError: argv or env cannot be passed to a process.
+    """
+    if isinstance(argv, str) or not argv or not argv[0] or argv[0].startswith("-"):
+        raise UsageError(f"Invalid argv {argv!r}: expected a list of words, the first of which names a program")
+    check_env_names(env)
+    if any("\0" in text for text in (*argv, *env.values(), workdir)):
+        raise UsageError("A NUL byte cannot stand in an argument, a variable or a directory. Send it over stdin.")
+    where = shlex.quote(workdir if workdir.startswith("/") else f"./{workdir}")
+    lines = [
+        f"if cd -- {where} 2>/dev/null; then ohs_w=entered",
+        f"elif [ -d {where} ]; then ohs_w=denied; elif [ -e {where} ]; then ohs_w=file; else ohs_w=missing; fi",
+        'printf \'%s\\000\' "$ohs_w"; [ "$ohs_w" = entered ] || exit 1',
+        *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
+        f"exec {shlex.join(argv)}",
+    ]
+    return "\n".join(lines)
 
 
 def _is_number(value: object) -> bool:

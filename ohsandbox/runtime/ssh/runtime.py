@@ -1,0 +1,150 @@
+"""`SshRuntime`: a machine over OpenSSH. It isolates nothing: the machine is the sandbox."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError
+from ohsandbox.runtime.base import Runtime
+from ohsandbox.runtime.local.runtime import QUIET_ENV
+from ohsandbox.runtime.ssh.channel import SshChannel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_HOST = re.compile(r"(?:ssh://)?(?:[\w.+][\w.+-]*@)?[\w\[][\w.:%\]-]*", re.ASCII)
+"""No leading `-`, which `ssh` would read as an option, and nothing for the shell of a ProxyCommand (CVE-2023-51385)."""
+_OPTIONS = (
+    "BatchMode=yes", "LogLevel=ERROR", "EscapeChar=none", "ConnectTimeout=10", "ServerAliveInterval=15",
+    "ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no", "RemoteCommand=none",
+    "ControlPersist=no",
+)  # fmt: skip
+"""Nobody is asked, a dead network is noticed in a minute, and the machine gets no way back to this one. Host keys,
+identities, ports and jump hosts are the person's own configuration."""
+LEAVE_S = 2.0
+
+_LIFE = """umask 077
+[ -r /proc/self/stat ] && command -v setsid >/dev/null || { echo "it has no /proc or no setsid" >&2; exit 1; }
+ohs_d=$(mktemp -d "${TMPDIR:-/tmp}/ohsandbox-XXXXXXXX") || exit 1
+trap 'rm -rf "$ohs_d"' EXIT
+printf '%s\\000' "$(id -u)" "$(id -un)" "$ohs_d" "$PWD"
+cat >/dev/null"""
+"""The connection's first process. It ends with the connection, and removes the directory of the sessions."""
+
+
+class SshRuntime(Runtime):
+    """Commands and files of a Linux machine that `ssh HOST` reaches without a question.
+
+    There is no wall around them: a command does there what the account may do, and reaches what the machine reaches.
+    Name a machine that may be lost, such as a virtual machine for this one task. What a process leaves on the machine
+    stays there. A connection that breaks is made again at the next command: files are kept, sessions begin anew.
+    """
+
+    isolated = False
+    private_processes = False
+
+    def __init__(
+        self, host: str, workdir: str = "", *, config: Path | str | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Name a machine.
+
+        Args:
+            host: `[USER@]HOST`, `ssh://[USER@]HOST[:PORT]`, or a Host of the person's configuration.
+            workdir: a directory there, from the account's home; it must exist.
+            config: what `ssh` reads in the place of `~/.ssh/config`.
+            env: variables of every process.
+
+        Raises:
+            UsageError: host cannot be meant.
+        """
+        super().__init__()
+        if not _HOST.fullmatch(host):
+            raise UsageError(f"Invalid host {host!r}: expected [USER@]HOST or ssh://[USER@]HOST[:PORT]")
+        self._host, self._workdir, self._env = host, workdir, {**QUIET_ENV, **(env or {})}
+        self._config = [] if config is None else ["-F", str(Path(config).resolve())]
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._life: SshChannel | None = None
+        self._users: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The machine as it was named."""
+        return f"ssh-{self._host}"
+
+    @property
+    def workdir(self) -> str:
+        """Where commands start: absolute once the machine has been reached."""
+        return self._workdir
+
+    def start(self) -> Self:
+        """Connect.
+
+        Raises:
+            SandboxUnavailable: `ssh` cannot connect, asks a question, or finds a machine that is not Linux.
+            WorkdirError: workdir cannot be entered there.
+        """
+        if self._life is None:
+            # OpenSSH appends 17 characters, and a socket's path ends at 107 bytes (unix(7)): so not below $TMPDIR
+            self._directory = tempfile.TemporaryDirectory(prefix="ohs-ssh-", dir="/tmp", ignore_cleanup_errors=True)
+            try:
+                self._life = life = SshChannel(
+                    self._ssh(master=True), ["/bin/sh", "-c", _LIFE], env={}, workdir=self._workdir
+                )
+                self._users = (life.read_word(), life.read_word())
+                self.state_dir, self._workdir = life.read_word(), life.read_word()
+            except BaseException:
+                self._close()
+                raise
+        return self
+
+    def _ssh(self, *, master: bool = False) -> list[str]:
+        """The words of a command up to the host. More sessions than the server allows connect by themselves."""
+        if self._directory is None:
+            raise SandboxUnavailable("The SshRuntime is not started. Call start(), or use a `with` block.")
+        options = (*_OPTIONS, f"ControlMaster={'yes' if master else 'no'}", f"ControlPath={self._directory.name}/s")
+        return ["ssh", *self._config, *(word for option in options for word in ("-o", option)), "--", self._host]
+
+    def is_alive(self) -> bool:
+        """Whether the connection stands."""
+        return self._loss() is None
+
+    def _loss(self) -> SandboxUnavailable | None:
+        if self._life is not None and not self._life.ended:
+            return None
+        return SandboxUnavailable(f"There is no connection to {self._host!r}. Remedy: see whether `ssh` reaches it.")
+
+    def _revive(self) -> str:
+        self._close()
+        self.start()
+        return f"The connection to {self._host} was lost and made again; files are kept, sessions begin anew"
+
+    def open_channel(
+        self, argv: Sequence[str], *, tty: bool = False, env: Mapping[str, str] | None = None,
+        user: str | int | None = None, workdir: str | None = None,
+    ) -> SshChannel:  # fmt: skip
+        """See `Runtime.open_channel`; no other user than the account's own."""
+        ssh = self._ssh()
+        if loss := self._loss():
+            raise loss
+        if user is not None and str(user) not in self._users:
+            raise UnknownUserError(f"Unknown user {user!r}: commands run as {self._users[1]!r}. Leave user out.")
+        environment = {**self._env, **(env or {})}
+        return SshChannel(ssh, argv, tty=tty, env=environment, workdir=workdir or self._workdir, loss=self._loss_soon)
+
+    def _close(self) -> None:
+        life, self._life = self._life, None
+        if life is not None:
+            life.close_stdin()
+            life.read(LEAVE_S)
+            life.close()
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+
+    def describe(self) -> dict[str, str]:
+        """Facts for a system prompt."""
+        runtime = f"the machine {self._host}, over ssh and with no container"
+        return {"runtime": runtime, "working directory": self._workdir, "confinement": "none"}
