@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.testing.conformance import CASES, Case, sessions, shell_interactive, shell_output, shell_recovery
+from ohsandbox.testing.conformance import (
+    CASES,
+    THEMES,
+    Case,
+    run,
+    sessions,
+    shell_interactive,
+    shell_output,
+    shell_recovery,
+    tools,
+    trees,
+)
+from tests.runtime.ssh.server import PROGRAM as SSHD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from ohsandbox.runtime.base import Runtime
 
@@ -21,20 +35,31 @@ KNOWN_FAILURES: dict[tuple[str, str], str] = {
 """(flavour, case) -> why it cannot pass there. Strict: one that passes must leave this list."""
 
 
+SERVER = pytest.mark.skipif(SSHD is None, reason="sshd is not installed (Debian: openssh-server)")
+
+
 def _marks(name: str, case: Case) -> list[pytest.MarkDecorator]:
     why = KNOWN_FAILURES.get((name, case.name))
     known = [pytest.mark.xfail(reason=why, strict=True)] if why else []
-    return [pytest.mark.docker, *known] if name in IMAGES else known
+    needed = [SERVER] if name == "ssh" else [pytest.mark.docker] if name in IMAGES else []
+    return [*needed, *known]
 
 
 READ_BY_A_SESSION = (sessions, shell_output, shell_interactive, shell_recovery)
 """Themes in which two channels are read at once, which is another code path where they have no descriptors."""
 
+OF_A_CONNECTION = (run, sessions, shell_interactive, trees, tools)
+"""Themes in which `ssh` has a part: streams, ends, terminals, bulk data. OHSANDBOX_CONFORMANCE=all: every case."""
+THEMES_OF: dict[str, tuple[ModuleType, ...]] = {
+    "descriptorless": READ_BY_A_SESSION,
+    "ssh": THEMES if os.environ.get("OHSANDBOX_CONFORMANCE") == "all" else OF_A_CONNECTION,
+}
+
 FLAVOURED = [
     pytest.param(name, case, marks=_marks(name, case), id=f"{name}-{case.name}")
     for name in ("fake", "descriptorless", "cli", "ssh", *IMAGES)
     for case in CASES
-    if name != "descriptorless" or any(hasattr(theme, case.name) for theme in READ_BY_A_SESSION)
+    if any(hasattr(theme, case.name) for theme in THEMES_OF.get(name, THEMES))
 ]
 
 

@@ -19,6 +19,7 @@ from ohsandbox.errors import (
     SandboxPaused,
     SandboxUnavailable,
 )
+from ohsandbox.runtime.docker import podman
 from ohsandbox.runtime.docker.container_config import create_payload
 from ohsandbox.runtime.docker.error_mapping import engine_errors, one_line
 
@@ -272,7 +273,10 @@ _RLIMIT_REFUSED = "error setting rlimit type 7"
 def _create_once(engine: Engine, spec: ContainerConfig) -> Container:
     try:
         with engine_errors(f"creating sandbox {spec.name!r}"):
-            made = engine.api.create_container_from_config(create_payload(spec), spec.name)
+            payload = create_payload(spec)
+            if podman.is_podman(engine):
+                payload = podman.translate(payload, engine)
+            made = engine.api.create_container_from_config(payload, spec.name)
     except OhsandboxError:
         raise
     except BaseException:  # Ctrl-C, SIGTERM: the engine may have made it; the name was free, so it is ours

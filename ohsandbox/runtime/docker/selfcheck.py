@@ -23,6 +23,8 @@ _SECCOMP_FILTER = "2"
 _READ_ONLY = ("/proc/sys", "/sys")
 _ENGINE_MOUNTS = {"/", "/dev", "/dev/shm", PRIVATE_DIR, "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"}  # noqa: S108
 """Mount points that every engine makes; where they come from is the engine's business."""
+_PODMAN_MOUNTS = {"/run/.containerenv"}
+"""A file of Podman's that says that this is a container."""
 _NEVER = (
     "Privileged", "AutoRemove", "OomKillDisable", "Devices", "DeviceRequests", "DeviceCgroupRules", "VolumesFrom",
     "Binds", "GroupAdd", "PortBindings",
@@ -118,7 +120,7 @@ def _reach(facts: Mapping[str, str], spec: ContainerConfig) -> Iterator[str]:
     if "kthreadd" in facts:
         yield "it sees the processes of the engine's machine"
     own = {"/tmp"} if spec.runtime and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor makes one there
-    yield from _mounts(facts, [] if spec.workspace is None else [WORKSPACE], _ENGINE_MOUNTS | own)
+    yield from _mounts(facts, [] if spec.workspace is None else [WORKSPACE], _ENGINE_MOUNTS | _PODMAN_MOUNTS | own)
     if spec.runtime:
         return
     if "unmasked" in facts:
@@ -165,5 +167,5 @@ def added(found: Mapping[str, Any], spec: ContainerConfig) -> str | None:
 
 
 def _without_filter(options: Sequence[str] | None) -> list[str]:
-    """SecurityOpt with any filter of ours in one word: an earlier release's may differ from today's."""
-    return sorted("seccomp={...}" if one.startswith("seccomp={") else one for one in options or [])
+    """SecurityOpt with any filter of ours as one word: an earlier release's may differ, and Podman has its path."""
+    return sorted("seccomp={...}" if one.startswith(("seccomp={", "seccomp=/")) else one for one in options or [])

@@ -62,6 +62,6 @@ def told(script: str, *arguments: str) -> tuple[list[str], bytes]:
 
     What follows on stdin is the script's own. The shell ends with SCRIPT_LOST where the script does not arrive.
     """
-    raw = f"{script}\n{_END}\n".encode()
+    raw = f"{script}\n{_END}\n".encode("utf-8", "surrogateescape")
     reader = _READER.replace("SIZE", str(len(raw))).replace("END", _END).replace("LOST", str(SCRIPT_LOST))
     return ["/bin/sh", "-c", reader, *arguments], raw
