@@ -65,7 +65,9 @@ def check_entered(status: str, path: str) -> None:
         WorkdirMissingError, WorkdirNotADirectoryError: with path.
     """
     if status == "missing":
-        raise WorkdirMissingError(errno.ENOENT, "The working directory does not exist in the sandbox; make it first", path)
+        raise WorkdirMissingError(
+            errno.ENOENT, "The working directory does not exist in the sandbox; make it first", path
+        )
     if status in ("file", "denied"):
         reason = "The working directory is a file" if status == "file" else "The working directory may not be entered"
         raise WorkdirNotADirectoryError(errno.ENOTDIR, reason, path)
