@@ -113,7 +113,7 @@ class Settings(BaseModel):
         A missing default file means all defaults; a missing file that was named is an error.
 
         Raises:
-            UsageError: the file cannot be read, is no JSON object, or has an unknown or wrong key; other users may
+            UsageError: the file cannot be read, is not a JSON object, or has an unknown or wrong key; other users may
                 write the default one.
         """
         file = cls.default_path() if path is None else Path(path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import review_text, strict_json
-from ohsandbox.cli.rendering.streaming import Streamed
+from ohsandbox.cli.rendering.streaming import StreamedMarkdown
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.llm.text_calls.markup import find_call
 from ohsandbox.mcp import text as mcp_text
@@ -57,7 +57,7 @@ def _stream(text: str) -> None:
 
 
 def _blocks(text: str) -> None:
-    shown = Streamed(MASKER)
+    shown = StreamedMarkdown(MASKER)
     for at in range(0, len(text), 64):
         shown.feed(text[at : at + 64])
     shown.end(text)

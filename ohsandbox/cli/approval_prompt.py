@@ -57,7 +57,7 @@ another directory above the file. `/approvals` and `ohsandbox approvals` list an
 Ctrl-D leaves it open: it waits. Anything else decides nothing."""
 
 
-class Wish(Enum):
+class PersonRequest(Enum):
     """What a person may say beside yes and no."""
 
     ONE_BY_ONE = "one by one"
@@ -83,7 +83,7 @@ def shown(pending: Sequence[PendingCall]) -> Shown:
     return Shown("\n".join(row for one in cut for row in one.rows), sum(one.unseen for one in cut), rows)
 
 
-def ask(pending: Sequence[PendingCall], *, read: Callable[[str], Typed] = answer_to) -> Decision | Wish | None:
+def ask(pending: Sequence[PendingCall], *, read: Callable[[str], Typed] = answer_to) -> Decision | PersonRequest | None:
     """Show pending, and ask about all of it until there is an answer that can be understood.
 
     Args:
@@ -121,7 +121,7 @@ class _Question:
         for letter, scope in self._scopes.items():
             print(f"{letter}: from now on {safe_line(scope, limit_chars=sys.maxsize)}")
 
-    def ask(self) -> Decision | Wish:
+    def ask(self) -> Decision | PersonRequest:
         while True:
             if self._unseen:
                 print(f"{self._unseen:,} rows were not shown: `v` shows all, by pages; `unseen` allows it unseen.")
@@ -131,7 +131,7 @@ class _Question:
             if said.text and (answer := self._take(said)) is not None:
                 return answer
 
-    def _take(self, said: Typed) -> Decision | Wish | None:
+    def _take(self, said: Typed) -> Decision | PersonRequest | None:
         """What it decides; None for nothing."""
         word, _, rest = said.text.partition(" ")
         word = word.lower().rstrip(",:.")
@@ -146,7 +146,7 @@ class _Question:
         elif word == "v":
             self._unseen = 0 if _page_through(self._rows, self._read) else self._unseen
         elif word == "o" and len(self._pending) > 1:
-            return Wish.ONE_BY_ONE
+            return PersonRequest.ONE_BY_ONE
         elif word == "unseen" if self._unseen else word in _YES:
             return Decision(approved=True)
         elif not (self._unseen and word in _YES):
@@ -158,11 +158,11 @@ class _Question:
         if directory and isinstance(scope, EditsUnder):
             wanted = EditsUnder(directory=posixpath.normpath(directory))
             if not f"{scope.directory.rstrip('/')}/".startswith(f"{wanted.directory.rstrip('/')}/"):
-                print(f"{safe_line(directory)} is no absolute directory above this file, so nothing was decided.")
+                print(f"{safe_line(directory)} is not an absolute directory above this file; nothing was decided.")
                 return None
             scope, directory = wanted, ""
         if directory:
-            print(f"`{letter}` takes no more words, so nothing was decided.")
+            print(f"`{letter}` takes no more words; nothing was decided.")
             return None
         return Decision(approved=True, scope=scope)
 
@@ -179,7 +179,7 @@ _YES, _NO, _HELP = frozenset({"y", "yes"}), frozenset({"n", "no"}), frozenset({"
 def _not_understood(said: Typed) -> None:
     """Say so: a stray key, or a line that was meant for something else, is not taken for a refusal."""
     what = "Pasted text" if said.is_pasted else repr(said.text)
-    print(f"{safe_line(what)} is no answer, so nothing was decided. `n REASON` refuses and says why; ? helps.")
+    print(f"{safe_line(what)} is not an answer; nothing was decided. `n REASON` rejects with a reason; ? shows help.")
 
 
 def _page_through(rows: Sequence[str], read: Callable[[str], Typed]) -> bool:

@@ -34,10 +34,10 @@ def list_or_revoke(wanted: str, root: Path | None, *, revoke: Sequence[int], rev
     Raises:
         ConversationOpenError: approvals are to be revoked, and another process has the conversation.
         LogCorruptError: its log is damaged.
-        UsageError: there is no such conversation or approval.
+        UsageError: the conversation or approval does not exist.
     """
     if revoke_all and revoke:
-        raise UsageError("--revoke and --revoke-all exclude each other. Give one of them.")
+        raise UsageError("--revoke and --revoke-all exclude each other. Use one of them.")
     directory = find_stored(root or conversations_dir(), wanted)
     if revoke or revoke_all:
         _revoke_stored(directory, revoke)

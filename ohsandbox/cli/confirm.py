@@ -7,7 +7,7 @@ import getpass
 import json
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.cli.approval_prompt import Wish, ask, count_of, shown
+from ohsandbox.cli.approval_prompt import PersonRequest, ask, count_of, shown
 from ohsandbox.cli.entrypoint import WAITING
 from ohsandbox.cli.prompt import Typed, answer_to, person_present
 from ohsandbox.conversation.approvals import POLICIES, Approvals, Decision, PendingCall, pending_of
@@ -75,17 +75,17 @@ def answer_stored(wanted: str, options: ConfirmOptions, *, root: Path | None = N
         The conversation's id where the run can go on; else the exit code: 0 nothing more to do, 6 it waits still.
 
     Raises:
-        UsageError: there is no such conversation, nothing waits, or options contradict each other.
+        UsageError: the conversation does not exist, no call waits, or options contradict each other.
         ConversationOpenError: another process has it.
     """
     if options.yes and options.no:
-        raise UsageError("--yes and --no contradict each other. Give one of them.")
+        raise UsageError("--yes and --no exclude each other. Use one of them.")
     if options.as_json and (options.yes or options.no):
-        raise UsageError("--json only shows what waits. Leave it out to answer.")
+        raise UsageError("--json prints the pending calls without answering. Leave out --json, or --yes and --no.")
     if options.unseen and not options.yes:
-        raise UsageError("--unseen is for --yes. Give both, or neither.")
+        raise UsageError("--unseen needs --yes. Use both, or neither.")
     if options.reason and not options.no:
-        raise UsageError("--reason is the reason for a no. Give --no with it.")
+        raise UsageError("--reason needs --no. Use both, or neither.")
     directory = find_stored(root or conversations_dir(), wanted)
     log = ConversationLog(directory, conversation_id=directory.name)
     approvals = Approvals(log)
@@ -132,7 +132,7 @@ def settle(
         said = ask(asked, read=read)
         if said is None:
             return False
-        if isinstance(said, Wish):
+        if isinstance(said, PersonRequest):
             one_by_one = True
             continue
         names = tuple(call.tool_call_id for call in asked) if said.approved or one_by_one else None

@@ -144,7 +144,7 @@ def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: 
 
     Raises:
         LogCorruptError: its log is damaged; what stands before the damage was shown.
-        UsageError: there is no such conversation.
+        UsageError: the conversation does not exist.
     """
     directory = find_stored(root or conversations_dir(), wanted)
     if as_json:
@@ -197,7 +197,7 @@ def repair_conversation(wanted: str, root: Path | None) -> int:
     Raises:
         ConversationOpenError: a process has it open.
         LogWriteError: the disk is full or broken.
-        UsageError: there is no such conversation.
+        UsageError: the conversation does not exist.
     """
     directory = find_stored(root or conversations_dir(), wanted)
     done = repair_log(directory, conversation_id=directory.name)
@@ -264,7 +264,9 @@ def _agreed(doomed: Sequence[Path]) -> bool:
         UsageError: there is nobody to ask.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(f"{len(doomed)} conversations would be deleted, and nobody can be asked. Say --yes.")
+        raise UsageError(
+            f"{len(doomed)} conversations would be deleted, and there is no terminal to confirm at. Use --yes."
+        )
     for directory in doomed:
         print(safe_line(f"{directory.name}  {read_stored(directory).metadata.title or ''}"))
     freed = size(sum(map(size_of, doomed)))
@@ -274,8 +276,8 @@ def _agreed(doomed: Sequence[Path]) -> bool:
 def _age(text: str) -> timedelta:
     found = _AGE.fullmatch(text.strip())
     if found is None:
-        raise UsageError(f"--older-than {text!r} is no age. Write a number and min, h, d or w, as in 30d.")
+        raise UsageError(f"Invalid --older-than {text!r}: expected a number and min, h, d or w, as in 30d.")
     seconds = int(found[1]) * _SECONDS[found[2]]
     if seconds > MAX_AGE_S:
-        raise UsageError(f"--older-than {text!r} is over a hundred years. Write a shorter one, as in 30d.")
+        raise UsageError(f"Invalid --older-than {text!r}: expected at most a hundred years, as in 30d.")
     return timedelta(seconds=seconds)

@@ -47,7 +47,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
 
     Raises:
         UsageError: an option is wrong; nothing ran.
-        SandboxUnavailable: there is no sandbox, or it went away.
+        SandboxUnavailable: the sandbox cannot be started, or was lost.
         BrokenPipeError: nobody reads our output any more.
     """
     env = _environment(options.env or ())
@@ -61,6 +61,8 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     argv = _argv(command, with_tty=with_tty)
     if with_tty:
         env = {"TERM": os.environ.get("TERM", "dumb")} | env
+    if where.copies and sys.stderr.isatty():
+        _warn(f"The command works on a copy of {where.workspace}, which is deleted when it ends.")
     with started(runtime, warn=_warn):
         channel = runtime.open_channel(argv, tty=with_tty, env=env, user=options.user)
         with channel, _killed_on_error(channel), _raw_terminal(wanted=with_tty and sys.stdin.isatty()):
@@ -76,7 +78,7 @@ def _warn(text: str) -> None:
 def _environment(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         if "=" not in pair[1:]:
-            raise UsageError(f"--env {pair!r} is no NAME=VALUE. Write the value behind an equals sign.")
+            raise UsageError(f"Invalid --env {pair!r}: expected NAME=VALUE.")
     return dict(pair.split("=", 1) for pair in pairs)
 
 

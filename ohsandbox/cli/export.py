@@ -35,7 +35,7 @@ def export_conversation(wanted: str, root: Path | None, *, output: Path | None, 
 
     Raises:
         LogCorruptError: its log is damaged; what stands before the damage was written.
-        UsageError: there is no such conversation, or output is there already or cannot be written.
+        UsageError: the conversation does not exist, or output is there already or cannot be written.
     """
     one = read_stored(find_stored(root or conversations_dir(), wanted))
     with _opened(output, one, force=force) as out:

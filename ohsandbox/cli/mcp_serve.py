@@ -63,14 +63,16 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
         KeyboardInterrupt, Terminated: a signal came; everything has been cleaned up.
     """
     if what.idle_timeout_s < MIN_IDLE_S:
-        raise UsageError(f"--idle-timeout is {what.idle_timeout_s:g}. Give at least {MIN_IDLE_S:g} second.")
+        raise UsageError(f"Invalid --idle-timeout {what.idle_timeout_s:g}: expected {MIN_IDLE_S:g} second or more.")
     settings = Settings.load(what.settings)
     full = where.checked().with_settings(settings)
     names = _names(settings.tools, what)
     server = make_server(_place(full), names, instructions=_instructions(full))
     if what.http is None:
         if what.token:
-            raise UsageError("--token is for --http. Leave it out: over stdio nobody else can call.")
+            raise UsageError(
+                "--token needs --http. Leave it out: over stdio, only the client that started this can call."
+            )
         return _serve_stdio(server)
     return _serve_http(server, what)
 
@@ -79,10 +81,10 @@ def _names(usual: ToolFlags, what: ServeOptions) -> list[str]:
     wanted = usual.switched(on=what.enable or (), off=what.disable or ()).names()
     for name in NEEDS_AGENT:
         if name in wanted and name not in usual.names():
-            raise UsageError(f"Tool {name!r} needs an agent of ours, and its model. Leave it out of --enable.")
+            raise UsageError(f"Tool {name!r} needs an ohsandbox agent and its model. Remove it from --enable.")
     names = [name for name in wanted if name not in NEEDS_AGENT]
     if not names:
-        raise UsageError("No tool is left to offer. Leave some of --disable out.")
+        raise UsageError("All tools are disabled. Remove some of --disable.")
     return names
 
 
@@ -161,7 +163,7 @@ def _token(reference: str | None) -> str:
     for warning in found.warnings:
         _say(f"warning: {warning}")
     if len(found.value) < MIN_TOKEN_CHARS or not found.value.isascii() or not found.value.isprintable():
-        raise UsageError(f"The token must have at least {MIN_TOKEN_CHARS} printable ASCII characters. Make it longer.")
+        raise UsageError(f"Invalid token: expected {MIN_TOKEN_CHARS} or more printable ASCII characters.")
     return found.value
 
 

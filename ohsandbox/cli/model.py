@@ -49,7 +49,9 @@ def complete(settings: Settings, *, person: bool) -> Settings:
     """
     settings = _with_model(settings, person=person)
     if settings.base_url is not None and _ADDRESS.fullmatch(settings.base_url) is None:
-        raise UsageError(f"The base URL {settings.base_url!r} is no address. Write it as in http://localhost:8000/v1.")
+        raise UsageError(
+            f"Invalid base URL {settings.base_url!r}: expected an address, as in http://localhost:8000/v1."
+        )
     return _with_key(settings, person=person)
 
 
@@ -57,14 +59,14 @@ def model_config(settings: Settings) -> LLMConfig:
     """The model's part of complete settings.
 
     Raises:
-        UsageError: a value is none that a model can have, or the key's variable is not set.
+        UsageError: a value is invalid, or the key's variable is not set.
     """
     try:
         return settings.llm_config()
     except ValidationError as error:
         fault = error.errors(include_input=False, include_url=False)[0]  # the input may be a key
         key = ".".join(str(part) for part in fault["loc"])
-        raise UsageError(f"The setting {key!r} is wrong: {fault['msg']}. Correct it.") from None
+        raise UsageError(f"Invalid setting {key!r}: {fault['msg']}. Correct it.") from None
 
 
 def with_model_of(settings: Settings, model: str | None) -> Settings:
@@ -75,7 +77,7 @@ def with_model_of(settings: Settings, model: str | None) -> Settings:
 
 
 def key_source(settings: Settings) -> str | None:
-    """Where the key comes from, in words; None where the provider needs one and there is none."""
+    """Where the key comes from, in words; None where the provider needs one and none was found."""
     model = settings.model or ""
     if model.startswith(OFFLINE):
         return "none needed"
@@ -118,7 +120,7 @@ def _with_key(settings: Settings, *, person: bool) -> Settings:
         key = ask_secret(f"Key for {settings.model} (not shown): ") if person else ""
         if not key:
             raise UsageError(
-                f"There is no key for model {settings.model!r}. Set {variables[0]}, "
+                f"No API key for model {settings.model!r}. Set {variables[0]}, "
                 f'put "api_key": "env:{variables[0]}" into ~/.ohsandbox/settings.json, or use --api-key.'
             )
         return settings.with_flags(api_key=key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.rendering.view import MODEL_WORKS, Figures
+from ohsandbox.cli.rendering.view import MODEL_WORKS, RunTotals
 from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
 
@@ -20,7 +20,7 @@ TICK_S = 0.1
 """How often a spinner turns."""
 
 
-class Session:
+class Presenter:
     """Runs messages one at a time and shows each event in the main thread, where signals arrive."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Session:
         self._view = view
         self._echo = echo
         self._answer = answer
-        self._figures = Figures()
+        self._totals = RunTotals()
         self._events: queue.SimpleQueue[SDKEvent | LLMEvent] = queue.SimpleQueue()
         """What happened, in its order: pieces of an answer stand before the event that holds it."""
         conversation.register_callback(self._events.put)
@@ -57,7 +57,7 @@ class Session:
         conversation.register_status(self._statuses.put)
 
     def run(self, text: str) -> ConversationStatus:
-        """Say text and show what comes of it until the run has ended. Ctrl-C stops the run, and is no error.
+        """Say text and show what comes of it until the run has ended. Ctrl-C stops the run, without an error.
 
         Raises:
             KeyboardInterrupt: a second Ctrl-C, while the run was being stopped.
@@ -69,7 +69,7 @@ class Session:
         return self._shown(lambda: self.conversation.go_on() or self.conversation.resume())
 
     def _shown(self, begin: Callable[[], object]) -> ConversationStatus:
-        self._figures = Figures()
+        self._totals = RunTotals()
         self._view.status(MODEL_WORKS)
         begin()
         try:
@@ -81,7 +81,7 @@ class Session:
             self._stop()
         self._view.status("")
         status = self.conversation.status()
-        self._view.info(f"{_WORDS[status]} · {self._figures}")
+        self._view.info(f"{_WORDS[status]} · {self._totals}")
         return status
 
     def tell_where(self) -> None:
@@ -139,7 +139,7 @@ class Session:
         if not isinstance(event, SDKEvent):
             self._view.stream(event)
             return False
-        self._figures.add(event)
+        self._totals.add(event)
         self.has_worked = self.has_worked or event.type == "tool_call"
         if self._echo or event.type != "user_message":
             self._view.show(event)

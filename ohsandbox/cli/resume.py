@@ -19,7 +19,7 @@ from ohsandbox.private_files import write_atomically
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.cli.presenter import Session
+    from ohsandbox.cli.presenter import Presenter
     from ohsandbox.cli.rendering.view import View
     from ohsandbox.runtime.base import Runtime
 
@@ -36,7 +36,7 @@ _UNFINISHED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoingOn:
+class ResumedConversation:
     """A conversation that is resumed."""
 
     id: str
@@ -47,7 +47,7 @@ class GoingOn:
     """Where it works: as asked now, else as before."""
 
 
-def going_on(wanted: str | None, asked: SandboxOptions) -> GoingOn:
+def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversation:
     """The conversation by its id or the beginning of it; None is the one with the newest event.
 
     Raises:
@@ -56,13 +56,13 @@ def going_on(wanted: str | None, asked: SandboxOptions) -> GoingOn:
     root = conversations_dir()
     conversation_id = find_conversation(root, wanted)
     known = FileConversationStore(root).load(conversation_id)
-    where = _merged(asked, recall(root / conversation_id), conversation_id)
-    return GoingOn(
+    where = _merged(asked, load_options(root / conversation_id), conversation_id)
+    return ResumedConversation(
         id=conversation_id, title=known.title if known else None, model=known.model if known else None, where=where
     )
 
 
-def remember(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
+def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
     """Keep the options for who resumes. A disk that is full is told by the log; this then stays as it was."""
     fields: dict[str, Any] = asdict(full) | {"runtime": full.runtime or "docker"}
     if not full.backend.isolated:
@@ -77,7 +77,7 @@ def remember(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
         write_atomically(directory / SANDBOX_NAME, json.dumps(fields, indent=2).encode() + b"\n")
 
 
-def recall(directory: Path) -> SandboxOptions | None:
+def load_options(directory: Path) -> SandboxOptions | None:
     """The options that were kept; None where there are none that can be read."""
     try:
         fields = json.loads((directory / SANDBOX_NAME).read_bytes())
@@ -88,18 +88,18 @@ def recall(directory: Path) -> SandboxOptions | None:
         return None
 
 
-def departure(session: Session, runtime: Runtime, view: View, *, stays: bool) -> Callable[..., bool]:
+def leave_on_exit(presenter: Presenter, runtime: Runtime, view: View, *, stays: bool) -> Callable[..., bool]:
     """For an ExitStack, before the runtime is closed: a conversation that was cut off leaves its sandbox behind.
 
     stays: it does in any case, kept or joined.
     """
 
     def leave(_kind: object, error: BaseException | None, _traceback: object) -> bool:
-        unfinished = error is not None or session.conversation.status() in _UNFINISHED
-        if stays or not unfinished or not session.has_worked:
+        unfinished = error is not None or presenter.conversation.status() in _UNFINISHED
+        if stays or not unfinished or not presenter.has_worked:
             return False
-        runtime.leave(at_once=session.hurried)
-        if getattr(runtime, "name", "") and not session.hurried:
+        runtime.leave(at_once=presenter.hurried)
+        if getattr(runtime, "name", "") and not presenter.hurried:
             with contextlib.suppress(OSError):  # nobody reads any more
                 view.info("Its container stays for three days to be resumed; `ohsandbox gc --kept` removes it before.")
         return False

@@ -18,12 +18,12 @@ from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.mcp_servers import with_mcp_file
 from ohsandbox.cli.model import complete, model_config, with_model_of
 from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.presenter import Session
+from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.prompt import confirm, open_prompt, person_present, read_task
 from ohsandbox.cli.rendering.masking import open_secrets
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.cli.rendering.view import open_view
-from ohsandbox.cli.resume import GoingOn, departure, going_on, remember
+from ohsandbox.cli.resume import ResumedConversation, find_resumed, leave_on_exit, save_options
 from ohsandbox.cli.runtime import make_runtime, progress_text, started, tell_copy, tell_news
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.policy import policy_of
@@ -60,12 +60,12 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
     if what.task is not None and not what.task.strip():
         raise UsageError("TASK is empty. Write what to do, or leave it out to be asked.")
     settings = _settings(what)
-    going = None
+    resumed = None
     if what.autoresume or what.resume is not None:
-        going = going_on(what.resume, where)
-        where, settings = going.where, with_model_of(settings, going.model)
+        resumed = find_resumed(what.resume, where)
+        where, settings = resumed.where, with_model_of(settings, resumed.model)
         if what.confirm is None:
-            settings = settings.with_flags(confirm=kept_policy(conversations_dir() / going.id))
+            settings = settings.with_flags(confirm=kept_policy(conversations_dir() / resumed.id))
     where = where.checked()
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
     person = person_present(no_tui=what.no_tui)
@@ -77,7 +77,7 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
         where,
         no_tui=what.no_tui,
         tool_choice=what.tool_choice,
-        going=going,
+        resumed=resumed,
         talks=what.talks,
     )
 
@@ -89,10 +89,10 @@ def work(
     *,
     no_tui: bool,
     tool_choice: str = "auto",
-    going: GoingOn | None = None,
+    resumed: ResumedConversation | None = None,
     talks: bool = True,
 ) -> int:
-    """The run itself, with settings that are complete. task None asks for messages; going is what is resumed.
+    """The run itself, with settings that are complete. task None asks for messages; resumed is what is resumed.
 
     What is resumed ends with its run where it does not talk.
 
@@ -111,7 +111,7 @@ def work(
         Agent(
             model, tools, system_prompt_extensions=instructions(settings.instructions), mcp_config=settings.mcp_config
         ),
-        conversation_id=new_id() if going is None else going.id,
+        conversation_id=new_id() if resumed is None else resumed.id,
         settings=settings,
         tool_choice=tool_choice,
         secrets=secrets,
@@ -121,31 +121,31 @@ def work(
     if where.workspace is not None and where.backend.isolated and not where.copies:
         check_apart(conversation.directory, where.workspace)  # before a sandbox is started
     with contextlib.ExitStack() as stack:
-        if going is not None:
+        if resumed is not None:
             stack.callback(conversation.close)
             conversation.start()  # a log that is open elsewhere or damaged is told before any sandbox is touched
-            view.info(f"Conversation {going.id} goes on: {going.title or 'no title'}")
+            view.info(f"Conversation {resumed.id} goes on: {resumed.title or 'no title'}")
         runtime, full = _enter_sandbox(stack, view, settings, where, conversation, person=person)
         conversation.runtime = runtime
         policy = settings.confirm or _usual_confirmation(runtime, person=person)
         conversation.confirmation = policy_of(policy)
         answer = answer_at_terminal if person else None
-        session = Session(conversation, view, echo=task is not None or not sys.stdin.isatty(), answer=answer)
-        stack.push(departure(session, runtime, view, stays=bool(full.keep or full.attach)))
-        stack.callback(_tell_waiting, session)
-        stack.callback(session.close)
-        stack.callback(session.tell_where)
+        presenter = Presenter(conversation, view, echo=task is not None or not sys.stdin.isatty(), answer=answer)
+        stack.push(leave_on_exit(presenter, runtime, view, stays=bool(full.keep or full.attach)))
+        stack.callback(_tell_waiting, presenter)
+        stack.callback(presenter.close)
+        stack.callback(presenter.tell_where)
         if where.copies:
             tell_copy(view, runtime, where)
-            stack.callback(_tell_apply, view, session, where)
+            stack.callback(_tell_apply, view, presenter, where)
         conversation.start()
         keep_policy(conversation.directory, policy)
         if runtime.resumed is None or runtime.resumed.how != "same":
-            remember(conversation.directory, full, runtime)
+            save_options(conversation.directory, full, runtime)
         if task is not None:
-            return _code_after(session.run(task), session)
-        code = 0 if going is None else _go_on(session, person=person and talks)
-        return _talk(session, open_prompt(), view) if talks and not code else code
+            return _code_after(presenter.run(task), presenter)
+        code = 0 if resumed is None else _continue(presenter, person=person and talks)
+        return _talk(presenter, open_prompt(), view) if talks and not code else code
 
 
 def _settings(what: RunOptions) -> Settings:
@@ -210,11 +210,11 @@ def _enter_sandbox(
     return runtime, full
 
 
-def _tell_apply(view: View, session: Session, where: SandboxOptions) -> None:
-    if session.has_worked:
-        view.info(f"It worked on a copy. See what it changed: ohsandbox diff {session.conversation.id}")
+def _tell_apply(view: View, presenter: Presenter, where: SandboxOptions) -> None:
+    if presenter.has_worked:
+        view.info(f"It worked on a copy. See what it changed: ohsandbox diff {presenter.conversation.id}")
         target = safe_line(Path(where.workspace or ".").resolve())
-        view.info(f"Bring that to {target}: ohsandbox apply {session.conversation.id}")
+        view.info(f"Bring that to {target}: ohsandbox apply {presenter.conversation.id}")
 
 
 def _place(runtime: Runtime, full: SandboxOptions) -> str:
@@ -231,18 +231,18 @@ def _tell_kept(view: View, name: str) -> None:
     view.info(f"Remove it: docker rm -f {name} (or all that are kept: ohsandbox gc --kept)")
 
 
-def _go_on(session: Session, *, person: bool) -> int:
+def _continue(presenter: Presenter, *, person: bool) -> int:
     """Do what the conversation was cut off from. A run that a person had stopped waits for what the person says."""
-    if person and session.conversation.status() is ConversationStatus.CANCELED:
+    if person and presenter.conversation.status() is ConversationStatus.CANCELED:
         return 0
-    status = session.go_on()
+    status = presenter.go_on()
     if person:
-        _code_in_talk(status, session)
+        _code_in_talk(status, presenter)
         return 0
-    return _code_after(status, session)
+    return _code_after(status, presenter)
 
 
-def _talk(session: Session, prompt: Prompt, view: View) -> int:
+def _talk(presenter: Presenter, prompt: Prompt, view: View) -> int:
     """Messages until the person leaves; the code of the last run, where stopping one is no failure."""
     if sys.stdin.isatty():
         view.info(HELP)
@@ -263,12 +263,12 @@ def _talk(session: Session, prompt: Prompt, view: View) -> int:
         if text == "/help":
             view.info(HELP)
         elif text.split()[:1] == [approvals.COMMAND]:
-            approvals.take_command(session.conversation, text, view.info)
+            approvals.take_command(presenter.conversation, text, view.info)
         elif text:
-            status = session.run(text)
+            status = presenter.run(text)
             interrupted = status is ConversationStatus.CANCELED
-            code = _code_in_talk(status, session)
-            tell_news(session.conversation.runtime, view.warn)
+            code = _code_in_talk(status, presenter)
+            tell_news(presenter.conversation.runtime, view.warn)
 
 
 def _usual_confirmation(runtime: Runtime, *, person: bool) -> str:
@@ -276,9 +276,9 @@ def _usual_confirmation(runtime: Runtime, *, person: bool) -> str:
     return "risky" if person and not runtime.isolated else "never"
 
 
-def _code_in_talk(status: ConversationStatus, session: Session) -> int:
+def _code_in_talk(status: ConversationStatus, presenter: Presenter) -> int:
     """What the run came to; the person reads of an error and may go on, unless the sandbox is gone."""
-    error = session.conversation.error
+    error = presenter.conversation.error
     if isinstance(error, SandboxUnavailable):
         raise error
     if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
@@ -288,18 +288,18 @@ def _code_in_talk(status: ConversationStatus, session: Session) -> int:
     return explain(error) if error is not None else FAILED
 
 
-def _tell_waiting(session: Session) -> None:
-    if session.conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
-        print(f"ohsandbox: {waiting_line(session.conversation)}", file=sys.stderr, flush=True)
+def _tell_waiting(presenter: Presenter) -> None:
+    if presenter.conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
+        print(f"ohsandbox: {waiting_line(presenter.conversation)}", file=sys.stderr, flush=True)
 
 
-def _code_after(status: ConversationStatus, session: Session) -> int:
+def _code_after(status: ConversationStatus, presenter: Presenter) -> int:
     """The exit code of a single run.
 
     Raises:
         BaseException: what ended it with ERROR, so that it is explained once all is cleaned up.
     """
-    error = session.conversation.error
+    error = presenter.conversation.error
     if status is ConversationStatus.CANCELED:
         return INTERRUPTED
     if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
@@ -335,18 +335,18 @@ def instructions(file: str | None) -> list[str]:
     """The file's text, marked as what it is; nothing where no file is named.
 
     Raises:
-        UsageError: it cannot be read, is no UTF-8 text, or is over MAX_BYTES.
+        UsageError: the file cannot be read, is not UTF-8 text, or is larger than MAX_BYTES.
     """
     if file is None:
         return []
     try:
         data = Path(file).expanduser().read_bytes()
     except OSError as error:
-        raise UsageError(f"Instructions {file!r} cannot be read: {error.strerror}. Name a text file.") from None
+        raise UsageError(f"Instructions file {file!r} cannot be read: {error.strerror}. Name a text file.") from None
     if len(data) > MAX_BYTES:
-        raise UsageError(f"Instructions {file!r} have {len(data)} bytes, at most {MAX_BYTES} are taken. Shorten them.")
+        raise UsageError(f"Instructions file {file!r} has {len(data)} bytes, more than {MAX_BYTES}. Shorten it.")
     try:
         text = data.decode().strip()
     except UnicodeDecodeError as error:
-        raise UsageError(f"Instructions {file!r} are no UTF-8 text (byte {error.start}). Convert them.") from None
+        raise UsageError(f"Instructions file {file!r} is not UTF-8 text (byte {error.start}). Convert it.") from None
     return [f"# Instructions of the user\n{text}"] if text else []

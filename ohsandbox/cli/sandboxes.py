@@ -50,7 +50,7 @@ def collect(*, dry_run: bool, kept: bool) -> int:
         print("Nothing to remove.")
     failed = [one.name for one in reaped if one.outcome == "failed"]
     if failed:
-        raise SandboxUnavailable(f"Not removed: {', '.join(failed)}. Try again, or look with `ohsandbox doctor`.")
+        raise SandboxUnavailable(f"Not removed: {', '.join(failed)}. Try again, or run `ohsandbox doctor`.")
     return 0
 
 

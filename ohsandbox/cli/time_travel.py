@@ -41,12 +41,12 @@ def undo_turns(wanted: str | None, turns: str | None, root: Path | None, *, yes:
 
     Raises:
         ConversationOpenError: a process works in it.
-        UsageError: there are no such turns, their files were not kept, or nobody can be asked.
+        UsageError: the conversation has fewer turns, their files were not kept, or there is no terminal to confirm at.
     """
     if turns is None and wanted is not None and wanted.isdecimal() and len(wanted) <= _MAX_TURNS_DIGITS:
         wanted, turns = None, wanted
     if turns is not None and not turns.isdecimal():
-        raise UsageError(f"{turns!r} is no number of turns. Write `ohsandbox undo ID 2`.")
+        raise UsageError(f"Invalid number of turns {turns!r}: expected a whole number, as in `ohsandbox undo ID 2`.")
     directory = _closed(wanted, root)
     plan = undo.plan_undo(directory, int(turns or 1))
     if not _agreed(plan, "`ohsandbox redo` brings it back.", yes=yes):
@@ -55,6 +55,8 @@ def undo_turns(wanted: str | None, turns: str | None, root: Path | None, *, yes:
     forked, refused = undo.undo(plan)
     taken = "turn" if int(turns or 1) == 1 else f"{int(turns or 1)} turns"
     print(f"Conversation {forked.id} is {directory.name} without its last {taken}; that one stays.")
+    if (source := copied_workspace(directory)) is not None:
+        print(f"{safe_line(source)} is unchanged, with what `ohsandbox apply` wrote there: the agent worked on a copy.")
     return _told(forked.id, plan.workspace, refused, root)
 
 
@@ -63,7 +65,7 @@ def redo_undone(wanted: str | None, root: Path | None, *, yes: bool) -> int:
 
     Raises:
         ConversationOpenError: a process works in one of the two.
-        UsageError: the conversation was not made by an undo, or nobody can be asked.
+        UsageError: the conversation was not created by an undo, or there is no terminal to confirm at.
     """
     plan = undo.plan_redo(_closed(wanted, root))
     if not _agreed(plan, "`ohsandbox undo` takes it away again.", yes=yes):
@@ -85,15 +87,17 @@ def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path |
     """Make a conversation of the first events of another, with the files of then.
 
     Raises:
-        UsageError: there is no such event, its files were not kept, or workspace does not fit.
+        UsageError: the event does not exist, its files were not kept, or workspace does not fit.
     """
     directory = find_stored(root or conversations_dir(), wanted)
     seq = stream_events(directory, lambda _: None).records - 1 if at is None else at
     bound = find_checkpoint(directory, seq).data.get("workspace")
     if bound is not None and workspace is None:
-        raise UsageError("They lie in a directory of this machine. Say --workspace DIR: an empty one, for the fork.")
+        raise UsageError(
+            "The files are in a directory of this machine. Name an empty directory for the fork with --workspace."
+        )
     if bound is None and workspace is not None:
-        raise UsageError("Its files lie in its container. Leave --workspace out.")
+        raise UsageError("The files are in the container of the conversation. Leave out --workspace.")
     place = None if workspace is None else empty_directory(workspace)
     forked = fork(directory, seq, workspace=place)
     refused = [] if place is None else restore_workspace(forked, place)
@@ -125,7 +129,9 @@ def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(f"{len(plan.changes)} files would be changed, and nobody can be asked. Say --yes.")
+        raise UsageError(
+            f"{len(plan.changes)} files would be changed, and there is no terminal to confirm at. Use --yes."
+        )
     return confirm(f"Change these {len(plan.changes)} files? {remedy}")
 
 
@@ -168,7 +174,7 @@ def show_diff(wanted: str, a: int | None, b: int | None, root: Path | None, *, s
     """Print what changed in the workspace: coloured at a terminal, else the bytes of a patch.
 
     Raises:
-        UsageError: the files of then were not kept, or there is no git.
+        UsageError: the files at that event were not kept, or git is not installed.
         SandboxUnavailable: the engine that has them does not serve.
     """
     with diff_workspace(find_stored(root or conversations_dir(), wanted), a, b) as work:
@@ -188,13 +194,13 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
     """Show what the agent changed and, when the person agrees, bring it to a directory; all of it or nothing.
 
     Raises:
-        UsageError: the directory cannot be used, the files were not kept, or nobody can be asked.
+        UsageError: the directory cannot be used, the files were not kept, or there is no terminal to confirm at.
         SandboxUnavailable: the engine that has them does not serve.
     """
     directory = find_stored(root or conversations_dir(), wanted)
     target = (to or copied_workspace(directory) or Path.cwd()).resolve()
     if not target.is_dir():
-        raise UsageError(f"{str(target)!r} is no directory. Make it first, or name another with --to.")
+        raise UsageError(f"Directory {str(target)!r} does not exist. Create it, or name another with --to.")
     bound = bound_workspace(directory)
     if bound is not None and bound.resolve() == target.resolve():
         raise UsageError(f"The agent worked in {str(target)!r} itself: its changes are there. See `ohsandbox undo`.")
@@ -238,7 +244,8 @@ def _agreed_to_apply(changes: Sequence[FileChange], target: Path, *, yes: bool) 
         return True
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
-            f"{len(changes)} files would be changed in {str(target)!r}, and nobody can be asked. Say --yes."
+            f"{len(changes)} files would be changed in {str(target)!r}, and there is no terminal to confirm at. "
+            "Use --yes."
         )
     return confirm(f"Change these {len(changes)} files in {safe_line(target)}?")
 

@@ -46,7 +46,7 @@ def show_tool(name: str, *, as_json: bool) -> int:
     """Print what a model is told of the tool: its description and the schema of its arguments.
 
     Raises:
-        UsageError: there is no such tool, or it cannot be made.
+        UsageError: the tool does not exist, or cannot be created.
     """
     listed = next((one for one in _all(quiet=True) if name in {one.tool.name, *one.tool.aliases}), None)
     if listed is None:

@@ -148,7 +148,7 @@ def test_an_unknown_word_is_told_and_refuses_nothing(
     at_terminal: AtTerminal, options: tuple[str, ...], workspace: Path
 ) -> None:
     ended = at_terminal("run", "go", "--confirm", "always", *options, answers=[(ASKED, b"ls\n"), (ASKED, b"\x04")])
-    assert b"'ls' is no answer, so nothing was decided" in ended.raw
+    assert b"'ls' is not an answer; nothing was decided" in ended.raw
     assert (ended.code, done(workspace)) == (WAITING, "")
 
 
@@ -180,7 +180,7 @@ def test_whoever_types_on_is_asked_when_they_pause(
     keys = [(b"  | echo one", b"my next mess")]
     ended = at_terminal(
         "run", "go", "--confirm", "always", *options,
-        answers=[*keys, (b"discarded.)", b""), (ASKED, b"age\n"), (b"is no answer", b""), (ASKED, b"n\n"),
+        answers=[*keys, (b"discarded.)", b""), (ASKED, b"age\n"), (b"is not an answer", b""), (ASKED, b"n\n"),
                  (ASKED, b"n\n")],
     )  # fmt: skip
     assert (ended.code, done(workspace)) == (0, ""), ended.raw[-2000:]
@@ -190,7 +190,7 @@ def test_pasted_text_allows_nothing(at_terminal: AtTerminal, options: tuple[str,
     pasted = b"\x1b[200~y\ny\n\x1b[201~\n"
     ended = at_terminal(
         "run", "go", "--confirm", "always", *options,
-        answers=[(ASKED, pasted), (b"Pasted text is no answer", b""), (ASKED, b"\x04")],
+        answers=[(ASKED, pasted), (b"Pasted text is not an answer", b""), (ASKED, b"\x04")],
     )  # fmt: skip
     assert (ended.code, done(workspace)) == (WAITING, ""), ended.raw[-2000:]
 

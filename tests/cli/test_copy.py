@@ -64,6 +64,7 @@ def test_what_was_done_on_a_copy_is_shown_and_comes_back_by_apply_alone(
         "text": "one\n2\n3\n4\nfive\n", "new": "new\n", ".gitignore": "build/\nK\n", "mine": "mine",
         ".env": "TOKEN=canary", "build/old": "x",
     }  # fmt: skip
+    assert "`ohsandbox undo` does not undo this" in done.out
     assert "has it all" in invoke("apply", "last", "--yes").out
 
 
@@ -84,6 +85,7 @@ def test_undo_fork_and_resume_go_on_with_the_copy(
     undone = invoke("undo", "--yes")
     assert undone.code == 0, undone.err
     assert f"--workspace {project} --copy" in undone.out
+    assert f"{project} is unchanged, with what `ohsandbox apply` wrote there" in undone.out
     assert "second" not in invoke("diff", "last", "--stat").out
     assert "new     new" in invoke("diff", "last", "--stat").out
     redone = invoke("redo", "--yes")

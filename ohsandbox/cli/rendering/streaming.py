@@ -1,4 +1,4 @@
-"""`Streamed`: an answer while the model writes it, for a terminal that cannot take back what it was given."""
+"""`StreamedMarkdown`: an answer while the model writes it, for a terminal that cannot take back what it was given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 """A code block's first line, and its last: of the same character, at least as long, with nothing behind it."""
 
 
-class Streamed:
+class StreamedMarkdown:
     """Takes pieces of an answer and gives out its blocks of Markdown, each when it is whole.
 
     A block ends with an empty line outside a fence: so each can be rendered, and made harmless, by itself, wherever the

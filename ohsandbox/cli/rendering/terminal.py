@@ -25,7 +25,7 @@ from ohsandbox.cli.rendering.events import (
     blocks_of,
 )
 from ohsandbox.cli.rendering.masking import current_masker
-from ohsandbox.cli.rendering.streaming import Streamed
+from ohsandbox.cli.rendering.streaming import StreamedMarkdown
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import cut, safe, safe_line, words
 from ohsandbox.cli.rendering.view import MODEL_WORKS, Stopwatch
@@ -63,7 +63,7 @@ class RichView:
         self._forms = forms
         self._line = StatusLine(self._console, enabled=Form.STORED not in forms)
         self._watch = Stopwatch()
-        self._answer: Streamed | None = None
+        self._answer: StreamedMarkdown | None = None
 
     def info(self, text: str) -> None:
         """Dim."""
@@ -81,7 +81,7 @@ class RichView:
         """Blocks of an answer as soon as they are whole; what is being written runs through the line at the bottom."""
         if event.type == "delta":
             if self._answer is None:
-                self._answer = Streamed(current_masker())
+                self._answer = StreamedMarkdown(current_masker())
             for block in self._answer.feed(event.text):
                 self._print(_markdown(safe(block)))
             self._line.set(_end_of(self._answer.tail, self._console.width - STATUS_MARGIN) or MODEL_WORKS)

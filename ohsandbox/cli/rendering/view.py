@@ -55,7 +55,7 @@ def open_view(*, no_tui: bool, stored: bool = False) -> View:
     return RichView(forms=Form.TERMINAL | also)
 
 
-class Figures:
+class RunTotals:
     """What a run came to."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ohsandbox import events
 from ohsandbox.cli.rendering import masking
-from ohsandbox.cli.rendering.streaming import Streamed
+from ohsandbox.cli.rendering.streaming import StreamedMarkdown
 from ohsandbox.cli.rendering.terminal import RichView
 from ohsandbox.llm.chat import DeltaEvent, RetryEvent
 from ohsandbox.secrets import Masker
@@ -34,7 +34,7 @@ def secret() -> Masker:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_blocks_and_rest_are_the_masked_text_however_it_was_cut(secret: Masker, seed: int) -> None:
-    answer = Streamed(secret)
+    answer = StreamedMarkdown(secret)
     blocks = [block for piece in _pieces(TEXT, seed) for block in answer.feed(piece)]
     final = secret.mask(TEXT)
     assert blocks == ["# One\n\n", "<secret:KEY> and\nmore\n\n", "```\ncode\n\nstill code\n```\n\n"]
@@ -42,13 +42,13 @@ def test_blocks_and_rest_are_the_masked_text_however_it_was_cut(secret: Masker, 
 
 
 def test_the_beginning_of_a_secret_is_not_in_sight(secret: Masker) -> None:
-    answer = Streamed(secret)
+    answer = StreamedMarkdown(secret)
     assert answer.feed(f"The key is {SECRET[:12]}") == []
     assert answer.tail == "The key is "
 
 
 def test_a_final_text_that_is_another_one_is_told_whole(secret: Masker) -> None:
-    answer = Streamed(secret)
+    answer = StreamedMarkdown(secret)
     assert answer.feed("One.\n\nTwo") == ["One.\n\n"]
     assert answer.end("Other.") == "Other."
 

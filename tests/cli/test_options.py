@@ -1,0 +1,77 @@
+"""Options that reach the sandbox: resource limits, from the flag to the engine's create call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+
+from ohsandbox.cli.options import RESOURCE_LIMITS, SandboxOptions
+from ohsandbox.cli.runtime import make_runtime
+from ohsandbox.cli.typer_options import Only, command, new_app
+from ohsandbox.runtime.docker import DockerRuntime
+from ohsandbox.runtime.docker.container_config import ContainerConfig, create_payload
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Invoke
+
+
+def _host_config(*arguments: str) -> dict[str, Any]:
+    """The part of the create call that bounds the container, of a command line."""
+    app, seen = new_app("test"), []
+
+    def go(where: object) -> int:
+        assert isinstance(where, SandboxOptions)
+        seen.append(where)
+        return 0
+
+    go.__annotations__["where"] = Annotated[SandboxOptions, Only.of("attach", *RESOURCE_LIMITS)]
+    command(app)(go)
+    app([*arguments], standalone_mode=False)
+    runtime = make_runtime(seen[0].checked())
+    assert isinstance(runtime, DockerRuntime)
+    limits = runtime._options.limits
+    config = ContainerConfig(name="n", image="i", workdir="/", limits=limits, cpus=limits.cpus or 2.0)
+    host_config: dict[str, Any] = create_payload(config)["HostConfig"]
+    return host_config
+
+
+def test_resource_limits_reach_the_create_call() -> None:
+    sent = _host_config("--memory", "4g", "--cpus", "1.5", "--pids", "100", "--disk", "10GiB")
+    assert (sent["Memory"], sent["MemorySwap"]) == (4 * 1024**3, 4 * 1024**3)
+    assert (sent["NanoCpus"], sent["PidsLimit"]) == (1_500_000_000, 100)
+    assert sent["StorageOpt"] == {"size": str(10 * 1024**3)}
+
+
+def test_without_options_the_limits_are_those_of_the_runtime() -> None:
+    sent = _host_config()
+    assert (sent["Memory"], sent["PidsLimit"], "StorageOpt" in sent) == (2 * 1024**3, 512, False)
+
+
+@pytest.mark.parametrize(("text", "size"), [("64m", 64 << 20), ("0.5G", 512 << 20), ("67108864", 64 << 20)])
+def test_sizes_have_units(text: str, size: int) -> None:
+    assert _host_config("--memory", text)["Memory"] == size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--memory", "much"], "Invalid value for '--memory': expected a size of 32m or more, as in 512m or 2g"),
+        (["--memory", "2x"], "got '2x'"),
+        (["--memory", "1m"], "expected a size of 32m or more, as in 512m or 2g, got '1m'"),
+        (["--memory", "9" * 18 + "t"], "expected a size"),
+        (["--disk", "1m"], "Invalid value for '--disk': expected a size of 64m or more"),
+        (["--cpus", "0"], "expected a number of processors, 0.01 or more, got '0'"),
+        (["--cpus", "nan"], "got 'nan'"),
+        (["--pids", "3"], "Invalid value '3' for '--pids'"),
+        (["--memory", "1g", "--runtime", "cli"], "--memory needs a container. Leave out --memory or --runtime cli."),
+        (["--pids", "99", "--attach", "name"], "--attach and --pids exclude each other"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize("words", [["exec"], ["run"], ["mcp", "serve"]], ids=" ".join)
+def test_a_wrong_limit_is_one_line(invoke: Invoke, words: list[str], arguments: list[str], told: str) -> None:
+    task = ["--", "true"] if words == ["exec"] else []
+    ended = invoke(*words, *arguments, *(["--model", "m"] if words == ["run"] else []), *task)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert told in ended.err
