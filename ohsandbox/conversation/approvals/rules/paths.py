@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ohsandbox.conversation.approvals.rules import Finding, quoted
+from ohsandbox.runtime.workspace.sensitive_paths import runs_when_opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,13 +22,14 @@ _RUN_BY_THEMSELVES = re.compile(
     r"(?:^|/)\.(?:bashrc|bash_profile|bash_login|bash_logout|profile|zshrc|zshenv|zprofile|gitconfig|xinitrc|xprofile)$|"
     r"(?:^|/)authorized_keys$|(?:^|/)\.git/(?:hooks|config|info|modules|worktrees|commondir)(?:/|\.|$)|(?:^|/)\.git$|"
     r"(?:^|/)\.config/(?:autostart|systemd|git|fish|environment\.d)/|"
-    r"(?:^|/)\.(?:vscode|idea|claude|cursor|devcontainer|husky|zed)/|(?:^|/)\.cargo/(?:config|env|bin)|"
-    r"(?:^|/)\.(?:mcp\.json|envrc|inputrc|npmrc|yarnrc(?:\.yml)?|pythonrc|vimrc|exrc|gdbinit|tmux\.conf|screenrc|Rprofile|"
+    r"(?:^|/)\.cargo/(?:env|bin)|"
+    r"(?:^|/)\.(?:inputrc|npmrc|yarnrc(?:\.yml)?|pythonrc|gdbinit|tmux\.conf|screenrc|Rprofile|"
     r"pre-commit-config\.yaml|bash_aliases|zlogin|login|cshrc|kshrc|lesskey|lldbinit|psqlrc|sqliterc|irbrc|pryrc)$|"
     r"(?:^|/)(?:sitecustomize|usercustomize)\.py$|\.pth$|"
     r"^/etc/(?:cron|profile|rc\.|init|systemd|sudoers|ld\.so|pam\.d|passwd|group|hosts)|^/var/spool/cron|"
     r"^/(?:lib|usr/lib)/systemd/"
 )
+"""Beside what `runs_when_opened` names: files of a home directory, of git and of the system."""
 
 _GIT = re.compile(r"(?:^|/)\.git/")
 _LISTED_BY_GIT = re.compile(r"(?:^|/)\.(?:gitmodules|gitattributes|github/workflows/.*|gitlab-ci\.yml)$")
@@ -50,7 +52,7 @@ def place_findings(path: str, *, workdir: str) -> Iterator[Finding]:
         return
     full = path if path.startswith("~") else posixpath.normpath(posixpath.join(workdir, path))
     full = re.sub(r"^//+", "/", full)
-    if _RUN_BY_THEMSELVES.search(full):
+    if _RUN_BY_THEMSELVES.search(full) or runs_when_opened(full):
         yield Finding("HIGH", f"Writes {quoted(path)}, which other programs run or trust by themselves.")
     elif _GIT.search(full):
         yield Finding("MEDIUM", f"Writes git's own files: {quoted(path)}.")
