@@ -53,7 +53,7 @@ def started(
     Raises:
         SandboxUnavailable: it cannot be started; of an image that cannot be had the message names those that are here.
     """
-    runtime.tells_changes = warn is not None
+    runtime.reports_changes_later = warn is not None
     try:
         resume_runtime(runtime, past or ResumeState())
     except EngineUnavailable as error:
@@ -73,7 +73,7 @@ def started(
 def _tell_beginning(runtime: Runtime, warn: Callable[[str], None]) -> None:
     for note in runtime.workspace_notes:
         warn(note)
-    if runtime.was_killed:
+    if runtime.previous_was_killed:
         tell_news(runtime, warn)
 
 
@@ -81,10 +81,10 @@ def tell_news(runtime: Runtime | None, warn: Callable[[str], None], *, last: boo
     """What appeared or changed in the bound directory and was not told yet; last: nothing changes any more."""
     if runtime is None or (directory := runtime.watched) is None:
         return
-    killed = runtime.was_killed
+    killed = runtime.previous_was_killed
     tell_changes(runtime.workspace_changes(), directory, warn=warn, killed=killed)
     if last:
-        runtime.end_watch()
+        runtime.discard_changes()
 
 
 def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:

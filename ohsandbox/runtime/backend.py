@@ -84,7 +84,7 @@ class Backend(ABC):
     """All processes that are visible inside belong to the sandbox."""
     ends_processes: bool = False
     """`_close` ends every process of the sandbox by itself, so none needs to be killed before."""
-    tells_changes: bool = False
+    reports_changes_later: bool = False
     """The owner asks for `workspace_changes` after `close` and passes them on: `close` keeps what that needs."""
     _watch: ChangeTracker | None = None
     resumed: ResumeReport | None = None
@@ -97,7 +97,7 @@ class Backend(ABC):
         self._lock = threading.RLock()
         self._notices: list[str] = []
         self._oom_kills = 0
-        self._life_number = 0
+        self._generation = 0
         self._served = False
         """A process has been started in the sandbox: its image is fit for it."""
         self._damage = ""
@@ -206,7 +206,7 @@ class Backend(ABC):
         """
         return WorkspaceReport(0.0) if self._watch is None else self._watch.report()
 
-    def end_watch(self) -> None:
+    def discard_changes(self) -> None:
         """Discard the recorded contents of the bound directory, once its changes are reported; `close` does so."""
         if self._watch is not None:
             self._watch.end()
@@ -217,9 +217,9 @@ class Backend(ABC):
         return None if self._watch is None else self._watch.root
 
     @property
-    def was_killed(self) -> bool:
+    def previous_was_killed(self) -> bool:
         """An earlier session on the directory was killed, and what it changed has not been asked for."""
-        return self._watch is not None and self._watch.was_killed
+        return self._watch is not None and self._watch.previous_was_killed
 
     @property
     def workspace_notes(self) -> tuple[str, ...]:
@@ -311,15 +311,15 @@ class Backend(ABC):
         Raises:
             SandboxUnavailable: it cannot be brought back, or starts no process even then; its files are kept.
         """
-        return self.insist(partial(self.open_channel, argv, tty=tty, env=env, user=user), SandboxUnavailable)
+        return self.with_recovery(partial(self.open_channel, argv, tty=tty, env=env, user=user), SandboxUnavailable)
 
-    def insist(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
+    def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
         """Call attempt(), again while the sandbox may only be short of processes, and once more after recovering it.
 
         Raises:
             SandboxUnavailable: it cannot be brought back, or `failing` comes even then.
         """
-        life, patient_until = self._life_number, time.monotonic() + STARVED_S
+        generation, patient_until = self._generation, time.monotonic() + STARVED_S
         while True:
             try:
                 result = attempt()
@@ -329,7 +329,7 @@ class Backend(ABC):
                 if self._served and time.monotonic() < patient_until and self._loss() is None:
                     time.sleep(STARVED_PAUSE_S)
                     continue
-                restarted = self.heal(failure, life)
+                restarted = self.recover_from(failure, generation)
                 break
             self._served, self._damage = True, ""
             return result
@@ -345,12 +345,12 @@ class Backend(ABC):
                         raise self._damaged(failure) from failure
                     # after `docker restart` engine 20.10 was seen to have unmounted the files: each exec fails until
                     # the container is killed and started
-                    restarted = self.heal(failure, self._life_number)
+                    restarted = self.recover_from(failure, self._generation)
                     healed_until = time.monotonic() + STARVED_S
             time.sleep(STARVED_PAUSE_S)
 
-    def heal(self, failure: SandboxUnavailable, life: int) -> bool:
-        """Recover from a failure in generation `life`: a dead sandbox, or one that cannot start a process.
+    def recover_from(self, failure: SandboxUnavailable, generation: int) -> bool:
+        """Recover from a failure in generation `generation`: a dead sandbox, or one that cannot start a process.
 
         Returns:
             Whether it was restarted by us: a sandbox that somebody else had started again is only joined.
@@ -360,7 +360,7 @@ class Backend(ABC):
                 never started a process, so that its image is at fault.
         """
         with self._lock:
-            if life != self._life_number:  # another thread has brought it back meanwhile
+            if generation != self._generation:  # another thread has brought it back meanwhile
                 return False
             alive = self._loss() is None
             if alive and self._damage:
@@ -406,9 +406,9 @@ class Backend(ABC):
         """Discard the state of the sandbox's previous run: its workers, and the counters of its control group."""
         self._pool.discard_all()
         self._oom_kills = 0
-        self._life_number += 1
+        self._generation += 1
 
-    def take_notice(self) -> str | None:
+    def take_notices(self) -> str | None:
         """Take the notices about the sandbox that the next result shows; None without any."""
         notices, self._notices = self._notices, []
         return "; ".join(notices) or None
@@ -466,7 +466,7 @@ class Backend(ABC):
             timeout_s=timeout_s, stall_s=stall_s, limit_bytes=limit_bytes, kills=kills, on_output=on_output,
             cancel=cancel,
         )  # fmt: skip
-        outcome = self.insist(call, WorkerUnusable)
+        outcome = self.with_recovery(call, WorkerUnusable)
         return call(to_end=True) if outcome.status == UNCOUNTED else outcome
 
     def _call_once(

@@ -66,8 +66,8 @@ class Runtime(Backend):
             shell.close(kill=not self.ends_processes)
         self._pool.close()
         self._close()
-        if not self.tells_changes:
-            self.end_watch()
+        if not self.reports_changes_later:
+            self.discard_changes()
 
     def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:  # noqa: ARG002 - for those that keep some
         """Like `start`, but in the sandbox that an earlier process of the same conversation left, if it exists.

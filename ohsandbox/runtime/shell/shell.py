@@ -414,7 +414,7 @@ class Shell:
         )  # fmt: skip
 
     def _take_notice(self) -> str | None:
-        if notice := self._host.take_notice():
+        if notice := self._host.take_notices():
             self._notices.insert(0, notice)
         notices, self._notices = self._notices, []
         return "; ".join(notices) or None
@@ -426,7 +426,7 @@ class Shell:
         if self._session is not None and not self._session.alive and self._running is None:
             self._restart(self._session, "The shell had ended and was started again")
         if self._session is None:
-            self._session = self._host.insist(self._open, ShellUnusable)
+            self._session = self._host.with_recovery(self._open, ShellUnusable)
         return self._session
 
     def _open(self) -> ShellSession:

@@ -331,14 +331,14 @@ class ChangeTracker:
                 "writable directory."
             ) from error
 
-    was_killed: bool = False
+    previous_was_killed: bool = False
     """The baseline is of an earlier session that did not end by itself."""
 
     def report(self) -> WorkspaceReport:
         """What nobody was told yet; from now on it counts as told."""
         after = scan(self.root)
         found = compare(self.root, self._before, after)
-        self._before, self.was_killed = after, False
+        self._before, self.previous_was_killed = after, False
         if self._lock is not None:
             with contextlib.suppress(OSError):  # a full disk: then it is told again after a kill
                 self._write(self._file, after)
@@ -354,7 +354,7 @@ class ChangeTracker:
 
     def leave(self) -> None:
         """The session did not begin: what a killed one left stays for the next."""
-        if self.was_killed and self._lock is not None:
+        if self.previous_was_killed and self._lock is not None:
             os.close(self._lock)
             self._lock = None
         self.end()
@@ -383,7 +383,7 @@ class ChangeTracker:
         if not found:
             return None
         before, file, self._lock = found[0]
-        self.was_killed = True
+        self.previous_was_killed = True
         return file, before
 
     def _write(self, file: Path, seen: WorkspaceScan) -> None:

@@ -129,7 +129,7 @@ def test_run_and_files_heal_it_as_well(sandbox: Any) -> None:
     place._pool.discard_all()
     assert place.run(["echo", "hi"]).stdout == b"hi\n"
     assert place.read_bytes("/root/kept") == b"kept"
-    assert "was restarted" in str(place.take_notice())
+    assert "was restarted" in str(place.take_notices())
 
 
 def test_a_peak_of_processes_that_passes_costs_no_restart(sandbox: Any) -> None:
@@ -137,7 +137,7 @@ def test_a_peak_of_processes_that_passes_costs_no_restart(sandbox: Any) -> None:
     place.execute("true")
     assert place.execute("for i in $(seq 600); do sleep 0.6 2>/dev/null & done 2>/dev/null; echo begun").output
     assert place.run(["echo", "hi"]).stdout == b"hi\n"
-    assert "was restarted" not in str(place.take_notice())
+    assert "was restarted" not in str(place.take_notices())
 
 
 @pytest.mark.parametrize(

@@ -145,4 +145,4 @@ def test_a_refused_sandbox_is_refused_to_a_shell_as_well_and_not_restarted(tmp_p
         for _ in range(2):
             with pytest.raises(SandboxRefused, match="not as strict as asked"):
                 runtime.execute("true")
-        assert runtime.take_notice() is None
+        assert runtime.take_notices() is None

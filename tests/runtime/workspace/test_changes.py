@@ -292,26 +292,26 @@ def test_what_a_killed_session_did_is_told_to_the_next(tree: Path, state: Path) 
     began = time.time()
     subprocess.run([sys.executable, "-c", KILLED, str(tree), str(state)], check=False)
     watch = ChangeTracker(tree, state)
-    assert watch.was_killed
+    assert watch.previous_was_killed
     report = watch.report()
     assert told(report) == [(ChangeKind.OPENED, ".envrc")]
     assert report.since >= began
-    assert not watch.was_killed
+    assert not watch.previous_was_killed
     watch.end()
-    assert not ChangeTracker(tree, state).was_killed
+    assert not ChangeTracker(tree, state).previous_was_killed
 
 
 def test_a_start_that_fails_leaves_it_to_the_next(tree: Path, state: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLED, str(tree), str(state)], check=False)
     ChangeTracker(tree, state).leave()
-    assert ChangeTracker(tree, state).was_killed
+    assert ChangeTracker(tree, state).previous_was_killed
 
 
 def test_another_live_session_s_baseline_is_its_own(tree: Path, state: Path) -> None:
     first = ChangeTracker(tree, state)
     make(tree / "conftest.py")
     second = ChangeTracker(tree, state)
-    assert not second.was_killed
+    assert not second.previous_was_killed
     assert second.report().changes == ()
     assert told(first.report()) == [(ChangeKind.OBEYED, "conftest.py")]
     second.end()
@@ -323,7 +323,7 @@ def test_a_damaged_baseline_is_passed_over(tree: Path, state: Path) -> None:
     (file,) = state.rglob("*.json")
     file.write_text("{")
     watch = ChangeTracker(tree, state)
-    assert not watch.was_killed
+    assert not watch.previous_was_killed
     watch.end()
 
 
