@@ -1,4 +1,4 @@
-"""`CondensationTrigger`: when the conversation is shortened for the model."""
+"""`CondensationTrigger`: when the history is condensed for the model."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 Reason = Literal["requested", "near the limit", "over the limit"]
 
 NEAR = 0.8
-"""Of the model's context window: the rest holds its answer, and the results of the calls in it."""
+"""Share of the model's context window: the rest holds its answer and the results of the calls in it."""
 
 
 class CondensationTrigger:
-    """Asks the agent's condenser when it is due, and stores what it says."""
+    """Asks the agent's condenser when it is due, and stores the summary."""
 
     def __init__(self, agent: Agent, log: ConversationLog, ask: Ask) -> None:
-        """For one run. ask is the model beside the conversation."""
+        """For one run. ask sends a prompt to the model outside the history."""
         self._agent = agent
         self._log = log
         self._ask = ask
         self._was_too_long = False
 
     def before_request(self) -> None:
-        """Shorten where the model has asked for it, or where the last request came near the model's limit.
+        """Condense where the model has asked for it, or where the last request came near the model's limit.
 
         Raises:
             ModelError: the model was asked for a summary and gave none.
@@ -40,9 +40,9 @@ class CondensationTrigger:
             self._condense("near the limit")
 
     def after_refusal(self) -> bool:
-        """The provider says that the conversation is too long: whether it is shorter now, and may be sent again.
+        """Condense after the provider refused the request as too long; returns whether it may be sent again.
 
-        Once: what is too long when it has just been shortened stays too long.
+        Once: what is too long right after condensation stays too long.
         """
         if self._was_too_long:
             return False
@@ -50,7 +50,7 @@ class CondensationTrigger:
         return self._condense("over the limit")
 
     def after_answer(self) -> None:
-        """The model has answered: the next refusal is a new one."""
+        """Note that the model has answered: the next refusal is a new one."""
         self._was_too_long = False
 
     def _is_near(self, tokens: int) -> bool:

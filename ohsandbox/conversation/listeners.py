@@ -1,4 +1,4 @@
-"""Telling callbacks what happened: in the log's order, one at a time, whatever they do."""
+"""`Listeners` calls callbacks in order, one at a time; `StreamRelay` gives them what the model's client reports."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _ENDS_TEXT = frozenset({"assistant_message", "tool_call", "error", "status_update"})
-"""Events that stand in the log once the model's answer is whole."""
+"""Events that are stored after the model's answer is complete."""
 
 T = TypeVar("T")
 
 
 class Listeners(Generic[T]):
-    """A queue of things to tell. A callback that fails is logged; one that speaks up itself is told after."""
+    """A queue of items and callbacks for them. A callback that raises is logged; what it adds comes later."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[T], None]] = []
@@ -36,16 +36,16 @@ class Listeners(Generic[T]):
         self._busy = False
 
     def register(self, callback: Callable[[T], None]) -> None:
-        """Tell callback everything from now on, in whichever thread it happens."""
+        """Call callback with every item from now on, in the thread that flushes."""
         with self._lock:
             self._callbacks.append(callback)
 
     def put(self, item: T) -> None:
-        """Queue an item; `flush` tells it."""
+        """Queue an item; `flush` delivers it."""
         self._queue.append(item)
 
     def flush(self) -> None:
-        """Tell what is queued; at once a no-op where another call is at it, which then tells this too."""
+        """Deliver what is queued; returns at once where another thread is delivering, which then delivers this too."""
         while True:
             with self._lock:
                 if self._busy or not self._queue:
@@ -68,7 +68,7 @@ class Listeners(Generic[T]):
 
 
 class StreamRelay:
-    """Retries and warnings go into the log; all of it goes, masked, to those who look on, pieces of text as well."""
+    """Stores retries and warnings in the log, and passes all events, text deltas too, masked to the listeners."""
 
     def __init__(self, log: ConversationLog) -> None:
         self.listeners: Listeners[LLMEvent] = Listeners()
@@ -78,7 +78,7 @@ class StreamRelay:
         log.listeners.register(self._end_text)
 
     def __call__(self, event: LLMEvent) -> None:
-        """Hear of something; in the thread that asks the model."""
+        """Take an event of the model's client, in the thread of the request."""
         mask = self._log.masker.mask_cut
         if event.type == "delta":
             with self._lock:
@@ -96,7 +96,7 @@ class StreamRelay:
         self.listeners.flush()
 
     def _end_text(self, event: SDKEvent) -> None:
-        """Give out what was held back as the possible beginning of a secret."""
+        """Deliver the text that was held back as the possible beginning of a secret."""
         if event.type not in _ENDS_TEXT:
             return
         with self._lock:

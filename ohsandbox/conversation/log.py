@@ -1,4 +1,4 @@
-"""`ConversationLog`: what happened in a conversation, on disk first, then for those who need to know."""
+"""`ConversationLog`: the event log of a conversation, its listeners, and its projections."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 
 _NEVER_SECRET = frozenset({"tool_call_id", "response_id", "name", "status", "code"})
-"""Values that we or the provider made and that others are found by: a user's secret that reads alike changes none."""
+"""Fields that ohsandbox or the provider made, and by which events refer to each other: they are never masked."""
 
 
 class ConversationLog:
-    """The log of one conversation, and what follows from it: the model's history, what was spent, who listens."""
+    """Stores each event, then updates the projections (history, spending, checkpoints...), then tells the listeners."""
 
     def __init__(self, directory: Path, *, conversation_id: str) -> None:
-        """Nothing is opened yet."""
+        """Open nothing yet."""
         self.directory = directory
         self.conversation_id = conversation_id
         self.lock = threading.RLock()
-        """Held while an event is stored and taken in; hold it to look at several of its facts at once."""
+        """Held while an event is stored and added to the projections; hold it to read several of them at once."""
         self.masker = Masker()
-        """Takes secrets out of every event, before it is stored, heard of or shown to the model."""
+        """Takes secrets out of every event before it is stored, told to listeners, or shown to the model."""
         self.history = History()
         self.spending = Spending()
         self.stuck = StuckDetector()
@@ -53,7 +53,7 @@ class ConversationLog:
         return self._log is not None
 
     def open(self, *take: Callable[[SDKEvent], None], masker: Masker | None = None) -> None:
-        """Open the log and take in what it holds.
+        """Open the log and add the events that it holds to the projections.
 
         Args:
             take: each is called with every event.
@@ -80,7 +80,7 @@ class ConversationLog:
         self._log = EventLog(self.directory, conversation_id=self.conversation_id, take=take_in)
 
     def record(self, body: EventBody) -> SDKEvent:
-        """Store an event and take it in; listeners hear of it at the next `flush`.
+        """Store an event and add it to the projections; `flush` tells the listeners.
 
         Raises:
             LogWriteError: it could not be stored.
@@ -94,19 +94,19 @@ class ConversationLog:
             return event
 
     def emit(self, body: EventBody) -> SDKEvent:
-        """`record`, then `flush`. Not to be called with `guard` held: listeners may do anything."""
+        """`record`, then `flush`. Do not call it while holding `lock`: a listener may wait for another thread."""
         event = self.record(body)
         self.flush()
         return event
 
     def metadata(self) -> ConversationMetadata:
-        """What the log comes to, as a list of conversations shows it."""
+        """The metadata of the conversation, as a list of conversations shows it."""
         with self.lock:
             log_bytes = self._log.size_bytes if self._log is not None else 0
             return self._tally.metadata(self.conversation_id, log_bytes=log_bytes)
 
     def flush(self) -> None:
-        """Tell listeners what is new."""
+        """Call the listeners with the events that they have not had."""
         self.listeners.flush()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`Loop`: steps of an agent until somebody else has the next word."""
+"""`Loop`: steps of an agent until the person has the next word."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ohsandbox.timetravel.checkpoints import CheckpointRecorder
 
 CUT_EVERY_S = 0.5
-"""A cut can come before the command it is meant for; it is repeated until the run has ended."""
+"""An interrupt can come before the command it is meant for; it is repeated until the run has ended."""
 
 _STATUS_AFTER = {
     StepOutcome.IDLE: ConversationStatus.IDLE,
@@ -37,7 +37,7 @@ _STATUS_AFTER = {
 
 
 class Loop:
-    """One run: from a message of the user's until the model has answered, finished, or was stopped."""
+    """One run: from a user message until the model has answered, called `finish`, or was stopped."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Loop:
         self._on_event = on_event
 
     def run(self) -> ConversationStatus:
-        """Steps until there is a status other than RUNNING. What a person has answered for comes first.
+        """Take steps until the status is not RUNNING. Calls that a person has decided on come first.
 
         Raises:
             LimitReachedError: a limit is reached, or the model goes round in circles.
@@ -124,13 +124,13 @@ class Loop:
         return self._agent.resume_calls(self._tools_map, self._log.history, stopped=self._why_cut)
 
     def _why_cut(self) -> str | None:
-        """What a call that has not begun is told, once the run is being stopped."""
+        """The result of a call that has not begun, once the run is being stopped; None while it is not."""
         if self._canceled.is_set():
             return "Not executed: the user stopped the run before it began."
         return "Not executed: the time of the run was up before it began." if self._deadline.passed else None
 
     def _step(self) -> StepOutcome:
-        """One step; a conversation that the provider finds too long is shortened, once, and sent again."""
+        """Take one step; a conversation that the provider refuses as too long is condensed once and sent again."""
         try:
             outcome = self._follow(self._next_step())
         except ContextWindowError:
@@ -161,7 +161,7 @@ class Loop:
         )
 
     def _follow(self, step: Step) -> StepOutcome:
-        """Drive one step, each event stored before the next thing happens; CONTINUE where it was cut short."""
+        """Drive one step, storing each event before the next thing happens; CONTINUE where it was cut short."""
         with contextlib.closing(step):
             while True:
                 try:
@@ -188,10 +188,10 @@ class Loop:
 
 
 class Deadline:
-    """While entered: once the time has passed, cuts again and again until it is left."""
+    """While entered: once the time has passed, interrupts again and again until it is left."""
 
     def __init__(self, seconds: float | None, cut: Callable[[], None]) -> None:
-        """Call cut, in a thread of our own, when so many seconds have passed; None never does. cut must end soon."""
+        """Call cut, in a thread of our own, after that many seconds; None never does. cut must return soon."""
         self.passed = False
         self._seconds = seconds
         self._cut = cut

@@ -1,4 +1,4 @@
-"""The MCP servers of a conversation: begun with its sandbox, their tools among the others, their news in the log."""
+"""The MCP servers of a conversation: started in its sandbox, their tools offered to the model, their events logged."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ is no instruction."""
 
 
 def pins_path() -> Path:
-    """Where it is kept on the host what tools of MCP servers looked like."""
+    """The file on the host that pins the definitions of MCP tools."""
     return state_dir() / "mcp" / "pins.json"
 
 
 class ConversationServers:
-    """What a conversation has to do with its MCP servers. Without any, all of it does nothing.
+    """Starts and closes a conversation's MCP servers and keeps their tools up to date; without any, it does nothing.
 
     Servers that run already (`MCPServers` as configuration) are used, and stay their owner's to close.
     """
 
     def __init__(self, source: MCPSource | None, log: ConversationLog, status: Listeners[str]) -> None:
-        """Read the configuration; nothing is started. status hears what goes on while a person waits.
+        """Read the configuration; nothing is started. status gets a line for each thing that a person waits for.
 
         Raises:
             MCPConfigError: it is wrong; names the server and the key.
@@ -85,11 +85,11 @@ class ConversationServers:
 
     @property
     def to_begin(self) -> bool:
-        """Whether there are some, not begun yet."""
+        """Whether there are servers that have not been started."""
         return self.servers is None and self._config is not None
 
     def begin(self, runtime: Runtime) -> None:
-        """Begin to start them in the sandbox, which runs, and return at once. Twice is fine.
+        """Begin to start them in the sandbox, which is running, and return at once. Twice is fine.
 
         Raises:
             MCPConfigError: a variable is not set.
@@ -108,7 +108,7 @@ class ConversationServers:
             runtime.mcp = self.servers
 
     def offer(self, tools_map: ToolsMap, *, canceled: threading.Event) -> None:
-        """Put their tools beside the native ones; waits WAIT_S seconds at most for those that still start."""
+        """Add their tools to the native ones; waits at most WAIT_S seconds for servers that are still starting."""
         if self.servers is None:
             return
         deadline = time.monotonic() + WAIT_S
@@ -128,7 +128,7 @@ class ConversationServers:
         self._log.flush()
 
     def refresh(self, tools_map: ToolsMap) -> None:
-        """Before a request: what changed meanwhile, for the person, the model and the tools that it is offered."""
+        """Before a request: report what changed meanwhile and update the tools that the model is offered."""
         if self.servers is None:
             return
         if self.servers.version != self._version or self.servers.has_withheld:
@@ -149,7 +149,7 @@ class ConversationServers:
         return NOT_THERE.format(servers="\n".join(lines)) if lines else ""
 
     def close(self) -> None:
-        """End the servers, and keep what they told last. Twice is fine; the sandbox must still be there."""
+        """Close the servers and log their last events. Twice is fine; the sandbox must still be running."""
         if self._runtime is not None and self._runtime.mcp is self.servers:
             self._runtime.mcp = None
         if self.servers is not None and not self._lent:

@@ -29,13 +29,13 @@ COPIED_FROM = "copied_from"
 
 
 class CheckpointRange(NamedTuple):
-    """A checkpoint, and the events after which the files were as it has them."""
+    """A checkpoint, and the range of events after which the files were those of the checkpoint."""
 
     seq: int
     """Of the checkpoint event."""
     first: int
     last: int | None
-    """None: up to the end of the log."""
+    """None: to the end of the log."""
     data: dict[str, Any]
 
     def covers(self, seq: int) -> bool:
@@ -44,7 +44,7 @@ class CheckpointRange(NamedTuple):
 
 
 class CheckpointIndex:
-    """Follows a log: calls that may write, and checkpoints between them.
+    """The checkpoints of a log, and the calls between them that may have written files.
 
     What programs in the background and people write is not seen: a checkpoint has what was there when it was made.
     """
@@ -52,7 +52,7 @@ class CheckpointIndex:
     def __init__(self) -> None:
         self.kept: list[CheckpointRange] = []
         self.written = False
-        """Something may have been written since the last checkpoint."""
+        """Whether files may have been written since the last checkpoint."""
         self._is_known = False
         self._quiet_since = 0
         self._said_after: int | None = None
@@ -62,7 +62,7 @@ class CheckpointIndex:
 
     @property
     def is_known(self) -> bool:
-        """The last checkpoint has the files as they are."""
+        """Whether the last checkpoint has the files as they are now."""
         return self._is_known
 
     def at(self, seq: int) -> CheckpointRange | None:
@@ -132,10 +132,10 @@ class CheckpointLog(Protocol):
 
 
 class CheckpointRecorder:
-    """Keeps the files of a conversation's sandbox during one run; a failure is a notice, and the work goes on."""
+    """Takes checkpoints during one run; where one fails, a notice says so and the run continues."""
 
     def __init__(self, log: CheckpointLog, runtime: Runtime | None, *, enabled: bool) -> None:
-        """Nothing is kept yet. A runtime that keeps no checkpoints is left alone."""
+        """Take none yet. With a runtime that keeps no checkpoints, none is taken."""
         self._log = log
         self._runtime = runtime
         self._enabled = enabled and runtime is not None and runtime.keeps_checkpoints
@@ -152,23 +152,23 @@ class CheckpointRecorder:
         self.after_run()
 
     def before(self, body: EventBody) -> None:
-        """Hear of an event before it is stored: a call that may write does so after this."""
+        """Look at an event before it is stored: a call that may write does so after this."""
         if body.type == "tool_call" and body.data["name"] not in READ_ONLY and "held" not in body.data:
             self.before_write()
 
     def before_write(self) -> None:
-        """Keep the files, once in a run, unless they were kept since something was last written."""
+        """Take a checkpoint, once in a run, unless there is one since files were last written."""
         begun, self._begun = self._begun, True
         if self._enabled and not begun and not (self._looked and self._log.files.is_known):
             self._try("before the first change of a turn")
 
     def after_run(self) -> None:
-        """Keep what the run came to: the sandbox may be gone before it is asked for."""
+        """Take a checkpoint of the run's result: the sandbox may be gone when it is needed."""
         if self._enabled and self._log.files.written and self._log.is_open:
             self._try("after a turn")
 
     def take(self, label: str) -> None:
-        """Keep the files now.
+        """Take a checkpoint now.
 
         Raises:
             OhsandboxError: they cannot be kept.

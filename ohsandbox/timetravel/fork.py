@@ -1,4 +1,4 @@
-"""Going back: a new conversation that begins with the first events of another, and its files as they were then.
+"""`fork`: a new conversation that begins with the first events of another, and with its files at that event.
 
 The log that is there only ever grows, so nothing is undone in place: the old conversation stays as it is, and the
 fork is told apart by its own id.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
 
 _FROM_US = "[From ohsandbox, not the user:"
-"""A message that nobody typed is no turn of its own."""
+"""The beginning of a message that nobody typed: it does not count as a turn."""
 
 FORKED = "Forked"
 """The code of the notice in a fork that says where it comes from."""
@@ -43,15 +43,15 @@ class Fork(NamedTuple):
     id: str
     directory: Path
     at: int
-    """The last event that it shares."""
+    """The seq of the last event that both share."""
     kept: CheckpointRange
-    """Its files."""
+    """The checkpoint of its files."""
     workspace: Path | None = None
-    """Where those of a bound workspace are to be."""
+    """Where the files of a bound workspace are to be."""
 
 
 def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
-    """The files as they were after event `at` of a conversation.
+    """The checkpoint with the files as they were after event `at` of a conversation.
 
     Raises:
         UsageError: there is no such event, or the files of then were not kept; the message says of which they were.
@@ -67,7 +67,7 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
 
 
 def seq_before_turns(directory: Path, turns: int) -> int:
-    """The event before the last so many messages of the person's.
+    """The seq of the event before the last `turns` messages of the person.
 
     Raises:
         UsageError: there were fewer.
@@ -85,7 +85,7 @@ def seq_before_turns(directory: Path, turns: int) -> int:
 
 
 def fork(directory: Path, at: int, *, workspace: Path | None = None) -> Fork:
-    """Make a conversation beside this one, of its events up to `at`, with the files of then.
+    """Make a conversation beside this one, of its events up to `at`, with the files at that event.
 
     Args:
         directory: the conversation's; a process may have it open.
@@ -189,7 +189,7 @@ def _places(files: CheckpointIndex) -> str:
 
 
 def _copy_log(directory: Path, target: Path, at: int) -> None:
-    """The first events, sealed again for their new conversation."""
+    """Copy the first events, with checksums for their new conversation."""
     blobs = Blobs(target)
     with os.fdopen(os.open(target / LOG_NAME, NEW_FILE, 0o600), "wb") as file:
 

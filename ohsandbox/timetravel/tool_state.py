@@ -1,4 +1,4 @@
-"""`ToolStateSnapshots`: what the tools of a conversation keep on this machine, as it was at an event, for a fork.
+"""`ToolStateSnapshots`: snapshots of the state that a conversation's tools keep on this machine, for forks.
 
 A checkpoint keeps it beside the files. Between a checkpoint and the ends of its range only tools that `files_then`
 names as read-only may have run, so that it holds for the whole range; of those, the task list alone keeps something,
@@ -32,7 +32,7 @@ TASK_LIST = "task_tracker"
 
 
 class ToolStateSnapshots:
-    """Of one conversation, by its directory."""
+    """The tool states of one conversation, by its directory."""
 
     def __init__(self, directory: Path) -> None:
         self._tools = directory / TOOLS_NAME
@@ -49,7 +49,7 @@ class ToolStateSnapshots:
             return {}
 
     def share_with(self, target: Path, checkpoints: Iterable[Mapping[str, Any]]) -> None:
-        """Give a fork the snapshots that these checkpoints name; one that is lost is left out."""
+        """Copy the snapshots that these checkpoints name to a fork; one that is lost is left out."""
         for name in sorted({str(data[FIELD]) for data in checkpoints if data.get(FIELD)}):
             with contextlib.suppress(UsageError):
                 self._kept.copy_to(target / TOOL_SNAPSHOTS_NAME, [name])
@@ -104,7 +104,7 @@ def put_task_list(directory: Path, events: Iterable[SDKEvent]) -> None:
 
 
 def last_plan(events: Iterable[SDKEvent]) -> dict[str, Any] | None:
-    """The arguments of the last call that made the task list what it is; None where none did."""
+    """The arguments of the last call that changed the task list; None where there was none."""
     calls: dict[str, dict[str, Any]] = {}
     plan = None
     for event in events:

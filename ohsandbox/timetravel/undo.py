@@ -30,7 +30,7 @@ REDONE = "Redone"
 
 
 class UndoPlan(NamedTuple):
-    """What is to be done to the directory."""
+    """The changes that an undo or a redo makes to a workspace."""
 
     directory: Path
     """Of the conversation that is undone, or of the fork that is redone."""
@@ -38,7 +38,7 @@ class UndoPlan(NamedTuple):
     """None where the files lie in a container: a fork has its own."""
     changes: list[FileChange]
     kept_back: list[UnappliedChange]
-    """What others have changed since as well: it is left as it is."""
+    """Changes that are left out, because others have changed the same file since."""
     left_out: dict[str, str]
     """What the checkpoints do not hold, and why."""
     at: int = -1
@@ -54,7 +54,7 @@ class _Steps(NamedTuple):
 
 
 def plan_undo(directory: Path, turns: int) -> UndoPlan:
-    """What it takes to undo the last turns. Nothing is changed.
+    """Plan the undo of the last turns; changes nothing.
 
     Raises:
         UsageError: there were fewer, or their files were not kept.
@@ -71,7 +71,7 @@ def plan_undo(directory: Path, turns: int) -> UndoPlan:
 
 
 def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
-    """Do it: a fork of the conversation, and the directory without the agent's changes.
+    """Fork the conversation, and take the agent's changes back from the workspace.
 
     Returns what was left alone or could not be written as well. The directory is looked at again: who has changed
     something since the plan loses nothing.
@@ -100,7 +100,7 @@ def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
 
 
 def plan_redo(directory: Path) -> UndoPlan:
-    """What it takes to bring back what an undo took. Nothing is changed.
+    """Plan the redo of an undo; changes nothing.
 
     Raises:
         UsageError: the conversation was not made by an undo, or what it took is lost.
@@ -114,7 +114,7 @@ def plan_redo(directory: Path) -> UndoPlan:
 
 
 def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
-    """Do it; returns the directory of the conversation that was undone, and what was left alone or cannot be written.
+    """Bring the changes back; returns the undone conversation's directory, and the changes that were not written.
 
     Raises:
         ConversationOpenError: a process has that conversation open.

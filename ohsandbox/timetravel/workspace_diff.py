@@ -1,4 +1,4 @@
-"""The workspace of a stored conversation at two moments, and what changed between them."""
+"""`diff_workspace`: the changes in a stored conversation's workspace between two events."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _LEFT_OUT = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"): (.*)""", re.DO
 
 
 class WorkspaceDiff(NamedTuple):
-    """What was changed."""
+    """Changes of a workspace between two events."""
 
     changes: list[FileChange]
     """Outside `.git`."""
     store: SnapshotStore
-    """Has every content, while the block lasts."""
+    """Holds the content of every file, while the block lasts."""
     left_out: dict[str, str]
     """What could not be compared, and why."""
     is_whole: bool
-    """False: something may have been changed after the last files that were kept."""
+    """False: files may have changed after the last checkpoint."""
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def scan_changed(target: Path, changes: Sequence[FileChange], store: SnapshotSto
 
 
 class _Trees:
-    """Trees of a conversation, their contents in one store."""
+    """The manifests of a conversation's workspace, with their contents in one store."""
 
     def __init__(self, directory: Path, temporary: Path) -> None:
         self._kept = SnapshotStore(directory / SNAPSHOTS_NAME)

@@ -1,4 +1,4 @@
-"""`MetadataProjection`: what a log comes to, one event at a time."""
+"""`MetadataProjection`: `ConversationMetadata` from the events of a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MetadataProjection:
-    """Everything in `ConversationMetadata` that the log says."""
+    """The fields of `ConversationMetadata`, updated by each event."""
 
     def __init__(self) -> None:
         self._title: str | None = None
@@ -53,7 +53,7 @@ class MetadataProjection:
             self._cost_usd = (self._cost_usd or 0.0) + data["cost_usd"]
 
     def metadata(self, conversation_id: str, *, log_bytes: int) -> ConversationMetadata:
-        """What the events so far come to; log_bytes is where the last of them ends."""
+        """The metadata after the events so far; log_bytes is the log's length in bytes after the last of them."""
         now = datetime.now(UTC)
         return ConversationMetadata(
             conversation_id=conversation_id,

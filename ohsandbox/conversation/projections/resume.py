@@ -1,4 +1,4 @@
-"""Going on with a conversation after the process that ran it has ended, however it ended."""
+"""Resuming: what a log says of the sandbox that the conversation worked in, and what was lost since."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.results import ResumeReport
 
 RESUMED = "Resumed"
-"""The code of notices about what became of the sandbox meanwhile."""
+"""The code of notices about the sandbox that a resumed conversation gets."""
 INTERRUPTED = "Interrupted"
-"""The code of the notice about a call that a process took with it."""
+"""The code of the notice about a call that was running when its process ended."""
 
 FINISH = "finish"
-"""The tool that ends a task; nobody answers its result."""
+"""The tool that ends a task; no request follows its result."""
 
 MAX_CHECKPOINTS = 20
-"""Of the newest so many are tried where the sandbox is gone."""
+"""Number of newest checkpoints that are tried where the sandbox is gone."""
 
 
 class ResumeState:
-    """What a log says of the sandbox that its conversation worked in."""
+    """The state of the sandbox by the events of the log."""
 
     def __init__(self) -> None:
         self.workdirs: dict[str, str] = {}
-        """Where each shell session last stood."""
+        """Working directory of each shell session, by its name."""
         self.checkpoints: list[str] = []
         """Ids, newest first."""
         self.has_worked = False
-        """Something was called: there is something to lose."""
+        """Whether a tool was called: then the sandbox has something to lose."""
         self.is_finished = False
-        """The last thing that happened is a `finish`, whether or not the status after it came to be stored."""
+        """Whether the last call was a successful `finish`, also where the status after it was not stored."""
 
     def add(self, event: SDKEvent) -> None:
         """Take in the next event."""
@@ -56,7 +56,7 @@ class ResumeState:
 
 
 def resume_runtime(runtime: Runtime, past: ResumeState) -> None:
-    """Start the runtime, in what the conversation left where it has worked before.
+    """Start the runtime; resume the earlier sandbox or a checkpoint of it where the conversation has worked before.
 
     Raises:
         SandboxUnavailable: it cannot be started.
@@ -68,7 +68,7 @@ def resume_runtime(runtime: Runtime, past: ResumeState) -> None:
 
 
 def report_losses(runtime: Runtime, past: ResumeState, history: History) -> Iterator[EventBody]:
-    """What the person and the model are to know before the conversation goes on, and put its shells in their places."""
+    """Yield notices of what was lost since the last process, and reopen the shells in their working directories."""
     if not past.has_worked:
         return
     held = {call.tool_call_id for call in history.held.all}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Spending:
-    """What a conversation has used up so far."""
+    """Requests, time, tokens and cost used so far."""
 
     def __init__(self) -> None:
         self.iterations = 0
@@ -25,22 +25,22 @@ class Spending:
 
     @property
     def elapsed_s(self) -> float:
-        """So long the run has been going."""
+        """Seconds since the run began, without waits for a person."""
         return time.monotonic() - self._run_started
 
     def begin_run(self) -> None:
-        """Iterations and time start again if the user has spoken; what goes on after a confirmation counts on."""
+        """Reset iterations and time if the user has sent a message; a run after a confirmation continues them."""
         if self._spoken_to:
             self.iterations, self._used_s = 0, 0.0
         self._spoken_to = False
         self._run_started = time.monotonic() - self._used_s
 
     def end_run(self) -> None:
-        """Time stands still until the next run."""
+        """Stop the clock until the next run."""
         self._used_s = self.elapsed_s
 
     def add(self, event: SDKEvent) -> None:
-        """Take in what an event says was used."""
+        """Add the usage that an event reports."""
         usage = event.data.get("usage") or {}
         self.tokens += usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)
         self.cost_usd += event.data.get("cost_usd") or 0.0
@@ -48,7 +48,7 @@ class Spending:
         self._spoken_to = self._spoken_to or event.type == "user_message"
 
     def recall(self, event: SDKEvent) -> None:
-        """`add` for an event of an earlier process, whose requests are counted by their answers."""
+        """`add` for an event of an earlier process: its requests are counted by their answers."""
         if event.type == "user_message":
             self.iterations = 0
         self.add(event)
@@ -57,7 +57,7 @@ class Spending:
             self._spoken_to = False
 
     def remaining(self, limits: Limits) -> Limits:
-        """What is left of limits, as the limits of a conversation inside this one.
+        """The rest of limits, as the limits of a sub-agent's conversation.
 
         Raises:
             LimitReachedError: nothing is left of one.
@@ -73,7 +73,7 @@ class Spending:
         )
 
     def check(self, limits: Limits) -> None:
-        """Pass if one more request may be made.
+        """Check that one more request may be made.
 
         Raises:
             LimitReachedError: a limit is reached; code is MaxIterations, MaxTime, MaxTokens or MaxCost.
@@ -89,7 +89,7 @@ class Spending:
                 raise _reached(code, name, value, limit, unit)
 
     def out_of_time(self, limits: Limits) -> LimitReachedError:
-        """The error for a run that was cut because its time was up."""
+        """The error of a run that was stopped because its time was up."""
         return _reached("MaxTime", "max_time_s", self.elapsed_s, limits.max_time_s or 0.0, "seconds")
 
 

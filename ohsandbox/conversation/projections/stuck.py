@@ -1,4 +1,4 @@
-"""`StuckDetector`: notices a model that goes round in circles."""
+"""`StuckDetector`: recognizes a model that repeats itself."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
 
 SAME_CALL = 4
-"""The same call with the same result so often in a row."""
+"""Number of times that the same call has the same result in a row."""
 
 SAME_ERROR = 4
-"""The same tool failing with the same words so often in a row, whatever its arguments."""
+"""Number of times that the same tool fails with the same message in a row, whatever its arguments."""
 
 ALTERNATING = 6
 """Two calls in turn, A B A B A B, each with the result it had before."""
 
 THOUGHTS = 8
-"""So many calls in a row that only think."""
+"""Number of `think` calls in a row."""
 
 _THINKING = "think"
 
@@ -55,7 +55,7 @@ class _Turn:
 
 
 class StuckDetector:
-    """Fed with every event; a message of the user's begins anew. A poll of a command that still runs does not count."""
+    """Follows every event; a user message resets it. A poll of a command that is still running does not count."""
 
     def __init__(self) -> None:
         self._arguments: dict[str, tuple[str, str]] = {}
@@ -76,7 +76,7 @@ class StuckDetector:
                 self._turns.append(turn)
 
     def check(self) -> None:
-        """Pass unless the last calls repeat each other.
+        """Check that the last calls do not repeat each other.
 
         Raises:
             LimitReachedError: they do; code is Stuck.

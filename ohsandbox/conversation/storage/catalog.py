@@ -1,4 +1,4 @@
-"""Conversations as they lie on disk: finding one, listing them, deleting one. None of it needs them to be open."""
+"""Stored conversations: find, list, read and delete them without opening them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST = "last"
 """Stands for the conversation with the newest event, where none has this id."""
 
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-"""What comes of an event whose checksum fits and whose fields are not what we write: somebody else's log."""
+"""Errors of an event whose checksum is right and whose fields are not ours: another program's log."""
 
 _DELETED_PREFIX = ".deleted-"
 _SHOWN_IDS = 5
@@ -41,7 +41,7 @@ class StoredConversation(NamedTuple):
 
     @property
     def sub_agents(self) -> list[str]:
-        """Names of those that worked for it; `id/name` finds one."""
+        """Names of its sub-agents; `find_stored` takes `id/name`."""
         return sorted(path.name for path in _conversations_in(self.directory / AGENTS_NAME))
 
 
@@ -101,7 +101,7 @@ def read_stored(directory: Path) -> StoredConversation:
 
 
 def delete_stored(directory: Path) -> int:
-    """Remove a conversation with everything of it; returns how many bytes of files that were.
+    """Remove a conversation's directory; returns the bytes of its files.
 
     It vanishes at once, by one rename; what a crash leaves of it after that, the next deletion removes.
 
@@ -182,7 +182,7 @@ def _log_bytes(directory: Path) -> int:
 
 
 def _read_metadata(directory: Path) -> tuple[ConversationMetadata, str | None]:
-    """What the log says, as far as it can be read, and why it cannot."""
+    """The metadata by the log as far as it can be read, and the reason where it cannot."""
     tally, end_offset, fault = MetadataProjection(), 0, None
     try:
         try:

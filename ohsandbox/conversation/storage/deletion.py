@@ -1,4 +1,4 @@
-"""`ConversationDeleter`: conversations removed with everything they left, on this machine and with the engine."""
+"""`ConversationDeleter`: removes conversations with their files, containers and checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 
 
 class Deletion(NamedTuple):
-    """What became of one conversation."""
+    """What was removed of one conversation, and what was not."""
 
     freed_bytes: int
     """Of files on this machine; images and containers are not counted."""
@@ -36,7 +36,7 @@ class Deletion(NamedTuple):
 
 
 class ConversationDeleter:
-    """A block in which conversations are deleted; the engine is asked for once, and only where it may have something.
+    """A `with` block that deletes conversations; connects to the engine once, and only where that may hold something.
 
     Another conversation's is never touched: a container goes where the conversation's own directory notes it, its lease
     is in our state directory, names this very container and this conversation, it was not to be kept, and nobody works
@@ -58,7 +58,7 @@ class ConversationDeleter:
             self._inventory = None
 
     def delete(self, directory: Path) -> Deletion:
-        """Remove the conversation first, so that a crash leaves nothing that could still be resumed by halves.
+        """Delete a conversation: its directory first, so that a crash leaves nothing that could be resumed in part.
 
         Raises:
             ConversationOpenError: a process has it open; nothing was removed.

@@ -1,4 +1,4 @@
-"""Where conversations lie, and what is known of each without reading its log."""
+"""The metadata of a conversation, and the stores that keep it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ohsandbox.text import encodable
 _log = logging.getLogger(__name__)
 
 TITLE_CHARS = 80
-"""One line of a list."""
+"""Longest title: one line of a list."""
 
 _MAX_METADATA_BYTES = 64 * 1024
 
@@ -31,13 +31,13 @@ class ConversationMetadata(BaseModel):
 
     conversation_id: str
     title: str | None = None
-    """The beginning of the first message."""
+    """The first characters of the first message."""
     created_at: AwareDatetime
     updated_at: AwareDatetime = Field(default_factory=lambda data: data["created_at"])
     """Of the last event."""
     user_id: str | None = None
     model: str | None = None
-    """The last that was asked."""
+    """Name of the model of the last request."""
     status: ConversationStatus = ConversationStatus.IDLE
     steps: int = Field(default=0, ge=0)
     """Answers of the model."""
@@ -50,24 +50,24 @@ class ConversationMetadata(BaseModel):
     cost_usd: float | None = Field(default=None, allow_inf_nan=False)
     """None where no answer had a price."""
     log_bytes: int = Field(default=0, ge=0)
-    """How long the log was when this was true of it; one of another length has more to say."""
+    """Length of the log in bytes when this was true; a log of another length must be read again."""
 
 
 class ConversationStore(Protocol):
     """Keeps metadata."""
 
     def save(self, metadata: ConversationMetadata) -> None:
-        """Keep it in the place of what was kept for the conversation before."""
+        """Store it, replacing what was stored for the conversation."""
 
     def load(self, conversation_id: str) -> ConversationMetadata | None:
-        """What was kept; None where there is nothing, or nothing readable."""
+        """The stored metadata; None where there is none, or none that can be read."""
 
 
 class FileConversationStore:
     """One `metadata.json` in each conversation's directory, replaced atomically."""
 
     def __init__(self, root: Path | str | None = None) -> None:
-        """Nothing is made yet. root None is `paths.conversations_dir()`.
+        """Create nothing yet. root None is `paths.conversations_dir()`.
 
         Raises:
             UsageError: root is None and there is no state directory.
@@ -90,7 +90,7 @@ class FileConversationStore:
             ) from error
 
     def load(self, conversation_id: str) -> ConversationMetadata | None:
-        """Read it; damaged or another conversation's counts as none, for the log holds what matters."""
+        """Read it; None where it is damaged or another conversation's: the log holds what matters."""
         path = self.root / check_id(conversation_id) / METADATA_NAME
         try:
             with os.fdopen(open_regular(path, os.O_RDONLY, name="Metadata"), "rb") as file:
@@ -110,7 +110,7 @@ def write_metadata(directory: Path, metadata: ConversationMetadata) -> None:
 
 
 def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> None:
-    """Save it. Where that fails, the run goes on all the same: everything in it can be read from the log."""
+    """Save it. A failure is a warning: everything in it can be read from the log."""
     try:
         store.save(metadata)
     except OhsandboxError as error:
@@ -120,5 +120,5 @@ def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> N
 
 
 def title_of(text: str) -> str | None:
-    """The beginning of a message, on one line; None where there is nothing to see."""
+    """The first characters of a message on one line; None where none is visible."""
     return " ".join(encodable(text[: 4 * TITLE_CHARS]).split())[:TITLE_CHARS] or None

@@ -1,4 +1,4 @@
-"""The agent that a sub-agent is: its parent with other tools, and a word about its place."""
+"""`make_subagent`: an agent like its parent, with other tools and a note in its prompt."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 Entry = str | Tool | ToolDefinition[Any, Any]
 
 DELEGATING: dict[str, tuple[str, ...]] = {"delegate": (), "delegate_to_browsing_agent": BROWSING_TOOLS}
-"""The tools that delegate, and the names of tools that each may give beyond the parent's when nothing is said."""
+"""The tools that delegate, and the tools that each may give beyond the parent's by default."""
 
 _FOR_USERS = ("ask_human",)
-"""Nobody answers a sub-agent."""
+"""Tools that need a person; a sub-agent has none."""
 
 ALWAYS = ("think", "finish")
-"""Harmless, and the way to end."""
+"""Tools that every sub-agent has."""
 
 PLACE = """\
 You work for another agent, on the one task that its message tells you, in the same sandbox and on the same files.
@@ -50,7 +50,7 @@ class _Lent(ToolExecutor[Action, Observation]):
 
 
 def make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool) -> Agent:
-    """The parent's model, prompt and settings with the tools of these names; None is its own without delegation.
+    """The parent's model, prompt and settings, with the tools of these names; None is its own without delegation.
 
     What can be named is what the parent has, what its delegating tools were given in `tools`, think and finish: a
     model cannot give away what nobody gave to it. The parent's MCP servers go with its own tools only.
@@ -84,7 +84,7 @@ def _name(entry: Entry) -> str:
 
 
 def _given(entries: Iterable[Entry]) -> list[str]:
-    """The names that whoever configured the parent's delegating tools allows beyond the parent's own."""
+    """The tools that the configuration of the delegating tools allows beyond the parent's own."""
     names: list[str] = []
     for entry in entries:
         if not isinstance(entry, ToolDefinition) and _name(entry) in DELEGATING:

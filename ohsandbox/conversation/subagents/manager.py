@@ -1,4 +1,4 @@
-"""`SubagentManager`: those who work for a conversation, each in a conversation of its own."""
+"""`SubagentManager`: runs the sub-agents of a conversation, each in a conversation of its own."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from ohsandbox.state import Delegation
 
 MAX_DEPTH = 2
-"""An agent's agents may have agents, where they are given the tool; deeper, nobody sees any more who does what."""
+"""Sub-agents may have sub-agents where they are given the tool; deeper trees cannot be followed by a person."""
 
 MAX_SUB_AGENTS = 50
-"""Of one conversation; more is a model that delegates instead of working."""
+"""Maximum in one conversation; more is a model that delegates instead of working."""
 
 MAX_ANSWER_CHARS = 30_000
-"""The same as a command's output: about 8,000 tokens. The whole answer stands in the log."""
+"""As for a command's output: about 8,000 tokens. The whole answer is in the sub-agent's log."""
 
 MAX_LAST_WORDS_CHARS = 2_000
 
@@ -54,10 +54,10 @@ class SubagentManager:
         self._working: set[Conversation] = set()
 
     def __call__(self, delegation: Delegation) -> str:
-        """Have a task done and wait for the answer.
+        """Run a sub-agent on a task and wait for its answer.
 
         Raises:
-            ToolError: there is none: a limit, a failure, a tool that cannot be given, stopped.
+            ToolError: there is none: a limit is reached, it failed or was stopped, or a tool cannot be given.
             SandboxUnavailable: the sandbox is gone.
         """
         parent = self._parent
@@ -80,7 +80,7 @@ class SubagentManager:
         return account.answer_of(child, status)
 
     def interrupt(self) -> None:
-        """Cancel those that work, without waiting; from any thread. Call it before the model's `cancel`."""
+        """Cancel the running sub-agents without waiting, from any thread. Call it before the model's `cancel`."""
         with self._lock:
             working = list(self._working)
         for child in working:
@@ -122,7 +122,7 @@ class SubagentManager:
 
 
 class _Account:
-    """What a sub-agent said and used, by its events."""
+    """Answer and usage of a sub-agent, by its events."""
 
     def __init__(self, log: str) -> None:
         self.log_path = log
@@ -147,7 +147,7 @@ class _Account:
             self._answer = str(data["result"]["output"])
 
     def ended(self, name: str) -> EventBody:
-        """The event that counts for the parent."""
+        """The notice with the usage, for the parent's log."""
         return events.notice(
             code="AgentEnded",
             message=f"Sub-agent {name!r} ended after {self._requests} requests to the model.",
@@ -158,7 +158,7 @@ class _Account:
         )
 
     def answer_of(self, child: Conversation, status: ConversationStatus) -> str:
-        """The answer, and where the log is.
+        """The answer, and the path of the log.
 
         Raises:
             ToolError: there is none.

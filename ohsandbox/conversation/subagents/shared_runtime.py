@@ -1,4 +1,4 @@
-"""`SharedRuntime`: another's sandbox, with shells of one's own."""
+"""`SharedRuntime`: the sandbox of another runtime, with sessions of its own."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SharedRuntime(Runtime):
         return self._lender.ran_out_of_memory()
 
     def hold(self) -> None:
-        """The lender's sandbox is worked in."""
+        """Keep the lender's sandbox from being stopped as idle."""
         self._lender.hold()
 
     def get_tools(self) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ class SharedRuntime(Runtime):
     def execute_tool(
         self, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
     ) -> Observation:
-        """In a shell of one's own; what only the lender's kind of runtime offers is run by the lender."""
+        """Run the common tools in sessions of its own, and others by the lender."""
         ours = {tool["name"] for tool in super().get_tools()}
         if name in ours:
             return super().execute_tool(name, arguments, cancel=cancel)
@@ -100,7 +100,7 @@ class SharedRuntime(Runtime):
         return self._lender._loss()  # noqa: SLF001 - a runtime asks its like
 
     def _close(self) -> None:
-        """The sandbox is not ours."""
+        """Leave the sandbox to the lender."""
 
     def __getattr__(self, name: str) -> Any:
         """What only the lender's kind of runtime has."""
