@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 
 class Conversation:
-    """An agent at work for a user, in a sandbox, with everything on disk.
+    """An agent that works for a user in a sandbox, with every event on disk.
 
-    The loop runs in a thread of its own from `send_message` until the model answers in words (IDLE), calls `finish`
+    The loop runs in a thread of its own from `send_message` until the model answers without a call (IDLE), calls `finish`
     (FINISHED), fails or reaches a limit (ERROR), or `stop` is called (CANCELED); then another message may follow.
-    WAITING_FOR_CONFIRMATION ends it as well: see `pending`, `confirm` and `reject`; a message is a refusal of all.
+    WAITING_FOR_CONFIRMATION ends it, too: see `pending`, `confirm` and `reject`; a message rejects all that wait.
 
     Args:
         agent: None, or one without a model, takes the model of the settings.
@@ -58,18 +58,18 @@ class Conversation:
             and closed by `close`; one that runs already stays the caller's.
         persist_dir: the directory of all conversations; None is `conversations` in the state directory.
         metadata_store: None keeps `metadata.json` beside the log.
-        conversation_id: None is a fresh one; that of an existing log goes on from it.
-        user_id: kept in the metadata.
+        conversation_id: None makes a new one; the id of an existing log continues it.
+        user_id: stored in the metadata.
         settings: None reads the settings file when it is needed.
         limits: None takes those of the settings where they are read, else the defaults.
         tool_choice: for the first request of each run; "required" forces a tool call. Later ones are "auto".
         confirmation: which calls a person must allow: a policy, or "never", "always", "risky" or "medium"; None takes
             that of the settings that are given, else "never".
-        security_analyzer: what such a policy goes by; None is the model's word and our rules.
+        security_analyzer: assesses the risk of each call for such a policy; None is `default_analyzer`.
         confirm: asks the person, in the run's thread; None lets the run end and wait for `confirm()`.
         secrets: for the sandbox's commands; None takes those of the settings that are given.
-        checkpoints: whether the files are kept before each turn's first change and after its last, for `fork`; None
-            takes what the settings say that are given, else they are not.
+        checkpoints: whether one is taken before each turn's first change and after its last, for `fork`; None
+            takes what the settings say that are given, else none is taken.
         depth: how many agents stand above this one; for sub-agents.
     """
 
@@ -92,10 +92,11 @@ class Conversation:
         checkpoints: bool | None = None,
         depth: int = 0,
     ) -> None:
-        """Put a conversation together; nothing is opened, started or written before `start` or the first message.
+        """Make a conversation; nothing is opened, started or written before `start` or the first message.
 
         Raises:
-            UsageError: the id is not allowed, or HOME is not set and persist_dir is None.
+            UsageError: the id is not allowed, there is no policy of that name, or no state directory and persist_dir is
+                None.
         """
         self.id = new_id() if conversation_id is None else check_id(conversation_id)
         root = conversations_dir() if persist_dir is None else Path(persist_dir)
@@ -149,7 +150,7 @@ class Conversation:
     # --- opening and closing ----------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Open the log, take in what it holds, open the model. Twice is fine; `send_message` does it too.
+        """Open the log, replay its events, open the model. Twice is fine; `send_message` does it too.
 
         Raises:
             ConversationOpenError: another process has the conversation.
@@ -211,7 +212,7 @@ class Conversation:
     # --- talking ----------------------------------------------------------------------------------
 
     def send_message(self, text: str) -> None:
-        """Say something. Starts the loop where none runs; a running one hears it with its next request.
+        """Send a message. Starts the loop where none runs; a running one sends it with its next request.
 
         Raises:
             LogWriteError: the message could not be stored; nothing is started.
@@ -225,17 +226,17 @@ class Conversation:
         self._log.flush()
 
     def run(self, text: str, timeout_s: float | None = None) -> ConversationStatus:
-        """Say something and wait: `send_message`, then `wait`."""
+        """Send a message and wait: `send_message`, then `wait`."""
         self.send_message(text)
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> ConversationStatus:
-        """The status when the loop has ended and callbacks have heard of it; RUNNING if timeout_s ran out first."""
+        """Wait for the loop's end and its callbacks; returns the status, RUNNING if timeout_s ran out first."""
         self._run_thread.wait(timeout_s)
         return self.status()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus:
-        """Cancel what runs, tool and request alike, and wait for the loop to end; with nothing running, a no-op.
+        """Cancel the running tool or request and wait for the loop to end; with nothing running, a no-op.
 
         Returns the status: CANCELED, or RUNNING if it did not end in time or a callback called this.
         """
@@ -243,7 +244,7 @@ class Conversation:
         return self.status()
 
     def resume(self) -> bool:
-        """Run on where the log ends before the model has had its word, without a new message; False where it has.
+        """Continue without a new message where the log ends before the answer of the model; returns False elsewhere.
 
         So after a kill, a failure or `stop` in the middle of a task. What waits for a person still waits.
 
@@ -294,7 +295,7 @@ class Conversation:
         self._decide(Decision(approved=False, reason=reason, tool_call_ids=_names(tool_call_ids)), by=by, run=run)
 
     def go_on(self) -> bool:
-        """Begin the run that acts on answers which were stored without one; False where there are none to act on.
+        """Begin the run that acts on stored confirmations; returns False where there are none.
 
         Raises:
             Everything that `start` raises.
@@ -304,12 +305,12 @@ class Conversation:
 
     @property
     def approvals(self) -> list[Approval]:
-        """What is allowed from now on, in order; empty before `start`."""
+        """The standing approvals, in order; empty before `start`."""
         with self._log.lock:
             return self._approvals.standing.in_force
 
     def approve(self, scope: ExactCall | AnyCall | EditsUnder, *, by: str = "user") -> Approval:
-        """Allow from now on, in this conversation, what would ask and is covered by scope. What waits already, waits.
+        """Allow the calls that scope covers, from now on in this conversation. Calls that wait already go on waiting.
 
         Sub-agents have conversations of their own. Tools that are set to ask each time still do.
 
@@ -323,7 +324,7 @@ class Conversation:
         return approval
 
     def revoke(self, number: int, *, by: str = "user") -> None:
-        """Let an approval let nothing pass any more, from the next response on; what waits by it waits for a person.
+        """Revoke a standing approval from the next response on; calls that wait by it wait for a person.
 
         Raises:
             UsageError: none of that number is in force.
@@ -343,7 +344,7 @@ class Conversation:
     # --- looking on -------------------------------------------------------------------------------
 
     def status(self) -> ConversationStatus:
-        """Where the conversation stands."""
+        """The status of the conversation."""
         return self._run_thread.status
 
     @property
@@ -356,15 +357,15 @@ class Conversation:
         return read_events(self.directory)
 
     def register_callback(self, callback: Callable[[SDKEvent], None]) -> None:
-        """Call with every event from now on, in order, after it is stored. One that fails is logged and goes on."""
+        """Call with every event from now on, in order, after it is stored. An exception of callback is logged."""
         self._log.listeners.register(callback)
 
     def register_stream(self, callback: Callable[[LLMEvent], None]) -> None:
-        """Call with what the model's client tells while it works: pieces of text, retries, warnings."""
+        """Call with what the model's client reports during a request: text deltas, retries, warnings."""
         self._stream.listeners.register(callback)
 
     def register_status(self, callback: Callable[[str], None]) -> None:
-        """Call with what goes on now, for a person who looks on: a line, or "" for nothing. It must not block."""
+        """Call with a line about what is being waited for, or "" for nothing. It must not block."""
         self._statuses.register(callback)
 
     # --- going back -------------------------------------------------------------------------------
@@ -417,7 +418,7 @@ class Conversation:
 
     @property
     def agent(self) -> Agent:
-        """Who works; from `start` on with a model. Another one may take its place before the first message."""
+        """The agent; from `start` on with a model. It may be replaced before the first message."""
         return self._config.agent
 
     @agent.setter
@@ -426,7 +427,7 @@ class Conversation:
 
     @property
     def runtime(self) -> Runtime | None:
-        """Where it works; None until there is a sandbox. May be set before the first message."""
+        """The runtime; None until there is a sandbox. It may be set before the first message."""
         return self._environment.runtime
 
     @runtime.setter
@@ -436,7 +437,7 @@ class Conversation:
         self._environment.runtime = runtime
 
     def _check_place(self, runtime: Runtime) -> None:
-        """Pass if the agent cannot write where we do; a sub-agent's directory lies in its parent's.
+        """Check that the agent cannot write to the conversation's directory; a sub-agent's lies in its parent's.
 
         Raises:
             UsageError: it can.
@@ -446,7 +447,7 @@ class Conversation:
 
     @property
     def limits(self) -> Limits:
-        """How long, how often and at what price it may go on; may be replaced at any time, for the next run."""
+        """The limits; they may be replaced at any time, for the next run."""
         return self._config.limits
 
     @limits.setter
@@ -464,17 +465,17 @@ class Conversation:
 
     @property
     def secrets(self) -> Secrets:
-        """What the sandbox's commands get."""
+        """The secrets of the sandbox's commands."""
         return self._config.secrets
 
     @property
     def user_id(self) -> str | None:
-        """Whose it is; kept in the metadata."""
+        """The user; stored in the metadata."""
         return self._config.user_id
 
     @property
     def resume_state(self) -> ResumeState:
-        """What its log says of the sandbox before; known after `start`."""
+        """What the log says of the earlier sandbox; complete after `start`."""
         return self._environment.resume_state
 
 

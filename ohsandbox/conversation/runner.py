@@ -158,7 +158,7 @@ class RunThread:
         return self._thread is not None
 
     def recall(self, event: SDKEvent) -> None:
-        """Take in an event of an earlier process."""
+        """Follow an event of an earlier process."""
         if event.type == "status_update":
             self.status = ConversationStatus(event.data["status"])
 

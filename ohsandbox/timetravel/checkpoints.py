@@ -70,7 +70,7 @@ class CheckpointIndex:
         return next((kept for kept in reversed(self.kept) if kept.covers(seq)), None)
 
     def add(self, event: SDKEvent) -> None:
-        """Take in the next event."""
+        """Follow the next event."""
         data = event.data
         if event.type == "checkpoint":
             self.kept.append(CheckpointRange(event.seq, min(self._quiet_since, event.seq), None, data))

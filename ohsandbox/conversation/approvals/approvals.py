@@ -1,4 +1,4 @@
-"""`Approvals`: what waits for a person in a conversation, and the answers, which are events of its log."""
+"""`Approvals`: the calls that wait for a person, and the decisions, which are events of the log."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class PendingCall(NamedTuple):
     arguments: dict[str, Any]
     risk: ActionSecurityRisk
     why: tuple[str, ...]
-    """Sentences: what gives it that risk."""
+    """The reasons for the risk, each a sentence."""
 
 
 class Decision(NamedTuple):
-    """A person's word."""
+    """A person's decision on calls that wait."""
 
     approved: bool
     reason: str = ""
-    """Told to the model where it is a no."""
+    """Told to the model where the calls are rejected."""
     tool_call_ids: tuple[str, ...] | None = None
-    """None is all that wait; a no to all also stops the calls of the same reply that would not have asked."""
+    """None is all that wait; rejecting all also stops the calls of the same response that would not have asked."""
     scope: ExactCall | AnyCall | EditsUnder | None = None
-    """With a yes: allow from now on what it says as well. It must cover each of the calls."""
+    """Where approved: what is allowed from now on as well. It must cover each of the calls."""
 
 
 ApprovalCallback = Callable[[Sequence[PendingCall]], Decision | None]
@@ -64,23 +64,23 @@ ApprovalCallback = Callable[[Sequence[PendingCall]], Decision | None]
 
 
 class Approvals:
-    """One conversation's."""
+    """The pending calls and standing approvals of one conversation."""
 
     def __init__(self, log: ConversationLog, *, ask: ApprovalCallback | None = None) -> None:
         self._log = log
         self.callback = ask
         """Asks a person; None where nobody can be asked at once."""
         self.standing = StandingApprovals()
-        """Takes in the events of the log as it is opened; those from here on are added."""
+        """Follows the events of the log as it is opened, and those that are added here."""
 
     @property
     def pending(self) -> list[PendingCall]:
-        """What waits, in order."""
+        """The calls that wait, in order."""
         with self._log.lock:
             return pending_of(self._log.history)
 
     def decide(self, decision: Decision, *, by: str) -> None:
-        """Store the answer; nothing runs yet.
+        """Store the decision; nothing runs yet.
 
         Raises:
             UsageError: nothing waits, or not what decision names, or its scope does not cover that.
@@ -124,7 +124,7 @@ class Approvals:
             return self.standing.in_force[-1]
 
     def revoke(self, number: int, *, by: str) -> Approval:
-        """Have an approval let nothing pass any more, and what waits by it wait for a person.
+        """Revoke a standing approval; calls that wait by it wait for a person.
 
         Raises:
             UsageError: none of that number is in force.
@@ -158,12 +158,12 @@ class Approvals:
                 raise UsageError(f"This scope does not cover call {call.tool_call_id!r}: {scope}.")
 
     def give_way(self) -> None:
-        """The person writes a message where an answer was awaited: a no to all."""
+        """Reject all calls that wait, because the person wrote a message instead."""
         if self.pending:
             self.decide(Decision(approved=False, reason=SPOKE_INSTEAD), by="message")
 
     def ask_for_subagent(self, pending: Sequence[PendingCall]) -> Decision:
-        """A sub-agent's question: to the callback where there is one; else, and where it leaves it open, a no."""
+        """Decide for a sub-agent by the callback; without one, or where it leaves calls open, they are rejected."""
         decision = None if self.callback is None else self.callback(pending)
         return Decision(approved=False, reason=NOBODY_THERE) if decision is None else decision
 
@@ -186,7 +186,7 @@ class Approvals:
 
 
 def pending_of(history: History) -> list[PendingCall]:
-    """What waits for a person by the history of a log."""
+    """The calls that wait for a person, by the history of a log."""
     return [
         PendingCall(call.tool_call_id, call.name, json.loads(call.arguments), call.verdict.risk, call.verdict.why)
         for call in history.held.waiting

@@ -1,4 +1,4 @@
-"""`ConfirmationPolicy`: which calls a person is asked about."""
+"""`ConfirmationPolicy`: which calls a person must confirm."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ POLICIES: tuple[PolicyName, ...] = ("never", "always", "risky", "medium")
 
 
 _WORDS = AgentThinkAction | AgentFinishAction | AskHumanAction
-"""They do nothing."""
+"""Actions without an effect."""
 
 
 class ConfirmationPolicy(Protocol):
-    """Decides by a call and its risk. One instance may serve many conversations."""
+    """Decides by a call and its risk. One instance may be used by many conversations."""
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:
         """Whether a person must allow the call."""
@@ -43,15 +43,15 @@ class NeverConfirm:
 
 
 class AlwaysConfirm:
-    """Every call asks; not `think`, `finish` and `ask_human`, which are words."""
+    """Every call asks, except `think`, `finish` and `ask_human`, which have no effect."""
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:  # noqa: ARG002 - a signature
-        """Yes, but for words."""
+        """Yes, except for actions without an effect."""
         return not isinstance(call.action, _WORDS)
 
 
 class ConfirmRisky:
-    """Calls from a risk on ask, and those of which nobody knows anything, unless the tool only reads."""
+    """Calls ask from a threshold on, and calls of unknown risk, unless the tool only reads."""
 
     def __init__(
         self, threshold: ActionSecurityRisk = ActionSecurityRisk.HIGH, *, confirm_unknown: bool = True
@@ -103,7 +103,7 @@ def approval_filter_of(
     workdir: str | None = None,
     approval_for: Callable[[Candidate], int | None] | None = None,
 ) -> Screen | None:
-    """What looks at the calls of a response before any runs; None under a policy that never asks.
+    """A function that decides which calls of a response wait for a person; None under a policy that never asks.
 
     Args:
         policy: decides.

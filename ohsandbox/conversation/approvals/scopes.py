@@ -1,4 +1,4 @@
-"""Standing approvals: what a person allowed from now on, in words that say no less than what they let pass.
+"""Standing approvals: what a person allowed from now on. Their text names everything that they let pass.
 
 Each is an event of the log, so it holds after a restart, and so is its revocation. None covers a call that hides
 characters. But for an exact call none covers one whose risk is HIGH, and a command is never covered by another that it
@@ -85,13 +85,13 @@ class Approval(NamedTuple):
     """A scope that a person allowed."""
 
     number: int
-    """From 1, in the conversation; never given twice."""
+    """From 1 in each conversation; never reused."""
     scope: ExactCall | AnyCall | EditsUnder
     by: str
 
 
 class Candidate(NamedTuple):
-    """What a scope is held against."""
+    """A call that a scope may cover."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -99,7 +99,7 @@ class Candidate(NamedTuple):
 
 
 class StandingApprovals:
-    """Those in force, by the events of the log alone."""
+    """The approvals in force, by the events of the log."""
 
     def __init__(self) -> None:
         self._in_force: dict[int, Approval] = {}
@@ -111,7 +111,7 @@ class StandingApprovals:
         return list(self._in_force.values())
 
     def add(self, event: SDKEvent) -> None:
-        """Take in the next event."""
+        """Follow the next event."""
         if event.type == "approval":
             number = int(event.data["number"])
             self._in_force[number] = Approval(number, scope_from(event.data["scope"]), str(event.data["by"]))
@@ -120,7 +120,7 @@ class StandingApprovals:
             self._in_force.pop(int(event.data["number"]), None)
 
     def covering(self, call: Candidate) -> list[Approval]:
-        """Those that let the call pass, as far as its words tell."""
+        """The approvals that cover the call by its name and arguments."""
         return [approval for approval in self._in_force.values() if covers(approval.scope, call)]
 
 
@@ -130,7 +130,7 @@ def scope_from(data: Mapping[str, Any]) -> ExactCall | AnyCall | EditsUnder:
 
 
 def covers(scope: ExactCall | AnyCall | EditsUnder, call: Candidate) -> bool:
-    """Whether the scope's own words say that the call may run."""
+    """Whether the scope covers the call."""
     if conceals(call.name, call.arguments):
         return False
     if isinstance(scope, ExactCall):
@@ -163,7 +163,7 @@ def offers(call: PendingCall) -> list[ExactCall | AnyCall | EditsUnder]:
 
 
 def check_scope(scope: ExactCall | AnyCall | EditsUnder) -> None:
-    """A scope that may be granted.
+    """Check that a scope may be granted.
 
     Raises:
         UsageError: it names no directory, or a call that hides characters.
@@ -195,7 +195,7 @@ def goes_through_link(runtime: Runtime, path: str) -> bool:
 
 
 LOOK_TIMEOUT_S = 10.0
-"""A few system calls, in a sandbox that may be at work."""
+"""Time for a few system calls in a busy sandbox."""
 
 
 def _is_input(call: Candidate) -> bool:

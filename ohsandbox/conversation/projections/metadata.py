@@ -28,7 +28,7 @@ class MetadataProjection:
         self._cost_usd: float | None = None
 
     def add(self, event: SDKEvent) -> None:
-        """Take in the next event."""
+        """Follow the next event."""
         data = event.data
         self._began = self._began or event.ts
         self._last = event.ts

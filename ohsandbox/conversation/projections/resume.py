@@ -40,7 +40,7 @@ class ResumeState:
         """Whether the last call was a successful `finish`, also where the status after it was not stored."""
 
     def add(self, event: SDKEvent) -> None:
-        """Take in the next event."""
+        """Follow the next event."""
         if event.type in {"user_message", "tool_call"}:
             self.is_finished = False
         if event.type == "tool_result":

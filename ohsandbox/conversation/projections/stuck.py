@@ -62,7 +62,7 @@ class StuckDetector:
         self._turns: deque[_Turn] = deque(maxlen=max(SAME_CALL, SAME_ERROR, ALTERNATING, THOUGHTS))
 
     def add(self, event: SDKEvent) -> None:
-        """Take in the next event."""
+        """Follow the next event."""
         data = event.data
         if event.type == "user_message":
             self._turns.clear()

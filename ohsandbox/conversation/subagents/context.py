@@ -23,7 +23,7 @@ class Converse(Protocol):
     """Makes the conversation of a sub-agent: below its parent's directory, with its parent's secrets and policy."""
 
     def __call__(self, agent: Agent, runtime: Runtime, *, conversation_id: str, limits: Limits) -> Conversation:
-        """Make it; nothing is started."""
+        """Make it without starting it."""
 
 
 @dataclass(frozen=True, kw_only=True)
