@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class Conversation:
     """An agent that works for a user in a sandbox, with every event on disk.
 
-    The loop runs in a thread of its own from `send_message` until the model answers without a call (IDLE), calls `finish`
+    The loop runs in a thread of its own from `send_message` until the model answers in text (IDLE), calls `finish`
     (FINISHED), fails or reaches a limit (ERROR), or `stop` is called (CANCELED); then another message may follow.
     WAITING_FOR_CONFIRMATION ends it, too: see `pending`, `confirm` and `reject`; a message rejects all that wait.
 
