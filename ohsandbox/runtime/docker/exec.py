@@ -10,7 +10,13 @@ from contextlib import nullcontext
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.errors import SandboxUnavailable, UsageError, WorkdirMissingError, WorkdirNotADirectoryError
+from ohsandbox.errors import (
+    SandboxUnavailable,
+    UnknownUserError,
+    UsageError,
+    WorkdirMissingError,
+    WorkdirNotADirectoryError,
+)
 from ohsandbox.runtime.channel import Chunk, Stream
 from ohsandbox.runtime.docker.error_mapping import engine_errors, start_error
 from ohsandbox.runtime.docker.wire import Demultiplexer, Passthrough, Wire, swallowed, wrap
@@ -154,8 +160,9 @@ class Exec:
                     ("/bin/sh", "-c", script, "sh", start.workdir, "yes" * start.elsewhere, *start.argv)
                 )
                 return self._engine.api.exec_start(self._id, socket=True, tty=start.tty)
-        except SandboxUnavailable as error:
-            raise self._loss() or error from error
+        except SandboxUnavailable as error:  # Podman's API answers 500 where Docker's tells it in the stream
+            refused = start_error(str(error), user=start.user, workdir=start.workdir)
+            raise self._loss() or (refused if isinstance(refused, UnknownUserError) else error) from error
 
     def _create(self, argv: Sequence[str], *, stdin: bool = True) -> str:
         start = self._start
