@@ -233,7 +233,7 @@ class MCPClient(Client[ClientTransport]):
         return f"MCP server {self.server!r} ended while nothing was asked of it. {ended or ''}".rstrip()
 
     async def shut(self) -> None:
-        """Close, whoever else has it open. How the connection failed before is no news here."""
+        """Close, whoever else has it open; errors of the connection are ignored."""
         with contextlib.suppress(Exception):
             await self.close()  # type: ignore[no-untyped-call]
 

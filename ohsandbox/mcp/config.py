@@ -97,7 +97,7 @@ class ServerConfig(BaseModel):
         if self.headers:
             raise ValueError("`headers` go with `url`, not with `command`")
         if wrong := [name for name in self.env if not _ENV_NAME.fullmatch(name)]:
-            raise ValueError(f"`env` has {wrong[0]!r}, which is no variable name")
+            raise ValueError(f"`env` has {wrong[0]!r}, which is not a valid variable name")
         return self
 
     @property
@@ -168,7 +168,7 @@ class MCPConfig(BaseModel):
         """From a JSON file.
 
         Raises:
-            MCPConfigError: it cannot be read, is no JSON, or `parse` refuses it; names the file.
+            MCPConfigError: it cannot be read, is not JSON, or `parse` refuses it; names the file.
         """
         try:
             with Path(path).expanduser().open("rb") as file:
@@ -180,9 +180,11 @@ class MCPConfig(BaseModel):
         try:
             raw = parse(data)
         except ValueError as error:
-            raise MCPConfigError(f"MCP configuration {str(path)!r} is no JSON: {error}.") from None
+            raise MCPConfigError(
+                f"MCP configuration {str(path)!r} is not valid JSON: {error}. Correct the file."
+            ) from None
         if not isinstance(raw, dict):
-            raise MCPConfigError(f"MCP configuration {str(path)!r} is no JSON object with `mcpServers`.")
+            raise MCPConfigError(f"MCP configuration {str(path)!r} must be a JSON object with `mcpServers`.")
         try:
             return cls.parse(raw)
         except MCPConfigError as error:
@@ -243,14 +245,14 @@ def _entries(raw: Mapping[str, Any]) -> dict[str, Any]:
     if set(raw) == {"mcp"}:
         raw = raw["mcp"]
     if not isinstance(raw, dict):
-        _refuse("The MCP configuration is no object with `mcpServers`.")
+        _refuse("The MCP configuration must be an object with `mcpServers`.")
     if unknown := [key for key in raw if key != "mcpServers" and key not in _PRD_FORMS]:
         _refuse(
             f"Unknown key {unknown[0]!r} in the MCP configuration. Known are: mcpServers, or {', '.join(_PRD_FORMS)}."
         )
     servers = raw.get("mcpServers", {})
     if not isinstance(servers, dict):
-        _refuse("`mcpServers` is no object of servers by name.")
+        _refuse("`mcpServers` must be an object of servers by name.")
     entries = dict(servers)
     for form, transport in _PRD_FORMS.items():
         for name, entry in _listed(form, raw.get(form, []), transport):
@@ -263,7 +265,7 @@ def _entries(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _listed(form: str, listed: Any, transport: str | None) -> list[tuple[str, dict[str, Any]]]:
     """The servers of one of the older lists: a url, or an object with `url` and `api_key`, or a command with `name`."""
     if not isinstance(listed, list):
-        _refuse(f"`{form}` is no list of servers.")
+        _refuse(f"`{form}` must be a list of servers.")
     found = []
     for number, item in enumerate(listed, 1):
         entry: Any = {"url": item} if isinstance(item, str) else item
@@ -283,7 +285,7 @@ def _server(name: str, entry: Any) -> ServerConfig:
     if not _SERVER_NAME.fullmatch(name):
         _refuse(f"MCP server name {name!r} is not 1 to 40 letters, digits, `_`, `-` and `.`. Rename it.")
     if not isinstance(entry, dict):
-        _refuse(f"MCP server {name!r} is no object.")
+        _refuse(f"MCP server {name!r} must be an object.")
     known = {key: value for key, value in entry.items() if key not in _ACCEPTED}
     if "type" in known:  # another spelling of transport
         known.setdefault("transport", known.pop("type"))

@@ -121,7 +121,7 @@ def _image(data: str, *, said: str) -> Content:
     if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
         kind = "image/webp"
     if kind is None:
-        return TextContent(text=f"[image, {said}, {len(raw)} bytes: left out, it is no PNG, JPEG, GIF or WebP]")
+        return TextContent(text=f"[image, {said}, {len(raw)} bytes: left out, not a PNG, JPEG, GIF or WebP]")
     return ImageContent(image_urls=(f"data:{kind};base64,{data}",))
 
 
@@ -209,7 +209,7 @@ class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
         """Call it.
 
         Raises:
-            MCPError: there is no result; the message says why, and what happens next.
+            MCPError: the call returned no result; the message says why, and what happens next.
             SandboxUnavailable: the sandbox is gone.
         """
         return self._caller.call(self._server, self._tool, action.arguments)

@@ -5,7 +5,7 @@ ToolError
     ├── MCPConnectionError      the server could not be started or reached
     ├── MCPServerGoneError      it ended, or was switched off
     ├── MCPTimeoutError         (TimeoutError) no answer in time
-    ├── MCPProtocolError        it answered with something that is no MCP
+    ├── MCPProtocolError        its answer is not a valid MCP message
     ├── MCPRefusedError         it answered with a JSON-RPC error; `code` is the protocol's
     └── MCPToolWithheldError    the tool has changed since it was first seen, or is no longer offered
 UsageError
@@ -34,7 +34,7 @@ class MCPTimeoutError(MCPError, TimeoutError):
 
 
 class MCPProtocolError(MCPError):
-    """The server said something that is no MCP message, or no valid answer."""
+    """The server sent something that is not an MCP message, or not a valid answer."""
 
 
 class MCPRefusedError(MCPError):

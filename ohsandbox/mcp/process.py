@@ -124,7 +124,7 @@ class ServerProcess:
         """Why we let go of it, where it was not its own end."""
         self.exit_code: int | None = None
         self.on_words: Callable[[str], None] | None = None
-        """Called on the loop with what it prints that is no message: the last line of each piece."""
+        """Called on the loop with what it prints that is not a message: the last line of each piece."""
 
     @property
     def is_over(self) -> bool:
@@ -335,7 +335,7 @@ class ServerProcess:
             words += f" Its stderr ends: {said[-LAST_WORDS_CHARS:]}"
         if self.intake.noise:
             noise = visible("\n".join(self.intake.noise), limit_chars=LAST_WORDS_CHARS)
-            words += f" Of stdout, {self.intake.noise_lines} lines were no messages, the last: {noise}"
+            words += f" Of stdout, {self.intake.noise_lines} lines were not messages, the last: {noise}"
         return words
 
 

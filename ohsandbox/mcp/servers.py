@@ -69,7 +69,7 @@ class MCPServers:
             on_event: called on another thread with each thing that a person should see; must not block.
 
         Raises:
-            MCPConfigError: a variable is missing, or a server needs a sandbox and there is none.
+            MCPConfigError: a variable is missing, or a server needs a sandbox and none was given.
         """
         self.config = config
         self._runtime = runtime
@@ -98,7 +98,7 @@ class MCPServers:
     def _resolve(self, name: str, entry: ServerConfig, variables: Mapping[str, str]) -> Resolved:
         if entry.runs_in == "sandbox" and self._runtime is None and not entry.disabled:
             raise MCPConfigError(
-                f"MCP server {name!r} is for the sandbox, and there is none. "
+                f"MCP server {name!r} runs in the sandbox, and no sandbox was given. "
                 'Use a runtime, or write `"where": "host"` to run or reach it from this machine.'
             )
         return Resolved(entry, {}) if entry.disabled else resolve(name, entry, variables)
@@ -241,7 +241,7 @@ class MCPServers:
         """Call a tool by its server's name for it.
 
         Raises:
-            MCPError: there is no result; says why.
+            MCPError: the call returned no result; says why.
             SandboxUnavailable: the sandbox is gone.
         """
         known = self._servers.get(server)
@@ -275,7 +275,7 @@ class MCPServers:
         """Call a tool by the name that the model knows it by, or by `server__tool`.
 
         Raises:
-            MCPError: there is no such tool, or no result.
+            MCPError: the tool does not exist, or returned no result.
         """
         if not self._names:
             self.tools()
@@ -322,7 +322,7 @@ class MCPServers:
         if event.kind in _FOR_THE_MODEL:
             self._notices.append(f"MCP server {event.server!r}, {event.kind.replace('_', ' ')}: {event.message}")
         if self._on_event is not None:
-            with contextlib.suppress(Exception):  # a listener's fault is no server's
+            with contextlib.suppress(Exception):  # an error of a listener does not end the server
                 self._on_event(event)
 
 

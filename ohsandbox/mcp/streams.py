@@ -66,7 +66,7 @@ class LineFramer:
 
 NOISE_LINES = 10
 NOISE_BYTES = 200
-"""Of each line on stdout that is no message this much is kept, for the message about the server's end."""
+"""Of each line on stdout that is not a message this much is kept, for the message about the server's end."""
 
 MAX_BROKEN = 100
 """So many malformed messages, and answers to nothing, are borne with."""
@@ -75,7 +75,7 @@ MAX_UNASKED_PER_S = 1000
 """Notifications and requests of a server; one that sends more is out of control."""
 
 MAX_NOISE_PER_S = 10_000
-"""Lines that are no messages. Reading more takes all the time of the loop, which other servers need too."""
+"""Lines that are not messages. Reading more takes all the time of the loop, which other servers need too."""
 
 MAX_UNASKED_BYTES_PER_S = 32_000_000
 """Of both."""
@@ -84,7 +84,7 @@ MAX_PARTS = 250_000
 """Strings, objects, lists and commas of one message: 16 MB of `{},` would take 1.6 GB of this host's memory."""
 
 TOO_MANY = f"the answer has more than {MAX_PARTS} JSON values"
-MALFORMED = "the answer is no valid JSON-RPC message"
+MALFORMED = "the answer is not a valid JSON-RPC message"
 """What whoever waits for such an answer is told."""
 
 MAX_PROGRESS = 10**300
@@ -157,7 +157,7 @@ class Intake:
         return message if self._is_answer(message) else None
 
     def _note_noise(self, line: bytes) -> None:
-        self._count_unasked(len(line), "lines that are no messages", MAX_NOISE_PER_S)
+        self._count_unasked(len(line), "lines that are not messages", MAX_NOISE_PER_S)
         if not (text := line.strip()):
             return
         self.noise_lines += 1
@@ -214,7 +214,7 @@ def _parts(line: bytes) -> int:
 
 
 def _ids_of_answer(line: bytes) -> set[RequestId]:
-    """Of a line that is no valid message: the ids of the request that it was to answer; several are guesses."""
+    """Of a line that is not a valid message: the ids of the request that it was to answer; several are guesses."""
     try:
         said = {} if len(line) > MAX_PARTS else json.loads(line)
     except (ValueError, RecursionError):
@@ -260,7 +260,7 @@ class Inbox:
         """The next message.
 
         Raises:
-            anyio.EndOfStream: there is none.
+            anyio.EndOfStream: the stream has ended.
         """
         while not self._waiting:
             if self._finished:

@@ -92,9 +92,9 @@ class CheckpointTools:
     def _undo(self, action: UndoAction) -> TextObservation:
         number = action.checkpoint or len(self._kept)
         if not self._kept:
-            raise ToolError("There is no checkpoint to go back to. Make one with `checkpoint` before a risky change.")
+            raise ToolError("No checkpoint exists. Make one with `checkpoint` before a risky change.")
         if number > len(self._kept):
-            raise ToolError(f"There is no checkpoint {number}. The newest is {len(self._kept)}.")
+            raise ToolError(f"Unknown checkpoint {number}. The newest is {len(self._kept)}.")
         wanted = self._kept[number - 1]
         self._runtime.restore(wanted)
         return TextObservation(

@@ -124,7 +124,9 @@ class ListenAddress(NamedTuple):
         """
         host, _, port = text.rpartition(":")
         if not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - what 16 bits hold
-            raise UsageError(f"--http {text!r} is no address. Write PORT, or HOST:PORT; 0 takes a free port.")
+            raise UsageError(
+                f"Invalid address {text!r} for --http: expected PORT or HOST:PORT. Port 0 takes a free port."
+            )
         return cls(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
 
     @property
@@ -192,7 +194,7 @@ class HttpSessions:
         headers = Headers(scope=scope)
         refusal = self._guard.refusal(headers)
         if refusal is None and scope["path"].rstrip("/") != PATH:
-            refusal = Response(f"There is only {PATH} here.\n", status_code=GONE)
+            refusal = Response(f"Not found. The MCP endpoint is {PATH}.\n", status_code=GONE)
         if refusal is None and (version := headers.get(VERSION_HEADER)) not in {None, *HANDSHAKE_PROTOCOL_VERSIONS}:
             refusal = _sessions_only(str(version))
         await (refusal or self._limited)(scope, receive, send)
@@ -202,7 +204,7 @@ class HttpSessions:
         if wanted is None:
             await self._serve_new(scope, receive, send)
         elif (session := self._sessions.get(wanted)) is None:
-            await _error(GONE, "There is no such session; it may have ended. Initialize a new one.")(
+            await _error(GONE, f"Unknown session {wanted[:80]!r}; it may have ended. Initialize a new one.")(
                 scope, receive, send
             )
         else:

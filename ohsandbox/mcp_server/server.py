@@ -34,7 +34,7 @@ def make_server(place: SandboxFactory, names: Sequence[str], *, instructions: st
     """A server that offers the named tools; each lifespan of it is a session, with a sandbox of its own.
 
     Raises:
-        UsageError: one of names is no tool's, or the place's options cannot be.
+        UsageError: a name is not that of a tool, or the sandbox's options contradict each other.
     """
     nowhere = place.make(lambda _: None)
     tools = tools_in(nowhere, names, CheckpointTools(nowhere))

@@ -76,7 +76,7 @@ class SandboxSession:
 
     @property
     def masker(self) -> Masker | None:
-        """Hides the secrets of the sandbox; None while there is none."""
+        """Masks the secrets of the sandbox; None before it is created."""
         runtime = self._runtime
         return None if runtime is None else runtime.secrets.masker
 
@@ -234,7 +234,7 @@ def tools_in(runtime: Runtime, names: Sequence[str], keeper: CheckpointTools) ->
     """The tools by name, made for the runtime; it need not have started.
 
     Raises:
-        UsageError: one of names is no tool's.
+        UsageError: a name is not that of a tool.
     """
     state = ConversationState(conversation_id="mcp", runtime=runtime)
     made = [tool for name in names for tool in resolve_tool(Tool(name=name), state)]
@@ -245,7 +245,7 @@ def find(tools: Mapping[str, AnyTool], name: str) -> AnyTool:
     """The tool of that name.
 
     Raises:
-        UnknownToolError: there is none.
+        UnknownToolError: no tool has that name.
     """
     if name not in tools:
         raise UnknownToolError(f"Unknown tool: {name[:100]}. There are: {', '.join(tools)}.")

@@ -33,13 +33,13 @@ MAX_WAITING = 64
 """Messages that are read and not yet acted on, or not yet written."""
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""A file that `file_write` is given comes on one line; past this it is no message, and the session ends."""
+"""A file that `file_write` is given comes on one line; a longer line ends the session."""
 
 FLUSH_S = 2.0
 """As long a client that has ended the session may take to read what it was sent."""
 
 NO_MESSAGE = JSONRPCError(
-    jsonrpc="2.0", id=None, error=ErrorData(code=PARSE_ERROR, message="This line is no JSON-RPC message.")
+    jsonrpc="2.0", id=None, error=ErrorData(code=PARSE_ERROR, message="This line is not a JSON-RPC message.")
 )
 
 

@@ -27,7 +27,7 @@ MAX_ENUM = 1_000
 TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 
 _BEYOND = 1e300
-"""A larger number limits nothing, and is no number to most readers of JSON."""
+"""A larger number limits nothing, and most readers of JSON cannot hold it."""
 
 _SCHEMA = frozenset({"additionalProperties", "items", "additionalItems", "contains", "propertyNames", "not",
                      "if", "then", "else", "unevaluatedProperties", "unevaluatedItems"})  # fmt: skip
@@ -150,7 +150,7 @@ class _Copy:
         """A copy of a JSON value.
 
         Raises:
-            _NoJSONError: it is nested too deep, or holds what is no JSON.
+            _NoJSONError: it is nested too deep, or holds what is not JSON.
             _TooMuchError: the bounds are reached.
         """
         if isinstance(value, str) and is_encodable(value):

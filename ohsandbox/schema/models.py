@@ -76,7 +76,7 @@ class Observation(Schema):
 
     @property
     def is_error(self) -> bool:
-        """Whether the tool failed; a command's non-zero exit code is no failure of the tool."""
+        """Whether the tool failed; a command's non-zero exit code is not a failure of the tool."""
         return False
 
     @property

@@ -80,7 +80,7 @@ def object_schema(schema: Any) -> dict[str, Any]:
     """A bounded schema with `type: object` and `properties` at the root.
 
     Choices at the root (anyOf, oneOf, allOf, a reference) become one object with all their properties, since
-    providers refuse them there; which of them belong together is the tool's to say. A root that is no object takes
+    providers refuse them there; which of them belong together is the tool's to say. A root that is not an object takes
     any arguments.
     """
     root = bounded(schema)

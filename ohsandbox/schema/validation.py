@@ -1,7 +1,7 @@
 """A foreign JSON Schema as a validator: jsonschema-rs checks, near misses are repaired, faults become pydantic's.
 
 jsonschema-rs has no bound on the work behind references (28 definitions that lead to the next one twice keep it busy
-for minutes) and overflows small stacks on deep schemas. It is given a schema in which references are written out,
+for 15 s and more) and overflows small stacks on deep schemas. It is given a schema in which references are written out,
 within bounds. A keyword that cannot be checked exactly is left out, and any value passes there: the server checks too.
 """
 

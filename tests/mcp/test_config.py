@@ -49,7 +49,7 @@ def test_the_lists_of_the_older_form() -> None:
         ({"command": "x", "url": "http://x"}, "either `command` or `url`"),
         ({"command": ""}, "`command`"),
         ({"command": "x", "args": "--all"}, "`args`"),
-        ({"command": "x", "env": {"A B": "1"}}, "'A B', which is no variable name"),
+        ({"command": "x", "env": {"A B": "1"}}, "'A B', which is not a valid variable name"),
         ({"command": "x", "env": {"A": "1\n2"}}, "line break"),
         ({"command": "x", "enviroment": {}}, "unknown key 'enviroment'. Known are: command, "),
         ({"command": "x", "timeout": 0}, "`timeout`"),
@@ -58,7 +58,7 @@ def test_the_lists_of_the_older_form() -> None:
         ({"command": "x", "transport": "sse"}, "'sse', which goes with `url`"),
         ({"url": "file:///etc/passwd"}, "http:// or https://"),
         ({"url": "http://x", "env": {"A": "b"}}, "go with `command`"),
-        (None, "'s' is no object"),
+        (None, "'s' must be an object"),
     ],
 )
 def test_a_wrong_entry_names_server_and_key(entry: Any, told: str) -> None:
@@ -73,12 +73,12 @@ def test_a_wrong_entry_names_server_and_key(entry: Any, told: str) -> None:
     ("raw", "told"),
     [
         ({"mcpServer": {}}, "Unknown key 'mcpServer'"),
-        ({"mcpServers": []}, "no object of servers"),
+        ({"mcpServers": []}, "must be an object of servers"),
         ({"mcpServers": {"a b": {"command": "x"}}}, "'a b'"),
         ({"sse_servers": "http://x"}, "`sse_servers` is no list"),
         ({"sse_servers": [7]}, "Entry 1 of `sse_servers`"),
         ({"mcpServers": {"t": {"command": "x"}}, "stdio_servers": [{"name": "t", "command": "y"}]}, "Two MCP servers"),
-        ({"mcp": []}, "no object with `mcpServers`"),
+        ({"mcp": []}, "must be an object with `mcpServers`"),
     ],
 )
 def test_a_wrong_whole_is_told(raw: Any, told: str) -> None:

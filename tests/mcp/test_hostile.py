@@ -113,7 +113,7 @@ def test_tools_that_change_without_end_are_not_looked_at(servers: Servers, monke
 def test_noise_is_told_when_the_server_dies(servers: Servers) -> None:
     started = servers.odd()
     call(started, "noise")
-    with pytest.raises(MCPServerGoneError, match=r"300 lines were no messages, the last: (.|\n)*log line 299"):
+    with pytest.raises(MCPServerGoneError, match=r"300 lines were not messages, the last: (.|\n)*log line 299"):
         call(started, "die")
 
 

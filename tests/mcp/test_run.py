@@ -177,7 +177,7 @@ def test_a_tool_that_changed_is_listed_shown_and_approved(place: Place) -> None:
 @pytest.mark.parametrize(
     ("config", "fault"),
     [
-        ('{"mcpServers": {"x": {', "is no JSON"),
+        ('{"mcpServers": {"x": {', "is not valid JSON"),
         ('{"mcpServers": {"x": {"args": []}}}', "'x': give either `command` or `url`"),
         ('{"mcpServers": {"x": {"command": "c", "args": "a b"}}}', "'x': `args`"),
         ('{"mcpServers": {"x": {"command": "c", "env": {"A": "${NOT_SET}"}}}}', "needs variable NOT_SET for `env.A`"),

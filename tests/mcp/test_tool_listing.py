@@ -223,7 +223,7 @@ def test_many_parts_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"), [("!!", "base64 is broken"), ("A" * 8_000_000, "left out, at most"), ("AAAA", "no PNG")]
+    ("data", "told"), [("!!", "base64 is broken"), ("A" * 8_000_000, "left out, at most"), ("AAAA", "not a PNG")]
 )
 def test_what_is_no_image_is_told(data: str, told: str) -> None:
     assert told in text_of(result({"type": "image", "data": data, "mimeType": "image/png\x1b[31m"}))

@@ -201,7 +201,7 @@ def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str])
     [
         (("--token", "env:HOME"), "--token is for --http"),
         (("--runtime", "cli", "--network", "open"), "--network needs a container"),
-        (("--http", "nowhere"), "is no address"),
+        (("--http", "nowhere"), "Invalid address"),
         (("--http", "0", "--token", "env:SHORT"), "at least 16"),
         (("--http", "0", "--token", "abc"), "env:VARIABLE"),
         (("--enable", "nonsense"), "'nonsense'"),
