@@ -75,7 +75,7 @@ def test_a_wrong_entry_names_server_and_key(entry: Any, told: str) -> None:
         ({"mcpServer": {}}, "Unknown key 'mcpServer'"),
         ({"mcpServers": []}, "must be an object of servers"),
         ({"mcpServers": {"a b": {"command": "x"}}}, "'a b'"),
-        ({"sse_servers": "http://x"}, "`sse_servers` is no list"),
+        ({"sse_servers": "http://x"}, "`sse_servers` must be a list"),
         ({"sse_servers": [7]}, "Entry 1 of `sse_servers`"),
         ({"mcpServers": {"t": {"command": "x"}}, "stdio_servers": [{"name": "t", "command": "y"}]}, "Two MCP servers"),
         ({"mcp": []}, "must be an object with `mcpServers`"),
@@ -89,10 +89,10 @@ def test_a_wrong_whole_is_told(raw: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"mcpServers": {', "no JSON"),
-        ("[]", "no JSON object"),
+        ('{"mcpServers": {', "not valid JSON"),
+        ("[]", "must be a JSON object"),
         ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "'a' stands twice"),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 100_000, "not valid JSON"),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path: Path, text: str, told: str) -> None:
