@@ -116,11 +116,11 @@ class WorkdirError(UsageError, OSError):
 
 
 class WorkdirMissingError(WorkdirError, FileNotFoundError):
-    """There is no such directory in the sandbox."""
+    """The directory does not exist in the sandbox."""
 
 
 class WorkdirNotADirectoryError(WorkdirError, NotADirectoryError):
-    """The path is there and is no directory."""
+    """The path exists and is not a directory."""
 
 
 class UnknownSessionError(UsageError, LookupError):
@@ -168,7 +168,7 @@ class ImageUnavailable(SandboxUnavailable):
 
 
 class SandboxRefused(SandboxUnavailable):
-    """The sandbox is less strict than asked, or there is no room for one; starting it again would not help."""
+    """The sandbox is less strict than asked, or the machine is full; starting it again would not help."""
 
 
 class SandboxPaused(SandboxUnavailable):

@@ -39,10 +39,10 @@ AGENT_STARTED = "AgentStarted"
 """The code of the notice that a sub-agent begins. Its `trail` is the path of the sub-agent's log."""
 
 MAX_RAW_ARGUMENTS_CHARS = 20_000
-"""Of arguments that are no JSON this much is kept beside the call: enough to see what went wrong, not 5 MB of it."""
+"""Longest part of arguments that are not valid JSON kept beside the call: enough to see the mistake."""
 
 MAX_DETAIL_CHARS = 256
-"""A longer text of an observation is no detail."""
+"""Longest text of an observation that is kept as a detail."""
 
 _RESULT_FIELDS = frozenset({"text", "message", "output", "background_output", "command"})
 """What stands in the result or the call already."""

@@ -111,7 +111,7 @@ def make_private_dirs(path: Path) -> None:
     """Make what is missing of a directory and those above it, with mode 0700 whatever the umask.
 
     Raises:
-        OSError: it cannot be made, or something that is no directory stands there.
+        OSError: it cannot be made, or something else exists at that path.
     """
     for missing in reversed([path, *path.parents]):
         if not missing.is_dir():
@@ -253,7 +253,7 @@ def open_directory(path: Path, *, make: bool = False) -> int:
 
 
 def refuse_link(name: str, directory: int, path: Path) -> None:
-    """Pass if name, in an open directory, is no symlink; path is its name for the message.
+    """Pass if name, in an open directory, is not a symlink; path is its name for the message.
 
     Raises:
         UsageError: it is one.

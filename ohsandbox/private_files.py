@@ -33,7 +33,7 @@ def make_private_dir(directory: Path) -> None:
     """Make directory (and what is missing above it) with mode 0700 whatever the umask; one that exists is tightened.
 
     Raises:
-        UsageError: it cannot be made, or something that is no directory stands there.
+        UsageError: it cannot be made, or something else exists at that path.
     """
     try:
         make_private_dirs(directory)
@@ -49,7 +49,7 @@ def open_dir(directory: Path, *below: str) -> int:
     """A descriptor of a directory, or of one below it, none of them a symlink; what leads to directory may be one.
 
     Raises:
-        OSError: it is not there, is no directory, or is a symlink.
+        OSError: it does not exist, is not a directory, or is a symlink.
     """
     here = os.open(directory, DIRECTORY)
     for name in below:
@@ -81,7 +81,7 @@ def open_regular(path: Path, access: int, *, name: str, inside: Path | None = No
         inside: a directory above it, from which on no symlink is followed; None is the one that it lies in.
 
     Raises:
-        UsageError: it cannot be opened, or is no regular file.
+        UsageError: it cannot be opened, or is not a regular file.
     """
     flags = access | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not hang
     try:
@@ -94,7 +94,7 @@ def open_regular(path: Path, access: int, *, name: str, inside: Path | None = No
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise UsageError(f"{name} {str(path)!r} is no regular file. Move it away.")
+    raise UsageError(f"{name} {str(path)!r} is not a regular file. Move it away.")
 
 
 def _parent(path: Path, inside: Path | None) -> contextlib.AbstractContextManager[int]:

@@ -20,7 +20,7 @@ class AskModel(Protocol):
         """The answer's text.
 
         Raises:
-            ModelError: there is no answer to be had.
+            ModelError: no answer; the subclass says why.
         """
 
 

@@ -15,7 +15,7 @@ def parse(data: bytes | str) -> Any:
     """The value of a JSON text; bytes are UTF-8, with or without a byte order mark.
 
     Raises:
-        ValueError: it is no JSON; the message says why on one line, and names a key that stands twice.
+        ValueError: it is not valid JSON; the message says why on one line, and names a key that stands twice.
     """
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data.removeprefix("\ufeff")
@@ -43,7 +43,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:
@@ -54,7 +54,7 @@ def _finite(text: str) -> float:
 
 
 def _bounded(text: str) -> int:
-    """Of 64 bits at most: more is no setting, and what takes it as a float makes infinity or an error of it."""
+    """At most 64 bits: a longer number is never a setting, and as a float becomes infinity or an error."""
     if len(text) > 20 or abs(number := int(text)) >= 1 << 64:  # noqa: PLR2004 - the digits of 2**64
         raise ValueError(f"the number {text[:40]} is too large")
     return number

@@ -230,7 +230,7 @@ def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEven
     blocked = _blocked(event)
     try:
         if call.function.parse_error:
-            raise ToolArgumentsError(call.function.parse_error)  # noqa: TRY301 - told like every other fault
+            raise ToolArgumentsError(call.function.parse_error)  # noqa: TRY301 - reported like every other argument error
         event = _with_arguments(event, call.function.arguments, tools_map)
         tool = find_tool(tools_map, call.function.name)
         event = _named(event._replace(tool=tool), call.function.name, tool=tool)
@@ -269,7 +269,7 @@ def _requires_arguments(tools_map: Mapping[str, AnyTool], event: ActionEvent) ->
 
 
 def _without_idle_nulls(tool: AnyTool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Without the nulls by which models leave an optional argument out, where null is no value of its own."""
+    """Without the nulls by which models leave an optional argument out, where the schema does not allow null."""
     fields = tool.arguments_type.model_fields
     return {
         name: value

@@ -36,7 +36,7 @@ class Ask(Protocol):
 
 
 class Condensation(NamedTuple):
-    """Which messages the model is no longer shown, and what it is told instead."""
+    """Which messages are left out of the request, and the note in their place."""
 
     keep_first: int
     """So many messages at the beginning stay (the system message is not counted)."""

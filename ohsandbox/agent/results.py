@@ -48,7 +48,7 @@ class ObservationEvent(NamedTuple):
 
 
 class AgentErrorEvent(NamedTuple):
-    """Nothing ran: the arguments cannot be read, there is no such tool, or somebody was against it."""
+    """Nothing ran: unreadable arguments, an unknown tool, or a rejected call."""
 
     tool_call_id: str
     name: str

@@ -50,7 +50,7 @@ class ChatModel(Protocol):
             on_event: called in this thread with what happens meanwhile.
 
         Raises:
-            ModelError: there is no answer to be had.
+            ModelError: no answer; the subclass says why.
         """
 
 

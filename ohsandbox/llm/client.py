@@ -98,11 +98,11 @@ class LLM:
     ) -> ChatResponse:
         """The model's next message; see `ChatModel.send`.
 
-        Faults that may pass are retried (`LLMConfig.num_retries`), each after a RetryEvent. What DeltaEvents told of a
-        failed attempt is void.
+        Transient failures are retried (`LLMConfig.num_retries`), each after a RetryEvent. The DeltaEvents of a failed
+        attempt are void.
 
         Raises:
-            ModelError: by its subclasses of `ohsandbox.llm.errors`, which say why there is no answer.
+            ModelError: no answer; the subclass of `ohsandbox.llm.errors` says why.
             KeyboardInterrupt: at any moment.
         """
         emit = on_event or _ignore
@@ -238,7 +238,7 @@ class LLM:
             self._http.cut()
 
     def _known_capabilities(self, emit: OnEvent, *, has_tools: bool) -> Capabilities:
-        """What is known of the model by now; doubts about its tools are told with the first request that has some."""
+        """Capabilities known by now; a warning about tool calls comes with the first request that has tools."""
         model_info = _provider().model_info(self.config) if self._capabilities is None else None
         with self._lock:
             if self._capabilities is None:
@@ -252,7 +252,7 @@ class LLM:
         return capabilities
 
     def _learn(self, refusal: Failure, emit: OnEvent) -> Capabilities:
-        """How to ask from now on; told once, however many threads learn it."""
+        """The capabilities after a refusal; the warning comes once, however many threads see the refusal."""
         with self._lock:
             assert self._capabilities is not None  # noqa: S101 - a request went out
             learned = self._capabilities.after(refusal.kind, self.config)
@@ -280,7 +280,7 @@ def _request(messages: Sequence[Message], tools: Sequence[ToolParam], tool_choic
 
 
 def _detail(kind: error_mapping.ErrorKind, error: Exception, attempt: Attempt) -> str:
-    """What is worth quoting: the provider's words, the body where it is no answer, the address of a redirect."""
+    """What the message quotes: the provider's words, an unreadable body, or the address of a redirect."""
     if kind is error_mapping.REDIRECT:
         return attempt.location
     if kind is error_mapping.UNREADABLE:

@@ -53,7 +53,7 @@ class LLMConfig(BaseModel):
     total_timeout_s: Annotated[float, Field(gt=0.0, le=86400.0)] = 3600.0
     """Seconds for one `send` with its retries and waits; past it no request starts and the one under way is cut."""
     num_retries: Annotated[int, Field(ge=0, le=6)] = 6
-    """How often a request is made again after a fault that may pass: 429, 5xx, a lost connection, ..."""
+    """How often a request is made again after a transient failure: 429, 5xx, a lost connection, ..."""
 
     @field_validator("api_key", mode="after")
     @classmethod

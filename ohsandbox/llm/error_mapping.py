@@ -1,4 +1,4 @@
-"""Which fault of a provider is which error, and whether asking again may help: the one place that knows."""
+"""Maps a provider's failure to an error and says whether a retry may help: the only place that does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ErrorKind(NamedTuple):
-    """A sort of fault."""
+    """A kind of failure."""
 
     error: type[ModelError]
     retryable: bool
@@ -278,7 +278,7 @@ def failure(
     status: int | None = None,
     secrets: AbstractSet[str] = frozenset(),
 ) -> Failure:
-    """The fault of that kind, with its one-line message; detail is quoted in it, status named."""
+    """The failure of a kind, with its one-line message; detail is quoted in it, status named."""
     quoted = one_line(_NOISE.split(_CLASS_PREFIXES.sub("", detail))[0], secrets)
     facts = ": ".join(fact for fact in (f"status {status}" if (status or 0) >= _NO_SUCCESS else "", quoted) if fact)
     told = f" ({facts})" if facts else ""
@@ -286,7 +286,7 @@ def failure(
 
 
 def kind_of(error: BaseException, *, status: int | None = None, asked: bool = False) -> ErrorKind:
-    """What sort of fault a foreign error is.
+    """The kind of failure of a foreign error.
 
     Args:
         error: from litellm, openai, httpx or Python.

@@ -24,7 +24,7 @@ class ModelAuthenticationError(ModelError):
 
 
 class ModelNotFoundError(ModelError):
-    """The provider has no such model or address, or there is no such provider."""
+    """Unknown model, address or provider."""
 
 
 class ModelRequestError(ModelError):

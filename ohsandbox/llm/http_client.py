@@ -94,7 +94,7 @@ def _is_json(response: httpx.Response) -> bool:
 
 
 def _mended(body: _Body) -> httpx.SyncByteStream:
-    """The whole body, repaired; as it came where it is no JSON."""
+    """The whole body, repaired; unchanged where it is not JSON."""
     raw = b"".join(body)
     body.close()
     try:

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-"""Without it `import litellm` fetches its price list from GitHub, and retries where there is no network."""
+"""Without it `import litellm` fetches its price list from GitHub, and retries without a network."""
 os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
 """Without it `import litellm` loads the nearest `.env`, by which a repository could set a provider's address."""
 
@@ -167,7 +167,7 @@ def _openai_client(config: LLMConfig, http: BoundedClient, *, key: str | None, b
     key = key or os.environ.get("OPENAI_API_KEY") or (_NO_KEY if config.base_url else None)
     if key is None:
         raise ModelAuthenticationError(
-            f"There is no key for model {config.model!r}. Set `api_key`, or OPENAI_API_KEY in the environment."
+            f"Missing key for model {config.model!r}. Set `api_key`, or OPENAI_API_KEY in the environment."
         )
     base_url = base_url or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
     return openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http.client)
@@ -217,5 +217,5 @@ def _cost_usd(answer: Mapping[str, Any], *, model: str, provider: str) -> float 
     try:
         usage = litellm.Usage(**counts)
         return float(sum(litellm.cost_per_token(model=model, custom_llm_provider=provider, usage_object=usage)))
-    except Exception:  # noqa: BLE001 - a price that cannot be had is no failure of the answer
+    except Exception:  # noqa: BLE001 - an unknown price does not fail the answer
         return None

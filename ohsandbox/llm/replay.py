@@ -99,7 +99,7 @@ class ReplayLLM:
 def _gist(message: Message) -> tuple[str, ...]:
     """What the message does: the arguments of its calls, or else its text.
 
-    A conversation keeps "{}" for arguments that are no JSON object, and its own name for a tool called by an alias.
+    A conversation keeps "{}" for arguments that are not a JSON object, and its own name for a tool called by an alias.
     """
     arguments = [str(call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
     return tuple(text if _is_object(text) else "{}" for text in arguments) or (

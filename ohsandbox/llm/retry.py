@@ -54,7 +54,7 @@ def retry_after_s(value: str | None, *, now: datetime | None = None) -> float | 
 
 
 def _seconds_until(date: str, now: datetime) -> float:
-    """0.0 where date is no HTTP date."""
+    """0.0 for an invalid HTTP date."""
     try:
         then = parsedate_to_datetime(date)
         return (then if then.tzinfo else then.replace(tzinfo=UTC)).timestamp() - now.timestamp()
@@ -106,7 +106,7 @@ def _event(state: RetryCallState) -> RetryEvent:
 def _failure(state: RetryCallState) -> Failure:
     assert state.outcome is not None  # noqa: S101 - tenacity sets it before it asks for the wait
     result = state.outcome.result()
-    assert isinstance(result, Failure)  # noqa: S101 - only faults are retried
+    assert isinstance(result, Failure)  # noqa: S101 - only failures are retried
     return result
 
 

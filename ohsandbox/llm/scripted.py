@@ -100,7 +100,7 @@ class ScriptedLLM:
         """The model of a shipped script, by its name, or of a file.
 
         Raises:
-            UsageError: no such file, or it is no script; the message says where.
+            UsageError: the file is missing or malformed; the message says where.
         """
         name = f"scripted:{source}"
         return cls(parse_script(_read(source), name=name), name=name)
@@ -163,16 +163,16 @@ def parse_script(text: str, *, name: str) -> ModelScript:
     """The script in text; name is for messages.
 
     Raises:
-        UsageError: text is no script.
+        UsageError: text is malformed.
     """
     try:
         return ModelScript.model_validate(_parsed(text))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"The script {name!r} is malformed at {where or 'its top'}: {first['msg']}.") from None
+        raise UsageError(f"Invalid script {name!r} at {where or 'its top'}: {first['msg']}. Correct it.") from None
     except ValueError as error:
-        raise UsageError(f"The script {name!r} is neither JSON nor JSON Lines: {error}.") from None
+        raise UsageError(f"Invalid script {name!r}: neither JSON nor JSON Lines ({error}). Correct it.") from None
 
 
 def _parsed(text: str) -> Mapping[str, Any]:

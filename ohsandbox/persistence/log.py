@@ -57,7 +57,7 @@ class EventLog:
             ConversationOpenError: another process has it open.
             LogCorruptError: it is damaged before its last record; the events before that were taken.
             LogWriteError: a torn tail could not be cut aside (disk full).
-            UsageError: the directory cannot be used, the log is no regular file, or a newer version wrote it.
+            UsageError: the directory cannot be used, the log is not a regular file, or a newer version wrote it.
         """
         self.directory = Path(directory)
         self.path = self.directory / LOG_NAME

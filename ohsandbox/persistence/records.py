@@ -92,7 +92,7 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
         raise ValueError(f"it is not record {seq}")
     data, kind, conversation_id = fields["data"], fields["type"], fields["conversation_id"]
     if not (isinstance(kind, str) and isinstance(data, dict) and isinstance(conversation_id, str)):
-        raise TypeError(f"it is no event: {str(kind)[:100]!r}")
+        raise TypeError(f"it is not an event: {str(kind)[:100]!r}")
     if "blobs" in fields:
         blobs.restore(data, fields["blobs"])
     # what the checksum vouches for is not validated again: that would take two thirds of the time of loading a log

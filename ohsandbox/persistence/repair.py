@@ -38,7 +38,7 @@ def repair_log(directory: Path, *, conversation_id: str) -> Repair:
     Raises:
         ConversationOpenError: another process has the conversation.
         LogWriteError: the copy or the cut failed (disk full); before the cut nothing was changed.
-        UsageError: there is no log, it is no regular file, or of a newer version.
+        UsageError: the log is missing, not a regular file, or of a newer version.
     """
     path = directory / LOG_NAME
     os.close(open_regular(path, os.O_RDONLY, name="Log"))  # before the lock: it would make a file beside nothing

@@ -1,7 +1,7 @@
 """Secrets: where their values come from, and what takes them out of everything that is shown, stored or sent.
 
-Masking is there for accidents: a token in a log, a key in an error message. It is no wall: who can run commands with
-a secret can also print it reversed. What must not be taken must not be given.
+Masking is there for accidents: a token in a log, a key in an error message. It is not a security boundary: who can run
+commands with a secret can also print it reversed. What must not be taken must not be given.
 """
 
 from ohsandbox.secrets.masker import Masker, MaskingFilter, StreamMasker, TextStreamMasker

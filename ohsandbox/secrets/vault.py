@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MIN_HOST_KEY_BYTES = 16
-"""A real key is longer; `OPENAI_API_KEY=not-needed` is no secret, and its words may stand in any text."""
+"""A real key is longer; `OPENAI_API_KEY=not-needed` is a placeholder, and its words may occur in any text."""
 
 _HOST_KEY = re.compile(r".*_API_KEY|AWS_SECRET_ACCESS_KEY|AWS_SESSION_TOKEN|AWS_BEARER_TOKEN_BEDROCK|HF_TOKEN")
 """Where the clients of model providers look for their keys (litellm 1.106)."""
@@ -51,7 +51,7 @@ class Secrets:
         """Look up the values that references name: `env:NAME` or `file:PATH`. environ None is this process's.
 
         Raises:
-            UsageError: a name or a reference is wrong, or there is no value. Never quotes a value.
+            UsageError: a name or a reference is invalid, or the value is missing. Never quotes a value.
         """
         environ = os.environ if environ is None else environ
         found = {
@@ -142,7 +142,7 @@ def check_name(name: str) -> str:
     """The name, which becomes a variable.
 
     Raises:
-        UsageError: it cannot be one, or has a meaning already. A long or odd name is not quoted: it may be a value.
+        UsageError: it is not a variable name, or is reserved. An invalid name is not quoted: it may be a value.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(
@@ -158,7 +158,7 @@ def check_reference(name: str, reference: str) -> str:
     """The reference.
 
     Raises:
-        UsageError: it is none. What was written is not quoted: it may be the value.
+        UsageError: it is invalid. It is not quoted: it may be the value.
     """
     kind, _, rest = reference.partition(":")
     if kind not in {"env", "file"} or not rest:
@@ -167,7 +167,7 @@ def check_reference(name: str, reference: str) -> str:
             "settings and command lines are read by others."
         )
     if kind == "env" and not _NAME.fullmatch(rest):
-        raise UsageError(f"Secret {name!r} is to come from a variable whose name is no variable's. Write env:VARIABLE.")
+        raise UsageError(f"Invalid variable name in the reference of secret {name!r}. Write env:VARIABLE.")
     return reference
 
 
@@ -191,7 +191,7 @@ def look_up(name: str, reference: str, environ: Mapping[str, str]) -> Found:
     """The value that a checked reference names. One newline at a file's end is not part of it.
 
     Raises:
-        UsageError: there is none, or it cannot be a variable's value. Never quotes a value.
+        UsageError: the value is missing, or cannot be a variable's. Never quotes a value.
     """
     kind, _, rest = reference.partition(":")
     found = _from_file(name, rest) if kind == "file" else Found(environ.get(rest, ""))

@@ -73,10 +73,10 @@ def test_json_lines_and_raw_arguments_are_read(tmp_path: Path) -> None:
     [
         ("", "neither JSON nor JSON Lines"),
         ("{", "neither JSON nor JSON Lines"),
-        ('{"turns": []}', "malformed at turns"),
-        ('{"turns": [{"contents": "x"}]}', "malformed at turns.0.contents"),
+        ('{"turns": []}', "Invalid script .* at turns"),
+        ('{"turns": [{"contents": "x"}]}', "Invalid script .* at turns.0.contents"),
         ('[{"expect_regex": "("}]', "no regular expression"),
-        ("3", "malformed at its top"),
+        ("3", "Invalid script .* at its top"),
     ],
 )
 def test_a_malformed_script_is_named_with_the_place(tmp_path: Path, script: object, words: str) -> None:

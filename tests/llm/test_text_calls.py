@@ -151,7 +151,7 @@ def test_a_call_may_close_itself() -> None:
     [
         ('<arg name="path">\nx = 1\n', "'path' is not closed"),
         ('<arg name="path">a</arg><arg name="path">b</arg></call>', "'path' is given twice"),
-        ('<arg name="options" type="json">{</arg></call>', "'options' is no JSON"),
+        ('<arg name="options" type="json">{</arg></call>', "'options' is not valid JSON"),
         ("path = x\n</call>", "'path = x' stands outside of an argument"),
         ('<arg name="path">a</arg> so\n</call>', "after the </arg> of argument 'path' stands"),
         ("y" * 9000, "yyy...' stands outside"),

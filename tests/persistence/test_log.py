@@ -404,7 +404,7 @@ def test_an_event_of_a_newer_version_is_kept_and_the_log_goes_on(tmp_path: Path)
 def test_what_is_no_event_is_damage_still(tmp_path: Path) -> None:
     body = b'{"type":7,"ts":"2026-01-01T00:00:00+00:00","conversation_id":"c","data":{},"seq":0'
     (tmp_path / LOG_NAME).write_bytes(body + b',"crc":"%08x"}\n' % zlib.crc32(body))
-    with pytest.raises(LogCorruptError, match="it is no event"):
+    with pytest.raises(LogCorruptError, match="it is not an event"):
         read_events(tmp_path)
 
 

@@ -68,7 +68,7 @@ class TextCalls:
 
 
 class CallFilter:
-    """Listens to a `send` and passes on the part of its text that is no call."""
+    """A listener of `send` that forwards the text outside of calls."""
 
     def __init__(self, emit: OnEvent) -> None:
         self._emit = emit
@@ -85,7 +85,7 @@ class CallFilter:
         self._emit(event)
 
     def end(self, response: ChatResponse) -> None:
-        """Show what was held back, where it turned out to be no call."""
+        """Forward the text held back, unless it became a call."""
         if not response.message.tool_calls:
             self._show("".join(self._held))
 

@@ -62,7 +62,7 @@ def unescaped(text: str) -> str:
 
 
 def write_call(name: str, arguments: str, schemas: Mapping[str, Schema]) -> str:
-    """The call of a tool as text; arguments that are no JSON object stand in it as they are.
+    """The call of a tool as text; arguments that cannot be read as a JSON object are written unchanged.
 
     Args:
         name: the tool's.
@@ -162,7 +162,7 @@ def _value(name: str, text: str, schema: Schema, *, is_json: bool) -> Any:
     try:
         return read_json(text)
     except ValueError as error:
-        raise _MalformedError(f"the value of argument {name!r} is no JSON: {error}") from None
+        raise _MalformedError(f"the value of argument {name!r} is not valid JSON: {error}") from None
 
 
 def _without_outer_breaks(text: str) -> str:
@@ -245,4 +245,4 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
