@@ -190,7 +190,7 @@ class TlsWire(SocketWire):
                 self._arrived += data
 
 
-class SshChannel(Protocol):
+class ParamikoChannel(Protocol):
     """The part of paramiko's Channel that we call."""
 
     def fileno(self) -> int: ...  # noqa: D102
@@ -208,7 +208,7 @@ class SshWire(Wire):
     CHUNK_BYTES = 32 * 1024
     """An SSH window takes no more at once; also what dial-stdio copies by."""
 
-    def __init__(self, channel: SshChannel, *, holders: Sequence[Any]) -> None:
+    def __init__(self, channel: ParamikoChannel, *, holders: Sequence[Any]) -> None:
         self._channel = channel
         self._holders = holders
         channel.settimeout(None)
