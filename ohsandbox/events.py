@@ -163,6 +163,7 @@ def tool_call(
     raw_arguments: str | None = None,
     raw_name: str | None = None,
     approval: int | None = None,
+    hint: Mapping[str, Any] | None = None,
     usage: Mapping[str, Any] | None = None,
     cost_usd: float | None = None,
 ) -> EventBody:
@@ -170,6 +171,7 @@ def tool_call(
 
     `approval` is the number of the standing approval without which a person would be asked.
 
+    `hint` is a `tool.CallHint`, by which the call is shown and the files are kept; older logs have none.
     `arguments` is always a JSON object as text: as the model sent it, or "{}" with what it sent in `raw_arguments`.
     `thought`, `usage` and `cost_usd` belong to the response and stand on its first call (call_index 0) only.
     """
@@ -187,6 +189,7 @@ def tool_call(
         "raw_arguments": raw_arguments and raw_arguments[:MAX_RAW_ARGUMENTS_CHARS],
         "raw_name": raw_name,
         "approval": approval,
+        "hint": hint,
         "usage": usage,
         "cost_usd": cost_usd,
     }

@@ -137,8 +137,16 @@ class ActionEvent(NamedTuple):
             raw_arguments=self.raw_arguments,
             raw_name=self.raw_name,
             approval=self.approval,
+            hint=self._hint(),
             **(cost if self.metadata.call_index == 0 else {}),
         )
+
+    def _hint(self) -> dict[str, Any] | None:
+        """None of a call that cannot run."""
+        if self.tool is None or self.action is None:
+            return None
+        hint = self.tool.call_hint(json.loads(self.arguments))
+        return {"writes": hint.writes, **hint.model_dump(exclude_defaults=True, exclude={"needs_agent"})}
 
 
 PlannedCall = ActionEvent

@@ -22,6 +22,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server
 from ohsandbox.secrets.vault import check_reference, look_up
 from ohsandbox.settings import DEFAULT_IMAGE, Settings
+from ohsandbox.tools import HINTS, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -33,16 +34,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.tools.flags import ToolFlags
 
-NEEDS_AGENT = (
-    "edit_file",
-    "delegate",
-    "delegate_to_browsing_agent",
-    "task_tracker",
-    "request_condensation",
-    "ask_human",
-    "think",
-    "finish",
-)
+NEEDS_AGENT = tuple(name for name in HINTS if hint_of(name, {}).needs_agent)
 """Tools that are of no use without our agent and its model; the client has its own."""
 
 MAX_LINE_CHARS = 5000

@@ -10,22 +10,24 @@ from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
 from ohsandbox.timetravel.snapshots import SnapshotStore
 from ohsandbox.timetravel.tool_state import ToolStateSnapshots
+from ohsandbox.tools import hint_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.runtime.base import Runtime
 
-READ_ONLY = frozenset(
-    {"file_read", "glob", "grep", "think", "finish", "web_read", "request_condensation", "task_tracker", "ask_human"}
-)
-"""Tools that change no file of the sandbox, by name: a log must be readable without making its tools."""
-
 _RUNNING = ConversationStatus.RUNNING.value
 
 COPIED_FROM = "copied_from"
 """Of a checkpoint event: the directory of this machine whose copy the agent works on."""
+
+
+def writes(call: Mapping[str, Any]) -> bool:
+    """Whether a call, by the data of its event, may change files of the sandbox."""
+    return hint_of(str(call.get("name", "")), call).writes
 
 
 class CheckpointRange(NamedTuple):
@@ -79,7 +81,7 @@ class CheckpointIndex:
         if self._released:  # calls that a person has allowed: a checkpoint may come between that and their running
             self._begin(self._released, event.seq)
             self._released = set()
-        if event.type == "tool_call" and data["name"] not in READ_ONLY:
+        if event.type == "tool_call" and writes(data):
             call = {data["tool_call_id"]}
             if "held" in data:
                 self._held |= call
@@ -153,7 +155,7 @@ class CheckpointRecorder:
 
     def before(self, body: EventBody) -> None:
         """Look at an event before it is stored: a call that may write does so after this."""
-        if body.type == "tool_call" and body.data["name"] not in READ_ONLY and "held" not in body.data:
+        if body.type == "tool_call" and writes(body.data) and "held" not in body.data:
             self.before_write()
 
     def before_write(self) -> None:

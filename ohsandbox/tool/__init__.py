@@ -1,6 +1,6 @@
 """What a tool is: arguments become an action, an executor makes of it an observation."""
 
-from ohsandbox.tool.annotations import ToolAnnotations
+from ohsandbox.tool.annotations import CallHint, Hint, ToolAnnotations, counted_lines
 from ohsandbox.tool.arguments import SecurityRisk, take_security_risk
 from ohsandbox.tool.definition import ToolBase, ToolDefinition
 from ohsandbox.tool.executor import ToolExecutor
@@ -19,6 +19,8 @@ from ohsandbox.tool.runtime_tool import RuntimeTool, find_runtime_tool
 from ohsandbox.tool.text import cut_middle
 
 __all__ = [
+    "CallHint",
+    "Hint",
     "Origin",
     "Plugins",
     "RuntimeTool",
@@ -29,6 +31,7 @@ __all__ = [
     "ToolDefinition",
     "ToolExecutor",
     "ToolRegistry",
+    "counted_lines",
     "cut_middle",
     "find_runtime_tool",
     "is_registered",

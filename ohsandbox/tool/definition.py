@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.schema import Action, Observation
+from ohsandbox.tool.annotations import CallHint
 from ohsandbox.tool.arguments import SECURITY_RISK, parse_action, take_security_risk
 from ohsandbox.tool.executor import ActionT, ObservationT, ToolExecutor
 from ohsandbox.tool.schema import with_security_risk
@@ -16,7 +17,7 @@ from ohsandbox.tool.schema import with_security_risk
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ohsandbox.tool.annotations import ToolAnnotations
+    from ohsandbox.tool.annotations import Hint, ToolAnnotations
 
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -51,6 +52,8 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
     """None is a tool that can be described and not called."""
     aliases: tuple[str, ...] = ()
     """Other names a model may call it by; they are not offered."""
+    hint: Hint | None = None
+    """How its calls are shown, and whether they write; None shows the arguments, and goes by the annotations."""
     require_confirmation: bool = False
     """A person must allow each call, whatever the conversation's policy says of others."""
 
@@ -72,6 +75,14 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
     def is_read_only(self) -> bool:
         """Whether the tool says that it changes nothing."""
         return self.annotations is not None and self.annotations.readOnlyHint
+
+    def call_hint(self, arguments: Mapping[str, Any]) -> CallHint:
+        """What the log says of a call with these arguments."""
+        hint = self.hint(arguments) if callable(self.hint) else self.hint or CallHint()
+        said = self.annotations
+        destructive = said is not None and "destructiveHint" in said.model_fields_set and said.destructiveHint
+        writes = hint.writes and not self.is_read_only
+        return hint.model_copy(update={"writes": writes, "destructive": destructive and writes})
 
     @property
     def arguments_type(self) -> type[Action]:

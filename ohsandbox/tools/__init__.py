@@ -1,9 +1,32 @@
 """The tools that ship with the package; importing this registers them by name."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from ohsandbox.state import ConversationState
-from ohsandbox.tool import ToolDefinition, register_tool
+from ohsandbox.tool import CallHint, Hint, ToolDefinition, register_tool
+from ohsandbox.tools import (
+    ask_human,
+    browser,
+    delegate,
+    delegate_to_browsing_agent,
+    edit_file,
+    execute_bash,
+    execute_ipython_cell,
+    file_editor,
+    file_read,
+    file_write,
+    finish,
+    glob,
+    grep,
+    request_condensation,
+    task_tracker,
+    think,
+    web_read,
+)
 from ohsandbox.tools.ask_human import AskHumanAction, AskHumanTool
 from ohsandbox.tools.browser import BrowseInteractiveAction, BrowserTool
 from ohsandbox.tools.delegate import AgentDelegateAction, DelegateTool
@@ -25,6 +48,50 @@ from ohsandbox.tools.web_read import WebReadAction, WebReadTool
 
 DEFAULT_TOOLS = ToolFlags().names()
 """What an agent has when nothing is said."""
+
+
+HINTS: Mapping[str, Hint] = {
+    "execute_bash": execute_bash.definition.hint,
+    "terminal": execute_bash.definition.hint,
+    "BashTool": execute_bash.definition.hint,
+    "file_editor": file_editor.definition.hint,
+    "str_replace_editor": file_editor.definition.hint,
+    "file_write": file_write.definition.hint,
+    "ask_human": ask_human.definition.hint,
+    "browser": browser.definition.HINT,
+    "BrowserTool": browser.definition.HINT,
+    "delegate": delegate.definition.HINT,
+    "delegate_to_browsing_agent": delegate_to_browsing_agent.definition.HINT,
+    "edit_file": edit_file.definition.HINT,
+    "execute_ipython_cell": execute_ipython_cell.definition.HINT,
+    "file_read": file_read.definition.HINT,
+    "finish": finish.definition.HINT,
+    "glob": glob.definition.HINT,
+    "grep": grep.definition.HINT,
+    "request_condensation": request_condensation.definition.HINT,
+    "task_tracker": task_tracker.definition.HINT,
+    "think": think.definition.HINT,
+    "web_read": web_read.definition.HINT,
+}
+"""Of the tools that ship, by the names that a log or a command line may have for them."""
+
+
+def hint_of(name: str, call: Mapping[str, Any]) -> CallHint:
+    """The hint in the data of a `tool_call` event; of one from before there were hints, what the shipped tool says."""
+    try:
+        return CallHint.model_validate(call["hint"])
+    except (KeyError, ValidationError):
+        hint = HINTS.get(name, CallHint())
+        return hint(arguments_of(call)) if callable(hint) else hint
+
+
+def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments in the data of a `tool_call` event; of a log that somebody else made perhaps none."""
+    try:
+        found = json.loads(call.get("arguments") or "{}")
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _think(*, conv_state: ConversationState) -> ToolDefinition[Any, Any]:  # noqa: ARG001 - a factory's signature
@@ -58,6 +125,7 @@ register_tool("finish", _finish)
 
 __all__ = [
     "DEFAULT_TOOLS",
+    "HINTS",
     "AgentDelegateAction",
     "AgentFinishAction",
     "AgentThinkAction",
@@ -90,6 +158,8 @@ __all__ = [
     "ToolFlags",
     "WebReadAction",
     "WebReadTool",
+    "arguments_of",
+    "hint_of",
     "make_finish_tool",
     "make_think_tool",
 ]

@@ -5,8 +5,9 @@ import pytest
 from ohsandbox import events
 from ohsandbox.events import ConversationStatus, EventBody, ToolResult
 from ohsandbox.state import ConversationState
-from ohsandbox.timetravel.checkpoints import READ_ONLY, CheckpointIndex
-from ohsandbox.tool import Tool, resolve_tool
+from ohsandbox.timetravel.checkpoints import CheckpointIndex
+from ohsandbox.tool import Tool, list_registered_tools, origin_of_tool, resolve_tool
+from ohsandbox.tools import HINTS, hint_of
 from tests.fakes import RecordingRuntime, stamp
 
 RUNNING = events.status_update(ConversationStatus.RUNNING)
@@ -64,7 +65,25 @@ def test_held_calls_write_only_after_the_checkpoint_that_comes_when_they_are_rel
     assert _names(files, 7) == ["a", "a", "a", "a", "a", "b", "b"]
 
 
-@pytest.mark.parametrize("name", sorted(READ_ONLY - {"task_tracker"}))
-def test_tools_that_are_taken_for_reading_say_so_themselves(name: str) -> None:
+def test_a_hint_in_the_event_decides_whatever_the_tool_is_called() -> None:
+    def call(call_id: str, name: str, *, writes: bool) -> EventBody:
+        return EventBody("tool_call", {**_call(call_id, name).data, "hint": {"writes": writes}})
+
+    looked = _files(_kept("a"), call("1", "server__list", writes=False), _result("1"), IDLE)
+    assert (looked.written, _names(looked, 4)) == (False, ["a"] * 4)
+    changed = _files(_kept("a"), call("1", "file_read", writes=True), _result("1"), IDLE)
+    assert (changed.written, _names(changed, 4)) == (True, ["a", None, None, None])
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(HINTS) - {"edit_file", "delegate", "delegate_to_browsing_agent", "task_tracker"})
+)
+def test_a_log_without_hints_is_told_by_the_tools_that_ship_as_they_say_themselves(name: str) -> None:
     state = ConversationState(conversation_id="c", runtime=RecordingRuntime())
-    assert all(tool.is_read_only for tool in resolve_tool(Tool(name=name), state))
+    [tool] = resolve_tool(Tool(name=name), state)
+    assert hint_of(name, {}).writes is tool.call_hint({}).writes is not tool.is_read_only
+
+
+def test_every_registered_tool_that_ships_has_a_hint() -> None:
+    shipped = {name for name in list_registered_tools() if origin_of_tool(name).name == "ohsandbox"}
+    assert shipped == set(HINTS)

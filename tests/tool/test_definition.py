@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from ohsandbox.errors import ToolArgumentsError, ToolError, UsageError
 from ohsandbox.schema import Action, Observation, TextObservation
 from ohsandbox.state import ConversationState
-from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle, take_security_risk
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle, take_security_risk
 from ohsandbox.tool.arguments import parse_action
 
 if TYPE_CHECKING:
@@ -54,6 +54,20 @@ def pour(**fields: Any) -> ToolDefinition[PourAction, TextObservation]:
 def test_definition_can_be_made_directly_and_called() -> None:
     tool = pour(executor=Pour(), observation_type=TextObservation)
     assert tool(tool.action_from_arguments({"cups": 2})).text == "2 False []"
+
+
+def test_hint_says_what_the_annotations_say_and_a_tool_without_any_writes() -> None:
+    assert pour().call_hint({}) == CallHint(writes=True)
+    assert not pour(annotations=ToolAnnotations.reading("Look")).call_hint({}).writes
+    assert pour(annotations=ToolAnnotations(destructiveHint=True)).call_hint({}).destructive
+    assert not pour(annotations=ToolAnnotations()).call_hint({}).destructive
+
+
+def test_hint_may_depend_on_the_arguments_and_a_reading_tool_never_writes() -> None:
+    by_cups = pour(hint=lambda arguments: CallHint(sign="+", note=f"({arguments['cups']})"))
+    assert by_cups.call_hint({"cups": 2}) == CallHint(sign="+", note="(2)")
+    reads = pour(hint=CallHint(writes=True), annotations=ToolAnnotations.reading("Look"))
+    assert not reads.call_hint({}).writes
 
 
 def test_definition_can_be_subclassed_with_create() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.cli.rendering.text import output, safe, safe_line
 from ohsandbox.conversation.storage.catalog import MALFORMED
+from ohsandbox.tools import arguments_of, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,8 +72,7 @@ class CallBlock(NamedTuple):
     """A tool call, printable."""
 
     sign: str
-    """One character: `$` a command, `>` input, `%` a Python cell, `+` a file written, `~` one changed, `<` one read,
-    `?` a search, `@` a web page, `&` a sub-agent, `*` a thought, `.` anything else."""
+    """One character: see `CallHint.sign`."""
     text: str
     """May have several lines."""
     name: str
@@ -240,69 +240,15 @@ UNKNOWN = Row(_unknown, Form.EVERYWHERE)
 
 def call_of(event: SDKEvent) -> CallBlock:
     """The `tool_call` event in a person's words, ready to be printed."""
-    name, arguments = str(event.data.get("name", "")), _arguments(event.data)
-    given = {key: safe(value) for key, value in arguments.items() if isinstance(value, str)}
-    match name, given:
-        case "execute_bash", {"command": command}:
-            is_input = arguments.get("is_input") in (True, "true")
-            sign, text = ">" if is_input else "$", command or "(waiting on)"
-        case "file_editor", {"command": command, "path": path}:
-            sign, text = _edit(command, path, given)
-        case "file_write", {"path": path, "content": content}:
-            sign, text = "+", f"{path} ({_lines(content)})"
-        case "think", {"thought": thought}:
-            sign, text = "*", thought
-        case "finish", {"message": message}:
-            sign, text = ".", message
-        case "ask_human", {"question": question}:
-            offered = arguments.get("options")
-            options = [f"\n- {safe_line(one)}" for one in (offered if isinstance(offered, list) else ())]
-            sign, text = "?", question + "".join(options)
-        case name, _ if (one := _SIGN_AND_FIELD.get(name)) and one[1] in given:
-            sign, text = one[0], given[one[1]]
-        case _:
-            shown = event.data.get("raw_arguments") or json.dumps(arguments, ensure_ascii=False)
-            return CallBlock(".", f"{safe_line(name)} {safe(shown)}", safe_line(name))
-    return CallBlock(sign, text, safe_line(name), is_answer=name in _ANSWERS)
-
-
-_ANSWERS = frozenset({"finish", "ask_human"})
-"""Tools by which the agent speaks to the person."""
-
-
-_SIGN_AND_FIELD = {
-    "file_read": ("<", "path"),
-    "glob": ("?", "pattern"),
-    "grep": ("?", "pattern"),
-    "execute_ipython_cell": ("%", "code"),
-    "edit_file": ("~", "path"),
-    "web_read": ("@", "url"),
-    "browser": ("@", "code"),
-    "delegate": ("&", "task"),
-    "delegate_to_browsing_agent": ("&", "task"),
-}
-"""Of the calls that one argument tells all of."""
-
-
-def _lines(text: str) -> str:
-    count = len(text.splitlines())
-    return "1 line" if count == 1 else f"{count} lines"
-
-
-def _edit(command: str, path: str, given: dict[str, str]) -> tuple[str, str]:
-    if command == "view":
-        return "<", path
-    if command == "create":
-        return "+", f"{path} ({_lines(given.get('file_text', ''))})"
-    return "~", f"{path} ({command})"
-
-
-def _arguments(data: dict[str, Any]) -> dict[str, Any]:
-    try:
-        found = json.loads(data.get("arguments") or "{}")
-    except (ValueError, TypeError, RecursionError):  # a log that somebody else made
-        return {}
-    return found if isinstance(found, dict) else {}
+    name, arguments = str(event.data.get("name", "")), arguments_of(event.data)
+    hint = hint_of(name, event.data)
+    subject = arguments.get(hint.subject)
+    if not hint.subject or not isinstance(subject, str):
+        shown = event.data.get("raw_arguments") or json.dumps(arguments, ensure_ascii=False)
+        return CallBlock(".", f"{safe_line(name)} {safe(shown)}", safe_line(name))
+    between = " " if subject and hint.note and not hint.note.startswith("\n") else ""
+    text = safe(subject) + between + safe(hint.note)
+    return CallBlock(safe(hint.sign), text, safe_line(name), is_answer=hint.answers)
 
 
 def result_of(event: SDKEvent) -> ResultBlock:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ohsandbox.state import ConversationState
 
@@ -35,6 +35,13 @@ class AskHumanAction(Action):
     options: tuple[str, ...] = Field(default=(), max_length=10, description="Answers to choose from.")
 
 
+def hint(arguments: Mapping[str, Any]) -> CallHint:
+    """The question, and the options on lines of their own."""
+    offered = arguments.get("options")
+    options = [f"\n- {' '.join(str(one).split())}" for one in (offered if isinstance(offered, list) else ())]
+    return CallHint(sign="?", subject="question", note="".join(options), writes=False, answers=True, needs_agent=True)
+
+
 class AskHumanTool(ToolDefinition[AskHumanAction, TextObservation]):
     """The asking tool of a conversation that somebody reads."""
 
@@ -49,6 +56,7 @@ class AskHumanTool(ToolDefinition[AskHumanAction, TextObservation]):
                 description=DESCRIPTION,
                 action_type=AskHumanAction,
                 observation_type=TextObservation,
+                hint=hint,
                 annotations=ToolAnnotations.reading("Ask the user"),
                 executor=AskHumanExecutor(),
             )

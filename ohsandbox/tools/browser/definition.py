@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ohsandbox.schema import Action, Content, ImageContent, Observation, TextContent
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 from ohsandbox.tools.browser.functions import FUNCTIONS, MAX_CALLS
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "browser"
+
+HINT = CallHint(sign="@", subject="code")
 
 MAX_TREE_CHARS = 20_000
 """About 5,000 tokens: a page of a shop or a manual; what is longer loses what is not in view first."""
@@ -87,6 +89,7 @@ class BrowserTool(ToolDefinition[BrowseInteractiveAction, BrowserObservation]):
                 description=DESCRIPTION,
                 action_type=BrowseInteractiveAction,
                 observation_type=BrowserObservation,
+                hint=HINT,
                 annotations=ToolAnnotations(title="Browser", readOnlyHint=False, openWorldHint=True),
                 executor=BrowserExecutor(conv_state.require_runtime()),
                 aliases=("BrowserTool",),

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ohsandbox.errors import UsageError
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState, Delegate
 
 TOOL_NAME = "delegate"
+
+HINT = CallHint(sign="&", subject="task", needs_agent=True)
 
 MAX_TASK_CHARS = 100_000
 """A task is words; data belongs in a file that the task names."""
@@ -88,6 +90,7 @@ class DelegateTool(ToolDefinition[DelegateAction, TextObservation]):
                 description=DESCRIPTION + more,
                 action_type=DelegateAction,
                 observation_type=TextObservation,
+                hint=HINT,
                 annotations=ToolAnnotations(title="Delegate a task"),
                 executor=DelegateExecutor(delegate_of(conv_state, TOOL_NAME)),
             )

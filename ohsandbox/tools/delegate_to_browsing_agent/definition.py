@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ohsandbox.schema import TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 from ohsandbox.tools.delegate.definition import AgentDelegateAction, delegate_of
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "delegate_to_browsing_agent"
+
+HINT = CallHint(sign="&", subject="task", needs_agent=True)
 
 BROWSING_TOOLS = ("browser", "web_read", "think", "finish")
 """What the browsing agent has when nothing is said."""
@@ -47,6 +49,7 @@ class DelegateToBrowsingAgentTool(ToolDefinition[AgentDelegateAction, TextObserv
                 description=DESCRIPTION,
                 action_type=AgentDelegateAction,
                 observation_type=TextObservation,
+                hint=HINT,
                 annotations=ToolAnnotations(title="Delegate to a browsing agent"),
                 executor=BrowsingDelegateExecutor(delegate, tools=tuple(tools), max_iterations=max_iterations),
             )

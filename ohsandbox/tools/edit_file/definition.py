@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from ohsandbox.errors import UsageError
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 from ohsandbox.tools.file_editor.definition import FileEditSource
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "edit_file"
+
+HINT = CallHint(sign="~", subject="path", needs_agent=True)
 
 MAX_EDIT_LINES = 300
 """What is merged is written out again in full: so many lines are about 4,000 tokens, which models copy faithfully."""
@@ -106,6 +108,7 @@ class EditFileTool(ToolDefinition[EditFileAction, TextObservation]):
                 description=DESCRIPTION,
                 action_type=EditFileAction,
                 observation_type=TextObservation,
+                hint=HINT,
                 annotations=ToolAnnotations(
                     title="Edit a file from a draft",
                     readOnlyHint=False,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.schema import Action
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ohsandbox.state import ConversationState
 
@@ -76,6 +76,13 @@ class CmdRunAction(Action):
         return type(self).model_validate({**self.to_arguments(), "timeout": timeout_s})
 
 
+def hint(arguments: Mapping[str, Any]) -> CallHint:
+    """The command, or the input for the running one."""
+    is_input = arguments.get("is_input") in (True, "true")
+    note = "" if arguments.get("command") else "(waiting on)"
+    return CallHint(sign=">" if is_input else "$", subject="command", note=note)
+
+
 class ExecuteBashTool(ToolDefinition[CmdRunAction, CommandObservation]):
     """The shell tool of a conversation with a runtime."""
 
@@ -94,6 +101,7 @@ class ExecuteBashTool(ToolDefinition[CmdRunAction, CommandObservation]):
                 description=DESCRIPTION,
                 action_type=CmdRunAction,
                 observation_type=CommandObservation,
+                hint=hint,
                 annotations=ToolAnnotations(title="Shell"),
                 executor=ExecuteBashExecutor(conv_state.require_runtime(), session=session),
                 aliases=("terminal", "BashTool"),

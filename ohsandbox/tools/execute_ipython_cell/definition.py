@@ -9,12 +9,14 @@ from pydantic import Field
 
 from ohsandbox.content import Content, ImageContent, TextContent
 from ohsandbox.schema import Action, Observation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "execute_ipython_cell"
+
+HINT = CallHint(sign="%", subject="code")
 
 DEFAULT_TIMEOUT_S = 120.0
 """The shell's limit too."""
@@ -113,6 +115,7 @@ class ExecuteIPythonCellTool(ToolDefinition[IPythonRunCellAction, IPythonObserva
                 description=DESCRIPTION,
                 action_type=IPythonRunCellAction,
                 observation_type=IPythonObservation,
+                hint=HINT,
                 annotations=ToolAnnotations(title="Python"),
                 executor=IPythonExecutor(conv_state.require_runtime(), python=python),
             )

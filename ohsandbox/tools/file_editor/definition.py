@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from rich.text import Text
 
 from ohsandbox.schema import Action, Content, ImageContent, Observation, TextContent
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, counted_lines
 from ohsandbox.tools.file_editor.lines import MAX_VIEW_CHARS
 from ohsandbox.tools.file_read.definition import FileReadAction, FileReadSource
 
@@ -159,6 +159,16 @@ class FileEditObservation(Observation):
 _COLOURS: Mapping[str, str] = {"-": "red", "+": "green", "@": "cyan"}
 
 
+def hint(arguments: Mapping[str, Any]) -> CallHint:
+    """The file, and what is done to it."""
+    command = str(arguments.get("command"))
+    if command == "view":
+        return CallHint(sign="<", subject="path", writes=False)
+    if command == "create":
+        return CallHint(sign="+", subject="path", note=counted_lines(arguments.get("file_text")))
+    return CallHint(sign="~", subject="path", note=f"({command})")
+
+
 class FileEditorTool(ToolDefinition[FileEditAction, FileEditObservation]):
     """The editor of a conversation with a runtime."""
 
@@ -183,6 +193,7 @@ class FileEditorTool(ToolDefinition[FileEditAction, FileEditObservation]):
                 description=DESCRIPTION,
                 action_type=FileEditAction,
                 observation_type=FileEditObservation,
+                hint=hint,
                 annotations=ToolAnnotations(title="Edit files", openWorldHint=False),
                 executor=FileEditorExecutor(conv_state.require_runtime(), directory=directory),
                 aliases=("str_replace_editor",),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "file_read"
+
+HINT = CallHint(sign="<", subject="path", writes=False)
 
 MAX_READ_CHARS = 30_000
 """The same as a command's output: about 8,000 tokens."""
@@ -83,6 +85,7 @@ class FileReadTool(ToolDefinition[FileReadAction, TextObservation]):
                 description=DESCRIPTION,
                 action_type=FileReadAction,
                 observation_type=TextObservation,
+                hint=HINT,
                 annotations=ToolAnnotations.reading("Read a file"),
                 executor=FileReadExecutor(conv_state.require_runtime()),
             )

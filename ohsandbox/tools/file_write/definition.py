@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, counted_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ohsandbox.state import ConversationState
 
@@ -32,6 +32,11 @@ class FileWriteAction(Action):
     content: str = Field(description="Its whole text.")
 
 
+def hint(arguments: Mapping[str, Any]) -> CallHint:
+    """The file, and how long it becomes."""
+    return CallHint(sign="+", subject="path", note=counted_lines(arguments.get("content")))
+
+
 class FileWriteTool(ToolDefinition[FileWriteAction, TextObservation]):
     """The writing tool of a conversation with a runtime."""
 
@@ -50,6 +55,7 @@ class FileWriteTool(ToolDefinition[FileWriteAction, TextObservation]):
                 description=DESCRIPTION,
                 action_type=FileWriteAction,
                 observation_type=TextObservation,
+                hint=hint,
                 annotations=ToolAnnotations(title="Write a file", idempotentHint=True, openWorldHint=False),
                 executor=FileWriteExecutor(conv_state.require_runtime()),
             )

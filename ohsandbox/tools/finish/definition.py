@@ -7,9 +7,11 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 TOOL_NAME = "finish"
+
+HINT = CallHint(subject="message", writes=False, answers=True, needs_agent=True)
 
 DESCRIPTION = """\
 End the task and hand the result to the user. Call it alone, as the last call, when the task is done and checked, or
@@ -46,6 +48,7 @@ def make_finish_tool() -> FinishTool:
         description=DESCRIPTION,
         action_type=AgentFinishAction,
         observation_type=TextObservation,
+        hint=HINT,
         annotations=ToolAnnotations.reading("Finish"),
         executor=FinishExecutor(),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 from ohsandbox.tools.search.globs import PathText  # noqa: TC001 - pydantic reads annotations at run time
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "glob"
+
+HINT = CallHint(sign="?", subject="pattern", writes=False)
 
 DEFAULT_MAX_FILES = 100
 MOST_FILES = 1000
@@ -71,6 +73,7 @@ class GlobTool(ToolDefinition[GlobAction, GlobObservation]):
                 description=DESCRIPTION,
                 action_type=GlobAction,
                 observation_type=GlobObservation,
+                hint=HINT,
                 annotations=ToolAnnotations.reading("Find files"),
                 executor=GlobExecutor(conv_state.require_runtime()),
             )

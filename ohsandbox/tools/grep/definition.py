@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 from ohsandbox.tools.search.globs import PathText  # noqa: TC001 - pydantic reads annotations at run time
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "grep"
+
+HINT = CallHint(sign="?", subject="pattern", writes=False)
 
 DEFAULT_MAX_FILES = 100
 MOST_FILES = 1000
@@ -85,6 +87,7 @@ class GrepTool(ToolDefinition[GrepAction, GrepObservation]):
                 description=DESCRIPTION,
                 action_type=GrepAction,
                 observation_type=GrepObservation,
+                hint=HINT,
                 annotations=ToolAnnotations.reading("Search files"),
                 executor=GrepExecutor(conv_state.require_runtime()),
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "request_condensation"
+
+HINT = CallHint(writes=False, needs_agent=True)
 
 DESCRIPTION = """\
 Ask for the older part of this conversation to be replaced by a summary, and return whether that will happen. Takes no
@@ -45,6 +47,7 @@ class RequestCondensationTool(ToolDefinition[CondensationRequestAction, TextObse
                 description=DESCRIPTION,
                 action_type=CondensationRequestAction,
                 observation_type=TextObservation,
+                hint=HINT,
                 annotations=ToolAnnotations.reading("Ask for a summary"),
                 executor=RequestCondensationExecutor(has_condenser=has_condenser),
             )

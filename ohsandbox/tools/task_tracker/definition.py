@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from rich.text import Text
 
 from ohsandbox.schema import Action, Observation, Schema, TextContent
-from ohsandbox.tool import ToolAnnotations, ToolDefinition, cut_middle
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, cut_middle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "task_tracker"
+
+HINT = CallHint(writes=False, needs_agent=True)
+"""Its list is on the host."""
 
 MAX_TASKS = 200
 """A plan that is longer is not read any more."""
@@ -155,6 +158,7 @@ class TaskTrackerTool(ToolDefinition[TaskTrackingAction, TaskTrackerObservation]
                 description=DESCRIPTION,
                 action_type=TaskTrackingAction,
                 observation_type=TaskTrackerObservation,
+                hint=HINT,
                 annotations=ToolAnnotations(
                     title="Task list",
                     readOnlyHint=False,

@@ -7,9 +7,11 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 TOOL_NAME = "think"
+
+HINT = CallHint(sign="*", subject="thought", writes=False, needs_agent=True)
 
 DESCRIPTION = """\
 Write down a thought: weigh designs, work out the cause of a failure, plan the next steps. Nothing runs and nothing
@@ -40,6 +42,7 @@ def make_think_tool() -> ThinkTool:
         description=DESCRIPTION,
         action_type=AgentThinkAction,
         observation_type=TextObservation,
+        hint=HINT,
         annotations=ToolAnnotations.reading("Think"),
         executor=ThinkExecutor(),
     )

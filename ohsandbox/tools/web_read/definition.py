@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ohsandbox.errors import UsageError
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "web_read"
+
+HINT = CallHint(sign="@", subject="url", writes=False)
 
 CONVERTER = "html_to_markdown"
 """The library that makes Markdown of HTML; only those who read pages need its 22 MB."""
@@ -73,6 +75,7 @@ class WebReadTool(ToolDefinition[WebReadAction, TextObservation]):
                 description=DESCRIPTION,
                 action_type=WebReadAction,
                 observation_type=TextObservation,
+                hint=HINT,
                 annotations=ToolAnnotations.reading("Read a web page", open_world=True),
                 executor=WebReadExecutor(conv_state.require_runtime()),
             )

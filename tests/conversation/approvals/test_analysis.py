@@ -70,6 +70,15 @@ def test_a_trusted_server_is_believed_that_a_tool_only_reads() -> None:
     assert asks(mcp_call({}, trusted=True))
 
 
+@pytest.mark.parametrize("trusted", [True, False])
+def test_files_are_not_kept_before_a_reading_tool_of_a_trusted_server_and_are_before_any_others(
+    *, trusted: bool
+) -> None:
+    call = mcp_call({"readOnlyHint": True}, trusted=trusted)
+    assert call.tool is not None
+    assert call.tool.call_hint({}).writes is not trusted
+
+
 class Saved(Action):
     path: str
 
