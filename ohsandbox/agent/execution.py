@@ -60,7 +60,12 @@ def run_calls(planned: Sequence[PlannedCall | StoredCall], *, stopped: Callable[
         for call in group:
             if call.event is not None:
                 yield call.event
-        for call, result in _results(group, refusal=_TOO_LATE.get(outcome) or stopped()):
+        refusal = _TOO_LATE.get(outcome) or stopped()
+        if refusal is None and len(group) > 1:
+            results = _side_by_side(group)
+        else:
+            results = zip(group, map(_result, group, [call.refusal or refusal for call in group]), strict=True)
+        for call, result in results:
             yield result.event
             if outcome is StepOutcome.CONTINUE and not result.is_error:
                 outcome = _outcome_of(call)
@@ -91,11 +96,7 @@ def _runs_beside(call: AnyCall) -> bool:
     return not call.refusal and call.tool is not None and runs_beside(call.tool, call.action)
 
 
-def _results(group: list[AnyCall], *, refusal: str | None) -> Iterator[tuple[AnyCall, ResultEvent]]:
-    if refusal or len(group) == 1:
-        for call in group:
-            yield call, _result(call, refusal=call.refusal or refusal)
-        return
+def _side_by_side(group: list[AnyCall]) -> Iterator[tuple[AnyCall, ResultEvent]]:
     with ThreadPoolExecutor(min(MAX_SIDE_BY_SIDE, len(group)), thread_name_prefix="ohsandbox-call") as pool:
         yield from zip(group, pool.map(_result, group), strict=True)
 
@@ -104,19 +105,16 @@ def _result(call: AnyCall, refusal: str | None = None) -> ResultEvent:
     """The result; a tool's failure is one too, a sandbox's or an interrupt is not."""
     if refusal is not None:
         return AgentErrorEvent(call.tool_call_id, call.name, refusal)
-    return ObservationEvent(call.tool_call_id, call.name, _observe(call))
-
-
-def _observe(call: AnyCall) -> Observation:
     assert call.tool is not None  # noqa: S101 - a call without refusal has its tool
+    observation: Observation
     try:
-        observation: Observation = call.tool(call.action)
+        observation = call.tool(call.action)
     except SandboxFileError as error:
-        return ErrorObservation(message=f"{error.filename}: {error.strerror}")
+        observation = ErrorObservation(message=f"{error.filename}: {error.strerror}")
     except (ToolError, UsageError) as error:  # a runtime that refuses what the model gave: a NUL, a directory
-        return ErrorObservation(message=str(error))
+        observation = ErrorObservation(message=str(error))
     except OhsandboxError:
         raise
     except Exception as error:  # noqa: BLE001 - a fault in a tool is the model's to hear, whatever it is
-        return ErrorObservation(message=f"Tool {call.name!r} failed: {type(error).__name__}: {error}")
-    return observation
+        observation = ErrorObservation(message=f"Tool {call.name!r} failed: {type(error).__name__}: {error}")
+    return ObservationEvent(call.tool_call_id, call.name, observation)

@@ -116,7 +116,14 @@ class Loop:
         while not self._why_cut():
             if outcome in _STATUS_AFTER:
                 return _STATUS_AFTER[outcome]
-            outcome = self._step()
+            try:
+                outcome = self._follow(self._next_step())
+            except ContextWindowError:  # the provider finds the conversation too long: shortened, once, and sent again
+                if not self._condensation.after_refusal():
+                    raise
+                outcome = StepOutcome.CONTINUE
+            else:
+                self._condensation.after_answer()
         self._answer_rest()
         return ConversationStatus.CANCELED
 
@@ -128,17 +135,6 @@ class Loop:
         if self._canceled.is_set():
             return "Not executed: the user stopped the run before it began."
         return "Not executed: the time of the run was up before it began." if self._deadline.passed else None
-
-    def _step(self) -> StepOutcome:
-        """Take one step; a conversation that the provider refuses as too long is condensed once and sent again."""
-        try:
-            outcome = self._follow(self._next_step())
-        except ContextWindowError:
-            if not self._condensation.after_refusal():
-                raise
-            return StepOutcome.CONTINUE
-        self._condensation.after_answer()
-        return outcome
 
     def _next_step(self) -> Step:
         spending = self._log.spending

@@ -253,25 +253,23 @@ class RunThread:
     # --- in the run's thread ----------------------------------------------------------------------
 
     def _run(self) -> None:
+        over = False
         try:
-            while not self._is_over(*self._run_once()):
-                pass  # the person spoke after the model's last request
+            while not over:  # again where the person spoke after the model's last request
+                error: BaseException | None = None
+                try:
+                    status = self._runner.run(before_request=self._hear_person)
+                    if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
+                        self._ask_person()
+                except BaseException as failure:  # noqa: BLE001 - the thread's last frame: it becomes the status
+                    status, error = _status_after(failure, canceled=self._runner.canceled.is_set())
+                over = self._is_over(status, error)
         finally:
             self._log.flush()
             with self._log.lock:
                 if self._thread in {None, threading.current_thread()}:  # else a callback has begun the next
                     self._thread = None
                     self._settled.set()
-
-    def _run_once(self) -> tuple[ConversationStatus, BaseException | None]:
-        """What it came to; what ended it otherwise is the error."""
-        try:
-            status = self._runner.run(before_request=self._hear_person)
-            if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
-                self._ask_person()
-            return status, None  # noqa: TRY300 - it belongs to what may fail
-        except BaseException as error:  # noqa: BLE001 - the thread's last frame: whatever it is becomes the status
-            return _status_after(error, canceled=self._runner.canceled.is_set())
 
     def _is_over(self, status: ConversationStatus, error: BaseException | None) -> bool:
         with self._log.lock:
