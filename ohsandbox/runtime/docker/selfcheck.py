@@ -27,7 +27,7 @@ _PODMAN_MOUNTS = {"/run/.containerenv"}
 """A file of Podman's that says that this is a container."""
 _NEVER = (
     "Privileged", "AutoRemove", "OomKillDisable", "Devices", "DeviceRequests", "DeviceCgroupRules", "VolumesFrom",
-    "Binds", "GroupAdd", "PortBindings",
+    "Binds", "GroupAdd", "PortBindings", "PublishAllPorts", "Sysctls",
 )  # fmt: skip
 """Fields of HostConfig that are empty or false in every sandbox."""
 _MODES = ("PidMode", "IpcMode", "UTSMode", "UsernsMode", "CgroupnsMode", "NetworkMode")
@@ -128,6 +128,12 @@ def _reach(facts: Mapping[str, str], spec: ContainerConfig) -> Iterator[str]:
     yield from (f"{path} is not read-only" for path in _READ_ONLY if f"ro{path}" not in facts)
 
 
+def _restarts(host: Mapping[str, Any]) -> list[str]:
+    """What the owner's end has stopped stays so."""
+    name = str((host.get("RestartPolicy") or {}).get("Name") or "no")
+    return [] if name == "no" else [name[:100]]
+
+
 def _mounts(facts: Mapping[str, str], asked: list[str], known: set[str]) -> Iterator[str]:
     """Mounts that are missing, and those that were not asked for."""
     yield from (f"{one} is not mounted" for one in asked if one not in facts)
@@ -154,6 +160,7 @@ def added(found: Mapping[str, Any], spec: ContainerConfig) -> str | None:
     ]
     wrong = [
         *(f"{kind} is {str(host[kind])[:100]}, and none was asked for" for kind in _NEVER if host.get(kind)),
+        *(f"it is started again by the engine ({name})" for name in _restarts(host)),
         *(f"{kind} is {host[kind]!r}" for kind in _MODES if _FOREIGN_NAMESPACE.match(str(host.get(kind)))),
         *(f"{one} is mounted, and was not asked for" for one in binds - sources),
         *(

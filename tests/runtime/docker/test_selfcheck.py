@@ -74,6 +74,8 @@ def having(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (having(Devices=[{"PathOnHost": "/dev/full", "PathInContainer": "/dev/x", "CgroupPermissions": "r"}]),
          "Devices is "),
         (having(GroupAdd=["7"]), "GroupAdd is "),
+        (having(Sysctls={"net.ipv4.ip_forward": "1"}), "Sysctls is "),
+        (having(RestartPolicy={"Name": "always"}), "it is started again by the engine (always)"),
         (without("Tmpfs"), "/run/ohs is not a tmpfs"),
         (without("LogConfig"), "its output is kept on the engine's disk (log driver 'json-file')"),
     ],
