@@ -216,7 +216,7 @@ class Conversation:
 
         Raises:
             LogWriteError: the message could not be stored; nothing is started.
-            Everything that `start` raises.
+            OhsandboxError: as `start`.
         """
         self.start()
         with self._log.lock:
@@ -249,7 +249,7 @@ class Conversation:
         So after a kill, a failure or `stop` in the middle of a task. What waits for a person still waits.
 
         Raises:
-            Everything that `start` raises.
+            OhsandboxError: as `start`.
         """
         settled = {ConversationStatus.WAITING_FOR_CONFIRMATION, ConversationStatus.FINISHED}
         self.start()
@@ -280,7 +280,7 @@ class Conversation:
 
         Raises:
             UsageError: nothing waits, or one that is named does not, or scope does not cover one.
-            Everything that `start` raises.
+            OhsandboxError: as `start`.
         """
         self._decide(Decision(approved=True, tool_call_ids=_names(tool_call_ids), scope=scope), by=by, run=run)
 
@@ -298,7 +298,7 @@ class Conversation:
         """Begin the run that acts on stored confirmations; returns False where there are none.
 
         Raises:
-            Everything that `start` raises.
+            OhsandboxError: as `start`.
         """
         self.start()
         return self._run_thread.begin_where(lambda: self._log.history.held.is_decided)
@@ -316,7 +316,7 @@ class Conversation:
 
         Raises:
             UsageError: the scope names no directory, or a call that hides characters.
-            Everything that `start` raises.
+            OhsandboxError: as `start`.
         """
         self.start()
         approval = self._approvals.grant(scope, by=by)
@@ -328,7 +328,7 @@ class Conversation:
 
         Raises:
             UsageError: none of that number is in force.
-            Everything that `start` raises.
+            OhsandboxError: as `start`.
         """
         self.start()
         self._approvals.revoke(number, by=by)
