@@ -8,17 +8,11 @@ from ohsandbox import events
 from ohsandbox.events import ToolResult
 from ohsandbox.schema import ImageContent, text_of
 from ohsandbox.tool import cut_middle
+from ohsandbox.tool.output import MAX_IMAGE_CHARS, MAX_IMAGES, MAX_RESULT_CHARS
 
 if TYPE_CHECKING:
     from ohsandbox.events import EventBody
     from ohsandbox.schema import Observation
-
-MAX_RESULT_CHARS = 100_000
-"""The last bound on any tool's result; the tools that ship cut at 30,000 themselves."""
-
-MAX_IMAGES = 8
-MAX_IMAGE_CHARS = 5 * 1024 * 1024
-"""Of one result so many images, each so long as a data URL: what Anthropic's API takes (docs, "Vision", 2025)."""
 
 
 class ObservationEvent(NamedTuple):

@@ -15,7 +15,7 @@ from ohsandbox.content import Content, ImageContent, TextContent
 from ohsandbox.mcp.text import Mask, masked, one_line, printable
 from ohsandbox.runtime.tools import MCPAction
 from ohsandbox.schema import Action, Observation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle, take_security_risk
+from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle, output, take_security_risk
 from ohsandbox.tool.arguments import SECURITY_RISK, parse_action
 from ohsandbox.tool.schema import with_security_risk
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from ohsandbox.mcp.tool_listing import ListedTool
 
 
-MAX_RESULT_CHARS = 30_000
-"""As much as a command's output."""
+MAX_RESULT_CHARS = output.MAX_CHARS
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
 """What the strictest provider takes."""

@@ -17,6 +17,7 @@ from ohsandbox.mcp_server.session import SandboxFactory, SandboxSession, find, t
 from ohsandbox.schema import ImageContent, text_of
 from ohsandbox.text import encodable_tree
 from ohsandbox.tool import cut_middle
+from ohsandbox.tool.output import MAX_IMAGE_CHARS, MAX_IMAGES, MAX_RESULT_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -78,13 +79,6 @@ def make_server(place: SandboxFactory, names: Sequence[str], *, instructions: st
         on_call_tool=call_tool,
     )
 
-
-MAX_RESULT_CHARS = 100_000
-"""The last bound on any tool's result; the tools that ship cut at 30,000 themselves."""
-
-MAX_IMAGES = 8
-MAX_IMAGE_CHARS = 5 * 1024 * 1024
-"""Of one result so many images, each so long in base64: what models take (Anthropic's API, docs, "Vision", 2025)."""
 
 IMAGES = "images"
 """The field of observations that has them: they go as image blocks, never as base64 in the structured content."""

@@ -15,11 +15,11 @@ from ohsandbox.agent import (
 )
 from ohsandbox.agent.execution import run_calls
 from ohsandbox.agent.history import MAX_IMAGE_MESSAGES
-from ohsandbox.agent.results import MAX_IMAGES
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.schema import Action, ErrorObservation, ImageContent, Observation, TextContent, TextObservation
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor
+from ohsandbox.tool.output import MAX_IMAGES
 from ohsandbox.tools.ask_human import AskHumanTool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, stamp
 

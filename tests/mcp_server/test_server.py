@@ -8,10 +8,11 @@ import mcp_types as types
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from ohsandbox.mcp_server.server import MAX_IMAGE_CHARS, MAX_IMAGES, MAX_RESULT_CHARS, listed, result_of
+from ohsandbox.mcp_server.server import listed, result_of
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.schema import Action, ErrorObservation
 from ohsandbox.tool import ToolDefinition
+from ohsandbox.tool.output import MAX_IMAGE_CHARS, MAX_IMAGES, MAX_RESULT_CHARS
 from ohsandbox.tools.execute_ipython_cell.definition import IPythonObservation
 
 PNG = "data:image/png;base64,AAAA"

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from ohsandbox.errors import UsageError
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, output
 from ohsandbox.tools.file_editor.definition import FileEditSource
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ MAX_EDIT_CHARS = 60_000
 MAX_FILE_BYTES = 16 * 1024 * 1024
 """A text file past this is data."""
 
-MAX_DIFF_CHARS = 30_000
-"""The same as a command's output: about 8,000 tokens."""
+MAX_DIFF_CHARS = output.MAX_CHARS
 
 LAST_LINE = -1
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.schema import Action
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +26,7 @@ MAX_TIMEOUT_S = 3600.0
 IDLE_TIMEOUT_S = 30.0
 """Silent for so long, a command is more likely stuck than busy; it is left running and the model decides."""
 
-MAX_OUTPUT_CHARS = 30_000
-"""About 8,000 tokens: room for a long test report, not for a log file."""
+MAX_OUTPUT_CHARS = output.MAX_CHARS
 
 DESCRIPTION = f"""\
 Run a command in a persistent bash shell inside the sandbox, and return its output and exit code.

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ohsandbox.content import Content, ImageContent, TextContent
 from ohsandbox.schema import Action, Observation
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, output
 
 if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
@@ -24,8 +24,7 @@ DEFAULT_TIMEOUT_S = 120.0
 MAX_TIMEOUT_S = 3600.0
 """An hour: longer work belongs in the background, where it can be polled."""
 
-MAX_OUTPUT_CHARS = 30_000
-"""The shell's limit too."""
+MAX_OUTPUT_CHARS = output.MAX_CHARS
 
 MAX_IMAGES = 8
 """Of one cell; a model pays some 1,500 tokens for each."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
-MAX_VIEW_CHARS = 30_000
-"""The same as a command's output: about 8,000 tokens."""
+from ohsandbox.tool import output
+
+MAX_VIEW_CHARS = output.MAX_CHARS
 
 MAX_LINE_CHARS = 2_000
 """Of a long line, where not everything fits, so much is shown."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,7 @@ TOOL_NAME = "file_read"
 
 HINT = CallHint(sign="<", subject="path", writes=False)
 
-MAX_READ_CHARS = 30_000
-"""The same as a command's output: about 8,000 tokens."""
+MAX_READ_CHARS = output.MAX_CHARS
 
 MAX_READ_BYTES = 16 * 1024 * 1024
 """Of a file past this the lines are found in the sandbox, without moving it to the host."""

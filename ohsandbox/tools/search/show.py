@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ohsandbox.tool import output
 from ohsandbox.tools.search.lines import MAX_LINE_CHARS
 
 if TYPE_CHECKING:
     from ohsandbox.tools.search.lines import FileLines, Line
     from ohsandbox.tools.search.walk import Listing
 
-MAX_CHARS = 30_000
-"""The same as a command's output: about 8,000 tokens."""
+MAX_CHARS = output.MAX_CHARS
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\u2028\u2029\udc80-\udcff]")
 _BINARY = re.compile(r"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from rich.text import Text
 
 from ohsandbox.schema import Action, Observation, Schema, TextContent
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, cut_middle
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, cut_middle, output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,7 @@ MAX_TASKS = 200
 MAX_TITLE_CHARS = 500
 MAX_NOTES_CHARS = 4_000
 
-MAX_LIST_CHARS = 30_000
-"""The same as a command's output: about 8,000 tokens."""
+MAX_LIST_CHARS = output.MAX_CHARS
 
 Status = Literal["todo", "in_progress", "done"]
 

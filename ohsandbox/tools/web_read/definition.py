@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ohsandbox.errors import UsageError
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +26,7 @@ CONVERTER = "html_to_markdown"
 MAX_PAGE_BYTES = 5 * 1024 * 1024
 """Longer pages are data; `curl -o` puts those into a file."""
 
-MAX_READ_CHARS = 30_000
-"""The same as a command's output: about 8,000 tokens."""
+MAX_READ_CHARS = output.MAX_CHARS
 
 MAX_URL_CHARS = 8_000
 """Servers take no longer ones."""
