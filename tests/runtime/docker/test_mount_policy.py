@@ -55,7 +55,7 @@ def test_the_state_directory_and_what_holds_it_are_no_workspace() -> None:
 def test_a_socket_or_a_missing_directory_is_no_workspace(home: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(home / "s"))
-        with pytest.raises(UsageError, match="no directory"):
+        with pytest.raises(UsageError, match="is not a directory"):
             vet(home / "s")
     with pytest.raises(UsageError, match="make it first"):
         vet(home / "nosuch")
