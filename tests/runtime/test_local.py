@@ -71,3 +71,15 @@ def test_no_shell_or_worker_that_ended_stays_a_zombie(tmp_path: Path) -> None:
 def test_a_runtime_that_was_not_started_says_what_to_do(use: Callable[[CLIRuntime], object]) -> None:
     with pytest.raises(SandboxUnavailable, match=r"not started; call start\(\) or use `with`"):
         use(CLIRuntime())
+
+
+def test_no_start_up_or_history_file_of_the_user_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ohsandbox.runtime.shell.session.START_S", 1.0)
+    names = (".bashrc", ".bash_profile", ".profile", ".bash_history", ".inputrc")
+    for name in names:
+        os.mkfifo(tmp_path / name)  # who opens it waits for ever
+    home = {"HOME": str(tmp_path), "ENV": str(tmp_path / ".profile"), "BASH_ENV": str(tmp_path / ".bashrc")}
+    with CLIRuntime(tmp_path, bubblewrap=False, quiet=True, env=home) as runtime:
+        told = runtime.execute("echo ${HISTFILE-unset}; exit 3", timeout_s=10)
+        assert (told.output, told.exit_code) == ("unset\n", 3)
+        assert runtime.execute("env | grep HIST", timeout_s=10).output == ""

@@ -3,7 +3,7 @@
 # code and directory go to the control side, where a program's output cannot be mistaken for them.
 exec 9>&-
 PS1= PS2=
-unset PROMPT_COMMAND PS0
+unset PROMPT_COMMAND PS0 HISTFILE
 set +H 2>/dev/null
 # ash takes the signal of a child's end for an end of its input, and would leave
 [ "$BASH_VERSION" ] || set -o ignoreeof 2>/dev/null

@@ -14,7 +14,8 @@ done
 echo $$ >"$1/pid"   # for keeper.sh, when the host is gone
 ln -s "$OHSANDBOX_TTY" "$1/tty"   # where processes.sh finds it
 export OHSANDBOX_TTY
-unset ENV BASH_ENV PROMPT_COMMAND HISTFILE TMOUT
+unset ENV BASH_ENV PROMPT_COMMAND TMOUT
+export HISTFILE=   # where it is unset, bash reads ~/.bash_history before its first command, and waits if that is a FIFO
 # a terminal that nobody holds hangs up for good: 9 holds it until the shell has opened it for itself
 exec 9<>"$OHSANDBOX_TTY"
 if command -v bash >/dev/null; then
