@@ -10,6 +10,7 @@ before `,"crc"`, compared as text: comparing numbers lets a bit flip that only c
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import zlib
 from datetime import datetime
@@ -79,6 +80,15 @@ def _encode(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")[:-1]
 
 
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+_LENIENT = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
+"""NaN, Infinity and 1e999, which `encode_record` never writes, are null: no JSON can say them again."""
+
+
 def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
     """The event of a line without its newline; a type that only a newer version knows is an event like others.
 
@@ -87,7 +97,7 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
     """
     if not is_sealed(line):
         raise ValueError("its checksum does not match")
-    fields = json.loads(line)
+    fields = _LENIENT.decode(line.decode("utf-8", "surrogatepass"))
     if fields.pop("seq") != seq:
         raise ValueError(f"it is not record {seq}")
     data, kind, conversation_id = fields["data"], fields["type"], fields["conversation_id"]

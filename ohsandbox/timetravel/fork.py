@@ -265,11 +265,14 @@ def _revoked_since(directory: Path, shared: Sequence[SDKEvent]) -> tuple[int, ..
 
 
 def _note_approval(in_force: set[int], event: SDKEvent) -> None:
-    """Follow the numbers of the approvals in force."""
-    if event.type == "approval":
-        in_force.add(int(event.data["number"]))
+    """Follow the numbers of the approvals in force; a malformed revocation revokes all, as everywhere."""
+    number = event.data.get("number")
+    if event.type == "approval" and isinstance(number, int):
+        in_force.add(number)
+    elif event.type == "approval_revoked" and isinstance(number, int):
+        in_force.discard(number)
     elif event.type == "approval_revoked":
-        in_force.discard(int(event.data["number"]))
+        in_force.clear()
 
 
 def _add_own_events(target: Path, origin: _Origin, workspace: Path | None) -> None:

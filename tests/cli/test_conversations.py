@@ -370,6 +370,10 @@ MALFORMED = {
     "tokens below zero": events.EventBody("assistant_message", {"content": "", "usage": {"prompt_tokens": -5}}),
     "a name of half a character": events.EventBody("status_update", {"status": "IDLE", "model": "\ud800"}),
     "an approval of nothing": events.EventBody("approval", {}),
+    "an approval of every path": events.EventBody(
+        "approval", {"number": 1, "by": "x", "scope": {"kind": "edits", "directory": ""}}
+    ),
+    "a revocation of nothing": events.EventBody("approval_revoked", {"number": [1]}),
     "a result that is a list": events.EventBody("tool_result", {"tool_call_id": "9", "name": "x", "result": [5]}),
     "an exit code in words": events.EventBody(
         "tool_result", {"name": "x", "result": {"status": "ok"}, "details": {"exit_code": "none"}}
@@ -392,6 +396,26 @@ def test_an_event_with_fields_amiss_hides_neither_its_log_nor_the_others(
     for words in (["show", "amiss"], ["show", "amiss", "--json"], ["export", "amiss", "--format", "md"]):
         shown = invoke("conversations", *words)
         assert (shown.code, "Written behind it." in shown.out) == (0, True)
+    assert invoke("approvals", "amiss") == (0, "No approval is in force.\n", "")
+
+
+def resealed(line: bytes, old: bytes, new: bytes) -> bytes:
+    """The record with other bytes in it, and the checksum that fits them."""
+    body = line.replace(old, new).rpartition(b',"crc"')[0]
+    return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999"])
+def test_a_number_that_json_cannot_say_is_exported_as_null(root: Path, invoke: Any, number: bytes) -> None:
+    path = write(root, "c1") / LOG_NAME
+    path.write_bytes(
+        b"".join(resealed(line, b"0.0125", number) for line in path.read_bytes().splitlines(keepends=True))
+    )
+    for words in (["export", "c1"], ["show", "c1", "--json"]):
+        shown = invoke("conversations", *words)
+        assert (shown.code, number in shown.out.encode()) == (0, False)
+        [told, *_] = [found for found in map(json.loads, shown.out.splitlines()) if "cost_usd" in found["data"]]
+        assert told["data"]["cost_usd"] is None
 
 
 @pytest.mark.parametrize("ts", ["2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
@@ -400,8 +424,8 @@ def test_a_time_that_cannot_be_told_is_damage(root: Path, invoke: Any, ts: str) 
     write(root, "amiss")
     path = root / "amiss" / LOG_NAME
     first, *others = path.read_bytes().splitlines(keepends=True)
-    body = json.dumps(json.loads(first) | {"ts": ts}, separators=(",", ":")).encode().rpartition(b',"crc"')[0]
-    path.write_bytes(body + b',"crc":"%08x"}\n' % zlib.crc32(body) + b"".join(others))
+    written = b'"ts":"%s"' % json.loads(first)["ts"].encode()
+    path.write_bytes(resealed(first, written, b'"ts":"%s"' % ts.encode()) + b"".join(others))
     (root / "amiss" / "metadata.json").unlink(missing_ok=True)
     listed = invoke("conversations")
     assert (listed.code, "unreadable" in listed.out, "sound" in listed.out) == (0, True, True)

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox import DockerRuntime
+from ohsandbox import DockerRuntime, events
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
-from ohsandbox.persistence import LOG_NAME, read_events
+from ohsandbox.persistence import LOG_NAME, EventLog, read_events
 from ohsandbox.runtime.docker import checkpoints
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.results import Checkpoint
@@ -120,6 +120,17 @@ def test_a_fork_holds_the_same_events_sealed_as_its_own_and_shares_no_file(store
     with Conversation(Agent(FakeModel(), TOOLS), RecordingRuntime(), stored.parent, conversation_id=forked.id) as again:
         again.run("go on")
         assert [each["content"] for each in data_of(again.events(), "user_message")][:2] == ["first", "go on"]
+
+
+def test_a_malformed_revocation_revokes_all_in_a_fork_too_and_a_malformed_approval_is_none(stored: Path) -> None:
+    scope = {"kind": "tool", "tool": "file_read"}
+    with EventLog(stored, conversation_id="c") as log:
+        log.append(events.approval(number=1, scope=scope, text="", by="ann"))
+        log.append(events.EventBody("approval", {}))
+        at = log.append(events.checkpoint(id="c9", label="", workspace=None, size_bytes=0)).seq
+        log.append(events.EventBody("approval_revoked", {}))
+    own = read_events(fork(stored, at).directory)
+    assert [event.data["number"] for event in own if event.type == "approval_revoked"] == [1]
 
 
 @pytest.mark.parametrize(("turns", "kept"), [(1, ["first"]), (2, [])])

@@ -111,13 +111,16 @@ class StandingApprovals:
         return list(self._in_force.values())
 
     def add(self, event: SDKEvent) -> None:
-        """Follow the next event."""
-        if event.type == "approval":
-            number = int(event.data["number"])
-            self._in_force[number] = Approval(number, scope_from(event.data["scope"]), str(event.data["by"]))
-            self.last_number = max(self.last_number, number)
+        """Follow the next event. A malformed approval allows nothing; a malformed revocation revokes all."""
+        if event.type == "approval" and (approval := _approval_from(event.data)) is not None:
+            self._in_force[approval.number] = approval
+            self.last_number = max(self.last_number, approval.number)
         elif event.type == "approval_revoked":
-            self._in_force.pop(int(event.data["number"]), None)
+            number = event.data.get("number")
+            if isinstance(number, int):
+                self._in_force.pop(number, None)
+            else:
+                self._in_force.clear()
 
     def covering(self, call: Candidate) -> list[Approval]:
         """The approvals that cover the call by its name and arguments."""
@@ -127,6 +130,19 @@ class StandingApprovals:
 def scope_from(data: Mapping[str, Any]) -> ExactCall | AnyCall | EditsUnder:
     """The scope that `model_dump` made data of."""
     return _SCOPES.validate_python(dict(data))
+
+
+def _approval_from(data: Mapping[str, Any]) -> Approval | None:
+    """The approval of an event's data; None where it is none that `Approvals.grant` could have stored."""
+    number, by = data.get("number"), data.get("by")
+    if not (isinstance(number, int) and number > 0 and isinstance(by, str)):
+        return None
+    try:
+        scope = scope_from(data["scope"])
+        check_scope(scope)
+    except (LookupError, TypeError, ValueError, RecursionError, UsageError):
+        return None
+    return Approval(number, scope, by)
 
 
 def covers(scope: ExactCall | AnyCall | EditsUnder, call: Candidate) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +12,11 @@ from ohsandbox import DockerRuntime
 from ohsandbox.agent import ActionSecurityRisk, Agent
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals import AnyCall, Decision, EditsUnder, ExactCall, PendingCall
-from ohsandbox.conversation.approvals.scopes import Candidate, covers, offers
+from ohsandbox.conversation.approvals.scopes import Candidate, StandingApprovals, covers, offers
 from ohsandbox.conversation.storage.catalog import delete_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus as Status
+from ohsandbox.events import SDKEvent
 from ohsandbox.runtime.local import CLIRuntime
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of
 
@@ -248,3 +250,29 @@ def test_going_back_brings_no_revoked_approval_back(tmp_path: Path) -> None:
         with conversation.fork(at) as branch:
             assert [one.scope for one in branch.approvals] == [SRC]
         delete_stored(branch.directory)
+
+
+def stored(kind: str, **data: Any) -> SDKEvent:
+    return SDKEvent(type=kind, ts=datetime.now(UTC), conversation_id="c", seq=0, data=data)
+
+
+def test_a_malformed_approval_allows_nothing_and_a_malformed_revocation_revokes_all() -> None:
+    sound = {"number": 1, "scope": GIT_STATUS.model_dump(), "text": "", "by": "ann"}
+    standing = StandingApprovals()
+    for amiss in (
+        {"number": "2"},
+        {"number": 1e300},
+        {"number": 0},
+        {"by": None},
+        {"scope": None},
+        {"scope": {"kind": "tool"}},
+        {"scope": {"kind": "all", "tool": BASH}},
+        {"scope": {"kind": "edits", "directory": ""}},
+    ):
+        standing.add(stored("approval", **sound | amiss))
+    assert (standing.in_force, standing.last_number) == ([], 0)
+    standing.add(stored("approval", **sound))
+    standing.add(stored("approval_revoked", number=7))
+    assert [one.scope for one in standing.in_force] == [GIT_STATUS]
+    standing.add(stored("approval_revoked", number="1"))
+    assert standing.in_force == []
