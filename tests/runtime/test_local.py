@@ -83,3 +83,12 @@ def test_no_start_up_or_history_file_of_the_user_is_read(tmp_path: Path, monkeyp
         told = runtime.execute("echo ${HISTFILE-unset}; exit 3", timeout_s=10)
         assert (told.output, told.exit_code) == ("unset\n", 3)
         assert runtime.execute("env | grep HIST", timeout_s=10).output == ""
+
+
+def test_an_empty_path_is_named_at_the_first_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ohsandbox.runtime.shell.session.START_S", 1.0)
+    with (
+        CLIRuntime(tmp_path, bubblewrap=False, quiet=True, env={"PATH": ""}) as runtime,
+        pytest.raises(SandboxUnavailable, match=r"PATH is empty: .* Remedy: use an image that sets a PATH"),
+    ):
+        runtime.execute("echo ok")

@@ -454,10 +454,16 @@ class Shell:
 
     def _what_is_missing(self) -> SandboxUnavailable | None:
         """The error that names the programs whose lack keeps a shell from coming up; None where all are there."""
-        said = self._snippet(b"ohs_lacks %s" % " ".join(NEEDED).encode()).stdout.split()
+        body = b'[ "$PATH" ] || echo "no PATH";ohs_lacks %s' % " ".join(NEEDED).encode()
+        said = self._snippet(body).stdout.splitlines()
         lacking = [f"`{name}`" for name in NEEDED if name.encode() in said]
         if not lacking:
             return None
+        if b"no PATH" in said:
+            return SandboxUnavailable(
+                "The sandbox's PATH is empty: its image, or env=, sets it so, and no shell comes up where no program is "
+                "found. Remedy: use an image that sets a PATH, or pass env={'PATH': '/usr/local/bin:/usr/bin:/bin'}."
+            )
         return SandboxUnavailable(
             f"The sandbox has no {', '.join(lacking)}, without which no shell comes up. Its files are kept. "
             "Remedy: use an image that has it, or go back with `ohsandbox undo`."
