@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.errors import EngineUnavailable, SandboxGone, SandboxPaused, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker import checkpoints, gc, images, lease, mount_policy, resolve
 from ohsandbox.runtime.docker.container import Container, how_it_ended
-from ohsandbox.runtime.docker.container_config import ALWAYS_UNSET, PRIVATE_DIR, sane_workdir
+from ohsandbox.runtime.docker.container_config import ALWAYS_UNSET, PRIVATE_DIR, check_environment, sane_workdir
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.guard import WORKSPACE, GuardMount, guard
 from ohsandbox.runtime.docker.sandbox import Sandbox
@@ -43,7 +43,7 @@ def join(engine: Engine, options: resolve.DockerOptions) -> Sandbox:
     """The running container named by attach=, ours or anybody's.
 
     Raises:
-        UsageError: the container does not exist.
+        UsageError: the container does not exist, or its environment is too large.
         SandboxUnavailable: it does not run.
     """
     joined = Container(engine, str(options.attach), name=str(options.attach))
@@ -59,13 +59,15 @@ def join(engine: Engine, options: resolve.DockerOptions) -> Sandbox:
         raise loss
     config = found["Config"]
     labels = config.get("Labels") or {}
+    exec_env = (resolve.ca_environment() if options.ca_bundle else {}) | options.env
+    check_environment(config.get("Env") or [], exec_env, whose=f"Container {joined.name!r} with env=")
     has_ours = PRIVATE_DIR in (found["HostConfig"].get("Tmpfs") or {})
     return Sandbox(
         container=joined,
         options=options,
         user=options.user or labels.get("ohsandbox.user") or config.get("User") or "",
         workdir=sane_workdir(options.workdir) or _workdir(config),
-        exec_env=(resolve.ca_environment() if options.ca_bundle else {}) | options.env,
+        exec_env=exec_env,
         unset=ALWAYS_UNSET,
         state_dir=PRIVATE_DIR if has_ours else "/tmp",  # noqa: S108 - in the container; every image has it
         exposed=tuple(exposures(found | {"Mounts": _resolved(engine, found.get("Mounts") or [])})),

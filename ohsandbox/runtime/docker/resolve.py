@@ -143,16 +143,19 @@ def plan(
     """The resolved sandbox.
 
     Raises:
-        UsageError: this engine cannot bind a directory of this machine, or map its files to the caller.
+        UsageError: this engine cannot bind a directory of this machine, or map its files to the caller; or the
+            environment of image and caller is too large.
         SandboxUnavailable: the engine failed when it was asked.
     """
+    env = _environment(asked, facts)
+    container_config.check_environment(facts.env, env, whose=f"Image {asked.image!r} with env=")
     identity = _identity(asked, engine)
     user = asked.user or (identity.user if identity else facts.user)
     unset = tuple(name for name in container_config.hostile_names(facts.env) if name not in asked.env)
     cpus = asked.limits.cpus or min(_WANTED_CPUS, engine.cpu_count())
     workdir = container_config.sane_workdir(asked.workdir) or _default_workdir(asked, facts)
     resolved = container_config.ContainerConfig(
-        name=name, image=facts.id, profile=asked.profile, workdir=workdir, env=_environment(asked, facts), unset=unset,
+        name=name, image=facts.id, profile=asked.profile, workdir=workdir, env=env, unset=unset,
         network=asked.network, limits=asked.limits, cpus=cpus, open_files=_open_files(asked, engine),
         workspace=asked.workspace, guard=guard, runtime=asked.runtime,
         gid=identity.gid if identity else 0, architecture=facts.platform.split("/")[-1],

@@ -47,7 +47,7 @@ class DockerRuntime(Runtime):
 
     Args:
         image: its name; pulled when it is not here.
-        env: variables for every process, above the image's own.
+        env: variables for every process, above the image's own; with those at most 4,096, and 512 KiB.
         user: name or id for every process; default: the image's user, or with `workspace` the calling user.
         workdir: where processes start; made when missing. Default: the image's, or /workspace.
         workspace: a directory of this machine, bound read-write at /workspace; files made there belong to you.

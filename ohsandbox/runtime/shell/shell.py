@@ -461,8 +461,8 @@ class Shell:
             return None
         if b"no PATH" in said:
             return SandboxUnavailable(
-                "The sandbox's PATH is empty: its image, or env=, sets it so, and no shell comes up where no program is "
-                "found. Remedy: use an image that sets a PATH, or pass env={'PATH': '/usr/local/bin:/usr/bin:/bin'}."
+                "The sandbox's PATH is empty: its image, or env=, sets it so, and no shell comes up where no program "
+                "is found. Remedy: use an image that sets a PATH, or pass env={'PATH': '/usr/local/bin:/usr/bin:/bin'}."
             )
         return SandboxUnavailable(
             f"The sandbox has no {', '.join(lacking)}, without which no shell comes up. Its files are kept. "

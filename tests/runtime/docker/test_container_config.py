@@ -131,6 +131,20 @@ def test_hostile_variables_of_an_image_are_named() -> None:
     assert container_config.hostile_names(env) == ("BASH_FUNC_ls%%", "ENV", "LD_PRELOAD", "PS1")
 
 
+@pytest.mark.parametrize(
+    ("image_env", "env"),
+    [
+        ([f"V{number}=x" for number in range(4000)], {f"W{number}": "x" for number in range(97)}),
+        (["A=" + "é" * 130_000], {"B": "x" * 130_000, "C": "x" * 135_000}),
+    ],
+    ids=["number", "bytes"],
+)
+def test_an_environment_that_shells_cannot_carry_is_refused(image_env: list[str], env: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"Image 'x' has .* environment variables of .* at most 4,096 of .* Remedy: "):
+        container_config.check_environment(image_env, env, whose="Image 'x'")
+    container_config.check_environment(image_env, dict.fromkeys([*env][1:], ""), whose="Image 'x'")
+
+
 def test_a_full_tmpfs_must_leave_memory_to_commands() -> None:
     with pytest.raises(ValueError, match="half of memory_bytes"):
         container_config.Limits(memory_bytes=256 * container_config.MIB, shm_bytes=200 * container_config.MIB)

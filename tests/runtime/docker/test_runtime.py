@@ -100,6 +100,25 @@ def test_an_image_for_another_processor_is_unavailable(image: Callable[..., str]
         runtime.close()
 
 
+def test_an_image_with_an_environment_that_shells_cannot_carry_is_refused(image: Callable[..., str]) -> None:
+    large = image(changes=["ENV " + " ".join(f"V{number}=x" for number in range(4097))])
+    with pytest.raises(UsageError, match=rf"Image '{large}' with env= has 4,\d+ environment variables"):
+        DockerRuntime(large).start()
+    assert lease.all_ids() == []
+
+
+def test_a_container_with_an_environment_that_shells_cannot_carry_is_not_joined(foreign: Callable[..., str]) -> None:
+    name = foreign(Env=[f"V{number}=x" for number in range(4097)])
+    with pytest.raises(UsageError, match=rf"Container '{name}' with env= has 4,\d+ environment variables"):
+        DockerRuntime(attach=name).start()
+
+
+def test_the_largest_environment_outlives_a_shell(sandbox: Any) -> None:
+    runtime = sandbox(env={f"V{number}": "x" * 100 for number in range(4000)})
+    assert runtime.execute("export MINE=1; exit 3", timeout_s=30).exit_code == 3
+    assert runtime.execute("echo ${#V3999} $MINE", timeout_s=30).output == "100 1\n"
+
+
 def test_a_hostile_image_is_neutral(sandbox: Any, sh: Any) -> None:
     runtime = sandbox("ohsandbox-base:hostile")
     assert runtime.workdir == "/workspace"
