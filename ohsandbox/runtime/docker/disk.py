@@ -9,13 +9,13 @@ in the sandbox where it is not.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.runtime.disk_space import DiskSpace, floor_bytes, floor_files, shortage, space
 from ohsandbox.runtime.docker.container_config import GIB, MIB
 from ohsandbox.runtime.docker.error_mapping import one_line
 
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FLOOR_BYTES = 2 * GIB
-FLOOR_FILES = 100_000
-FLOOR_SHARE = 10
-"""The floor of a small disk is a tenth of it."""
 FASTEST_BYTES_S = 4 * GIB
 """Into the page cache: one `dd` wrote 2.1 GB/s on two processors. Our filter refuses fallocate, which takes any size at
 once."""
@@ -56,17 +52,6 @@ KILL_ROUNDS = 6
 """Killing writers one by one is given up for killing all after so many rounds."""
 ASK_SPACE = b"stat -f -c '%S %a %b %d %c' /"
 """POSIX has no such command; coreutils and busybox agree on this one (`df -i` is optional in busybox)."""
-
-
-class DiskSpace(NamedTuple):
-    """A file system."""
-
-    free_bytes: int
-    """For ordinary users."""
-    total_bytes: int
-    free_files: int
-    total_files: int
-    """0 where it has no fixed number of inodes (btrfs)."""
 
 
 class FileSystem(NamedTuple):
@@ -110,36 +95,6 @@ class MonitoredSandbox(Protocol):
 
     def restart(self, failure: SandboxUnavailable) -> str:
         """Kill the sandbox and start it again, files kept; what was lost, in a sentence."""
-
-
-def space(path: Path | str) -> DiskSpace:
-    """What a file system of this machine has.
-
-    Raises:
-        OSError: path cannot be reached.
-    """
-    found = os.statvfs(path)
-    unit = found.f_frsize
-    return DiskSpace(found.f_bavail * unit, found.f_blocks * unit, found.f_favail, found.f_files)
-
-
-def floor_bytes(found: DiskSpace, asked: int | None) -> int:
-    """What must stay free of a file system."""
-    return min(FLOOR_BYTES, found.total_bytes // FLOOR_SHARE) if asked is None else asked
-
-
-def floor_files(found: DiskSpace) -> int:
-    """How many inodes must stay free."""
-    return min(FLOOR_FILES, found.total_files // FLOOR_SHARE)
-
-
-def shortage(found: DiskSpace, asked: int | None) -> str | None:
-    """A verb phrase, where less is free than must be."""
-    if found.free_bytes < (least := floor_bytes(found, asked)):
-        return f"has {found.free_bytes / GIB:.2f} GiB free, less than the {least / GIB:.2f} GiB that must stay free"
-    if found.free_files < (fewest := floor_files(found)):
-        return f"has inodes for {found.free_files} more files, less than the {fewest} that must stay free"
-    return None
 
 
 def writable_file_systems(

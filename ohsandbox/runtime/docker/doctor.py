@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.errors import OhsandboxError
+from ohsandbox.runtime import disk_space
 from ohsandbox.runtime.docker import disk
 from ohsandbox.runtime.docker.engine import connect, socket_mode
 from ohsandbox.runtime.docker.error_mapping import engine_errors
@@ -160,8 +161,8 @@ def _disk(engine: Engine, info: dict[str, Any]) -> list[Check]:
     where = engine.address.is_local and disk.reachable(str(info.get("DockerRootDir") or ""))
     if not where:
         return []
-    found = disk.space(where)
-    if (short := disk.shortage(found, None)) is not None:
+    found = disk_space.space(where)
+    if (short := disk_space.shortage(found, None)) is not None:
         return [
             Check("disk", "fail", f"it {short}: sandboxes refuse to start", "`docker system df` shows what is held")
         ]

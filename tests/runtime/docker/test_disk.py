@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime import disk_space
 from ohsandbox.runtime.docker import disk
 from ohsandbox.runtime.docker.container_config import GIB, MIB, Limits
 
@@ -63,20 +64,20 @@ def inside(sandbox: Any, volume: Callable[..., Path]) -> Callable[..., DockerRun
 def free(where: Path | None) -> float:
     """The share of a file system that is free."""
     assert where is not None
-    found = disk.space(where)
+    found = disk_space.space(where)
     return found.free_bytes / found.total_bytes
 
 
 def test_the_floor_is_two_gibibytes_or_a_tenth_of_a_small_disk() -> None:
-    big, small = (disk.DiskSpace(total, total, 10**7, 10**7) for total in (100 * GIB, 5 * GIB))
-    assert disk.floor_bytes(big, None) == 2 * GIB
-    assert disk.floor_bytes(small, None) == 5 * GIB // 10
-    assert disk.floor_bytes(small, 7) == 7
-    assert disk.shortage(small._replace(free_bytes=GIB), None) is None
-    told = disk.shortage(big._replace(free_bytes=GIB), None)
+    big, small = (disk_space.DiskSpace(total, total, 10**7, 10**7) for total in (100 * GIB, 5 * GIB))
+    assert disk_space.floor_bytes(big, None) == 2 * GIB
+    assert disk_space.floor_bytes(small, None) == 5 * GIB // 10
+    assert disk_space.floor_bytes(small, 7) == 7
+    assert disk_space.shortage(small._replace(free_bytes=GIB), None) is None
+    told = disk_space.shortage(big._replace(free_bytes=GIB), None)
     assert told == "has 1.00 GiB free, less than the 2.00 GiB that must stay free"
-    assert "inodes for 99999 more files" in str(disk.shortage(big._replace(free_files=99_999), None))
-    assert disk.shortage(big._replace(free_files=0, total_files=0), None) is None  # btrfs has no such number
+    assert "inodes for 99999 more files" in str(disk_space.shortage(big._replace(free_files=99_999), None))
+    assert disk_space.shortage(big._replace(free_files=0, total_files=0), None) is None  # btrfs has no such number
 
 
 @needs_mounts
@@ -117,7 +118,7 @@ def test_what_uses_up_the_inodes_is_killed(inside: Callable[..., DockerRuntime])
     assert not told.timed_out
     assert "inodes for " in str(told.notice)
     assert runtime.host_workspace is not None
-    assert disk.space(runtime.host_workspace).free_files > 100
+    assert disk_space.space(runtime.host_workspace).free_files > 100
 
 
 @needs_mounts
@@ -170,7 +171,7 @@ def test_another_users_writer_is_found_and_killed_through_its_own_user(sandbox: 
     runtime.execute(
         "su nobody -s /bin/sh -c 'while :; do dd if=/dev/zero of=/tmp/big bs=1M count=200; done' 2>/dev/null &"
     )
-    plenty = disk.DiskSpace(50 * GIB, 100 * GIB, 0, 0)
+    plenty = disk_space.DiskSpace(50 * GIB, 100 * GIB, 0, 0)
     watch = disk.DiskMonitor(
         [disk.FileSystem("The engine's disk", lambda: plenty._replace(free_bytes=GIB))], runtime, least=None
     )
@@ -204,7 +205,7 @@ def test_an_engine_elsewhere_is_asked_from_inside(sandbox: Any) -> None:
     asked = place.ask()
     assert asked is not None
     assert not place.near
-    here = disk.space("/var/lib/docker")
+    here = disk_space.space("/var/lib/docker")
     assert asked.total_bytes == here.total_bytes
     assert asked.total_files == here.total_files
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime import disk_space
 from ohsandbox.runtime.docker import disk
 from ohsandbox.runtime.docker.container_config import MIB, Limits
 from ohsandbox.runtime.docker.engine import connect
@@ -80,7 +81,7 @@ def test_a_sandbox_does_not_fill_the_engines_disk(private: PrivateEngine) -> Non
         assert told.exit_code == 137
         assert "The engine's disk has " in str(told.notice)
         assert "yes (" in str(told.notice)
-        assert disk.space(private.directory / "data").free_bytes > 50 * MIB
+        assert disk_space.space(private.directory / "data").free_bytes > 50 * MIB
         assert other.execute("echo $X").output == "kept\n"
         assert writer.execute("rm /big && echo freed").output == "freed\n"
 
@@ -96,7 +97,7 @@ def test_a_sandbox_whose_engine_is_asked_from_inside_is_stopped_too(private: Pri
         while "killed" not in str(runtime.execute("sleep 0.2").notice):
             assert time.monotonic() < deadline
         watch.stop()
-    assert disk.space(private.directory / "data").free_bytes > 50 * MIB
+    assert disk_space.space(private.directory / "data").free_bytes > 50 * MIB
 
 
 @pytest.mark.skipif(RUNSC is None, reason="no runsc; OHSANDBOX_TEST_RUNSC names one")
