@@ -19,17 +19,19 @@ from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of, stream_events
 from ohsandbox.timetravel import undo
-from ohsandbox.timetravel.fork import empty_directory, find_checkpoint, fork, restore_workspace
-from ohsandbox.timetravel.snapshots import is_git, merge, patch_of, write_changes
-from ohsandbox.timetravel.workspace_diff import bound_workspace, copied_workspace, diff_workspace, scan_changed
+from ohsandbox.timetravel.fork import empty_directory, find_checkpoint, fork, not_kept, restore_workspace
+from ohsandbox.timetravel.snapshots import is_git, is_over_limit, is_too_large, merge, patch_of, write_changes
+from ohsandbox.timetravel.workspace_diff import BEFORE, bound_workspace, copied_workspace, diff_workspace, scan_changed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ohsandbox.timetravel.snapshots import FileChange, UnappliedChange
     from ohsandbox.timetravel.workspace_diff import WorkspaceDiff
 
 MAX_LINES = 20
+MAX_PATH_CHARS = 5000
+"""A path is at most 4096 bytes."""
 _OBEYED = {"config", "config.worktree", "hooks", "info", "commondir"}
 """Names in a `.git` that decide what git runs."""
 _MAX_TURNS_DIGITS = 3
@@ -101,6 +103,8 @@ def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path |
     place = None if workspace is None else empty_directory(workspace)
     forked = fork(directory, seq, workspace=place)
     refused = [] if place is None else restore_workspace(forked, place)
+    if place is not None:
+        _tell_lines(f"not kept, so not in {safe_line(place)}", not_kept(forked))
     print(f"Conversation {forked.id} goes on from event {seq} of {directory.name}.")
     return _told(forked.id, place, refused, root)
 
@@ -113,8 +117,7 @@ def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
     """
     if plan.workspace is None:
         return True
-    for path, why in [*plan.left_out.items()][:MAX_LINES]:
-        print(f"ohsandbox: not kept, so not brought back: {safe_line(path)}: {safe_line(why)}", file=sys.stderr)
+    _tell_lines("not kept, so not brought back", plan.left_out)
     _tell_refused("Left as it is", plan.kept_back)
     if not plan.changes:
         return True
@@ -270,11 +273,23 @@ def _style(line: str) -> str:
     return next((style for beginnings, style in _STYLES if line.startswith(beginnings)), "")
 
 
+def _tell_lines(heading: str, left_out: Mapping[str, str]) -> None:
+    """Of what was left out, worst first."""
+    for path, why in [*left_out.items()][:MAX_LINES]:
+        print(f"ohsandbox: {heading}: {safe_line(path)}: {safe_line(why)}", file=sys.stderr)
+    if len(left_out) > MAX_LINES:
+        print(f"ohsandbox: {heading}: {len(left_out) - MAX_LINES} more", file=sys.stderr)
+
+
 def _tell_left_out(work: WorkspaceDiff) -> None:
     sys.stdout.flush()
-    for path, why in [*work.left_out.items()][:MAX_LINES]:
-        print(f"ohsandbox: left out: {safe_line(path)}: {safe_line(why)}", file=sys.stderr)
-    if len(work.left_out) > MAX_LINES:
-        print(f"ohsandbox: left out: {len(work.left_out) - MAX_LINES} more", file=sys.stderr)
+    _tell_lines("left out", work.left_out)
+    over = [one for one in work.left_out.items() if is_over_limit(one[1]) and not one[1].endswith(BEFORE)]
+    if work.image is not None and over:
+        path, why = over[0]
+        program = "cat" if is_too_large(why) else "tar -cf -"
+        inside = shlex.quote(safe_line(f"{work.place}/{path}", limit_chars=MAX_PATH_CHARS))
+        command = f"ohsandbox exec --image {work.image} -- {program} {inside} > FILE"
+        print(f"ohsandbox: what is over a limit is not brought along. To get it: {command}", file=sys.stderr)
     if not work.is_whole:
         print("ohsandbox: what was done after the last checkpoint is not in this; resume it to see.", file=sys.stderr)

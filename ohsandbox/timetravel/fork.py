@@ -19,11 +19,18 @@ from ohsandbox.persistence.layout import AGENTS_NAME, SNAPSHOTS_NAME, new_id
 from ohsandbox.private_files import NEW_FILE, make_private_dir
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex, CheckpointRange
-from ohsandbox.timetravel.snapshots import SnapshotStore, UnappliedChange, changes_between, scan, write_changes
+from ohsandbox.timetravel.snapshots import (
+    SnapshotStore,
+    UnappliedChange,
+    changes_between,
+    scan,
+    worst_first,
+    write_changes,
+)
 from ohsandbox.timetravel.tool_state import ToolStateSnapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from ohsandbox.events import SDKEvent
@@ -33,6 +40,11 @@ _FROM_US = "[From ohsandbox, not the user:"
 
 FORKED = "Forked"
 """The code of the notice in a fork that says where it comes from."""
+
+NOT_KEPT = "NotKept"
+"""The code of the notice in a fork that names files which its snapshot does not hold."""
+MAX_NAMED = 5
+"""In that notice."""
 
 TOOLS_UNKNOWN = "What its tools kept then is not known, so they begin anew: earlier edits cannot be undone."
 
@@ -150,7 +162,28 @@ def restore_workspace(forked: Fork, workspace: Path) -> list[UnappliedChange]:
         return []
     store = SnapshotStore(forked.directory / SNAPSHOTS_NAME)
     wanted = store.load(bound["snapshot"])
+    if missing := not_kept(forked):
+        with EventLog(forked.directory, conversation_id=forked.id) as log:
+            log.append(events.notice(code=NOT_KEPT, message=_not_kept_message(missing)))
     return write_changes(workspace, changes_between(scan(workspace, store), wanted), store, git=True)
+
+
+def not_kept(forked: Fork) -> dict[str, str]:
+    """What a bound workspace had then and the snapshot does not hold, so that a fork lacks it; worst first.
+
+    Raises:
+        UsageError: the snapshot is lost.
+    """
+    bound = forked.kept.data.get("workspace")
+    if bound is None:
+        return {}
+    return worst_first(SnapshotStore(forked.directory / SNAPSHOTS_NAME).load(bound["snapshot"]).left_out)
+
+
+def _not_kept_message(missing: Mapping[str, str]) -> str:
+    shown = ", ".join(f"{path!r} ({why})" for path, why in [*missing.items()][:MAX_NAMED])
+    more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
+    return f"The snapshot did not hold {shown}{more}: copy that from the original directory if it is needed."
 
 
 def empty_directory(directory: Path) -> Path:

@@ -16,7 +16,14 @@ from ohsandbox.persistence import EventLog, stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
 from ohsandbox.timetravel.fork import FORKED, fork, seq_before_turns
-from ohsandbox.timetravel.snapshots import SnapshotStore, changes_between, revert_changes, scan, write_changes
+from ohsandbox.timetravel.snapshots import (
+    SnapshotStore,
+    changes_between,
+    revert_changes,
+    scan,
+    worst_first,
+    write_changes,
+)
 
 if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
@@ -40,7 +47,7 @@ class UndoPlan(NamedTuple):
     kept_back: list[UnappliedChange]
     """Changes that are left out, because others have changed the same file since."""
     left_out: dict[str, str]
-    """What the checkpoints do not hold, and why."""
+    """What the checkpoints do not hold, and why; worst first."""
     at: int = -1
     """The last event of the conversation that stays."""
     is_cut_off: bool = False
@@ -57,13 +64,14 @@ def plan_undo(directory: Path, turns: int) -> UndoPlan:
     """Plan the undo of the last turns; changes nothing.
 
     Raises:
-        UsageError: there were fewer, or their files were not kept.
+        UsageError: there were fewer, their files were not kept, or the disk has too little free for a snapshot.
     """
     at = seq_before_turns(directory, turns)
     store = SnapshotStore(directory / SNAPSHOTS_NAME)
     steps = _steps_after(directory, at, store)
     if steps.workspace is None:
         return UndoPlan(directory, None, [], [], {}, at)
+    store.require_space()
     there = scan(steps.workspace, store)
     changes, kept_back, left_out, _ = _planned(steps, there, store)
     is_cut_off = any(after is None for _, after in steps.trees)
@@ -103,12 +111,14 @@ def plan_redo(directory: Path) -> UndoPlan:
     """Plan the redo of an undo; changes nothing.
 
     Raises:
-        UsageError: the conversation was not made by an undo, or what it took is lost.
+        UsageError: the conversation was not made by an undo, what it took is lost, or the disk has too little free for
+            a snapshot.
     """
     undone = _undone(directory)
     if undone.get("workspace") is None:
         return UndoPlan(directory, None, [], [], {})
     workspace, store = Path(undone["workspace"]), SnapshotStore(directory / SNAPSHOTS_NAME)
+    store.require_space()
     changes, refused, left_out, _ = _planned(_steps_of_redo(undone, store), scan(workspace, store), store)
     return UndoPlan(directory, workspace, changes, refused, left_out)
 
@@ -141,7 +151,7 @@ def _planned(
     trees = [(before, there if after is None else after) for before, after in steps.trees]
     wanted, refused = revert_changes(trees, there, store)
     left_out = {path: why for one, other in trees for path, why in (one.left_out | other.left_out).items()}
-    return changes_between(there, wanted), refused, left_out, wanted
+    return changes_between(there, wanted), refused, worst_first(left_out), wanted
 
 
 def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:

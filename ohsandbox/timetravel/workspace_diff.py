@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 import re
 import shutil
 import tempfile
@@ -15,6 +16,8 @@ from ohsandbox.errors import UsageError
 from ohsandbox.persistence import stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
 from ohsandbox.runtime.factory import DEFAULT_IMAGE, RuntimeSettings, runtime_from
+from ohsandbox.runtime.files.transfer import TransferLimits
+from ohsandbox.runtime.files.unpack import too_large
 from ohsandbox.runtime.workspace.copy_selection import tracked_or_new
 from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex
 from ohsandbox.timetravel.fork import find_checkpoint
@@ -23,17 +26,24 @@ from ohsandbox.timetravel.snapshots import (
     Manifest,
     SnapshotStore,
     changes_between,
+    is_git,
+    manifest,
     outside_git,
     parents_of,
     scan,
+    worst_first,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ohsandbox.runtime.base import Runtime
 
 _COPY = "/workspace"
 """Where the copy of a directory lies in a sandbox."""
+
+BEFORE = ", at the first of the two events alone"
+"""The end of the reason where the newer side has no such file, or a smaller one."""
 
 _LEFT_OUT = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"): (.*)""", re.DOTALL)
 
@@ -46,9 +56,13 @@ class WorkspaceDiff(NamedTuple):
     store: SnapshotStore
     """Holds the content of every file, while the block lasts."""
     left_out: dict[str, str]
-    """What could not be compared, and why."""
+    """What could not be compared, and why; worst first. The changes hold nothing of it, and nothing below it."""
     is_whole: bool
     """False: files may have changed after the last checkpoint."""
+    image: str | None = None
+    """The checkpoint that has what was left out of the newer side; None for a directory of this machine."""
+    place: str = ""
+    """Where the workspace lies in that image."""
 
 
 @contextlib.contextmanager
@@ -71,13 +85,16 @@ def diff_workspace(directory: Path, a: int | None = None, b: int | None = None) 
         trees = _Trees(directory, Path(name))
         old = trees.of(first.data)
         new = trees.of(last.data) if last is not None else trees.now(files.kept[-1].data)
-        left_out = old.left_out | new.left_out
+        left_out = {path: why + BEFORE for path, why in old.left_out.items() if not is_git(path)}
+        left_out |= {path: why for path, why in new.left_out.items() if not is_git(path)}
         is_whole = b is not None or files.is_known or _path(first.data) is not None
         changes = outside_git(changes_between(old, new))
         if COPIED_FROM in files.kept[-1].data:
             changes, ignored = _without_ignored(changes, trees.ignored)
             left_out |= _by_directory(ignored)
-        yield WorkspaceDiff(changes, trees.store, left_out, is_whole)
+        data = files.kept[-1].data if last is None else last.data
+        image = None if data.get("workspace") else str(data["id"])
+        yield WorkspaceDiff(changes, trees.store, worst_first(left_out), is_whole, image, trees.place)
 
 
 def bound_workspace(directory: Path) -> Path | None:
@@ -113,6 +130,8 @@ class _Trees:
         self.store = SnapshotStore(temporary / "store", beside=self._kept)
         self.ignored: set[str] = set()
         """Of the copy of a directory that was looked at last: what git would not track."""
+        self.place = ""
+        """Where the workspace that was looked at last lay in its sandbox."""
 
     def of(self, data: dict[str, Any]) -> Manifest:
         """Of a checkpoint."""
@@ -133,14 +152,44 @@ class _Trees:
             runtime_from(RuntimeSettings(image=image, checkpoint=str(data["id"]))) as sandbox,
         ):
             copied = COPIED_FROM in data
-            left_out = sandbox.download(_COPY if copied else sandbox.workdir, place, user="0")
+            self.place = _COPY if copied else sandbox.workdir
+            left_out = _drop_large(sandbox, self.place)
+            limits = TransferLimits(file_bytes=manifest.MAX_FILE_BYTES, depth=manifest.MAX_DEPTH, leaves_out=True)
+            left_out |= dict(map(_named, sandbox.download(self.place, place, user="0", limits=limits)))
             tree = scan(Path(place), self.store, git=False)
             if copied:
                 shutil.rmtree(Path(place) / ".git", ignore_errors=True)
                 self.ignored = {*tree.entries} - tracked_or_new(Path(place))
                 self.ignored -= {path for path, entry in tree.entries.items() if entry.kind == "dir"}
-        tree.left_out.update(map(_named, left_out))
+        tree.left_out.update(left_out)
         return tree
+
+
+_FIND_LARGE = r'find . -type f -size +"$1"c -exec stat -c %s {} \; -print0 -exec rm -f {} \;'
+"""GNU and busybox have `stat -c` and `-print0`; without them the files stay, and the download reads and drops them."""
+_MAX_NAMES_BYTES = 16 * 1024**2
+_FIND_S = 300.0
+
+
+def _drop_large(sandbox: Runtime, place: str) -> dict[str, str]:
+    """Remove the files that no snapshot keeps from a sandbox that is only read from; what they were.
+
+    A sparse file may have any size, and a tar would send all of it.
+
+    Raises:
+        UsageError: there are too many to name, or they were not found in time.
+    """
+    most = manifest.MAX_FILE_BYTES
+    argv = ["sh", "-c", _FIND_LARGE, "sh", str(most)]
+    found = sandbox.run(argv, workdir=place, user="0", timeout_s=_FIND_S, limit_bytes=_MAX_NAMES_BYTES)
+    if found.truncated or found.timed_out:
+        raise UsageError(f"{place!r} holds too many files over {most} bytes to name. Remove some in a resumed run.")
+    left_out = {}
+    for one in found.stdout.split(b"\0"):
+        size, _, path = one.partition(b"\n")
+        if size.isdigit():
+            left_out[os.fsdecode(path.removeprefix(b"./"))] = too_large(int(size), most)
+    return left_out
 
 
 def _without_ignored(changes: Sequence[FileChange], ignored: set[str]) -> tuple[list[FileChange], list[str]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+
+from ohsandbox.timetravel.snapshots import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,6 +118,37 @@ def test_apply_shows_and_asks_at_a_terminal_and_a_file_that_both_changed_stops_i
     assert refused.code == 1
     assert b"text: it was changed there as well, and the two do not merge" in refused.raw
     assert not (project / "new").exists()
+
+
+@pytest.mark.docker
+def test_what_is_too_large_or_too_deep_is_named_and_the_rest_is_shown_and_applied(
+    invoke: Invoke, write_script: WriteScript, image: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr(manifest, "MAX_DEPTH", 4)
+    grown = "truncate -s 5M 'a big'; seq 2000 > text; mkdir -p d/d/d/d/d/d; ln -s /etc/passwd out; echo new > new"
+    model = write_script(("go", grown), ("done", None))
+    where = ("--image", image, "--workspace", str(project), "--copy")
+    assert invoke("run", "go", "--model", model, "--no-tui", *where).code == 0
+    names = invoke("diff", "last", "--stat")
+    assert names.code == 0, names.err
+    assert names.out.splitlines() == ["new     d", "new     d/d", "new     d/d/d", "new     d/d/d/d", "new     new"]
+    *told, remedy = names.err.splitlines()
+    assert told == [
+        "ohsandbox: left out: a big: 5242880 bytes, over the limit of 1000",
+        "ohsandbox: left out: text: 8893 bytes, over the limit of 1000",
+        "ohsandbox: left out: d/d/d/d/d: over 4 directories deep",
+        "ohsandbox: left out: out: a symlink that leads outside",
+    ]
+    assert remedy.startswith("ohsandbox: what is over a limit is not brought along. To get it: ohsandbox exec --image ")
+    done = invoke("apply", "last", "--yes")
+    assert done.code == 0, done.err
+    assert "left out: text: 8893 bytes" in done.err
+    assert (project / "new").read_text() == "new\n"
+    assert (project / "text").read_text() == "1\n2\n3\n4\n5\n"
+    words = shlex.split(remedy.partition("To get it: ohsandbox ")[2])
+    got = invoke(*words[: words.index(">") - 1], "/workspace/text")
+    assert (got.code, got.out) == (0, "".join(f"{number}\n" for number in range(1, 2001)))
 
 
 @pytest.mark.docker

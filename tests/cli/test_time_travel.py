@@ -10,6 +10,7 @@ from ohsandbox import DockerRuntime
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
 from ohsandbox.persistence import DirectoryLock, read_events
+from ohsandbox.timetravel.snapshots import manifest
 from tests.fakes import FakeModel, answer, call, data_of
 
 if TYPE_CHECKING:
@@ -157,12 +158,24 @@ def test_a_conversation_that_is_open_is_not_undone(invoke: Invoke, tmp_path: Pat
 def test_fork_says_what_it_needs(invoke: Invoke, tmp_path: Path, workspace: Path) -> None:
     middle = _work(tmp_path / "c", workspace=workspace)
     where = ("--dir", str(tmp_path / "c"))
-    assert "Say --workspace DIR" in invoke("fork", "c", "--at", str(middle), *where).err
+    assert "Name an empty directory for the fork" in invoke("fork", "c", "--at", str(middle), *where).err
     assert "is not empty" in invoke("fork", "c", "--workspace", str(workspace), *where).err
     done = invoke("fork", "c", "--at", str(middle), "--workspace", str(tmp_path / "new dir"), *where)
     assert done.code == 0, done.err
     assert (tmp_path / "new dir" / "lines").read_text() == "1\n2\n3\n"
     assert (workspace / "lines").read_text() == "1\n2\nthree\n"
+
+
+def test_fork_names_what_the_snapshot_does_not_hold(
+    invoke: Invoke, tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "MAX_FILE_BYTES", 4)
+    middle = _work(tmp_path / "c", workspace=workspace)
+    new = ("--workspace", str(tmp_path / "new"))
+    done = invoke("fork", "c", "--at", str(middle), *new, "--dir", str(tmp_path / "c"))
+    assert done.code == 0, done.err
+    assert f"ohsandbox: not kept, so not in {tmp_path / 'new'}: lines: 6 bytes, over the limit of 4" in done.err
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a b", "bin"]
 
 
 def test_undo_and_redo_at_a_terminal_name_what_they_leave_alone_and_ask(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime import disk_space
 from ohsandbox.runtime.workspace import git
 from ohsandbox.timetravel.snapshots import (
     SnapshotStore,
@@ -19,6 +20,7 @@ from ohsandbox.timetravel.snapshots import (
     outside_git,
     patch_of,
     scan,
+    worst_first,
     write_changes,
 )
 from ohsandbox.timetravel.snapshots import store as stores
@@ -326,9 +328,28 @@ def test_what_is_too_large_or_no_file_is_left_out_and_left_alone(
     (root / "new").mkdir()
     (root / "new" / "big").write_bytes(b"x" * 11)
     now = store.load(store.take(root))
-    assert (sorted(now.left_out), now.special) == (["big", "new/big"], 1)
+    why = "11 bytes, over the limit of 10"
+    assert (now.left_out, now.special) == ({"big": why, "new/big": why}, 1)
     write_changes(root, changes_between(now, store.load(name)), store, git=True)
     assert sorted(path.name for path in root.iterdir()) == ["big", "fifo", "new"]
+
+
+def test_of_what_is_left_out_the_largest_come_first() -> None:
+    given = {"a": "a symlink that leads outside", "b": "9 bytes, over the limit of 1", "c": "over 1 directories deep"}
+    given["d"] = "10 bytes, over the limit of 1"
+    assert [*worst_first(given)] == ["d", "b", "c", "a"]
+
+
+def test_on_a_disk_below_its_floor_no_snapshot_is_written(
+    root: Path, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "f").write_text("x")
+    monkeypatch.setattr(disk_space, "space", lambda _: disk_space.DiskSpace(2**30, 100 * 2**30, 0, 0))
+    with pytest.raises(UsageError, match=r"has 1.00 GiB free, less than the 2.00 GiB that must stay free\. Free space"):
+        store.take(root)
+    assert not store.directory.exists()
+    monkeypatch.setattr(disk_space, "space", lambda _: disk_space.DiskSpace(2**30, 5 * 2**30, 0, 0))
+    assert store.take(root) == "000001"  # a tenth of a small disk is enough
 
 
 def test_a_directory_over_the_bounds_is_refused_whole(

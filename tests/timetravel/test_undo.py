@@ -10,7 +10,9 @@ from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.persistence import DirectoryLock, read_events
+from ohsandbox.runtime import disk_space
 from ohsandbox.timetravel import fork as forks
+from ohsandbox.timetravel.snapshots import manifest
 from ohsandbox.timetravel.undo import plan_redo, plan_undo, redo, undo
 from ohsandbox.timetravel.workspace_diff import copied_workspace, diff_workspace
 from tests.fakes import FakeModel, answer, call
@@ -349,3 +351,43 @@ def test_where_a_copy_came_from_is_known_to_who_resumes_without_naming_it(tmp_pa
     found = [event.data for event in read_events(tmp_path / "c") if event.type == "checkpoint"]
     assert [data["copied_from"] for data in found] == [str(tmp_path / "from")] * len(found)
     assert copied_workspace(tmp_path / "c") == tmp_path / "from"
+
+
+def test_a_file_too_large_to_keep_is_named_by_undo_redo_and_a_fork(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "MAX_FILE_BYTES", 10)
+    (root / "big").write_text("x" * 11)
+    (root / "small").write_text("s")
+
+    def replace(root: Path) -> None:
+        (root / "small").write_text("changed")
+        (root / "big").write_text("y" * 12)
+
+    directory = work(root, replace)
+    plan = plan_undo(directory, 1)
+    assert plan.left_out == {"big": "12 bytes, over the limit of 10"}
+    forked, _ = undo(plan)
+    assert ((root / "small").read_text(), (root / "big").read_text()) == ("s", "y" * 12)
+    assert [*plan_redo(forked.directory).left_out] == ["big"]
+    fresh = forks.fork_into(directory, read_events(directory)[-1].seq, workspace=root.parent / "fresh")
+    assert [path.name for path in (root.parent / "fresh").iterdir()] == ["small"]
+    assert forks.not_kept(fresh) == {"big": "12 bytes, over the limit of 10"}
+    (notice,) = [event.data for event in read_events(fresh.directory) if event.data.get("code") == forks.NOT_KEPT]
+    assert "'big' (12 bytes, over the limit of 10)" in notice["message"]
+
+
+def test_on_a_disk_below_its_floor_the_run_goes_on_and_says_once_that_nothing_is_kept(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = work(root, lambda root: (root / "f").write_text("f"))
+    before = len([*directory.parent.iterdir()])
+    monkeypatch.setattr(disk_space, "space", lambda _: disk_space.DiskSpace(2**30, 100 * 2**30, 0, 0))
+    with pytest.raises(UsageError, match="must stay free"):
+        plan_undo(directory, 1)
+    assert len([*directory.parent.iterdir()]) == before, "no fork was begun"
+    shutil.rmtree(root.parent / "c")
+    directory = work(root, lambda root: (root / "g").write_text("g"))
+    (notice,) = [event.data for event in read_events(directory) if event.type == "notice"]
+    assert notice["code"] == "CheckpointFailed"
+    assert "No snapshot is written: the disk of " in notice["message"]
+    assert (root / "g").read_text() == "g"
+    assert not (directory / "snapshots").exists()

@@ -45,13 +45,26 @@ _NOTE = re.compile(r"^tar: (?:Removing leading|(.+): (socket ignored|file change
 
 
 class TransferLimits(NamedTuple):
-    """What a transfer may hold; more is refused before anything is in place."""
+    """What a transfer may hold; more is refused before anything is in place, unless leaves_out says otherwise."""
 
     members: int = 200_000
     total_bytes: int = 2 * 1024**3
     file_bytes: int = 512 * 1024**2
     depth: int = 64
     name_bytes: int = 4096
+    leaves_out: bool = False
+    """Of a download, leave out and name what alone is too large, too deep or too long a name. Its bytes are read and
+    dropped, and count for total_bytes. An upload is refused all the same."""
+
+
+def too_large(size: int, limit: int) -> str:
+    """Why a file was left out."""
+    return f"{size} bytes, over the limit of {limit}"
+
+
+def too_deep(limit: int) -> str:
+    """Why a directory's contents were left out."""
+    return f"over {limit} directories deep"
 
 
 class Meter:
@@ -62,6 +75,8 @@ class Meter:
         self._what = what
         self._members = 0
         self._bytes = 0
+        self.left_out: dict[str, str] = {}
+        """By the path, or by the part of it that is within the limits; and why."""
 
     def count(self, path: str, size: int) -> None:
         """Add a member.
@@ -73,6 +88,32 @@ class Meter:
         self._bytes += size
         if reason := self._excess(path, size):
             raise ToolError(f"{self._what} refused: {reason}; take a smaller part, pack it, or raise the limits")
+
+    def admit(self, path: str, size: int) -> bool:
+        """Add a member; whether it is to be stored. Raises like `count` what `leaves_out` does not cover."""
+        if not self._limits.leaves_out or (why := self._own_excess(path, size)) is None:
+            self.count(path, size)
+            return True
+        self._bytes += size
+        self.count("", 0)
+        self.left_out[self._within(path)] = why
+        return False
+
+    def _own_excess(self, path: str, size: int) -> str | None:
+        """What is wrong with this member, whatever the others are."""
+        limits = self._limits
+        if path.count("/") > limits.depth:
+            return too_deep(limits.depth)
+        if len(path.encode("utf-8", "surrogateescape")) > limits.name_bytes:
+            return f"a name of over {limits.name_bytes} bytes"
+        return too_large(size, limits.file_bytes) if size > limits.file_bytes else None
+
+    def _within(self, path: str) -> str:
+        """A path that is too deep or too long is cut, so that a flood of them is one."""
+        path = "/".join(path.split("/", self._limits.depth + 2)[: self._limits.depth + 2])
+        while len(path.encode("utf-8", "surrogateescape")) > self._limits.name_bytes and "/" in path:
+            path = path.rpartition("/")[0]
+        return path[: self._limits.name_bytes]
 
     def _excess(self, path: str, size: int) -> str | None:
         limits, shown = self._limits, path if len(path) < 200 else f"{path[:200]}..."  # noqa: PLR2004 - for the eye
@@ -109,12 +150,12 @@ def receive(channel: Channel, source: str, target: Path, limits: TransferLimits)
         UsageError: target is a symlink to a directory, or lies behind one.
     """
     with host_errors(target), staging() as fresh:
-        reader, tree = _ArchiveReader(channel, source), _StagedTree(fresh)
-        _unpack(reader, tree, Meter(limits, "Download"))
+        reader, tree, meter = _ArchiveReader(channel, source), _StagedTree(fresh), Meter(limits, "Download")
+        _unpack(reader, tree, meter)
         notes = reader.finish()
         tree.settle()
         tree.move(target, source, Meter(limits, "Download to another file system"))
-        return tree.skipped + notes
+        return [*(f"{path!r}: {why}" for path, why in meter.left_out.items()), *tree.skipped, *notes]
 
 
 def _unpack(reader: _ArchiveReader, tree: _StagedTree, meter: Meter) -> None:
@@ -125,9 +166,10 @@ def _unpack(reader: _ArchiveReader, tree: _StagedTree, meter: Meter) -> None:
             while (member := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # else the archive remembers each one
                 size = member.size if member.isreg() else 0
-                meter.count(member.name, size)
+                is_stored = meter.admit(member.name, size)
                 reader.allow(member.size)
-                tree.add(archive, member)
+                if is_stored:
+                    tree.add(archive, member)
     except (OhsandboxError, OSError):
         raise
     except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError) as error:

@@ -6,9 +6,12 @@ from ohsandbox.timetravel.snapshots.manifest import (
     Manifest,
     changes_between,
     is_git,
+    is_over_limit,
+    is_too_large,
     outside_git,
     parents_of,
     scan,
+    worst_first,
 )
 from ohsandbox.timetravel.snapshots.patch import FilePatch, patch_of
 from ohsandbox.timetravel.snapshots.restore import UnappliedChange, write_changes
@@ -25,11 +28,14 @@ __all__ = [
     "UnappliedChange",
     "changes_between",
     "is_git",
+    "is_over_limit",
+    "is_too_large",
     "merge",
     "outside_git",
     "parents_of",
     "patch_of",
     "revert_changes",
     "scan",
+    "worst_first",
     "write_changes",
 ]

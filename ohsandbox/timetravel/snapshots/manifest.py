@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, Protocol
 
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY
+from ohsandbox.runtime.files.unpack import too_deep, too_large
 from ohsandbox.runtime.workspace.git_layout import looks_like_dotgit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 MAX_FILE_BYTES = 64 * 1024**2
@@ -37,6 +39,8 @@ _WHOLE_BYTES = 1024**2
 """A larger file is copied in pieces instead of read whole."""
 _SETTLED_NS = 2_000_000_000
 """A file changed this shortly before it was looked at may have changed again with the same times (FAT has 2 s)."""
+
+_TOO_LARGE = re.compile(r"(\d+) bytes, over ")
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -139,6 +143,28 @@ def parents_of(path: str) -> Iterator[str]:
         yield path
 
 
+def worst_first(left_out: Mapping[str, str]) -> dict[str, str]:
+    """What was left out: files that are too large, the largest first; what is over another limit; the rest by path."""
+
+    def rank(one: tuple[str, str]) -> tuple[int, int, str]:
+        path, why = one
+        if found := _TOO_LARGE.match(why):
+            return 0, -int(found[1]), path
+        return (1 if is_over_limit(why) else 2), 0, path
+
+    return dict(sorted(left_out.items(), key=rank))
+
+
+def is_too_large(why: str) -> bool:
+    """Whether a file was left out for its size."""
+    return _TOO_LARGE.match(why) is not None
+
+
+def is_over_limit(why: str) -> bool:
+    """Whether something was left out for its size, depth or length alone: it can be had by other means."""
+    return "over " in why
+
+
 class FileChange(NamedTuple):
     """One name that is different."""
 
@@ -197,7 +223,7 @@ class _Scan:
         for name in self._names(directory, prefix):
             path = prefix + name
             if depth >= MAX_DEPTH:
-                self._leave_out(path, f"over {MAX_DEPTH} directories deep")
+                self._leave_out(path, too_deep(MAX_DEPTH))
                 continue
             try:
                 self._take(directory, name, path, depth=depth, in_git=in_git)
@@ -263,7 +289,7 @@ class _Scan:
     def _take_file(self, directory: int, name: str, path: str, facts: os.stat_result, *, in_git: bool) -> None:
         most = MAX_GIT_BYTES if in_git else MAX_FILE_BYTES
         if facts.st_size > most:
-            self._leave_out(path, f"over {most >> 20} MiB")
+            self._leave_out(path, too_large(facts.st_size, most))
             return
         self._bytes += facts.st_size
         if self._bytes > MAX_TOTAL_BYTES + self._git_bytes:
@@ -279,7 +305,7 @@ class _Scan:
                 raise FileNotFoundError(path)
             digest = self._kept(file, facts.st_size, most)
         if digest is None:
-            self._leave_out(path, f"over {most >> 20} MiB")
+            self._leave_out(path, too_large(os.stat(name, dir_fd=directory).st_size, most))
             return
         self._add(path, _entry("file", facts, digest))
 

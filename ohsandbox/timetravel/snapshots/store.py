@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY
 from ohsandbox.private_files import NEW_FILE, new_file, open_dir, open_regular
+from ohsandbox.runtime import disk_space
 from ohsandbox.timetravel.snapshots.manifest import MAX_GIT_BYTES, FileEntry, Manifest, scan
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ class SnapshotStore:
         """Keep what root holds now; the name of the snapshot, the last one's where nothing has changed.
 
         Raises:
-            UsageError: root is too large, or the snapshot cannot be written.
+            UsageError: root is too large, the disk has too little free, or the snapshot cannot be written.
         """
+        self.require_space()
         name, before = self._newest()
         tree = scan(root, self, taken_ns=time.time_ns(), before=before)
         if before is None or not same(tree, before):
@@ -57,6 +59,16 @@ class SnapshotStore:
         self._write(name, tree)
         self._prune()
         return name
+
+    def require_space(self) -> None:
+        """Look at what the disk has free: a directory of 1 GiB may be kept fifty times.
+
+        Raises:
+            UsageError: it is less than must stay free, see `disk_space.floor_bytes`.
+        """
+        here = next(path for path in (self.directory, *self.directory.parents) if path.exists())
+        if (short := disk_space.shortage(disk_space.space(here), None)) is not None:
+            raise UsageError(f"No snapshot is written: the disk of {str(here)!r} {short}. Free space on it.")
 
     def load(self, name: str) -> Manifest:
         """A snapshot.

@@ -203,3 +203,35 @@ def test_a_download_that_is_refused_ends_its_tar(image: str, flavour: Callable[[
     with pytest.raises(ToolError, match="refused"):
         runtime.download("/tmp/big", tmp_path / "big")
     assert b"tar" not in runtime.run(["sh", "-c", "cat /proc/[0-9]*/comm; rm /tmp/big"]).stdout.split()
+
+
+def test_what_alone_is_over_a_limit_is_left_out_of_a_download_that_says_so_and_the_rest_comes(
+    fake: FakeRuntime, tmp_path: Path
+) -> None:
+    fake.run(["sh", "-c", "mkdir -p t/a/b/c/d t/a/b/c/e; touch t/a/b/c/d/f t/a/b/c/e/f t/a/s; printf 12345 >t/big"])
+    limits = transfer.TransferLimits(file_bytes=4, depth=3, leaves_out=True)
+    left_out = fake.download("t", tmp_path / "got", limits=limits)
+    assert sorted(left_out) == [
+        "'./a/b/c/d': over 3 directories deep",
+        "'./a/b/c/e': over 3 directories deep",
+        "'./big': 5 bytes, over the limit of 4",
+    ]
+    assert sorted(str(path.relative_to(tmp_path / "got")) for path in (tmp_path / "got").rglob("*")) == [
+        "a", "a/b", "a/b/c", "a/s"
+    ]  # fmt: skip
+
+
+def test_bytes_that_are_left_out_count_for_the_whole(fake: FakeRuntime, tmp_path: Path) -> None:
+    fake.run(["sh", "-c", "mkdir t; truncate -s 1M t/sparse"])
+    limits = transfer.TransferLimits(file_bytes=4, total_bytes=1000, leaves_out=True)
+    with pytest.raises(ToolError, match="more than 1000 bytes in all"):
+        fake.download("t", tmp_path / "got", limits=limits)
+    assert not (tmp_path / "got").exists()
+
+
+def test_a_flood_of_names_below_one_that_is_too_deep_or_too_long_is_one_name() -> None:
+    meter = unpack.Meter(unpack.TransferLimits(depth=2, name_bytes=20, leaves_out=True), "Download")
+    for number in range(100):
+        assert not meter.admit(f"./a/b/x/{number}", 0)
+        assert not meter.admit(f"./long/{'n' * 20}{number}", 0)
+    assert meter.left_out == {"./a/b/x": "over 2 directories deep", "./long": "a name of over 20 bytes"}
