@@ -90,7 +90,7 @@ def test_edits_under_a_directory_are_not_asked_about_again(
     assert ended.code == 0, ended.raw[-2000:]
     assert all(path.exists() for path in paths)
     assert f"of every file below {workspace}/src, unless".encode() in ended.raw.replace(b"\r\n", b"")
-    assert ended.raw.count(b"so nothing was decided") == 2
+    assert ended.raw.count(b"above this file; nothing was decided") == 2
 
 
 def test_approvals_are_listed_and_revoked_in_the_session(
