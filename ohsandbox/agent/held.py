@@ -136,7 +136,7 @@ class HeldCalls:
         elif event.type == "confirmation":
             self._decide(data)
         elif event.type == "approval_revoked" and self._stage is _Stage.WAITING:
-            self._ask_again(data["number"])
+            self._ask_again(data.get("number"))
         elif event.type == "status_update" and self._stage is _Stage.RELEASED:
             self._stage = _Stage.OVER
         elif event.type == "status_update" and data["status"] == _RUNNING and self.is_decided:
@@ -165,10 +165,10 @@ class HeldCalls:
             if call is not None and call.approved is None:
                 self._calls[tool_call_id] = call._replace(approved=data["approved"], reason=data["reason"])
 
-    def _ask_again(self, number: int) -> None:
-        """What only a revoked approval let pass, and has not begun, waits for a person."""
+    def _ask_again(self, number: object) -> None:
+        """What only a revoked approval let pass, and has not begun, waits for a person. No number: all were revoked."""
         for tool_call_id, call in self._calls.items():
-            if call.approval == number:
+            if call.approval == number or (call.approval is not None and not isinstance(number, int)):
                 verdict = call.verdict._replace(asks=True, approval=None)
                 self._calls[tool_call_id] = call._replace(verdict=verdict, approval=None)
 
