@@ -58,7 +58,8 @@ def test_the_page_names_every_abstract_member() -> None:
 
 
 def test_the_page_names_only_members_that_exist() -> None:
-    rows = re.findall(r"^\| (`.*?`) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    tables = PAGE.read_text(encoding="utf-8").partition("## Where the suite was run")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", tables, re.MULTILINE)
     named = [name for row in rows for name in re.findall(r"`(\w+)", row)]
     assert len(named) > 10
     assert [name for name in named if not hasattr(Runtime, name) and name not in Runtime.__annotations__] == [

@@ -147,8 +147,8 @@ def test_a_name_stays_with_its_tool_whichever_servers_come_and_go(servers: Serve
 def test_what_a_server_prints_while_it_starts_is_told_and_gives_it_time(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ohsandbox.mcp.config.INITIALIZE_S", 0.8)
-    slow = "for n in 1 2 3 4 5; do echo fetching $n >&2; sleep 0.4; done; exec python3 -u odd.py"
+    monkeypatch.setattr("ohsandbox.mcp.config.INITIALIZE_S", 2.0)
+    slow = "for n in 1 2 3 4 5; do echo fetching $n >&2; sleep 0.6; done; exec python3 -u odd.py"
     silent = "sleep 20; exec python3 -u odd.py"
     started = servers(
         {"slow": {"command": "sh", "args": ["-c", slow]}, "silent": {"command": "sh", "args": ["-c", silent]}}

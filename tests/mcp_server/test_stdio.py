@@ -199,13 +199,13 @@ def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str])
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--token", "env:HOME"), "--token is for --http"),
+        (("--token", "env:HOME"), "--token needs --http"),
         (("--runtime", "cli", "--network", "open"), "--network needs a container"),
         (("--http", "nowhere"), "Invalid address"),
-        (("--http", "0", "--token", "env:SHORT"), "at least 16"),
+        (("--http", "0", "--token", "env:SHORT"), "expected 16 or more"),
         (("--http", "0", "--token", "abc"), "env:VARIABLE"),
         (("--enable", "nonsense"), "'nonsense'"),
-        (("--enable", "delegation"), "Tool 'delegate' needs an agent"),
+        (("--enable", "delegation"), "Tool 'delegate' needs an ohsandbox agent"),
         (
             (
                 "--disable",
@@ -219,7 +219,7 @@ def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str])
                 "--disable",
                 "jupyter",
             ),
-            "No tool is left",
+            "All tools are disabled",
         ),
     ],
 )

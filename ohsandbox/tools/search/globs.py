@@ -1,7 +1,7 @@
 """Glob patterns: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any directories; `pathspec` translates them.
 
-A translated pattern backtracks: `*a*a*a*b` takes years on a name of 255 characters. So every match has a deadline, and
-the patterns are run by `regex`, whose matches can be stopped.
+A translated pattern backtracks: `*a*a*a*b` takes years on a name of 255 characters. So all matches of a search have a
+time, and the patterns are run by `regex`, whose matches can be stopped.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 MAX_ALTERNATIVES = 200
 """Brace alternatives in all: more than anyone writes, and `find` takes one test for each."""
 
-MATCHING_LIMIT_S = 2.0
-"""For all matches of one search on the host; 20,000 paths take 0.1 s. The interpreter's lock is held meanwhile."""
+MATCHING_LIMIT_S = 5.0
+"""For all matches of one search on the host, and no other part of it; 20,000 paths take 0.1 s. The interpreter's lock
+is held meanwhile."""
 
 _WILDCARD = re.compile(r"[*?\[\\]")
 _BRACES = re.compile(r"(?<!\\)\{([^{},]*+(?:,[^{},]*+)++)\}")
@@ -44,38 +45,55 @@ PathText = Annotated[str, AfterValidator(_check_no_nul)]
 """Text that can be an argument of a program."""
 
 
-class Deadline:
-    """The time that all matches of one search may take together."""
+class MatchBudget:
+    """The time that all matches of one search may take together, and the compiling of their patterns."""
 
     def __init__(self, limit_s: float = MATCHING_LIMIT_S) -> None:
-        self._ends_at = time.monotonic() + limit_s
+        self._left_s = limit_s
 
-    def left_s(self) -> float:
-        """Seconds left, to be given to each match.
+    def check(self) -> None:
+        """Raise once the time is used up.
 
         Raises:
-            ToolError: the deadline has passed.
+            ToolError: the time is used up.
         """
-        left = self._ends_at - time.monotonic()
-        if left <= 0:
+        if self._left_s <= 0:
             raise ToolError(
                 "Matching the files' names took too long. Use a pattern with fewer wildcards, or `ignored`: true, "
                 "which skips the rules of .gitignore."
             )
-        return left
 
     def matches(self, pattern: regex.Pattern[str], text: str) -> bool:
         """Whether the whole text matches.
 
         Raises:
-            ToolError: the deadline has passed.
+            ToolError: the time is used up.
         """
+        self.check()
+        began = time.monotonic()
         try:
-            return pattern.fullmatch(text, timeout=self.left_s()) is not None
+            return pattern.fullmatch(text, timeout=self._left_s) is not None
         except TimeoutError:
-            self._ends_at = 0.0
-            self.left_s()
+            self._left_s = 0.0
+            self.check()
             raise
+        finally:
+            self._left_s -= time.monotonic() - began
+
+    def compile(self, text: str) -> regex.Pattern[str]:
+        """The pattern, compiled.
+
+        Raises:
+            ToolError: the time is used up.
+        """
+        import regex  # noqa: PLC0415 - 50 ms, and few conversations search
+
+        self.check()
+        began = time.monotonic()
+        try:
+            return regex.compile(text, regex.DOTALL)
+        finally:
+            self._left_s -= time.monotonic() - began
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,17 +113,17 @@ class Glob:
     _hidden: regex.Pattern[str] | None
     """Names of hidden files and directories that are wanted; None wants all."""
 
-    def matches(self, path: str, deadline: Deadline) -> bool:
+    def matches(self, path: str, budget: MatchBudget) -> bool:
         """Whether a path, relative to prefix and of a name that names allow, is wanted.
 
         Raises:
-            ToolError: the deadline has passed.
+            ToolError: the time is used up.
         """
-        if self._paths is not None and not deadline.matches(self._paths, path):
+        if self._paths is not None and not budget.matches(self._paths, path):
             return False
         if self._hidden is None or not (path.startswith(".") or "/." in path):
             return True
-        return all(deadline.matches(self._hidden, part) for part in path.split("/") if part.startswith("."))
+        return all(budget.matches(self._hidden, part) for part in path.split("/") if part.startswith("."))
 
 
 def compile_glob(pattern: str, *, hidden: bool) -> Glob:

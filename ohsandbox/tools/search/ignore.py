@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import regex
 
-    from ohsandbox.tools.search.globs import Deadline
+    from ohsandbox.tools.search.globs import MatchBudget
 
 NAME = ".gitignore"
 
@@ -50,9 +50,9 @@ def parse(text: bytes) -> list[Rule]:
 class _IgnoreFile:
     """The rules of one file; sets answer for plain names and `*.suffix`, which most rules are."""
 
-    def __init__(self, rules: list[Rule], deadline: Deadline) -> None:
+    def __init__(self, rules: list[Rule], budget: MatchBudget) -> None:
         self._rules = rules
-        self._deadline = deadline
+        self._budget = budget
         self._compiled: dict[str, regex.Pattern[str]] = {}
         self._plain = {rule.name for rule in rules if _PLAIN.fullmatch(rule.name)}
         self._suffixes = {rule.name[1:] for rule in rules if _SUFFIX.fullmatch(rule.name) and not rule.anchored}
@@ -68,8 +68,8 @@ class _IgnoreFile:
             bare in self._plain
             or bare[bare.rfind(".") :] in self._suffixes
             or path.rstrip("/") in self._plain
-            or (self._any_name is not None and self._deadline.matches(self._any_name, name))
-            or (self._any_path is not None and self._deadline.matches(self._any_path, path))
+            or (self._any_name is not None and self._budget.matches(self._any_name, name))
+            or (self._any_path is not None and self._budget.matches(self._any_path, path))
         )
         if not may_match:
             return None
@@ -77,33 +77,27 @@ class _IgnoreFile:
 
     def _matches(self, rule: Rule, path: str, name: str) -> bool:
         if rule.regex not in self._compiled:
-            self._compiled[rule.regex] = self._compile(rule.regex)
-        return self._deadline.matches(self._compiled[rule.regex], path if rule.anchored else name)
+            self._compiled[rule.regex] = self._budget.compile(rule.regex)
+        return self._budget.matches(self._compiled[rule.regex], path if rule.anchored else name)
 
     def _joined(self, rules: list[Rule]) -> regex.Pattern[str] | None:
-        return self._compile("|".join(rule.regex for rule in rules)) if rules else None
-
-    def _compile(self, text: str) -> regex.Pattern[str]:
-        import regex  # noqa: PLC0415 - 50 ms, and few conversations search
-
-        self._deadline.left_s()
-        return regex.compile(text, regex.DOTALL)
+        return self._budget.compile("|".join(rule.regex for rule in rules)) if rules else None
 
 
 class IgnoreTree:
     """All ignore files that count below a root."""
 
-    def __init__(self, root: str, texts: Mapping[str, bytes], deadline: Deadline) -> None:
+    def __init__(self, root: str, texts: Mapping[str, bytes], budget: MatchBudget) -> None:
         """texts: the content of each ignore file by its absolute path, in root, below and above.
 
         Raises:
-            ToolError: the deadline has passed.
+            ToolError: the time is used up.
         """
         self._root = _bytes_as_characters(root.rstrip("/"))
         self.rules = {path[: -len(NAME) - 1]: rules for path, text in texts.items() if (rules := parse(text))}
         """By the directories that the ignore files stand in."""
         self._files = {
-            _bytes_as_characters(directory): _IgnoreFile(rules, deadline) for directory, rules in self.rules.items()
+            _bytes_as_characters(directory): _IgnoreFile(rules, budget) for directory, rules in self.rules.items()
         }
         self._places: dict[str, list[tuple[_IgnoreFile, int]] | None] = {"": self._above()}
         """By directory, relative to root: the ignore files that count in it, the nearest first, and how long the path
@@ -113,7 +107,7 @@ class IgnoreTree:
         """Of pairs of anything and a file's path, relative to root, those that are not ignored.
 
         Raises:
-            ToolError: the deadline has passed.
+            ToolError: the time is used up.
         """
         return [pair for pair in found if not self._ignores(pair[1])] if self.rules else found
 

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import ToolError, file_error
-from ohsandbox.tools.search.globs import Deadline
+from ohsandbox.tools.search.globs import MatchBudget
 from ohsandbox.tools.search.ignore import NAME, IgnoreTree, prunes
 from ohsandbox.tools.search.script import LIMIT_S, RG_OPTIONS, UNREADABLE, Reply, call, engine_of
 
@@ -123,13 +123,13 @@ def _by_rg(runtime: Runtime, query: Query, limit_s: float) -> Listing:
 
 
 def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
-    root, texts, deadline = None, dict[str, bytes](), Deadline()
+    root, texts, budget = None, dict[str, bytes](), MatchBudget()
     if not query.ignored:
         looked = call(runtime, "look", query.path, query.glob.prefix, limit_s=limit_s)
         root, _ = _entered(looked, query)
         texts = _contents(looked, looked.stdout.partition("\0")[2])
     while True:
-        skipped = prunes(IgnoreTree(root or "/", texts, deadline).rules, root or "/")
+        skipped = prunes(IgnoreTree(root or "/", texts, budget).rules, root or "/")
         reply = _find(runtime, "posix", query, _tests(query, skipped), limit_s)
         root, found = _entered(reply, query)
         if root is None:
@@ -137,7 +137,7 @@ def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
         base = root.rstrip("/")
         met = [f"{base}/{path[2:]}" for path in reply.texts("i")]
         texts |= _read(runtime, [path for path in met if path not in texts])
-        tree = IgnoreTree(root, texts, deadline)
+        tree = IgnoreTree(root, texts, budget)
         if set(skipped) <= set(prunes(tree.rules, root)):
             return _listing(root, query, tree.kept(found), reply)
 
@@ -218,8 +218,8 @@ def _contents(reply: Reply, text: str) -> dict[str, bytes]:
 
 def _listing(root: str, query: Query, found: list[Found], reply: Reply) -> Listing:
     """Sorted; what `find` and `rg` could not sort out by the name is sorted out here."""
-    deadline = Deadline()
-    wanted = sorted([file for file in found if query.glob.matches(file[1], deadline)], key=itemgetter(1))
+    budget = MatchBudget()
+    wanted = sorted([file for file in found if query.glob.matches(file[1], budget)], key=itemgetter(1))
     wanted.sort(key=itemgetter(0), reverse=True)
     if reply.stopped and not root:
         raise ToolError(f"Directory {query.path!r} did not answer in time. Search a smaller one.")

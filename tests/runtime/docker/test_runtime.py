@@ -208,7 +208,7 @@ def test_attaching_to_our_own_sandbox_keeps_its_user_and_workdir(sandbox: Any, s
 
 
 def test_attaching_to_nothing_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="no container 'nosuch-container'"):
+    with pytest.raises(UsageError, match="Container 'nosuch-container' does not exist"):
         DockerRuntime(attach="nosuch-container").start()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ohsandbox.errors import ToolError
-from ohsandbox.tools.search.globs import Deadline, compile_glob, expand_braces
+from ohsandbox.tools.search.globs import MatchBudget, compile_glob, expand_braces
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from ohsandbox.tools.search.globs import Deadline, compile_glob, expand_braces
     ],
 )  # fmt: skip
 def test_patterns_mean_what_a_shell_means(pattern: str, path: str, *, matches: bool) -> None:
-    assert compile_glob(pattern, hidden=False).matches(path, Deadline()) is matches
+    assert compile_glob(pattern, hidden=False).matches(path, MatchBudget()) is matches
 
 
 def test_braces_are_expanded_from_the_innermost() -> None:
@@ -53,8 +53,8 @@ def test_a_malformed_pattern_is_one_line_with_a_remedy(pattern: str) -> None:
 
 
 def test_a_pattern_and_a_name_cannot_keep_the_host_busy() -> None:
-    glob, deadline = compile_glob("**/a/**/a/**/a/**/*a*a*a*a*a*a*a*b", hidden=False), Deadline(0.05)
+    glob, budget = compile_glob("**/a/**/a/**/a/**/*a*a*a*a*a*a*a*b", hidden=False), MatchBudget(0.05)
     with pytest.raises(ToolError, match="took too long"):
-        glob.matches("/".join([*["a"] * 1500, "a" * 255]), deadline)
+        glob.matches("/".join([*["a"] * 1500, "a" * 255]), budget)
     with pytest.raises(ToolError, match="took too long"):
-        deadline.left_s()
+        budget.check()

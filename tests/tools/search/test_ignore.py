@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ohsandbox.errors import ToolError
-from ohsandbox.tools.search.globs import Deadline
+from ohsandbox.tools.search.globs import MatchBudget
 from ohsandbox.tools.search.ignore import IgnoreTree, parse, prunes
 
 
 def kept(texts: dict[str, bytes], *paths: str, root: str = "/w") -> list[str]:
-    tree = IgnoreTree(root, texts, Deadline())
+    tree = IgnoreTree(root, texts, MatchBudget())
     return [path for _, path in tree.kept([("", path) for path in paths])]
 
 
@@ -40,7 +40,7 @@ def test_the_nearest_ignore_file_decides_and_those_above_the_root_count() -> Non
 
 
 def test_rules_and_names_cannot_keep_the_host_busy() -> None:
-    tree = IgnoreTree("/r", {"/r/.gitignore": b"*a*a*a*a*a*a*a*a*b\n**/a/**/a/**/a/**/a/**/b\n"}, Deadline(0.05))
+    tree = IgnoreTree("/r", {"/r/.gitignore": b"*a*a*a*a*a*a*a*a*b\n**/a/**/a/**/a/**/a/**/b\n"}, MatchBudget(0.05))
     with pytest.raises(ToolError, match="took too long"):
         tree.kept([("", "/".join(["a"] * 1500)), ("", "a" * 255)])
 
@@ -48,7 +48,7 @@ def test_rules_and_names_cannot_keep_the_host_busy() -> None:
 def test_more_rules_than_can_be_compiled_in_time_are_told() -> None:
     rules = b"".join(b"a%d?b*\n" % number for number in range(3000))
     with pytest.raises(ToolError, match="took too long"):
-        IgnoreTree("/r", {f"/r/{number}/.gitignore": rules for number in range(50)}, Deadline(0.05))
+        IgnoreTree("/r", {f"/r/{number}/.gitignore": rules for number in range(50)}, MatchBudget(0.05))
 
 
 @pytest.mark.parametrize(
