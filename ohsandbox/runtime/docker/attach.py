@@ -1,4 +1,4 @@
-"""Attaching to an existing container: one named by the caller, or the one that a conversation left."""
+"""Attaching to an existing container: one named by the caller, or the earlier container of a conversation."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ END_S = 10.0
 """A shell that sends one signal takes 30 ms."""
 _NO_NETWORK = {"none"}
 _STOPPED = {137, 143}
-"""Exit codes of PID 1 that KILL (`DockerRuntime.leave`) and TERM (sandbox.OwnerWatchdog) gave."""
+"""Exit codes of PID 1 after SIGKILL (`DockerRuntime.leave`) and SIGTERM (sandbox.OwnerWatchdog)."""
 _END_ALL = f"chmod 1777 {PRIVATE_DIR} 2>/dev/null; kill -KILL -1 2>/dev/null || :"
-"""All but PID 1 and the shell that says it: kill(2). A container made from a checkpoint has our tmpfs with mode 0755
-each time it is started (setup.py)."""
+"""kill(2) with pid -1 spares PID 1 and the calling shell. A container made from a checkpoint has our tmpfs with mode
+0755 after each start (setup.py)."""
 
 
 class AdoptedSandbox(NamedTuple):
-    """A conversation's container, running, with its lease held by this process."""
+    """A conversation's running container, whose lease this process holds."""
 
     sandbox: Sandbox
     notes: list[str]
-    """Differences from what was asked for, a line each."""
+    """Differences from the requested options, one line each."""
 
 
 def join(engine: Engine, options: resolve.DockerOptions) -> Sandbox:
-    """The running container named by attach=, ours or anybody's.
+    """Return the running container named by attach=, whoever created it.
 
     Raises:
         UsageError: the container does not exist, or its environment is too large.
-        SandboxUnavailable: it does not run.
+        SandboxUnavailable: it is not running.
     """
     joined = Container(engine, str(options.attach), name=str(options.attach))
     try:
@@ -75,10 +75,10 @@ def join(engine: Engine, options: resolve.DockerOptions) -> Sandbox:
 
 
 def adopt(engine: Engine, options: resolve.DockerOptions) -> AdoptedSandbox | None:
-    """The container that the conversation of options left, running again; None if it left none.
+    """Resume the container of the conversation in options; None if it has none.
 
     Raises:
-        SandboxUnavailable: another process works in it, or it cannot be started.
+        SandboxUnavailable: another process uses it, or it cannot be started.
         UsageError: its directory cannot be bound any more.
     """
     if options.conversation is None or (found := _find(engine, options.conversation)) is None:
@@ -95,7 +95,7 @@ def adopt(engine: Engine, options: resolve.DockerOptions) -> AdoptedSandbox | No
 
 
 def last_checkpoint(engine: Engine, candidates: Sequence[str]) -> str | None:
-    """The image id of the first candidate that is there and ours."""
+    """Return the image id of the first candidate that exists and is one of our checkpoints."""
     for candidate in candidates:
         with contextlib.suppress(SandboxUnavailable):
             return checkpoints.require(engine, candidate)
@@ -103,17 +103,17 @@ def last_checkpoint(engine: Engine, candidates: Sequence[str]) -> str | None:
 
 
 def end_processes(left: Sandbox) -> list[str]:
-    """Kill every process of the container but PID 1: nothing that a dead owner started goes on unseen.
+    """Kill every process of the container except PID 1, so that nothing started by a dead owner keeps running.
 
-    A container that runs and can start no process is restarted. When this returns, it can.
+    A running container that cannot start a process is restarted. On return, processes can be started.
 
     Returns:
-        What a person should know, a line each.
+        Notes for the user, one line each.
 
     Raises:
         SandboxUnavailable: no process can be started in it, not even after a restart.
     """
-    # as the user, too: the root of a mapped sandbox has no CAP_KILL; on a terminal, since a shell will need one
+    # also as the user: root of a mapped sandbox has no CAP_KILL; on a terminal, since shells will need one
     openers = (left.open_as_root, left.open_as_user)
     try:
         _end_all(*openers)
@@ -153,11 +153,11 @@ def _adopted(engine: Engine, options: resolve.DockerOptions, found: dict[str, An
     labels = dict(found["Config"].get("Labels") or {})
     real = _as_made(options, found, labels)
     if real.workspace is not None:
-        mount_policy.vet(real.workspace)  # an older version took more, and what lies there may have changed
+        mount_policy.vet(real.workspace)  # older versions accepted more directories, and the contents may have changed
     facts = images.look(engine, str(found["Image"])) or _facts_of(found)
     made = resolve.plan(real, facts, engine, name=container.name, labels=_ours(labels), guard=_guard_of(found))
     if real.workspace is not None:
-        guard(real.workspace, real.git)  # what is mounted must be there when the container is started
+        guard(real.workspace, real.git)  # mount sources must exist when the container starts
     afresh = real.workspace is not None and not held.record.keep
     notes = [*_awaken(container, found["State"], afresh=afresh), *_drift(options, real, container.name)]
     if _is_outdated(engine, options, found):
@@ -169,7 +169,7 @@ def _adopted(engine: Engine, options: resolve.DockerOptions, found: dict[str, An
 
 
 def _awaken(container: Container, state: dict[str, Any], *, afresh: bool) -> list[str]:
-    """Make it run; afresh: without what runs in it, which the end of its last owner may be ending just now."""
+    """Make the container run. afresh: kill its processes first; its last owner's end may be stopping them already."""
     notes = []
     if state.get("Paused"):
         with engine_errors(f"unpausing sandbox {container.name!r}"):
@@ -186,7 +186,7 @@ def _awaken(container: Container, state: dict[str, Any], *, afresh: bool) -> lis
 
 
 def _as_made(options: resolve.DockerOptions, found: dict[str, Any], labels: dict[str, str]) -> resolve.DockerOptions:
-    """The options as the container has them."""
+    """Return the options with the values that the container was created with."""
     host = found["HostConfig"]
     networks = {*((found.get("NetworkSettings") or {}).get("Networks") or {})} - _NO_NETWORK
     binds = [one for one in found.get("Mounts") or [] if one.get("Type") == "bind"]
@@ -209,7 +209,7 @@ def _as_made(options: resolve.DockerOptions, found: dict[str, Any], labels: dict
 
 
 def _guard_of(found: dict[str, Any]) -> tuple[GuardMount, ...]:
-    """The nested mounts that a container was made with."""
+    """Return the nested mounts that the container was created with."""
     binds = {str(one.get("Destination")): one for one in found.get("Mounts") or [] if one.get("Type") == "bind"}
     root = str(binds.get(WORKSPACE, {}).get("Source"))
     mounts = []
@@ -223,7 +223,7 @@ def _guard_of(found: dict[str, Any]) -> tuple[GuardMount, ...]:
 
 
 def _drift(asked: resolve.DockerOptions, real: resolve.DockerOptions, name: str) -> list[str]:
-    """A line for each thing that was asked for and is otherwise; what was not asked for is as it was."""
+    """Return a line for each requested option with another value in the container; others are not compared."""
     pairs = [
         ("image", asked.image, real.image),
         ("network", asked.network, real.network),
@@ -244,7 +244,7 @@ def _drift(asked: resolve.DockerOptions, real: resolve.DockerOptions, name: str)
 
 
 def _workdir(config: dict[str, Any]) -> str:
-    """Where processes of a container start, by our label, or else as it is configured."""
+    """Return the working directory of processes: from our label, else from the container's configuration."""
     labelled = (config.get("Labels") or {}).get(resolve.WORKDIR_LABEL)
     return sane_workdir(labelled) or sane_workdir(config.get("WorkingDir")) or "/"
 
@@ -265,7 +265,7 @@ def _ours(labels: dict[str, str]) -> dict[str, str]:
 
 
 def _facts_of(found: dict[str, Any]) -> images.ImageFacts:
-    """What the container itself tells of an image that was removed meanwhile."""
+    """Return the facts of an image that was removed, as far as the container's own description has them."""
     config = found["Config"]
     return images.ImageFacts(
         id=str(found["Image"]), digest=None, user=str(config.get("User") or ""), env=list(config.get("Env") or []),
@@ -273,24 +273,24 @@ def _facts_of(found: dict[str, Any]) -> images.ImageFacts:
     )  # fmt: skip
 
 
-# --- what a container that we did not create can reach beyond itself ---
+# --- access beyond itself of a container that we did not create ---
 
 SOCKETS = ("docker.sock", "containerd.sock", "podman.sock", "crio.sock", "dockershim.sock", "buildkitd.sock")
-"""Whoever may write to one of these is root of the engine's machine."""
+"""Write access to one of these is root access to the engine's machine."""
 _SOCKET_PLACES = ("/run", "/var/run", "/var", "/")
-"""Directories that hold one, on most machines."""
+"""Directories that contain these sockets on most machines."""
 _NAMESPACES = {"NetworkMode": "network", "PidMode": "processes", "IpcMode": "shared memory"}
 _UNCONFINED = ("seccomp=unconfined", "apparmor=unconfined", "label=disable", "label:disable", "systempaths=unconfined")
 
 
 def exposures(found: Mapping[str, Any]) -> list[str]:
-    """Each way out, in words, the worst first; empty for a container that keeps to itself."""
+    """Describe each access beyond the container, the worst first; empty for an isolated container."""
     host: Mapping[str, Any] = found.get("HostConfig") or {}
     return [*_rights(host), *_namespaces(host), *_paths(found), *_engines(found)]
 
 
 def _resolved(engine: Engine, mounts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The mounts, and those of volumes that stand for a directory of the machine (`--opt o=bind`) as binds of it."""
+    """Return the mounts, with volumes backed by a host directory (`--opt o=bind`) as bind mounts of it."""
     resolved = []
     for mount in mounts:
         options: Mapping[str, str] = {}
@@ -323,7 +323,7 @@ def _namespaces(host: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _paths(found: Mapping[str, Any]) -> Iterator[str]:
-    """Bound paths, without those that lie in another of the same place."""
+    """Yield the bound paths, except those that lie in another bound path of the same kind."""
     binds = [one for one in found.get("Mounts") or [] if one.get("Type") == "bind"]
     pairs = {PurePosixPath(str(one.get("Destination"))): PurePosixPath(str(one.get("Source"))) for one in binds}
     for target, source in sorted(pairs.items()):

@@ -1,4 +1,4 @@
-"""`DockerChannel`: one exec of the engine, as a duplex byte channel."""
+"""`DockerChannel`: one exec of the engine as a duplex byte channel."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.exec import Exec
 
 BUFFER_BYTES = 1024 * 1024
-"""One read; the engine frames by 32 KiB, so up to 32 frames a call."""
+"""Size of one read: the engine sends frames of up to 32 KiB, so up to 32 frames a call."""
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.1
 
 
 class DockerChannel(Channel):
-    """An exec that said hello. Making one starts the process.
+    """An exec that has completed its handshake. The constructor starts the process.
 
     Raises:
-        UsageError: an argument cannot be passed, the user or the working directory is not there.
+        UsageError: an argument cannot be passed, or the user or the working directory does not exist.
         SandboxUnavailable: the sandbox or the engine cannot start it.
     """
 
@@ -52,14 +52,14 @@ class DockerChannel(Channel):
         return []
 
     def _read_once(self, deadline: float | None) -> list[Chunk] | None:
-        """One receive: None when deadline passed, [] when it held no payload or was the end."""
-        if self._buffer is None:  # a channel that only waits needs none
+        """Receive once: None when deadline passed, [] at the end of the stream or for a read without payload."""
+        if self._buffer is None:  # a channel that only waits needs no buffer
             self._buffer = memoryview(bytearray(BUFFER_BYTES))
         try:
             if not self._wire.readable(deadline):
                 return None
             count = self._wire.recv_into(self._buffer)
-        except ConnectionResetError:  # Linux resets a Unix socket whose peer left our input unread
+        except ConnectionResetError:  # Linux resets a Unix socket whose peer closed with our input unread
             count = 0
         except (OSError, ValueError) as error:
             if not self._closed.is_set():
@@ -80,7 +80,7 @@ class DockerChannel(Channel):
             raise self._exec.lost(f"writing failed: {error}") from error
 
     def _refuse_ended(self) -> None:
-        """The engine was seen to leave the connection of an ended process open with 10 MB of input unread."""
+        """The engine may leave the connection of an ended process open with 10 MB of input unread (observed)."""
         if self._exec.exit_code() is not None:
             raise BrokenPipeError
 
@@ -89,7 +89,7 @@ class DockerChannel(Channel):
         try:
             self._wire.half_close()
         except (OSError, ValueError):
-            return  # the far side is gone already; `wait` tells how it ended
+            return  # the peer is gone already; `wait` reports how the process ended
 
     def wait(self, timeout_s: float | None = None) -> int:
         """See `Channel.wait`."""

@@ -1,8 +1,8 @@
 """Retention of checkpoints: their owners, their limits in number and size, and their release.
 
-Each checkpoint image has a tag for everybody who needs it, and each tag a record in the state directory, written
-before the tag is made. An image without a record here is somebody else's and is never touched: labels are inherited,
-and anybody may write them. The image goes with its last tag.
+Each checkpoint image has one tag per owner, and each tag has a record in the state directory, written before the tag is
+created. An image without a record here belongs to somebody else and is never touched: labels are inherited, and anybody
+may write them. Removing the last tag removes the image.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ REPOSITORY = "ohsandbox-checkpoint"
 
 MAX_EACH = 20
 MAX_EACH_BYTES = 4 * 1024**3
-"""For one owner. The first is kept whatever comes: it is what everything is compared with."""
+"""Per owner. The first checkpoint is always kept: it is the base of all comparisons."""
 MAX_ALL = 200
 MAX_ALL_BYTES = 20 * 1024**3
 """For all owners of this state directory together."""
 
 UNFINISHED_S = 3600.0
-"""A record without an image after so long is of a process that died while it was made."""
+"""A record that has no image after this time belongs to a process that died while creating it."""
 
 
 _TAG = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
@@ -48,28 +48,28 @@ class CheckpointRecord(BaseModel):
 
     tag: str
     engine: str
-    """The engine's address; another engine's images are not ours to judge."""
+    """The engine's address; images of other engines are never removed."""
     made_at: float
     owner: str | None = None
-    """A directory: once it is gone, so may the checkpoint be. None stays until it is dropped."""
+    """A directory; the checkpoint may be removed once it is gone. None: the checkpoint stays until it is dropped."""
     id: str = ""
-    """Of the image; empty until it is made."""
+    """Image id; empty until the image is created."""
     size_bytes: int = 0
 
     @property
     def name(self) -> str:
-        """What the engine calls it."""
+        """Image name with tag, as the engine knows it."""
         return f"{REPOSITORY}:{self.tag}"
 
     @property
     def is_orphan(self) -> bool:
-        """Nobody needs it any more."""
+        """Whether nobody needs the checkpoint any more."""
         unfinished = not self.id and time.time() - self.made_at > UNFINISHED_S
         return unfinished or (self.owner is not None and not Path(self.owner).is_dir())
 
 
 def begin(engine: Engine, *, owner: Path | None) -> CheckpointRecord:
-    """A record for a checkpoint that is about to be made.
+    """Write a record for a checkpoint before it is created.
 
     Raises:
         UsageError: the state directory cannot be written.
@@ -80,7 +80,7 @@ def begin(engine: Engine, *, owner: Path | None) -> CheckpointRecord:
 
 
 def finish(record: CheckpointRecord, *, image: str, size_bytes: int) -> CheckpointRecord:
-    """The same record, now that the image is there.
+    """Complete the record once the image exists.
 
     Raises:
         UsageError: the state directory cannot be written.
@@ -89,7 +89,7 @@ def finish(record: CheckpointRecord, *, image: str, size_bytes: int) -> Checkpoi
 
 
 def also_for(engine: Engine, image: str, *, owner: Path) -> None:
-    """Keep a checkpoint for one more owner; one that is gone is left out.
+    """Keep a checkpoint for one more owner; a checkpoint that no longer exists is skipped.
 
     Raises:
         SandboxUnavailable: the engine failed.
@@ -107,14 +107,14 @@ def also_for(engine: Engine, image: str, *, owner: Path) -> None:
 
 
 def records(engine: Engine) -> list[CheckpointRecord]:
-    """All of this engine and state directory, oldest first."""
+    """Return all records of this engine and state directory, oldest first."""
     found = [_read(path) for path in subdirectory("checkpoints").iterdir() if _TAG.fullmatch(path.name)]
     ours = [record for record in found if record is not None and record.engine == engine.address.url]
     return sorted(ours, key=lambda record: (record.made_at, record.tag))
 
 
 def release(engine: Engine, record: CheckpointRecord) -> bool:
-    """Remove the tag, the image with its last, and the record; False while a container stands on it.
+    """Remove the tag and the record, and the image with its last tag; False while a container uses the image.
 
     Raises:
         SandboxUnavailable: the engine failed.
@@ -133,12 +133,12 @@ def release(engine: Engine, record: CheckpointRecord) -> bool:
 
 
 def forget(record: CheckpointRecord) -> None:
-    """Remove the record alone."""
+    """Remove only the record."""
     _path(record.tag).unlink(missing_ok=True)
 
 
 def prune(engine: Engine, *, owner: Path | None) -> None:
-    """Release what goes over the bounds: of the owner's all but the first and the newest, and then the oldest of all.
+    """Release checkpoints over the limits: the owner's oldest except its first, then the oldest of all owners.
 
     Raises:
         SandboxUnavailable: the engine failed.
@@ -154,7 +154,7 @@ def prune(engine: Engine, *, owner: Path | None) -> None:
 
 
 def _beyond(found: list[CheckpointRecord], *, count: int, size_bytes: int) -> list[CheckpointRecord]:
-    """The oldest of found (oldest first) that are too many or too large; never the newest."""
+    """Return the oldest of found (oldest first) that exceed count or size_bytes; never the newest."""
     total = 0
     for number, record in enumerate(reversed(found)):
         total += record.size_bytes

@@ -37,21 +37,21 @@ def take(
     owner: Path | None = None,
     room: Callable[[], int | None] = lambda: None,
 ) -> Checkpoint:
-    """Commit the container; its processes stand still meanwhile (0.1 s for a few files, 0.8 s for 5,000).
+    """Commit the container; it is paused meanwhile (0.1 s for a few files, 0.8 s for 5,000).
 
-    What goes over the bounds of `kept` is released.
+    Checkpoints over the retention limits are released.
 
     Args:
-        container: which.
-        label: for people.
-        conversation: whose.
-        owner: a directory of ours with which it goes.
-        room: the bytes that may be written; None is not known. The engine writes the holes of sparse files, too, so a
-            sandbox that wrote nothing (`truncate -s 16G`) could fill the disk.
+        container: the container.
+        label: a name for people.
+        conversation: id of the conversation it belongs to.
+        owner: a directory of ours; the checkpoint may be removed once it is gone.
+        room: returns the bytes that may be written, None if unknown. The engine also writes the holes of sparse files,
+            so a sandbox that wrote nothing (`truncate -s 16G`) could fill the disk.
 
     Raises:
-        SandboxUnavailable: the engine cannot: no space, the container is gone.
-        UsageError: label is too long or no single line.
+        SandboxUnavailable: the engine failed: no space, or the container is gone.
+        UsageError: label is too long or not a single line.
     """
     if len(label) > MAX_LABEL_CHARS or not label.isprintable():
         raise UsageError(f"A checkpoint's label is one line of at most {MAX_LABEL_CHARS} characters, not {label!r}.")
@@ -67,16 +67,16 @@ def take(
         checkpoint_retention.forget(record)
         raise
     checkpoint_retention.finish(record, image=done.id, size_bytes=done.size_bytes)
-    with contextlib.suppress(SandboxUnavailable):  # the next one tries again
+    with contextlib.suppress(SandboxUnavailable):  # the next checkpoint tries again
         checkpoint_retention.prune(engine, owner=owner)
     return done
 
 
 def _check_room(container: Container, room: int | None) -> None:
-    """Pass if the copy fits.
+    """Check that the copy fits.
 
     Raises:
-        SandboxUnavailable: it does not.
+        SandboxUnavailable: it does not fit.
     """
     if room is not None and (size := container.written_bytes()) > room:
         raise SandboxUnavailable(
@@ -88,11 +88,11 @@ def _check_room(container: Container, room: int | None) -> None:
 def restore(
     container: Container, spec: ContainerConfig, checkpoint: str, *, prepare: Callable[[Container], None]
 ) -> Container:
-    """A new container of the same name with the checkpoint's files; the old one is removed when it runs.
+    """Create a container of the same name with the checkpoint's files; the old one is removed once the new one runs.
 
     Raises:
         ImageUnavailable: the checkpoint does not exist; the old container is unchanged.
-        SandboxUnavailable: the engine failed; the old container is as it was.
+        SandboxUnavailable: the engine failed; the old container is unchanged.
     """
     engine = container.engine
     image = require(engine, checkpoint)
@@ -114,7 +114,7 @@ def restore(
 
 
 def listed(engine: Engine, *, conversation: str | None = None) -> list[Checkpoint]:
-    """All checkpoints, or those of one conversation, oldest first.
+    """Return all checkpoints, or those of one conversation, oldest first.
 
     Raises:
         SandboxUnavailable: the engine failed.
@@ -129,7 +129,7 @@ def listed(engine: Engine, *, conversation: str | None = None) -> list[Checkpoin
 
 
 def drop(engine: Engine, checkpoint: str) -> None:
-    """Remove one, whoever keeps it; that it is gone already, or that a container still stands on it, is fine.
+    """Remove a checkpoint for all its owners; one that is gone, or that a container still uses, is not an error.
 
     Raises:
         SandboxUnavailable: the engine failed.
@@ -144,7 +144,7 @@ def drop(engine: Engine, checkpoint: str) -> None:
 
 
 def require(engine: Engine, checkpoint: str) -> str:
-    """The id of the checkpoint's image, which is ours.
+    """Return the id of the checkpoint's image, after a check that it is one of our checkpoints.
 
     Raises:
         ImageUnavailable: it does not exist, or is not a checkpoint.
@@ -162,7 +162,7 @@ def require(engine: Engine, checkpoint: str) -> str:
 
 
 def facts(engine: Engine, checkpoint: str) -> images.ImageFacts:
-    """Of a checkpoint, what a sandbox made from it needs to know; nothing is ever pulled.
+    """Return the image facts that a sandbox made from the checkpoint needs; nothing is ever pulled.
 
     Raises:
         ImageUnavailable: the checkpoint does not exist.
@@ -174,7 +174,7 @@ def facts(engine: Engine, checkpoint: str) -> images.ImageFacts:
         raise _gone(checkpoint)
     with engine_errors(f"looking at checkpoint {checkpoint[:19]!r}"):
         labels = engine.api.inspect_image(image)["Config"].get("Labels") or {}
-    return found._replace(user=str(labels.get("ohsandbox.user") or ""))  # its own is root: see spec.create_payload
+    return found._replace(user=str(labels.get("ohsandbox.user") or ""))  # its own is root: see create_payload
 
 
 def _gone(checkpoint: str) -> ImageUnavailable:

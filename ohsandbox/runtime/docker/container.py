@@ -1,4 +1,4 @@
-"""One container: made, watched, started again, removed."""
+"""One container: created, monitored, restarted, removed."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECONNECT_S = 30.0
-"""How long a stopped engine is waited for: a restart of dockerd took 5 s with ten containers."""
+"""How long to wait for a stopped engine: a restart of dockerd took 5 s with ten containers."""
 
 
 USER_FILES = ("/etc/passwd", "/etc/group")
-"""Engine 20.10 opens them on each start, and holds the container's lock meanwhile: with a FIFO there, neither inspect
-nor remove of that container ever answers again."""
+"""Engine 20.10 opens them on each start while it holds the container's lock: if one is a FIFO, neither inspect nor
+remove of that container ever returns."""
 _STAT = "X-Docker-Container-Path-Stat"
-"""Of HEAD /containers/ID/archive: base64 of JSON, with a mode in Go's bits (os.FileMode)."""
+"""Header of HEAD /containers/ID/archive: base64 of JSON, with a mode in Go's bits (os.FileMode)."""
 _GO_LINK = 1 << 27
 _GO_WAITS = 1 << 25 | 1 << 26
 """ModeNamedPipe, ModeDevice."""
 
 
 class Container:
-    """A container by id. `started` tells one life of it from the next."""
+    """A container by id. `started`, the engine's start time, tells a restart apart."""
 
     def __init__(self, engine: Engine, container_id: str, *, name: str, started: str = "") -> None:
         self.engine = engine
@@ -54,17 +54,17 @@ class Container:
         self.name = name
         self.started = started
         self.found: dict[str, Any] = {}
-        """The engine's view at its last start."""
+        """The engine's inspect result after the last start."""
         self._starting = 0
         self._frozen = False
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """While an exec starts; waits while the container is frozen.
+        """Context in which an exec starts; entering waits while the container is frozen.
 
-        An exec that begins in a container which a commit has paused keeps the engine's lock of the container until it
-        is thawed, and the thaw waits for that lock: engine 20.10 then hangs for good, and all its commits and removals.
+        An exec that starts in a container paused by a commit keeps the engine's lock of the container until it is
+        unpaused, and unpausing waits for that lock: engine 20.10 hangs for good, with commits and removals.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._frozen)
@@ -78,7 +78,7 @@ class Container:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """While the engine pauses it: begins when no exec of ours is starting, and none starts before it is over."""
+        """Context in which the engine pauses the container: waits for execs that are starting; none starts inside."""
         with self._changed:
             self._changed.wait_for(lambda: not self._frozen)
             self._frozen = True
@@ -91,20 +91,20 @@ class Container:
                 self._changed.notify_all()
 
     def inspect(self) -> dict[str, Any]:
-        """The engine's view.
+        """Return the engine's description of the container.
 
         Raises:
-            SandboxGone: there is no such container any more.
+            SandboxGone: the container no longer exists.
             EngineUnavailable: the engine does not answer.
         """
         with engine_errors(f"looking at sandbox {self.name!r}"):
             return dict(self.engine.api.inspect_container(self.id))
 
     def written_bytes(self) -> int:
-        """What its own layer comes to once it is copied: a sparse file by its length, a file of two names once.
+        """Size in bytes of a copy of its own layer: a sparse file counts with its full length, hard links count once.
 
         Raises:
-            SandboxUnavailable: the engine cannot say.
+            SandboxUnavailable: the engine does not report it.
         """
         api = self.engine.api
         with engine_errors(f"measuring sandbox {self.name!r}"):
@@ -113,10 +113,10 @@ class Container:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Its processes stand still, where it has some and the engine can (a rootless one may not).
+        """Pause its processes, if it has any and the engine can (a rootless one may not).
 
         Raises:
-            SandboxUnavailable: it cannot go on.
+            SandboxUnavailable: it cannot be unpaused.
         """
         try:
             with engine_errors(f"pausing sandbox {self.name!r}"):
@@ -131,7 +131,7 @@ class Container:
                 self.engine.api.unpause(self.id)
 
     def loss(self) -> SandboxUnavailable | None:
-        """What became of it; None while it runs as when it was last started."""
+        """Return why the container cannot be used; None while it still runs as last started."""
         try:
             state = self.inspect()["State"]
         except SandboxUnavailable as error:
@@ -149,10 +149,10 @@ class Container:
         return None
 
     def start(self) -> None:
-        """Start it.
+        """Start the container.
 
         Raises:
-            SandboxUnavailable: the engine or the image cannot.
+            SandboxUnavailable: the engine or the image cannot start it.
         """
         for path in USER_FILES:
             self._refuse_waiting(path)
@@ -160,7 +160,7 @@ class Container:
             self.engine.api.start(self.id)
 
     def _refuse_waiting(self, path: str) -> None:
-        """Refuse what the engine would open and wait for. 3 ms.
+        """Refuse a path on which the engine's open would block. Takes 3 ms.
 
         Raises:
             SandboxUnavailable: path is, or leads to, a FIFO or a device.
@@ -175,10 +175,10 @@ class Container:
         try:
             fact = json.loads(base64.b64decode(said.headers.get(_STAT, "")))
             mode, target = int(fact["mode"]), str(fact.get("linkTarget") or "")
-        except (ValueError, TypeError, KeyError):  # nothing is there, or a proxy forbids to ask
+        except (ValueError, TypeError, KeyError):  # the path does not exist, or a proxy forbids the request
             return
         if mode & _GO_LINK and target not in ("", path):
-            self._refuse_waiting(target)  # the engine has followed all links
+            self._refuse_waiting(target)  # the engine has resolved all links
         elif mode & _GO_WAITS:
             raise SandboxUnavailable(
                 f"Sandbox {self.name!r} is not started: its {path} is a FIFO or a device, which the engine would wait "
@@ -186,15 +186,15 @@ class Container:
             )
 
     def kill(self) -> None:
-        """SIGKILL all its processes; that it has ended already is fine.
+        """Send SIGKILL to all its processes; a container that has ended already is not an error.
 
         Raises:
-            SandboxUnavailable: the engine cannot, or the container is gone.
+            SandboxUnavailable: the engine failed, or the container is gone.
         """
         with engine_errors(f"killing sandbox {self.name!r}"):
             if not self.engine.api.inspect_container(self.id)["State"].get("Running"):
                 return
-            from docker.errors import APIError  # noqa: PLC0415 - slow, and only who uses an engine pays
+            from docker.errors import APIError  # noqa: PLC0415 - slow import, needed only with an engine
 
             try:
                 self.engine.api.kill(self.id)
@@ -203,21 +203,21 @@ class Container:
                     raise
 
     def note_start(self) -> None:
-        """Remember this life, and the engine's view of it: 3 ms now, 50 ms beside an exec that starts.
+        """Store the start time and the engine's description: 3 ms now, 50 ms while an exec starts.
 
         Raises:
-            SandboxUnavailable: the engine does not give it.
+            SandboxUnavailable: the engine does not report them.
         """
         self.found = self.inspect()
         self.started = str(self.found["State"].get("StartedAt", ""))
 
     def revive(self) -> str:
-        """Start a container that ended, and say what happened as a sentence for the model.
+        """Start a container that ended; return a sentence for the model that says what happened.
 
-        An engine that is down is waited for up to 30 s first.
+        Waits up to 30 s for an engine that is down.
 
         Raises:
-            EngineUnavailable, SandboxPaused, SandboxGone: nothing can be started.
+            EngineUnavailable, SandboxPaused, SandboxGone: it cannot be started.
             SandboxUnavailable: it ends again at once.
         """
         state = self._state_patiently()
@@ -242,20 +242,20 @@ class Container:
                 time.sleep(0.5)
 
     def remove(self) -> None:
-        """Remove it with its anonymous volumes; that it is gone already is fine.
+        """Remove it with its anonymous volumes; a container that is gone already is not an error.
 
         Raises:
-            SandboxUnavailable: the engine cannot.
+            SandboxUnavailable: the engine failed.
         """
         remove(self.engine, self.id)
 
 
 def create(engine: Engine, spec: ContainerConfig) -> Container:
-    """Create and start spec's container. On any failure, Ctrl-C included, nothing of it stays.
+    """Create and start the container of spec. On any failure, Ctrl-C included, it is removed.
 
     Raises:
         UsageError: the name is taken, the runtime is unknown, a limit is refused.
-        ImageUnavailable: the image has no /bin/sh, or is for another processor.
+        ImageUnavailable: the image has no /bin/sh, or is for another architecture.
         SandboxUnavailable: the engine failed.
     """
     try:
@@ -267,7 +267,7 @@ def create(engine: Engine, spec: ContainerConfig) -> Container:
 
 
 _RLIMIT_REFUSED = "error setting rlimit type 7"
-"""runc 1.1.5 below an engine whose own RLIMIT_NOFILE is lower and that lacks CAP_SYS_RESOURCE."""
+"""Error of runc 1.1.5 under an engine that has a lower RLIMIT_NOFILE itself and lacks CAP_SYS_RESOURCE."""
 
 
 def _create_once(engine: Engine, spec: ContainerConfig) -> Container:
@@ -279,7 +279,7 @@ def _create_once(engine: Engine, spec: ContainerConfig) -> Container:
             made = engine.api.create_container_from_config(payload, spec.name)
     except OhsandboxError:
         raise
-    except BaseException:  # Ctrl-C, SIGTERM: the engine may have made it; the name was free, so it is ours
+    except BaseException:  # Ctrl-C, SIGTERM: the engine may have created it; the name was free, so it is ours
         _forget(engine, spec.name)
         raise
     container = Container(engine, str(made["Id"]), name=spec.name)
@@ -294,10 +294,10 @@ def _create_once(engine: Engine, spec: ContainerConfig) -> Container:
 
 
 def _heed(warnings: Sequence[str], spec: ContainerConfig) -> None:
-    """What the engine had to say of the create call: "Limitation discarded" is a limit that is not there.
+    """Log the warnings of the create call; "Limitation discarded" means that a limit is not in force.
 
     Raises:
-        SandboxUnavailable: a limit was discarded, and the sandbox is to have them all.
+        SandboxUnavailable: a limit was discarded, and limits.enforced is set.
     """
     for warning in warnings:
         if "discarded" in warning and spec.limits.enforced:
@@ -309,7 +309,7 @@ def _heed(warnings: Sequence[str], spec: ContainerConfig) -> None:
 
 
 def remove(engine: Engine, container: str) -> None:
-    """`docker rm -f -v`; a container that is gone, or going, is fine."""
+    """Run `docker rm -f -v`; a container that is gone, or being removed, is not an error."""
     try:
         with engine_errors(f"removing container {container[:12]!r}"):
             engine.api.remove_container(container, force=True, v=True)
@@ -326,7 +326,7 @@ def _forget(engine: Engine, container: str) -> None:
 
 
 def how_it_ended(state: dict[str, Any]) -> str:
-    """A verb phrase: 'was killed (out of memory)', 'ended with exit code 1'."""
+    """Return a verb phrase: 'was killed (out of memory)', 'ended with exit code 1'."""
     code = state.get("ExitCode")
     if state.get("OOMKilled"):
         return "was killed because it ran out of memory"
@@ -342,7 +342,7 @@ def how_it_ended(state: dict[str, Any]) -> str:
 
 
 def ended_at_once(container: Container, platform: str) -> SandboxUnavailable | None:
-    """For a first process that could not start: the image's own fault, where the container is already over."""
+    """Return the error for an image whose first process could not start and whose container has ended; else None."""
     try:
         state = container.inspect()["State"]
     except SandboxUnavailable:

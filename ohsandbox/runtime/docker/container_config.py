@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Profile = Literal["contained", "mapped"]
-"""`contained`: files live in the container, apt works. `mapped`: a host directory is bound in, no capability at all."""
+"""`contained`: files live in the container, apt works. `mapped`: a host directory is bound, no capabilities at all."""
 Network = Literal["none", "open"]
 
 GIB = 1024**3
 MIB = 1024**2
 PRIVATE_DIR = "/run/ohs"
-"""A tmpfs of ours, mode 1777: several users keep a 0700 directory each in it."""
+"""Our tmpfs, mode 1777: each user keeps a 0700 directory in it."""
 
 PID_1 = "trap '' HUP INT QUIT TERM USR1 USR2 PIPE ALRM; while :; do sleep 3600 & wait $!; done"
 """Survives `kill -9 -1` from inside and reaps orphans; tini + sleep does neither."""
 MAPPED_PID_1 = f"trap 'exit 143' TERM; {PID_1.replace(' TERM', '')}"
-"""TERM ends it, for sandbox.OwnerWatchdog; an agent that runs as an ordinary user cannot send it one."""
+"""SIGTERM ends it, for sandbox.OwnerWatchdog; an agent that runs as an ordinary user cannot send it one."""
 
 CONTAINED_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-"""The least with which apt, useradd, `su` and killing another user's process work."""
+"""The minimum for apt, useradd, `su` and killing another user's process."""
 _CAPABILITY_BITS = {
     "CHOWN": 0,
     "DAC_OVERRIDE": 1,
@@ -53,24 +53,24 @@ QUIET_ENV = {
     "DEBIAN_FRONTEND": "noninteractive",
     "PIP_NO_INPUT": "1",
 }
-"""Nobody sits at the terminal: no pager, no prompt."""
+"""No one is at the terminal: no pager, no prompt."""
 HOSTILE_ENV = re.compile(
     r"LD_.*|DYLD_.*|BASH_.*|BASHOPTS|SHELLOPTS|ENV|PROMPT_COMMAND|PS[0-4]|IFS|CDPATH|GLOBIGNORE|EXECIGNORE|FIGNORE"
     r"|HISTFILE|INPUTRC|TMOUT|POSIXLY_CORRECT|GCONV_PATH|GETCONF_DIR|HOSTALIASES|LOCALDOMAIN|LOCPATH|MALLOC_.*"
     r"|NLSPATH|RESOLV_HOST_CONF|RES_OPTIONS|TZDIR|NIS_PATH|OHS_.*|OHSANDBOX_.*"
 )
-"""Names by which an image's ENV could change our shells: the loader's (ld.so(8), what it clears for setuid programs)
-and bash's and sh's own. What else an image sets (JAVA_HOME, GOPATH) is part of what it is."""
+"""Names by which an image's ENV could change our shells: variables of the loader (those that ld.so(8) clears for setuid
+programs), of bash and of sh. Other variables of an image (JAVA_HOME, GOPATH) are kept."""
 ALWAYS_UNSET = (
     "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS",
     "PS0", "PS1", "PS2", "PS4", "IFS", "CDPATH", "GLOBIGNORE", "TMOUT", "INPUTRC",
 )  # fmt: skip
-"""Cleared for each process in a container that we only joined: its image was not looked at."""
+"""Cleared for each process in an attached container, whose image was not inspected."""
 
 MAX_ENV_VARIABLES = 4096
 """Shells take time quadratic in their number: the first command took 0.6 s with 4,000 and 2.4 s with 8,000."""
 MAX_ENV_BYTES = 512 * 1024
-"""A quarter of what Linux passes to a program (execve(2)): arguments need room, too. Half of `ENV_SNAPSHOT_BYTES`."""
+"""A quarter of what Linux passes to a program (execve(2)); arguments need space too. Half of `ENV_SNAPSHOT_BYTES`."""
 
 _WORKDIR_FORBIDDEN = ("/proc", "/sys", "/dev")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,127}")
@@ -86,41 +86,41 @@ _MAX_IMAGE_NAME = 255
 
 
 class Limits(BaseModel):
-    """Resource limits of a sandbox. All but free_bytes are enforced by the engine, and verified from inside."""
+    """Resource limits of a sandbox. All except free_bytes are enforced by the engine and verified from inside."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     memory_bytes: int = Field(default=2 * GIB, ge=32 * MIB)
-    """Memory and swap together: enough for a compiler, a quarter of a laptop."""
+    """Memory plus swap: enough for a compiler, a quarter of a laptop's."""
     cpus: float | None = Field(default=None, gt=0)
-    """Processors; None: two, or what the engine's machine has."""
+    """Number of processors. None: two, or as many as the engine's machine has."""
     pids: int = Field(default=512, ge=16)
-    """Processes and threads. A build with 16 jobs used 90; a fork bomb is over at once."""
+    """Processes and threads. A build with 16 jobs used 90; a fork bomb fails at once."""
     disk_bytes: int | None = Field(default=None, ge=64 * MIB)
-    """The root file system's growth, where the engine's storage can bound it (xfs with pquota, btrfs); else refused."""
+    """Growth of the root file system, if the engine's storage can limit it (xfs with pquota, btrfs); else refused."""
     shm_bytes: int | None = Field(default=None, ge=MIB)
-    """Shared memory; None: 256 MiB, or an eighth of the memory."""
+    """Size of /dev/shm. None: 256 MiB, or an eighth of the memory."""
     open_files: int | None = Field(default=None, ge=256)
-    """RLIMIT_NOFILE, hard; the soft one is at most 4096. None: 65536, or what the engine may give."""
+    """Hard RLIMIT_NOFILE; the soft limit is at most 4096. None: 65536, or the maximum that the engine may set."""
 
     file_bytes: int | None = Field(default=16 * GIB, ge=16 * MIB)
-    """RLIMIT_FSIZE: one file's size, on any file system in it; what writes more is killed by SIGXFSZ. Half-precision
-    weights of 7 billion parameters are 14 GiB in one file. None: no limit."""
+    """RLIMIT_FSIZE: maximum size of one file on any file system; a process that writes more is killed by SIGXFSZ.
+    Half-precision weights of 7 billion parameters are 14 GiB in one file. None: no limit."""
     free_bytes: int | None = Field(default=None, ge=0)
-    """What must stay free on the engine's disk and on the workspace's; see `disk`. None: 2 GiB, or a tenth of
-    a smaller disk than 20 GiB. 0: the disk is not watched."""
+    """Minimum free space on the engine's disk and on the workspace's; see `disk`. None: 2 GiB, or a tenth of a disk
+    smaller than 20 GiB. 0: the disk is not monitored."""
     enforced: bool = True
-    """Refuse an engine that does not enforce these limits; False takes it, and `describe` says which are not in force.
+    """Refuse an engine that does not enforce these limits. False accepts it; `describe` lists the limits not in force.
     """
 
     @property
     def shm(self) -> int:
-        """Bytes of /dev/shm."""
+        """Size of /dev/shm in bytes."""
         return self.shm_bytes or min(256 * MIB, self.memory_bytes // 8)
 
     @property
     def private_bytes(self) -> int:
-        """Bytes of our own tmpfs."""
+        """Size of our own tmpfs in bytes."""
         return min(64 * MIB, self.memory_bytes // 8)
 
     @model_validator(mode="after")
@@ -133,7 +133,7 @@ class Limits(BaseModel):
 
 
 class ContainerConfig(BaseModel):
-    """A resolved sandbox: everything that decides its container."""
+    """A resolved sandbox: all values that determine its container."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -142,35 +142,35 @@ class ContainerConfig(BaseModel):
     profile: Profile = "contained"
     workdir: str
     env: dict[str, str] = {}
-    """Ours and the caller's."""
+    """Our variables and the caller's."""
     unset: tuple[str, ...] = ()
-    """Names that the image sets and the sandbox must not have."""
+    """Variables of the image that are removed."""
     network: Network = "none"
     limits: Limits = Limits()
     cpus: float = 2.0
-    """Resolved: never more than the engine has."""
+    """Resolved: at most the engine's number of processors."""
     open_files: int | None = 65536
-    """Resolved: an engine without CAP_SYS_RESOURCE cannot raise it above its own; None: that of the engine."""
+    """Resolved: an engine without CAP_SYS_RESOURCE cannot exceed its own limit. None: the engine's limit."""
     workspace: str | None = None
-    """A host directory, already vetted; `mapped` only."""
+    """A host directory that was checked; `mapped` only."""
     guard: tuple[GuardMount, ...] = ()
-    """What of it does not change."""
+    """The nested mounts that protect parts of the workspace."""
     gid: int = 0
-    """Of the mapped user: for gid 0 setgid files are as bad as setuid ones."""
+    """gid of the mapped user: for gid 0 setgid files are as dangerous as setuid files."""
     architecture: str = "amd64"
-    """Of the image."""
+    """Architecture of the image."""
     runtime: str = ""
-    """An OCI runtime of the engine; empty: its default."""
+    """OCI runtime of the engine; empty: its default."""
     labels: dict[str, str] = {}
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """What a process of uid 0 in the sandbox may hold."""
+        """Capabilities that a process of uid 0 in the sandbox may have."""
         return CONTAINED_CAPABILITIES if self.profile == "contained" else ()
 
     @property
     def seccomp_json(self) -> str:
-        """Our system-call filter; empty where the engine's own is used."""
+        """Our seccomp filter as JSON; empty where the engine's own is used."""
         if self.architecture not in ARCHITECTURES:
             return ""
         forbidden = SETUID_BIT | (SETGID_BIT if self.gid == 0 else 0)
@@ -178,27 +178,27 @@ class ContainerConfig(BaseModel):
 
     @property
     def capability_mask(self) -> str:
-        """The capabilities as /proc/PID/status prints them."""
+        """Capability mask in the format of /proc/PID/status."""
         return f"{sum(1 << _CAPABILITY_BITS[name] for name in self.capabilities):016x}"
 
     def policy(self) -> str:
-        """A digest of all that bounds the sandbox, for the label and the log."""
+        """Digest of all restrictions of the sandbox, for the label and the log."""
         bounded = self.model_dump(exclude={"name", "env", "labels"}) | {"seccomp_json": self.seccomp_json}
         return hashlib.sha256(json.dumps(bounded, sort_keys=True).encode()).hexdigest()
 
 
 def create_payload(spec: ContainerConfig) -> dict[str, Any]:
-    """The body of POST /containers/create.
+    """Return the body of POST /containers/create.
 
-    PID 1 and the configured user are uid 0: with no-new-privileges an exec as root in a container *configured* for
-    another user has no capability (CapEff 0, measured). The agent's processes get their user in each exec.
+    PID 1 and the configured user are uid 0: with no-new-privileges, an exec as root in a container *configured* for
+    another user has no capability (CapEff 0, measured). Each exec sets the user of the agent's processes.
     """
     return {
         "Image": spec.image,
         "Entrypoint": ["/bin/sh", "-c", MAPPED_PID_1 if spec.workspace is not None else PID_1],
         "Cmd": [],
         "User": "0:0",
-        "WorkingDir": "/",  # the engine's runtime goes there as the container starts, and again after an agent's work
+        "WorkingDir": "/",  # the OCI runtime enters it at each start, also after an agent changed the files
         "Env": [f"{name}={value}" for name, value in sorted(spec.env.items())] + sorted(spec.unset),
         "Hostname": "sandbox",
         "Healthcheck": {"Test": ["NONE"]},
@@ -225,18 +225,18 @@ ENGINE_MASKED_PATHS = (
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 )
-"""What engine 28 hides by default; naming a list takes the default's place. What is not there is left out by runc.
-Ours has one more: the memory of PID 1, which root could write. Tracing it is refused by the filter (seccomp.py)."""
+"""The default masked paths of engine 28, which a given list replaces; runc skips paths that do not exist. Ours adds the
+memory of PID 1, which root could write; the filter forbids tracing PID 1 (seccomp.py)."""
 
 
 ENGINE_READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-"""What engines protect by default; naming a list takes the default's place. Ours has one more: under cgroup v1 the
-parent of the hierarchies is a tmpfs as large as half of the machine, where a root could fill all memory of the sandbox
-with what no kernel can reclaim, so that no process starts any more."""
+"""The default read-only paths of engines, which a given list replaces. Ours adds one: under cgroup v1 the parent of the
+hierarchies is a tmpfs of half the machine's memory, where root could fill all memory of the sandbox with data that no
+kernel can reclaim, so that no process starts any more."""
 
 
 def host_config(spec: ContainerConfig) -> dict[str, Any]:
-    """The HostConfig part. AutoRemove stays false: a killed container's files must outlive it."""
+    """Return the HostConfig part. AutoRemove stays false: the files of a killed container must outlive it."""
     limits = spec.limits
     config: dict[str, Any] = {
         "CapDrop": ["ALL"],
@@ -272,7 +272,7 @@ def host_config(spec: ContainerConfig) -> dict[str, Any]:
 
 
 def _bind(source: str, target: str = WORKSPACE, *, read_only: bool = False) -> dict[str, Any]:
-    """The Mounts form, unlike Binds, refuses a source that is not there instead of making it."""
+    """The Mounts form, unlike Binds, refuses a source that does not exist instead of creating it."""
     return {
         "Type": "bind",
         "Source": source,
@@ -288,7 +288,7 @@ def _nested(workspace: str, mount: GuardMount) -> dict[str, Any]:
 
 
 def image_name(image: str) -> str:
-    """The name itself, once it is one.
+    """Return image if it is a valid image reference.
 
     Raises:
         UsageError: it is not an image reference; checked before anything is sent.
@@ -302,7 +302,7 @@ def image_name(image: str) -> str:
 
 
 def container_name(name: str) -> str:
-    """The name itself.
+    """Return name if the engine accepts it.
 
     Raises:
         UsageError: the engine would refuse it.
@@ -315,7 +315,7 @@ def container_name(name: str) -> str:
 
 
 def sane_workdir(workdir: str | None) -> str | None:
-    """The path, or None for one that is relative or reaches through /proc, /sys or /dev (CVE-2024-21626)."""
+    """Return the path; None if it is relative or leads through /proc, /sys or /dev (CVE-2024-21626)."""
     if not workdir or not workdir.startswith("/") or "\0" in workdir or ".." in workdir.split("/"):
         return None
     path = "/" + "/".join(part for part in workdir.split("/") if part not in {"", "."})
@@ -325,7 +325,7 @@ def sane_workdir(workdir: str | None) -> str | None:
 
 
 def check_environment(image_env: Sequence[str], env: Mapping[str, str], *, whose: str) -> None:
-    """Check that a sandbox's shells can start with an image's ENV, entries NAME=VALUE, and env above it.
+    """Check that a sandbox's shells can start with an image's ENV (entries NAME=VALUE) and env on top of it.
 
     Raises:
         UsageError: there are more than MAX_ENV_VARIABLES, or they are larger than MAX_ENV_BYTES.
@@ -341,7 +341,7 @@ def check_environment(image_env: Sequence[str], env: Mapping[str, str], *, whose
 
 
 def hostile_names(image_env: list[str]) -> tuple[str, ...]:
-    """The names in an image's ENV that its sandbox must not have; a bare name in Env removes the image's value."""
+    """Return the variables of an image's ENV to remove; a bare name in Env removes the image's value."""
     names = [entry.split("=", 1)[0] for entry in image_env]
     return tuple(sorted({name for name in names if HOSTILE_ENV.fullmatch(name)}))
 

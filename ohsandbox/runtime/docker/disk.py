@@ -1,9 +1,9 @@
-"""A floor under the free space of the disks that a sandbox writes to: the engine's, and the bound workspace's.
+"""Minimum free space on the disks that a sandbox writes to: the engine's disk and the bound workspace's.
 
-One file's size is bounded by a resource limit, the root file system only by some storage drivers. So we look at what is
-free, the oftener the less there is, and kill what writes once the floor is reached: the processes whose bytes written
-have grown, each sandbox its own. Looking costs a statvfs (2 us) where the disk is on this machine, and a line of shell
-in the sandbox where it is not.
+A resource limit bounds the size of one file; only some storage drivers bound the root file system. So a monitor checks
+the free space, more often the less there is, and below the minimum (the floor) kills the processes whose written bytes
+have grown; each sandbox monitors its own processes. A check costs one statvfs (2 us) for a disk on this machine, else
+one line of shell in the sandbox.
 """
 
 from __future__ import annotations
@@ -28,86 +28,86 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FASTEST_BYTES_S = 4 * GIB
-"""Into the page cache: one `dd` wrote 2.1 GB/s on two processors. Our filter refuses fallocate, which takes any size at
-once."""
+"""Write rate into the page cache: one `dd` reached 2.1 GB/s on two processors. Our filter refuses fallocate, which
+reserves any size at once."""
 FASTEST_FILES_S = 200_000
-"""A C program made 90,000 empty files a second on ext4 with one processor."""
+"""Creation rate: a C program created 90,000 empty files a second on ext4 with one processor."""
 SHORTEST_S, LONGEST_S = 0.1, 10.0
-"""Between two looks: the time in which the fastest writer could reach the floor, within these bounds."""
+"""Interval between checks: the time in which the fastest writer could reach the floor, within these bounds."""
 ALERT_S = 1.0
-"""Closer to the floor than this, we remember what each process has written."""
+"""When the floor could be reached within this time, the written bytes of each process are recorded."""
 ALERT_LOOKS = 50
-"""That is brought up to date after so many looks: what counts as writing is what is recent."""
+"""The record is renewed after this many checks, so that only recent writes count."""
 ALLOWANCE_BYTES = 32 * MIB
-"""What a process may write below the floor: enough to compile a file, and 64 of them end a floor of 2 GiB."""
+"""What a process may write below the floor: enough to compile a file; 64 such processes use up a floor of 2 GiB."""
 STEADY_BYTES = 128 * 1024
-"""What a process may write below the floor from one look to the next, twice in a row: so the parent of writers that end
-soon is found, and one that is only charged with what a killed child wrote is not."""
+"""What a process may write below the floor between two checks, twice in a row. This finds the parent of short-lived
+writers, and spares a process that is only charged with the writes of a killed child."""
 STEADY_TICKS = 2
-"""Of 10 ms in the kernel, likewise, while inodes are short: no counter says who makes files (ext4 writes their metadata
-from its journal's thread)."""
+"""Same for system time, in ticks of 10 ms, while inodes are short: no counter shows who creates files (ext4 writes
+their metadata from its journal thread)."""
 PATIENT_LOOKS = 3
-"""For so many looks a process is spared of which it is not known what it writes."""
+"""Number of checks for which a process with unknown writes is spared."""
 KILL_ROUNDS = 6
-"""Killing writers one by one is given up for killing all after so many rounds."""
+"""Number of rounds of killing single writers before all processes are killed."""
 ASK_SPACE = b"stat -f -c '%S %a %b %d %c' /"
-"""POSIX has no such command; coreutils and busybox agree on this one (`df -i` is optional in busybox)."""
+"""POSIX has no such command; this one works with coreutils and busybox (`df -i` is optional in busybox)."""
 
 
 class FileSystem(NamedTuple):
-    """A file system that the sandbox can write to, and how to ask for its free space."""
+    """A file system that the sandbox can write to, and a function that reads its free space."""
 
     name: str
-    """As the beginning of a sentence."""
+    """Name, as the beginning of a sentence."""
     ask: Callable[[], DiskSpace | None]
     near: bool = True
-    """On this machine."""
+    """Whether it is on this machine."""
 
 
 class ProcessWrites(NamedTuple):
-    """What a process of the sandbox has written."""
+    """Written bytes and system time of a process of the sandbox."""
 
     own_bytes: int | None
-    """To disks, by its first thread. None: it may not be known."""
+    """Bytes written to disks by its first thread. None: not readable."""
     disk_bytes: int | None
-    """To disks, by all of it and by the children that it has waited for. tmpfs and FUSE (a directory of Docker
-    Desktop's host) are not counted."""
+    """Bytes written to disks by all its threads and by the children it has waited for. tmpfs and FUSE (a directory of
+    Docker Desktop's host) are not counted."""
     call_bytes: int | None
-    """By write(2), to anything; otherwise as disk_bytes."""
+    """Bytes passed to write(2) for any file; threads and children as in disk_bytes."""
     ticks: int | None
-    """In the kernel, of 10 ms; with its children as disk_bytes."""
+    """System time in ticks of 10 ms; threads and children as in disk_bytes."""
     user: str
     """uid:gid."""
     name: str
 
 
 class MonitoredSandbox(Protocol):
-    """What the monitor needs of a sandbox; a `DockerRuntime` implements it."""
+    """The operations of a sandbox that the monitor needs; `DockerRuntime` implements them."""
 
     def snippet(self, body: bytes, *, user: str | int | None = None) -> CallResult:
         """Run a line of worker shell."""
 
     def tell(self, notice: str) -> None:
-        """Have the next result say so."""
+        """Add a notice to the next result."""
 
     def end_processes(self) -> None:
-        """Kill every process of the sandbox but the one that keeps it."""
+        """Kill every process of the sandbox except PID 1."""
 
     def restart(self, failure: SandboxUnavailable) -> str:
-        """Kill the sandbox and start it again, files kept; what was lost, in a sentence."""
+        """Kill the sandbox and start it again, files kept; return a sentence that says what was lost."""
 
 
 def writable_file_systems(
     engine: Engine, found: Mapping[str, Any], facts: Mapping[str, str], workspace: Path | None, hands: MonitoredSandbox
 ) -> list[FileSystem]:
-    """The file systems of a container.
+    """Return the file systems that a container can write to.
 
     Args:
-        engine: whose container it is.
-        found: the engine's description of it.
-        facts: of its self-check.
-        workspace: what is bound in.
-        hands: to ask inside, where the engine's disk is not on this machine.
+        engine: the container's engine.
+        found: the engine's description of the container.
+        facts: the container's self-check facts.
+        workspace: the bound directory.
+        hands: runs commands in the sandbox, for an engine's disk that is not on this machine.
     """
     data = (found.get("GraphDriver") or {}).get("Data") or {}
     upper = reachable(data.get("UpperDir") or facts.get("upper") or found.get("ResolvConfPath") or "")
@@ -123,7 +123,7 @@ def writable_file_systems(
 
 
 def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None:
-    """A sentence, where one of them has less than must stay free. Places that must be asked inside are not."""
+    """Return a sentence if a file system is below its floor. Only file systems on this machine are checked."""
     for place in where:
         if place.near and (found := place.ask()) is not None and (short := shortage(found, asked)) is not None:
             return f"{place.name} {short}"
@@ -131,7 +131,7 @@ def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None
 
 
 def room(where: Sequence[FileSystem], asked: int | None) -> int | None:
-    """How much may be written to the engine's disk above its floor; None where that is not on this machine."""
+    """Return the bytes that may be written to the engine's disk above its floor; None if it is not on this machine."""
     engines = where[0] if where and where[0].near else None
     if engines is None or (found := engines.ask()) is None:
         return None
@@ -139,7 +139,7 @@ def room(where: Sequence[FileSystem], asked: int | None) -> int | None:
 
 
 def reachable(path: str) -> Path | None:
-    """The path, or the first directory above it that we may enter; None where it is not on this machine."""
+    """Return the path or its nearest ancestor that we may enter; None if it is not on this machine."""
     for candidate in (Path(path), *Path(path).parents) if path.startswith("/") else ():
         try:
             candidate.stat()
@@ -163,31 +163,31 @@ class DiskMonitor:
     """Checks free space in a thread of its own, from `start` to `stop`."""
 
     def __init__(self, where: Sequence[FileSystem], hands: MonitoredSandbox, *, least: int | None) -> None:
-        """Least bytes stay free; None is the default floor."""
+        """Set the floor to least bytes; None is the default floor."""
         self._where, self._hands, self._least = where, hands, least
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ohsandbox-disk", daemon=True)
         self._base: dict[int, ProcessWrites] = {}
-        """From before the floor was reached."""
+        """Written bytes from before the floor was reached."""
         self._age = 0
         self._last: dict[int, ProcessWrites] = {}
         self._steady: dict[int, int] = {}
-        """For how many looks in a row each process has written."""
+        """For each process, the number of consecutive checks in which it has written."""
         self._low: tuple[str, bool] | None = None
-        """The place that is below its floor, and whether it is short of inodes."""
+        """The file system below its floor, and whether it is short of inodes."""
         self._killed: set[int] = set()
         self._last_free = 0
         self._rounds = 0
-        """Of killing since it fell below."""
+        """Rounds of killing since free space fell below the floor."""
         self.kills = 0
-        """How often something was killed."""
+        """Number of times that processes were killed."""
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start monitoring."""
         self._thread.start()
 
     def stop(self) -> None:
-        """No look begins any more; twice is fine."""
+        """Start no further check. Calling it twice is fine."""
         self._stopped.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(1)
@@ -202,10 +202,10 @@ class DiskMonitor:
                 pause = LONGEST_S / 10
 
     def look(self) -> float:
-        """Look once, act where a floor is reached, and say in how many seconds to look again.
+        """Check once, act if a floor is reached, and return the seconds until the next check.
 
         Raises:
-            SandboxUnavailable: the sandbox cannot be asked.
+            SandboxUnavailable: no command can be run in the sandbox.
         """
         left_s = LONGEST_S
         for place in self._where:
@@ -231,7 +231,7 @@ class DiskMonitor:
         self._age += 1
 
     def _act(self, fact: str, what: tuple[str, bool], left: int) -> bool:
-        """One look below the floor; whether something writes. What: the place, and whether it is short of inodes."""
+        """Act once below the floor; return whether something writes. what: the file system; if inodes are short."""
         first, fell = self._low != what, self._low == what and self._last_free > left
         self._low, self._last_free = what, left
         try:
@@ -259,7 +259,7 @@ class DiskMonitor:
         self._last = self._base
 
     def _written(self) -> dict[int, ProcessWrites]:
-        """What each process has written, as told by itself's user: /proc/PID/io is for those who may trace."""
+        """Read each process's written bytes as its own user: /proc/PID/io needs permission to trace."""
         known = _parsed(self._hands.snippet(b"ohs_written", user="0").stdout)
         for user in sorted({one.user for one in known.values() if one.disk_bytes is None}):
             more = _parsed(self._hands.snippet(b"ohs_written", user=user).stdout)
@@ -267,11 +267,11 @@ class DiskMonitor:
         return known
 
     def _writers(self, now: dict[int, ProcessWrites], *, fell: bool, of_files: bool) -> list[int]:
-        """Who is to be killed: who wrote much by itself, who goes on writing, and at last of whom that is not known."""
+        """Return the pids to kill: processes that wrote much or keep writing, and last those with unknown writes."""
         found = []
         self._killed &= now.keys()
         for pid, one in now.items():
-            if pid in self._killed:  # one that waits for the disk in the kernel dies later
+            if pid in self._killed:  # a process in uninterruptible disk sleep dies later
                 continue
             base, last = self._base.get(pid, _NOTHING), self._last.get(pid, _NOTHING)
             steady = _more(one.disk_bytes, last.disk_bytes, STEADY_BYTES) or (
@@ -301,7 +301,7 @@ class DiskMonitor:
             self._hands.snippet(b"kill -KILL %s 2>/dev/null" % theirs.encode(), user=user)
 
     def _say(self, what: str) -> None:
-        """Before it is done: the result of what is killed shall tell why."""
+        """Report before killing, so that the result of a killed command says why."""
         self._hands.tell(what)
         log.warning("%s", what)
 

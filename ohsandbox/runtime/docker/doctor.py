@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 Status = Literal["ok", "warn", "fail"]
 
 SAFE_RUNC = ((1, 2, 8), (1, 3, 3), (1, 4, 0))
-"""First releases of their branches without CVE-2025-31133, -52565 and -52881 (1.4.0-rc.3 counts as 1.4.0)."""
+"""The first release of each branch without CVE-2025-31133, -52565 and -52881 (1.4.0-rc.3 counts as 1.4.0)."""
 SAFE_ENGINE_MAJOR = 23
-"""Older engines are past their maintenance; their default filter leaves AF_VSOCK open (ours does not)."""
+"""Older engines are no longer maintained; their default filter allows AF_VSOCK (ours does not)."""
 
 
 class Check(NamedTuple):
-    """One fact."""
+    """The result of one check."""
 
     name: str
     status: Status
     value: str
     remedy: str = ""
-    """Empty where there is nothing to do."""
+    """Empty if nothing needs to be done."""
 
 
 def checks() -> list[Check]:
-    """Every check in order; without an engine, only the reason. Never raises ohsandbox's own errors."""
+    """Run every check in order; without an engine, return only the reason. Never raises ohsandbox's own errors."""
     try:
         engine = connect()
     except OhsandboxError as error:
@@ -51,7 +51,7 @@ def checks() -> list[Check]:
 
 
 def judge(engine: Engine, info: dict[str, Any], version: dict[str, Any]) -> list[Check]:
-    """The checks on what an engine said of itself; pure but for the socket file's mode."""
+    """Return the checks on an engine's info and version; pure except for reading the socket file's mode."""
     security = [str(option) for option in info.get("SecurityOptions") or []]
     return [
         _engine(engine, version),
@@ -93,7 +93,7 @@ def _runc(version: dict[str, Any]) -> Check:
 
 
 def runc_is_safe(version: str) -> bool:
-    """The release is at or after the first fixed one of its branch."""
+    """Whether the release is at or after the first fixed one of its branch."""
     numbers = _numbers(version)
     branch = next((safe for safe in SAFE_RUNC if safe[:2] == numbers[:2]), None)
     return numbers >= branch if branch else numbers > SAFE_RUNC[-1]
@@ -157,7 +157,7 @@ def _storage(info: dict[str, Any]) -> Check:
 
 
 def _disk(engine: Engine, info: dict[str, Any]) -> list[Check]:
-    """What is free where the engine keeps its data; nothing where that is not on this machine."""
+    """Check the free space of the engine's data directory; empty if it is not on this machine."""
     where = engine.address.is_local and disk.reachable(str(info.get("DockerRootDir") or ""))
     if not where:
         return []
@@ -209,11 +209,11 @@ def _limits(info: dict[str, Any]) -> Check:
 
 
 def _warnings(info: dict[str, Any]) -> list[Check]:
-    """The engine's own warnings, one line each."""
+    """Return the engine's own warnings, one line each."""
     return [Check("warning", "warn", str(text).removeprefix("WARNING: ")) for text in info.get("Warnings") or []]
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The leading dotted numbers of a version: '1.1.5+ds1' is (1, 1, 5)."""
+    """Return the leading dotted numbers of a version: '1.1.5+ds1' is (1, 1, 5)."""
     found = re.match(r"[0-9]+(\.[0-9]+)*", version)
     return tuple(int(part) for part in found[0].split(".")) if found else ()

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONNECT_TIMEOUT_S = 8.0
-"""An engine that accepts and never answers is given up after this; an idle one answers in 2 ms."""
+"""Limit for an engine that accepts the connection and never answers; an idle one answers in 2 ms."""
 CALL_TIMEOUT_S = 120.0
-"""One API call. Starting a container took 0.24 s alone and 3 s beside seven others on two cores; disks can be slow."""
+"""Per API call. Starting a container took 0.24 s alone and 3 s beside seven others on two cores; disks can be slow."""
 SSH_TIMEOUT_S = 30.0
-"""paramiko's own connect has no limit of its own; a handshake over a slow line takes some seconds."""
+"""paramiko's connect has no time limit; a handshake over a slow line takes some seconds."""
 
 
 class EngineAddress(NamedTuple):
@@ -36,7 +36,7 @@ class EngineAddress(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """A socket file of this machine, so that the engine most likely shares our processors and files."""
+        """Whether it is a socket file of this machine; the engine then most likely shares our processors and files."""
         return "unix://" in self.url
 
     def __str__(self) -> str:
@@ -56,14 +56,14 @@ class Engine:
         return str(self.api.api_version)
 
     def cpu_count(self) -> int:
-        """Processors of the engine's machine; NanoCpus above it is refused (400)."""
+        """Number of processors of the engine's machine; larger NanoCpus are refused (400)."""
         if self.address.is_local:
             return os.cpu_count() or 1
         with engine_errors("asking the engine for its processors"):
             return int(self.api.info()["NCPU"])
 
     def close(self) -> None:
-        """Drop pooled connections; twice is fine."""
+        """Close pooled connections. Calling it twice is fine."""
         self.api.close()
 
 
@@ -71,8 +71,8 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """Connect to the engine that DOCKER_HOST, the Docker context, or the default socket names.
 
     Raises:
-        EngineUnavailable: nothing answers there within 8 s, or it is too old; the message says where and what helps.
-        UsageError: the address itself is malformed, or names a context that is not there.
+        EngineUnavailable: nothing answers within 8 s, or the engine is too old; the message holds address and remedy.
+        UsageError: the address is malformed, or names a context that does not exist.
     """
     address = find(os.environ if environ is None else environ)
     try:
@@ -86,12 +86,12 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
 
 
 def find(environ: Mapping[str, str]) -> EngineAddress:
-    """The address, by the order of the docker client: DOCKER_HOST, DOCKER_CONTEXT, the current context, the default.
+    """Return the address in the docker client's order: DOCKER_HOST, DOCKER_CONTEXT, current context, default.
 
     Raises:
         UsageError: the context does not exist, or its TLS files are missing.
     """
-    from docker.utils import kwargs_from_env  # noqa: PLC0415 - 0.14 s: only who uses an engine pays
+    from docker.utils import kwargs_from_env  # noqa: PLC0415 - 0.14 s, needed only with an engine
 
     with _usage_errors():
         if environ.get("DOCKER_HOST"):
@@ -114,7 +114,7 @@ def _from_context(environ: Mapping[str, str]) -> EngineAddress:
 
 
 class _usage_errors:  # noqa: N801 - reads as a statement
-    """A malformed address or TLS setting is the caller's to correct."""
+    """Turns docker-py's errors on a malformed address or TLS setting into UsageError."""
 
     def __enter__(self) -> None:
         return None
@@ -143,17 +143,18 @@ def _client(address: EngineAddress) -> Any:
 
 
 def _knock(path: str) -> None:
-    """Connect once ourselves: a plain OSError says more than docker-py's, which also leaks the socket that failed."""
+    """Connect once directly: a plain OSError says more than docker-py's, which also leaks the failed socket."""
     with socket.socket(socket.AF_UNIX) as knock:
         knock.settimeout(CONNECT_TIMEOUT_S)
         knock.connect("/" + path.lstrip("/"))
 
 
 def _negotiated(address: EngineAddress) -> Any:
-    """A client that speaks the engine's own API version.
+    """Return a client that uses the engine's own API version.
 
-    requests lets REQUESTS_CA_BUNDLE and a proxy of the environment override a client's own CA; docker-py would connect
-    that way while it is made. Neither is meant for the engine, so the version is asked for afterwards, without them.
+    requests lets REQUESTS_CA_BUNDLE and a proxy of the environment override a client's own CA, and docker-py's
+    constructor would connect that way. Neither is meant for the engine, so the version is requested afterwards, without
+    them.
     """
     import docker  # noqa: PLC0415
     from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
@@ -170,9 +171,9 @@ def _negotiated(address: EngineAddress) -> Any:
 
 
 def _asked(api: Any) -> Any:
-    """What tells the engine's API version: the header of its ping, in 1 ms.
+    """Return the response that holds the engine's API version: its ping's header, in 1 ms.
 
-    Where there is none, GET /version, for which engine 20.10 asks all of its parts: 10 ms.
+    Without that header, GET /version, for which engine 20.10 queries all its components: 10 ms.
     """
     pinged = api.get(f"{api.base_url}/_ping", timeout=api.timeout)
     version = pinged.headers.get("Api-Version")
@@ -180,7 +181,7 @@ def _asked(api: Any) -> Any:
 
 
 def _version(answer: Any, address: EngineAddress) -> str:
-    """The API version in an engine's answer.
+    """Return the API version in an engine's answer.
 
     Raises:
         EngineUnavailable: it is not an engine, or too old for docker-py.
@@ -200,7 +201,7 @@ def _version(answer: Any, address: EngineAddress) -> str:
 
 
 def _within(seconds: float, address: EngineAddress, work: Any) -> Any:
-    """work() in a thread, given up (not stopped) after so many seconds."""
+    """Run work() in a thread; stop waiting for it (without ending it) after the given seconds."""
     outcome: list[Any] = []
     failure: list[BaseException] = []
 
@@ -226,7 +227,7 @@ def _within(seconds: float, address: EngineAddress, work: Any) -> Any:
 
 
 def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError:
-    """One line for a failed connect: what, where, remedy."""
+    """Return a one-line error for a failed connect: cause, address, remedy."""
     text = str(error)
     if "Permission denied" in text or "PermissionError" in text:
         return EngineUnavailable(_permission_text(address))

@@ -1,8 +1,8 @@
-"""Mapping errors of docker-py, its HTTP stack and the engine to ohsandbox's errors, in this module only.
+"""Mapping of errors of docker-py, its HTTP stack and the engine to ohsandbox's errors, in this module only.
 
-Two pure functions: `translate` for what docker-py, requests, urllib3 and sockets raise, `start_error` for the text that
-the engine writes into an exec's own stream when the process could not be started. Every pattern below was captured from
-engine 20.10.24 with runc 1.1.5, or from the wording that newer engines document.
+Two pure functions: `translate` for errors that docker-py, requests, urllib3 and sockets raise, `start_error` for the
+text that the engine writes into an exec's own stream when the process could not be started. Every pattern below was
+captured from engine 20.10.24 with runc 1.1.5, or from the documented wording of newer engines.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 NO_ENGINE_REMEDY = "start the engine, point DOCKER_HOST at one, or run without a container with `--runtime cli`"
 _QUOTE_CHARS = 300
-"""How much of an engine's own words a message repeats: one line on a wide terminal."""
+"""Maximum length of an engine's text quoted in a message: one line on a wide terminal."""
 
 
 class ErrorRule(NamedTuple):
-    """Words of the engine, the error they mean, and what helps."""
+    """A pattern of engine text, the error it means, and the remedy."""
 
     pattern: re.Pattern[str]
     kind: type[OhsandboxError]
@@ -45,9 +45,9 @@ class ErrorRule(NamedTuple):
 
 
 def _in_order(first: str, later: str) -> str:
-    """The pattern of a line with the one and then the other, looked for behind the first place alone.
+    """Return a pattern for a line with first and then later, searched only after the first match of first.
 
-    In between the engine repeats paths and arguments, which are anybody's: plain `.*` would begin at each of them.
+    The engine repeats paths and arguments in between, which anybody can choose: plain `.*` would start at each of them.
     """
     return rf"(?m:^)(?:(?!{first}).)*(?:{first}).*(?:{later})"
 
@@ -88,7 +88,7 @@ START_RULES: tuple[ErrorRule, ...] = (
         r"not running|stopped (state|container)|does not exist|no such container", SandboxUnavailable, "start it again"
     ),
 )
-"""What an exec's stream says when its process never began. First match wins."""
+"""Text in an exec's stream whose process never started. First match wins."""
 
 API_RULES: tuple[ErrorRule, ...] = (
     _rule(r"no such container|no such exec", SandboxGone, "its files are gone with it: start a new sandbox"),
@@ -129,11 +129,11 @@ API_RULES: tuple[ErrorRule, ...] = (
         "check the engine's way to the registry",
     ),
 )
-"""What the engine's API answers. First match wins."""
+"""Answers of the engine's API. First match wins."""
 
 
 def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxError:
-    """The error that an exec's stream spells out when its process did not begin (exit code 126 or 127)."""
+    """Return the error for the text in an exec's stream whose process did not start (exit code 126 or 127)."""
     for rule in START_RULES:
         if not rule.pattern.search(text):
             continue
@@ -153,7 +153,7 @@ def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxErr
 
 
 def translate(error: BaseException, *, doing: str) -> OhsandboxError:
-    """Our error for a foreign one; `doing` says what was tried, as a gerund phrase ("starting the container")."""
+    """Return our error for a foreign one; `doing` is a gerund phrase for the attempt ("starting the container")."""
     if isinstance(error, OhsandboxError):
         return error
     status = _status(error)
@@ -169,7 +169,7 @@ def translate(error: BaseException, *, doing: str) -> OhsandboxError:
 
 @contextmanager
 def engine_errors(doing: str) -> Iterator[None]:
-    """Nothing foreign leaves this block.
+    """Translate every foreign error raised in this block.
 
     Raises:
         OhsandboxError: what `translate` makes of a docker, requests, urllib3, http or socket error.
@@ -186,8 +186,8 @@ def engine_errors(doing: str) -> Iterator[None]:
 
 @cache
 def foreign_errors() -> tuple[type[BaseException], ...]:
-    """Every root of the trees that docker-py lets through; imports docker."""
-    import docker.errors  # noqa: PLC0415 - 0.14 s: only who uses an engine pays
+    """Return the root classes of all errors that docker-py lets through; imports docker."""
+    import docker.errors  # noqa: PLC0415 - 0.14 s, needed only with an engine
     import requests  # noqa: PLC0415
     import urllib3  # noqa: PLC0415
 
@@ -202,7 +202,7 @@ def foreign_errors() -> tuple[type[BaseException], ...]:
 
 
 def _transport_error(error: BaseException, text: str, doing: str) -> OhsandboxError:
-    """No HTTP status: the engine was not reached, stopped answering, or docker-py refused before asking."""
+    """Return the error without an HTTP status: no connection, no further answer, or docker-py refused the request."""
     name = type(error).__name__
     if re.search(r"timed out|timeout", f"{name} {text}", re.IGNORECASE):
         return EngineUnavailable(
@@ -214,7 +214,7 @@ def _transport_error(error: BaseException, text: str, doing: str) -> OhsandboxEr
 
 
 def _is_stream_error(error: BaseException) -> bool:
-    """A failure reported inside a stream of JSON (pull), which docker-py or we raise without an HTTP status."""
+    """Whether a stream of JSON (pull) reported the failure, which docker-py or we raise without an HTTP status."""
     return type(error).__name__ in {"ImageLoadError", "BuildError", "StreamParseError", "PullFailed", "ContainerError"}
 
 
@@ -230,7 +230,7 @@ def _words(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    """One printable line of bounded length, without a full stop at its end."""
+    """Return one printable line of bounded length, without a full stop at its end."""
     return quoted_line(text, limit_chars=_QUOTE_CHARS).rstrip(". ")
 
 

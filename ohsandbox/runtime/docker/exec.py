@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
 
 HELLO_TIMEOUT_S = 20.0
-"""From the exec's start to its hello: 32 ms idle, 3.7 s behind an exec whose pipe a background job held."""
+"""From the exec's start to its hello: 32 ms when idle, 3.7 s behind an exec whose pipe a background job held open."""
 HELLO_LIMIT_BYTES = 64 * 1024
-"""More than this before the hello is an image whose shell talks; runc's longest message was 400 bytes."""
+"""More output before the hello comes from an image whose shell prints; runc's longest message was 400 bytes."""
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
-"""One argv string, its NUL not counted (Linux MAX_ARG_STRLEN)."""
+"""One argv string without its NUL (Linux MAX_ARG_STRLEN)."""
 KILLED = 137
-"""128 + SIGKILL: also what the engine reports for every exec of a container that it removed or killed."""
+"""128 + SIGKILL; the engine also reports it for every exec of a container that it removed or killed."""
 
 ENTER_SCRIPT = """
 read -r go
@@ -46,30 +46,31 @@ cd -- "$1" 2>/dev/null || {
 unset OLDPWD
 shift 2
 """
-"""Go to the working directory from inside. The engine's runtime starts every process in `/`: an agent can replace any
-other directory by a link to what the runtime has open (CVE-2024-21626), and no process would begin there any more."""
+"""Enters the working directory from inside the container. The OCI runtime starts every process in `/`: an agent can
+replace any other directory by a link to a descriptor that the runtime has open (CVE-2024-21626), and no process would
+start there any more."""
 
 HELLO_SCRIPT = ENTER_SCRIPT + 'printf "%s %s%s\\n" NONCE $$ "$f"\nGO unset f go\nexec "$@"'
-"""Says nothing before we write: docker-py loses bytes that arrive together with the HTTP header."""
+"""Prints nothing before our first write: docker-py loses bytes that arrive together with the HTTP header."""
 
 CHECK_SCRIPT = (
     ENTER_SCRIPT.replace("cd -- ", '[ -z "$2" ] || [ -e "$1" ] || mkdir -p -- "$1" 2>/dev/null\ncd -- ')
     + files("ohsandbox.runtime").joinpath("scripts/selfcheck.sh").read_text("utf-8")
     + HELLO_SCRIPT.removeprefix(ENTER_SCRIPT)
 )
-"""HELLO_SCRIPT that also makes a working directory that is not there, and reports what the kernel says of the process
-and its sandbox, in 5 ms."""
+"""HELLO_SCRIPT that also creates a missing working directory, and reports the kernel's facts of the process and its
+sandbox, in 5 ms."""
 
 _WAIT_FOR_GO = "read -r go;"
-"""Without a terminal the process waits for a second newline: the engine copies its two streams by two threads, so that
+"""Without a terminal the process waits for a second newline: the engine copies its two streams in two threads, so that
 standard error written after the hello was seen to arrive before it. A terminal has one stream, and would echo."""
 
 KILL_SCRIPT = 'kill -9 "-$1" 2>/dev/null||kill -9 "$1" 2>/dev/null;:'
-"""busybox's kill takes no `--`, so the negative number stands alone; dash and bash accept that after a signal."""
+"""busybox's kill accepts no `--`, so the negative number stands alone; dash and bash accept that after a signal."""
 
 
 class ExecRequest(NamedTuple):
-    """One process to start."""
+    """A process to start."""
 
     argv: Sequence[str]
     tty: bool = False
@@ -77,15 +78,15 @@ class ExecRequest(NamedTuple):
     user: str = ""
     workdir: str = "/"
     elsewhere: bool = False
-    """Begin in the root directory where workdir cannot be entered."""
+    """Start in the root directory if workdir cannot be entered."""
     unset: Sequence[str] = ()
-    """Variables of the container that the process must not have."""
+    """Variables of the container to remove from the process."""
     check: bool = False
-    """Ask for the facts of CHECK_SCRIPT."""
+    """Report the facts of CHECK_SCRIPT."""
 
 
 class Handshake(NamedTuple):
-    """What the wrapper script reported before it became the process."""
+    """What the wrapper script reported before it executed the program."""
 
     pid: int
     facts: dict[str, str]
@@ -102,11 +103,11 @@ class Exec:
     """One exec of one container.
 
     Args:
-        engine: where.
+        engine: the container's engine.
         container: its id.
-        start: the process.
-        loss: tells what became of the container; None where it runs as before.
-        starting: held while the engine starts a process; see `Container.starting`.
+        start: the process to start.
+        loss: returns why the container cannot be used; None while it runs as before.
+        starting: context to hold while the engine starts a process; see `Container.starting`.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Exec:
         """Create and start the exec and read its hello.
 
         Raises:
-            UsageError: an argument cannot be passed, the user or the working directory is not there.
+            UsageError: an argument cannot be passed, or the user or the working directory does not exist.
             SandboxUnavailable: paused, stopped, removed, no shell in the image, no hello within 20 s, engine gone.
         """
         _refuse_impossible(self._start)
@@ -160,14 +161,14 @@ class Exec:
                     ("/bin/sh", "-c", script, "sh", start.workdir, "yes" * start.elsewhere, *start.argv)
                 )
                 return self._engine.api.exec_start(self._id, socket=True, tty=start.tty)
-        except SandboxUnavailable as error:  # Podman's API answers 500 where Docker's tells it in the stream
+        except SandboxUnavailable as error:  # Podman's API answers 500 where Docker reports it in the stream
             refused = start_error(str(error), user=start.user, workdir=start.workdir)
             raise self._loss() or (refused if isinstance(refused, UnknownUserError) else error) from error
 
     def _create(self, argv: Sequence[str], *, stdin: bool = True) -> str:
         start = self._start
         environment = [f"{name}={value}" for name, value in (start.env or {}).items()]
-        environment += [name for name in start.unset if name not in (start.env or {})]  # a bare name is removed
+        environment += [name for name in start.unset if name not in (start.env or {})]  # a bare name unsets it
         created = self._engine.api.exec_create(
             self._container,
             list(argv),
@@ -180,9 +181,9 @@ class Exec:
         return str(created["Id"])
 
     def _greet(self, wire: Wire, raw: Any) -> StartedProcess:
-        """Write the newline that the wrapper waits for, then read up to its hello; what comes before is dropped."""
+        """Write the newline that the wrapper waits for, then read up to its hello; earlier output is dropped."""
         deadline = time.monotonic() + HELLO_TIMEOUT_S
-        # what follows the hello stays in the socket, where `poll` sees it; without a terminal nothing does
+        # bytes after the hello stay in the socket for `poll`; without a terminal there are none
         buffer = memoryview(bytearray(1 if self._start.tty else 4096))
         greeting = _HandshakeReader(self._nonce)
         try:
@@ -197,7 +198,7 @@ class Exec:
                         wire.sendall(memoryview(b"\n"))
                     return StartedProcess(wire, hello)
         except OSError:
-            pass  # the engine reset the connection; what it said before that tells why
+            pass  # the engine reset the connection; what it sent before holds the reason
         raise self._failure(greeting.heard or swallowed(raw)[8:])
 
     def _refuse_elsewhere(self, hello: Handshake) -> None:
@@ -213,22 +214,22 @@ class Exec:
                 raise UsageError(f"{where!r} may not be entered. Remedy: name a directory that this user may enter.")
 
     def _failure(self, heard: bytes) -> Exception:
-        """The error for a missing handshake. The container's state comes first: anybody may have written the text."""
+        """Return the error for a missing handshake: the container's state first; anybody may have written the text."""
         return self._loss() or start_error(
             heard.decode(errors="replace"), user=self._start.user, workdir=self._start.workdir
         )
 
     def lost(self, what: str) -> SandboxUnavailable:
-        """The error for a broken connection: what became of the container, or else of the connection."""
+        """Return the error for a broken connection: the container's loss, or else the connection's own error."""
         return self._loss() or SandboxUnavailable(
             f"The connection to a process in the sandbox broke: {what}. Remedy: open it again."
         )
 
     def exit_code(self) -> int | None:
-        """None while it runs.
+        """Return the exit code; None while the process runs.
 
         Raises:
-            SandboxUnavailable: the container died or went, so the exit code of the process is unknown.
+            SandboxUnavailable: the container died or was removed, so the exit code is unknown.
         """
         if self._code is None:
             self._code = self._ask_exit_code()
@@ -248,9 +249,9 @@ class Exec:
         return code
 
     def kill(self, pid: int) -> None:
-        """SIGKILL to pid's group, sent from inside as the same user: the engine's API cannot kill an exec.
+        """Send SIGKILL to pid's group from inside, as the same user: the engine's API cannot kill an exec.
 
-        Detached: while a child still holds an ended exec's streams, engine 20.10 keeps every attached one waiting.
+        Detached: while a child holds an ended exec's streams open, engine 20.10 blocks every attached exec.
         """
         try:
             with self._starting(), engine_errors("killing a process in the sandbox"):
@@ -261,14 +262,14 @@ class Exec:
 
 
 class _HandshakeReader:
-    """Looks for the hello at the beginning of a stream."""
+    """Searches the beginning of a stream for the hello."""
 
     def __init__(self, nonce: str) -> None:
         self._pattern = re.compile(rb"%s (\d{1,10})([^\r\n]*)\r?\n" % nonce.encode())
         self.heard = b""
 
     def feed(self, chunks: list[Chunk]) -> Handshake | None:
-        """The hello, once its line is whole; standard error before it is dropped."""
+        """Return the hello once its line is complete; earlier standard error is dropped."""
         for chunk in chunks:
             if chunk.stream is not Stream.STDOUT:
                 continue
@@ -280,7 +281,7 @@ class _HandshakeReader:
 
 
 def _refuse_impossible(start: ExecRequest) -> None:
-    """What the engine or the kernel would refuse with worse words."""
+    """Refuse what the engine or the kernel would refuse with a less clear message."""
     if not start.argv or start.argv[0] in {"", "-"} or start.argv[0].startswith("-"):
         raise UsageError("The command's first word must name a program. Remedy: pass argv with a program first.")
     if not all(start.env or {}) or any("=" in name for name in start.env or {}):

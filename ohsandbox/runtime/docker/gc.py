@@ -27,7 +27,7 @@ WORKSPACE_LABEL = "ohsandbox.workspace"
 
 
 def list_sandboxes(engine: Engine | None = None) -> list[SandboxInfo]:
-    """Every container with a lease label, oldest first; also those of others, which `gc` never touches.
+    """Return every container with a lease label, oldest first; also those of others, which `gc` never removes.
 
     Raises:
         EngineUnavailable: no engine answers.
@@ -39,17 +39,17 @@ def list_sandboxes(engine: Engine | None = None) -> list[SandboxInfo]:
 def gc(engine: Engine | None = None, *, kept: bool = False) -> list[GcResult]:
     """Remove the containers whose owner is dead, lease files without a container, checkpoints without a conversation.
 
-    A container is taken when all of this holds: its label names a lease file of this state directory, that file names
-    this very container, nobody holds its lock, and it is not kept and not to be resumed (or kept is set). A label
-    alone is never enough: labels are inherited by committed images, and anybody may write them. Without its lease file
-    a container stays, and `ps` shows it. The locks that the guard of a dead owner's workspace held go as well.
+    A container is removed if all of this holds: its label names a lease file of this state directory, that file names
+    this container, nobody holds its lock, and it is neither kept nor resumable (or kept is set). A label alone is never
+    enough: committed images inherit labels, and anybody may write them. A container without its lease file stays, and
+    `ps` shows it. The lock files that the guard of a dead owner's workspace held are removed too.
 
     Raises:
         EngineUnavailable: no engine answers.
         UsageError: the state directory cannot be read.
     """
     with _connected(engine) as there:
-        before = lease.all_ids()  # a lease taken after this may have no container yet
+        before = lease.all_ids()  # a lease taken later may have no container yet
         workspaces = _workspaces_of_the_dead(there, before)
         containers = _labelled(there)
         reaped = [done for found in containers if (done := _reap(there, found, kept=kept))]
@@ -62,15 +62,15 @@ def gc(engine: Engine | None = None, *, kept: bool = False) -> list[GcResult]:
 
 
 def digest(workspace: str) -> str:
-    """What the label of a bound workspace says."""
+    """Return the label value for a bound workspace."""
     return hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
 
 
 def of_workspace(engine: Engine, workspace: str, *, stopped: bool = False) -> list[dict[str, Any]]:
-    """The running containers of whomever that a directory is bound into; with stopped, the others, too.
+    """Return anybody's running containers that bind a directory; with stopped, the others too.
 
     Raises:
-        SandboxUnavailable: the engine does not say.
+        SandboxUnavailable: the engine does not report them.
     """
     with engine_errors("looking for other sandboxes of the workspace"):
         filters = {"label": [f"{WORKSPACE_LABEL}={digest(workspace)}"]} | ({} if stopped else {"status": ["running"]})
@@ -78,13 +78,13 @@ def of_workspace(engine: Engine, workspace: str, *, stopped: bool = False) -> li
 
 
 def _workspaces_of_the_dead(engine: Engine, lease_ids: list[str]) -> set[str]:
-    """What sandboxes of dead owners worked in."""
+    """Return the workspaces of sandboxes whose owners are dead."""
     found = (lease.read(one) for one in lease_ids if not lease.owner_alive(one))
     return {one.workspace for one in found if one is not None and one.workspace and one.engine == engine.address.url}
 
 
 def _unlock(engine: Engine, workspace: str) -> None:
-    """Let the person's git change the configuration again, unless a sandbox works there or is about to."""
+    """Release the guard so that the host's git can change the configuration, unless a sandbox works there or will."""
     with contextlib.suppress(SandboxUnavailable):
         containers = of_workspace(engine, workspace, stopped=True)
         if any(found.get("State") == "running" for found in containers):
@@ -95,7 +95,7 @@ def _unlock(engine: Engine, workspace: str) -> None:
 
 
 def orphans_here(engine: Engine) -> bool:
-    """Some lease of this engine has a dead owner; asks the state directory only, 5 us a lease."""
+    """Whether a lease of this engine has a dead owner; reads only the state directory, 5 us per lease."""
     for one in lease.all_ids():
         record = lease.read(one)
         if record is None or record.keep or lease.is_resumable(record) or record.engine != engine.address.url:
@@ -106,7 +106,7 @@ def orphans_here(engine: Engine) -> bool:
 
 
 def orphaned_checkpoints(engine: Engine | None = None) -> list[CheckpointRecord]:
-    """Those that were made for a conversation which was deleted since.
+    """Return the records of checkpoints whose conversation has been deleted.
 
     Raises:
         EngineUnavailable: no engine answers.
@@ -140,7 +140,7 @@ def _reap(engine: Engine, found: dict[str, Any], *, kept: bool) -> GcResult | No
 
 
 def _forget(engine: Engine, lease_id: str) -> GcResult | None:
-    """A lease of this engine whose owner is dead and whose container is gone."""
+    """Remove a lease of this engine whose owner is dead and whose container is gone."""
     record = lease.read(lease_id)
     if record is None or record.engine != engine.address.url:
         return None
@@ -166,7 +166,7 @@ def _name(found: dict[str, Any]) -> str:
 
 
 def own_record(found: dict[str, Any]) -> LeaseRecord | None:
-    """The lease that this container is the subject of; None for a label that only looks like one."""
+    """Return the lease record that names this container; None if the label does not belong to it."""
     record = lease.read(_lease_id(found))
     return record if record is not None and record.container == _name(found) else None
 
@@ -191,7 +191,7 @@ def _info(found: dict[str, Any]) -> SandboxInfo:
 
 @contextlib.contextmanager
 def _connected(engine: Engine | None) -> Iterator[Engine]:
-    """The engine given, or one of our own for the block."""
+    """Yield the given engine, or a connection of our own for the block."""
     if engine is not None:
         yield engine
         return

@@ -1,8 +1,8 @@
 """Read-only protection inside a bound workspace: nested bind mounts over the files from which git and editors run code.
 
-A read-only mount on `.git/config` alone is evaded by `mv .git .g; cp -r .g .git`. A directory that is a mount point
-itself cannot be renamed (EBUSY), so every directory above a guarded name is one, too, writable as before. What git
-would read and is not there is made on the host first, or the sandbox could make it.
+`mv .git .g; cp -r .g .git` evades a read-only mount on `.git/config` alone. A mount point cannot be renamed (EBUSY), so
+every directory above a guarded name is also a mount point, still writable. Files that git would read and that do not
+exist are created on the host first; otherwise the sandbox could create them.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Git = Literal["guarded", "ro", "rw"]
-"""`guarded`: commits work; config, hooks and info do not change. `ro`: no `.git` changes. `rw`: nothing is guarded."""
+"""`guarded`: commits work; config, hooks and info are read-only. `ro`: all of `.git` is read-only. `rw`: no guard."""
 
 WORKSPACE = "/workspace"
 MAX_MOUNTS = 2000
 """The engine takes 0.25 s to start a container, 0.4 s with 700 nested mounts (100 submodules), 0.8 s with 2,100."""
 
 _COMMON_DIR = b".\n"
-"""A repository with `commondir` in it takes configuration and hooks from where that says; "." is itself (git 2.39:
-commit, gc, worktrees and submodules work as without)."""
+"""A repository that contains `commondir` reads configuration and hooks from the directory that it names; "." is the
+repository itself (git 2.39: commit, gc, worktrees and submodules work as without the file)."""
 _LOCK = (
     b"A sandbox of ohsandbox works here: until it ends, git does not change the configuration.\n"
     b"If none does (`ohsandbox ps`), remove this file.\n"
 )
-"""Linux drops a mount from a name that another mount namespace unlinks or renames over: `git config`, `push -u` and
-`branch -u` on the host would leave their new file unguarded (measured, Linux 6). git takes no lock that is there."""
+"""Linux removes a mount from a name that another mount namespace unlinks or renames over: `git config`, `push -u` and
+`branch -u` on the host would leave their new file unguarded (measured, Linux 6). git takes no lock that exists."""
 _FILES = {
     "config.lock": _LOCK,
     "config.worktree.lock": _LOCK,
@@ -60,30 +60,30 @@ class GuardMount(NamedTuple):
     """A nested bind mount."""
 
     path: str
-    """Below the workspace, with slashes."""
+    """Path below the workspace, with slashes."""
     read_only: bool
     source: str = ""
-    """What is there instead; empty: the name itself."""
+    """File that is mounted there instead; empty: the path itself."""
 
 
 class _WorkspaceContents(NamedTuple):
-    """What the tree holds."""
+    """What a scan of the workspace found."""
 
     layouts: dict[str, set[str]]
-    """Directories with names of `git_layout.LAYOUT`."""
+    """Directories that contain names of `git_layout.LAYOUT`, with these names."""
     dotgits: dict[str, int]
-    """`.git` entries and their file types."""
+    """`.git` entries and their modes (st_mode)."""
     sockets: list[str]
-    """Those that a program of this machine answers on."""
+    """Sockets on which a program of this machine answers."""
     pointers: dict[str, str | None]
-    """Where each `.git` file leads, below the workspace or absolute; None: nowhere."""
+    """Target of each `.git` file, below the workspace or absolute; None: no target."""
 
 
 def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
-    """The nested mounts for a workspace as it is now; what they need is made where it is missing.
+    """Return the nested mounts for the workspace in its present state; creates missing mount sources.
 
     Raises:
-        UsageError: something cannot be guarded: a link in git's place, too many repositories, an unreadable name.
+        UsageError: something cannot be guarded: a link in place of `.git`, too many repositories, an unreadable name.
     """
     found = _look(workspace)
     plan = _MountPlan(workspace)
@@ -97,7 +97,7 @@ def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
 
 
 def _guard_git(plan: _MountPlan, found: _WorkspaceContents, git: Git) -> None:
-    """Everything of git and of agents."""
+    """Add the mounts for git's files and for agents' files."""
     workspace = plan.workspace
     for path, kind in sorted(found.dotgits.items()):
         if stat.S_ISLNK(kind):
@@ -114,12 +114,12 @@ def _guard_git(plan: _MountPlan, found: _WorkspaceContents, git: Git) -> None:
 
 
 def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -> None:
-    """Remove what `guard` made, in whichever session. Empty `hooks` and `info` stay, as `git init` makes them.
+    """Remove what `guard` created, in any session. Empty `hooks` and `info` stay, as `git init` creates them.
 
     Args:
         workspace: the directory.
-        paths: what was guarded; None looks everywhere.
-        gone: no container is bound there any more; else only the locks go, since a mount ends with its name.
+        paths: the guarded paths; None searches the whole workspace.
+        gone: no container binds it any more; else only the locks are removed, since removing a name removes its mount.
     """
     for path in [seen.path for seen in git_layout.walk(workspace)] if paths is None else paths:
         parent, _, name = path.rpartition("/")
@@ -139,17 +139,17 @@ def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -
 
 
 def verify(guarded: Iterable[GuardMount], mountinfo: str) -> None:
-    """Compare what was asked with what the kernel says of the sandbox's mounts (proc(5), mountinfo).
+    """Compare the requested mounts with the sandbox's mounts (proc(5), mountinfo).
 
-    A name that was replaced by a link between our look and the engine's mount shows another root.
+    A name that was replaced by a link between our check and the engine's mount has another root.
 
     Raises:
-        SandboxUnavailable: a mount is missing, writable, or of something else.
+        SandboxUnavailable: a mount is missing, writable, or of another file.
     """
     there = {}
     for line in mountinfo.splitlines():
         fields = line.split(" ")
-        if len(fields) > 5:  # noqa: PLR2004 - the options are the sixth
+        if len(fields) > 5:  # noqa: PLR2004 - the mount options are the sixth field
             there[_unescaped(fields[4])] = (fields[2], _unescaped(fields[3]), fields[5].split(","))
     device, root, _ = there.get(WORKSPACE, ("", "", []))
     for mount in guarded:
@@ -167,7 +167,7 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str) -> None:
 
 
 class _MountPlan:
-    """Collects mounts."""
+    """Collects nested mounts."""
 
     def __init__(self, workspace: str) -> None:
         self.workspace = workspace
@@ -175,25 +175,25 @@ class _MountPlan:
         self._masked: list[str] = []
 
     def mask(self, path: str) -> None:
-        """A name with nothing behind it. It may move along with its directory."""
+        """Hide a file behind an empty one. The name may move along with its directory."""
         self._masked.append(path)
 
     def hold(self, path: str) -> None:
-        """A directory that stays where it is, and so do those above it."""
+        """Keep a directory and those above it in place."""
         while path:
             self._wanted.setdefault(path, False)
             path = path.rpartition("/")[0]
 
     def lock(self, path: str) -> None:
-        """A file or a directory that does not change either."""
+        """Make a file or a directory read-only, and keep it in place."""
         self.hold(path.rpartition("/")[0])
         self._wanted[path] = True
 
     def mounts(self) -> tuple[GuardMount, ...]:
-        """Outer ones first; none below a locked one, which covers it.
+        """Return the mounts, outer ones first; none below a locked one, which covers it.
 
         Raises:
-            UsageError: there are too many, or a name that the engine's JSON cannot hold.
+            UsageError: there are too many, or the engine's JSON cannot hold a name.
         """
         made: list[GuardMount] = []
         locked: set[str] = set()
@@ -233,15 +233,15 @@ def _look(workspace: str) -> _WorkspaceContents:
 
 
 def _is_special(entry: os.DirEntry[str]) -> bool:
-    """Neither file, directory nor symlink; the directory's own word, without a system call."""
+    """Whether it is neither file, directory nor symlink, by the type in the directory entry; no system call."""
     file, directory = entry.is_file(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
     return not (file or directory or entry.is_symlink())
 
 
 def _answers(workspace: str, path: str) -> bool:
-    """Somebody listens on the socket of that name, or may. One that refuses is over: bind(2) never takes a name again.
+    """Whether a program listens, or may, on a socket. One that refuses is dead: bind(2) fails on an existing name.
 
-    A network namespace does not keep a container from a socket with a name, nor does a read-only mount.
+    Neither a network namespace nor a read-only mount prevents a container from connecting to a socket by its path.
     """
     parent, _, name = path.rpartition("/")
     try:
@@ -256,7 +256,7 @@ def _answers(workspace: str, path: str) -> bool:
             caller.connect(f"/proc/self/fd/{directory}/{name}" if sys.platform == "linux" else f"{workspace}/{path}")
     except (ConnectionRefusedError, FileNotFoundError):
         return False
-    except OSError:  # of another type, not ours to call, or busy
+    except OSError:  # the socket has another type, is not accessible to us, or is busy
         return True
     finally:
         os.close(directory)
@@ -264,7 +264,7 @@ def _answers(workspace: str, path: str) -> bool:
 
 
 def _nothing() -> str:
-    """An empty file of ours, to lie over a socket.
+    """Return the path of our empty file that is mounted over a socket.
 
     Raises:
         UsageError: the state directory cannot be written.
@@ -278,7 +278,7 @@ def _nothing() -> str:
 
 
 def _repositories(workspace: str, found: _WorkspaceContents) -> Iterator[str]:
-    """Each directory that holds a repository, that of a worktree, or what was one."""
+    """Yield each directory with a repository, with a worktree's part of one, or with the remains of one."""
     for path, names in found.layouts.items():
         if git_layout.is_repository(names):
             yield path
@@ -288,12 +288,12 @@ def _repositories(workspace: str, found: _WorkspaceContents) -> Iterator[str]:
 
 
 def _missing_submodules(workspace: str, found: _WorkspaceContents) -> Iterator[str]:
-    """Directories of submodules that are not checked out; made where they are not there.
+    """Yield directories of submodules that are not checked out; missing ones are created.
 
-    The repository that a sandbox puts into one is entered by `git status` in the repository above.
+    `git status` in the repository above enters a repository that a sandbox creates in one.
 
     Raises:
-        UsageError: an index cannot be read, or something else is in the place of one.
+        UsageError: an index cannot be read, or one of the paths is not a directory.
     """
     places = [
         (workspace, path, f"{workspace}/{top}")
@@ -313,13 +313,13 @@ def _missing_submodules(workspace: str, found: _WorkspaceContents) -> Iterator[s
 
 
 def _is_checked_out(workspace: str, found: _WorkspaceContents, submodule: str) -> bool:
-    """It has a `.git` that is guarded as such."""
+    """Whether it has a `.git` that is guarded itself."""
     mode = found.dotgits.get(f"{submodule}/.git", 0)
     return stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and not _is_empty(workspace, f"{submodule}/.git"))
 
 
 def _tops(workspace: str, found: _WorkspaceContents, path: str) -> set[str]:
-    """The working trees of a repository, or of a worktree's part of one, below the workspace."""
+    """Return the working trees, below the workspace, of a repository or of a worktree's part of one."""
     tops = {pointer.removesuffix(".git") for pointer, target in found.pointers.items() if target == path}
     if path.rpartition("/")[2] == ".git":
         tops.add(path.removesuffix(".git"))
@@ -329,7 +329,7 @@ def _tops(workspace: str, found: _WorkspaceContents, path: str) -> set[str]:
 
 
 def _above(workspace: str) -> Iterator[tuple[str, str, str]]:
-    """The repository that a workspace without one lies in: where its directory is, as (root, path), and its top."""
+    """Yield the repository that contains a workspace without one: its directory, as (root, path), and its top."""
     for top in [workspace, *map(str, PurePosixPath(workspace).parents)]:
         if not os.path.lexists(f"{top}/.git"):
             continue
@@ -340,7 +340,7 @@ def _above(workspace: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _is_empty(workspace: str, path: str) -> bool:
-    """It holds nothing, or cannot be reached without a link."""
+    """Whether it is empty, or cannot be reached without a link."""
     try:
         descriptor = git_layout.open_below(workspace, path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -353,7 +353,7 @@ def _is_empty(workspace: str, path: str) -> bool:
 
 
 def _is_gits(path: str, named: set[str]) -> bool:
-    """People and agents work in it; else it is a bare repository among the files, such as a fixture."""
+    """Whether people and agents work in it; otherwise it is a bare repository among the files, such as a fixture."""
     return not path or ".git" in path.split("/") or path in named
 
 
@@ -366,7 +366,7 @@ def _guard_repository(plan: _MountPlan, found: _WorkspaceContents, path: str, *,
         return
     plan.hold(path)
     names = found.layouts.get(path, set())
-    if "commondir" in names and "objects" not in names:  # a worktree's: the rest is in the repository that it names
+    if "commondir" in names and "objects" not in names:  # of a worktree: the rest is in the repository that it names
         fixed = {name: b"" for name in _WORKTREE_FILES if _kind(plan.workspace, prefix + name) == "file"}
         files = {"config.worktree.lock": _LOCK, "config.worktree": b"", **fixed}
     else:
@@ -385,10 +385,10 @@ def _guard_repository(plan: _MountPlan, found: _WorkspaceContents, path: str, *,
 
 
 def _obeyed(workspace: str, found: _WorkspaceContents, prefix: str) -> Iterator[str]:
-    """What of the workspace a repository takes hooks, configuration and programs from: files that include others, too.
+    """Yield the files of the workspace from which a repository takes hooks, configuration (includes too) and programs.
 
     Raises:
-        UsageError: it leads over a link.
+        UsageError: a path leads through a link.
     """
     config = _pairs(workspace, prefix + "config")
     tree = dict(config).get("core.worktree")
@@ -420,14 +420,14 @@ def _pairs(workspace: str, config: str) -> list[tuple[str, str]]:
 
 
 def _trees(found: _WorkspaceContents, prefix: str) -> Iterator[str]:
-    """Of its `.git` files, linked worktrees' too: each takes relative paths from its top (git-config(1), hooksPath)."""
+    """Yield the tops of its `.git` files, linked worktrees too: bases of relative paths (git-config(1), hooksPath)."""
     for path, target in found.pointers.items():
         if target is not None and (f"{target}/" == prefix or target.startswith(f"{prefix}worktrees/")):
             yield path.removesuffix(".git")
 
 
 def _made(workspace: str, bases: Iterable[str], value: str, content: bytes | None) -> Iterator[str]:
-    """What a configured path means below the workspace; it is made where it is missing."""
+    """Yield the paths below the workspace that a configured path means; missing ones are created."""
     if not value or value.startswith("~"):
         return
     for base in bases:
@@ -437,7 +437,7 @@ def _made(workspace: str, bases: Iterable[str], value: str, content: bytes | Non
 
 
 def _named(workspace: str, text: str, trees: Iterable[str]) -> Iterator[str]:
-    """The files of the workspace that a text names."""
+    """Yield the files of the workspace that a text names."""
     words = set(_WORD.findall(text))
     for tree in trees:
         paths = (git_layout.inside(workspace, tree + word.lstrip("!")) for word in words)
@@ -445,7 +445,7 @@ def _named(workspace: str, text: str, trees: Iterable[str]) -> Iterator[str]:
 
 
 def _run_by_hooks(workspace: str, hooks: str, trees: Iterable[str]) -> Iterator[str]:
-    """What the hooks in a directory are links to, and the executable files that those which are scripts name."""
+    """Yield the targets of hooks that are links, and the executable files that scripts among the hooks name."""
     try:
         directory = git_layout.open_below(workspace, hooks, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -474,7 +474,7 @@ def _agents_files(workspace: str) -> Iterator[str]:
 
 
 def _kind(workspace: str, path: str) -> str:
-    """One of "file", "directory", "other", or empty for nothing that can be reached without a link."""
+    """Return "file", "directory", "other", or "" for a path that does not exist or is absolute."""
     if path.startswith("/"):
         return ""
     try:
@@ -491,13 +491,13 @@ def _kind(workspace: str, path: str) -> str:
 
 
 def _make(workspace: str, path: str, content: bytes | None) -> bool:
-    """A file with content, or for None a directory, where nothing is; with the owner of what holds it.
+    """Create a missing file with content, or a directory if None; its owner is that of the directory above.
 
     Returns:
-        Whether it is there now. Where it is not, the sandbox cannot make it either: the directory is another user's.
+        Whether it exists now. If not, the sandbox cannot create it either: the directory is another user's.
 
     Raises:
-        UsageError: a link or something else is in its place, or it cannot be made.
+        UsageError: a link or something else has its name, or it cannot be created.
     """
     wanted = "directory" if content is None else "file"
     parent, _, name = path.rpartition("/")
@@ -555,7 +555,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _unescaped(field: str) -> str:
-    """A field of mountinfo, which writes space, tab, newline and backslash as three octal digits."""
+    """Decode a field of mountinfo, which writes space, tab, newline and backslash as three octal digits."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
 
 

@@ -1,4 +1,4 @@
-"""Images of the engine: facts of those present, and pulling the others."""
+"""Images of the engine: facts of those present, and pulling missing ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PULL_ATTEMPTS = 5
 FIRST_PAUSE_S = 2.0
-"""Doubled each time, with full jitter: 2, 4, 8, 16 s at most. A registry's own limit lasts hours; a burst, seconds."""
+"""Doubled each time, with full jitter: 2, 4, 8, 16 s at most. A registry's rate limit lasts hours; a burst, seconds."""
 _PASSING = (
     "toomanyrequests",
     "rate limit",
@@ -34,11 +34,11 @@ _PASSING = (
 
 
 class ImageFacts(NamedTuple):
-    """What a sandbox needs to know of an image that is here."""
+    """The facts of a local image that a sandbox needs."""
 
     id: str
     digest: str | None
-    """repository@sha256:..., where a registry gave one: what a run's record pins."""
+    """repository@sha256:..., if a registry gave one: a run's record pins it."""
     user: str
     env: list[str]
     workdir: str | None
@@ -52,10 +52,10 @@ class PullFailed(Exception):  # noqa: N818 - never leaves this module
 
 
 def ensure(engine: Engine, image: str, *, progress: Callable[[PullProgress], None] | None = None) -> ImageFacts:
-    """The image's facts, pulled first when it is not here. One puller an image over all threads and processes.
+    """Return the image's facts, pulled first if missing. One puller per image over all threads and processes.
 
     Raises:
-        ImageUnavailable: it is not here and cannot be pulled; the message holds the remedy.
+        ImageUnavailable: it is missing and cannot be pulled; the message holds the remedy.
         SandboxUnavailable: the engine failed otherwise.
     """
     if (facts := look(engine, image)) is not None:
@@ -71,7 +71,7 @@ def ensure(engine: Engine, image: str, *, progress: Callable[[PullProgress], Non
 
 
 def look(engine: Engine, image: str) -> ImageFacts | None:
-    """The facts of an image that is here, else None."""
+    """Return the facts of a local image; None if it is missing."""
     try:
         with engine_errors(f"looking for image {image!r}"):
             found = engine.api.inspect_image(image)
@@ -125,7 +125,7 @@ _LAYER_DONE = {"Pull complete", "Already exists", "Download complete"}
 
 
 def _note(layers: dict[str, _Layer], line: dict[str, Any]) -> None:
-    """Take one line of the pull's stream into the layers; lines about the image as a whole have no layer id."""
+    """Add one line of the pull's stream to the layers; lines about the whole image have no layer id."""
     status, layer = str(line.get("status", "")), str(line.get("id", ""))
     if not layer or status.startswith(("Pulling from", "Digest")):
         return
@@ -154,7 +154,7 @@ def _sum(image: str, layers: dict[str, _Layer]) -> PullProgress:
 
 @contextlib.contextmanager
 def _only_puller(image: str, tell: Callable[[PullProgress], None]) -> Iterator[None]:
-    """One at a time for an image: flock excludes other processes and, by its own open file, other threads."""
+    """Allow one puller per image: flock excludes other processes and, with its own open file, other threads."""
     path = subdirectory("pulls") / hashlib.sha256(image.encode()).hexdigest()[:32]
     with locked(path, on_wait=lambda: tell(PullProgress(image, "waiting"))):
         yield

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class DockerInventory(Inventory):
-    """Over one connection to an engine."""
+    """Uses one connection to an engine."""
 
     def __init__(self, connected: Engine | None = None) -> None:
-        """None connects to the engine that the environment names, and `close` closes that connection.
+        """Use connected; None connects to the engine that the environment names, and `close` closes that connection.
 
         Raises:
             EngineUnavailable: no engine answers.
@@ -33,7 +33,7 @@ class DockerInventory(Inventory):
         return gc.list_sandboxes(self._engine)
 
     def remove_sandbox(self, sandbox_id: str, *, conversation: str) -> Removal:
-        """Remove a container whose lease is in our state directory and names this very container and conversation."""
+        """Remove a container whose lease is in our state directory and names this container and conversation."""
         done = Removal()
         with engine_errors("looking for the conversation's sandbox"):
             listed = list(self._engine.api.containers(all=True, filters={"id": sandbox_id, "label": lease.LEASE_LABEL}))
@@ -63,7 +63,7 @@ class DockerInventory(Inventory):
         checkpoints.require(self._engine, checkpoint_id)
 
     def retain_checkpoint(self, checkpoint_id: str, *, owner: Path) -> None:
-        """Give the image one more tag, with a record that names the owner."""
+        """Add a tag to the image, with a record that names the owner."""
         checkpoint_retention.also_for(self._engine, checkpoint_id, owner=owner)
 
     def drop_checkpoint(self, checkpoint_id: str) -> None:
@@ -71,7 +71,7 @@ class DockerInventory(Inventory):
         checkpoints.drop(self._engine, checkpoint_id)
 
     def release_checkpoints(self, owner: Path) -> Removal:
-        """Remove the owner's tags; an image goes with its last one, unless a container uses it."""
+        """Remove the owner's tags; the last tag removes the image, unless a container uses it."""
         place = owner.resolve()
         done = Removal()
         for record in checkpoint_retention.records(self._engine):
@@ -102,6 +102,6 @@ class DockerInventory(Inventory):
         return [tag for tag in tags if tag != "<none>:<none>" and not tag.startswith(prefix)]
 
     def close(self) -> None:
-        """Close a connection that we have opened."""
+        """Close the connection if we opened it."""
         if self._owns_engine:
             self._engine.close()

@@ -1,7 +1,7 @@
-"""A lease: a locked file that says "the owner of this container lives".
+"""A lease: a locked file that shows that the owner of a container is alive.
 
-The kernel drops the lock when the owner dies, however it dies, and no process id is ever compared. The file is there
-and locked *before* its container is created, so that a container without an owner always has a lease to be found by.
+The kernel releases the lock when the owner dies, however it dies, and no process id is ever compared. The file exists
+and is locked *before* its container is created, so that every container without an owner can be found by its lease.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ LEASE_LABEL = "ohsandbox.lease"
 _ID_BYTES = 16
 
 RESUMABLE_S = 3 * 24 * 3600.0
-"""How long the container of a conversation that was cut off waits to be resumed: over a weekend."""
+"""How long the container of an interrupted conversation can be resumed: over a weekend."""
 
 
 class LeaseRecord(BaseModel):
-    """What a lease file says."""
+    """The contents of a lease file."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     container: str
-    """The container's name: a label alone is inherited by images that are committed from a sandbox."""
+    """The container's name: images committed from a sandbox inherit its labels, so a label alone proves nothing."""
     engine: str
-    """The engine's address; another engine's containers are not ours to judge."""
+    """The engine's address; containers of other engines are never removed."""
     image: str
     pid: int
     host: str
@@ -50,13 +50,13 @@ class LeaseRecord(BaseModel):
     conversation: str | None = None
     keep: bool = False
     workspace: str | None = None
-    """The directory of this machine that is bound."""
+    """The bound directory of this machine."""
     resumable: bool = False
-    """A conversation has worked in it, so it outlives a process that is killed."""
+    """A conversation has used the container, so it outlives a process that is killed."""
 
 
 class Lease:
-    """A held lease. Made by `take`; `release` it when the container is gone, or `leave` it when it is kept."""
+    """A held lease, created by `take`; `release` it when the container is gone, or `leave` it when it is kept."""
 
     def __init__(self, path: Path, descriptor: int, record: LeaseRecord) -> None:
         self.path = path
@@ -66,11 +66,11 @@ class Lease:
 
     @property
     def id(self) -> str:
-        """The label's value: unguessable, and known to this state directory only."""
+        """The label's value: unguessable, and known only to this state directory."""
         return self.record.id
 
     def hold(self) -> None:
-        """The container is worth resuming, from now on for RESUMABLE_S; costs 2 us when it was said before."""
+        """Make the container resumable for RESUMABLE_S from now; repeated calls cost 2 us."""
         if self._descriptor is None:
             return
         if not self.record.resumable:
@@ -78,25 +78,25 @@ class Lease:
         os.utime(self._descriptor)
 
     def abandon(self) -> None:
-        """Let `gc` remove the container at once: it still exists and nobody needs it."""
+        """Let `gc` remove the container at once: it still exists, and nobody needs it."""
         if self._descriptor is not None:
             self._rewrite(resumable=False)
         self.leave()
 
     def _rewrite(self, **facts: object) -> None:
-        """In one write, no shorter than before: a kill in between leaves the old record or the new one."""
-        assert self._descriptor is not None  # noqa: S101 - only of a held lease
+        """Write once and no shorter than before: a kill in between leaves the old record or the new one."""
+        assert self._descriptor is not None  # noqa: S101 - only for a held lease
         self.record = self.record.model_copy(update=facts)
         size = os.fstat(self._descriptor).st_size
         os.pwrite(self._descriptor, self.record.model_dump_json().encode().ljust(size), 0)
 
     def release(self) -> None:
-        """The container is gone: remove the file, then let go of the lock. Twice is fine."""
+        """Remove the file and then release the lock, once the container is gone. Calling it twice is fine."""
         self.path.unlink(missing_ok=True)
         self.leave()
 
     def leave(self) -> None:
-        """Let go of the lock and leave the file, so that `gc` or `ps` finds the container. Twice is fine."""
+        """Release the lock and keep the file, so that `gc` or `ps` finds the container. Calling it twice is fine."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -106,7 +106,7 @@ _held: weakref.WeakSet[Lease] = weakref.WeakSet()
 
 
 def _leave_all_in_child() -> None:
-    """A forked child shares the lock's open file and would keep a dead owner's lease alive."""
+    """Release the leases in a forked child: it shares the locks and would keep a dead owner's lease alive."""
     for lease in list(_held):
         lease.leave()
 
@@ -123,7 +123,7 @@ def take(
     keep: bool = False,
     workspace: str | None = None,
 ) -> Lease:
-    """A new lease, locked before it gets its name, so that no `gc` ever sees it free.
+    """Return a new lease, locked before the file gets its name, so that no `gc` ever sees it unlocked.
 
     Raises:
         UsageError: the state directory cannot be written.
@@ -144,7 +144,7 @@ def take(
 
 
 def adopt(lease_id: str) -> Lease | None:
-    """The lease of a dead owner, ours now; None if the owner lives or the lease does not exist."""
+    """Take over the lease of a dead owner; None if the owner is alive or the lease does not exist."""
     path = subdirectory("leases") / lease_id
     record = read(lease_id)
     if record is None:
@@ -161,7 +161,7 @@ def adopt(lease_id: str) -> Lease | None:
 
 
 def is_resumable(record: LeaseRecord) -> bool:
-    """Whether the container still waits for its conversation."""
+    """Whether the container can still be resumed."""
     if not record.resumable:
         return False
     try:
@@ -171,7 +171,7 @@ def is_resumable(record: LeaseRecord) -> bool:
 
 
 def read(lease_id: str) -> LeaseRecord | None:
-    """What the lease file of that id says; None if it does not exist or is invalid."""
+    """Return the record of the lease file with that id; None if it does not exist or is invalid."""
     if len(lease_id) != 2 * _ID_BYTES or not lease_id.isalnum():
         return None
     try:
@@ -183,19 +183,19 @@ def read(lease_id: str) -> LeaseRecord | None:
 
 
 def all_ids() -> list[str]:
-    """The ids of all lease files here, held or not."""
+    """Return the ids of all lease files here, held or not."""
     return sorted(path.name for path in subdirectory("leases").iterdir() if len(path.name) == 2 * _ID_BYTES)
 
 
 def owner_alive(lease_id: str) -> bool:
-    """A process holds the lock; False for a missing file."""
+    """Whether a process holds the lock; False for a missing file."""
     with try_lock(lease_id) as descriptor:
         return descriptor is False
 
 
 @contextlib.contextmanager
 def try_lock(lease_id: str) -> Iterator[bool | None]:
-    """True: the owner is dead and we hold the lock meanwhile; False: it lives; None: the file does not exist."""
+    """Yield True if the owner is dead (we hold the lock), False if it is alive, None if the file does not exist."""
     try:
         descriptor = open_lock(subdirectory("leases") / lease_id, create=False)
     except OSError:
@@ -203,7 +203,7 @@ def try_lock(lease_id: str) -> Iterator[bool | None]:
         return
     try:
         is_free = False
-        with contextlib.suppress(OSError):  # a file system without locks: the owner may live
+        with contextlib.suppress(OSError):  # a file system without locks: the owner may be alive
             is_free = private_files.try_lock(descriptor)
         yield is_free
     finally:
@@ -211,5 +211,5 @@ def try_lock(lease_id: str) -> Iterator[bool | None]:
 
 
 def remove_file(lease_id: str) -> None:
-    """Forget a lease whose container is gone."""
+    """Remove the lease file of a container that is gone."""
     (subdirectory("leases") / lease_id).unlink(missing_ok=True)

@@ -24,16 +24,16 @@ SYSTEM_TREES = (
     "/nix", "/gnu", "/snap", "/var/spool", "/var/mail", "/var/cron", "/var/at", "/var/backups", "/var/db",
     "/System", "/Library", "/Applications", "/cores",
 )  # fmt: skip
-"""Never, and nothing below them: whoever writes there is the host."""
+"""Never bound, nor anything below them: write access there is control of the host."""
 SYSTEM_ROOTS = (
     "/", "/home", "/root", "/var", "/var/lib", "/opt", "/srv", "/mnt", "/media", "/tmp",  # noqa: S108
     "/Users", "/Users/Shared", "/private", "/private/var", "/Volumes",
 )  # fmt: skip
-"""Never as a whole; a directory below may do. /var/lib/docker is below the next list."""
+"""Never bound as a whole; a directory below them may be. /var/lib/docker is in the next list."""
 ENGINE_TREES = ("/var/lib/docker", "/var/lib/containerd", "/var/lib/rancher", "/var/lib/kubelet")
 
 HOME_NAMES = frozenset({"bin", "library", "appdata", "applications", "snap", "maildir", "start menu", "ntuser.dat"})
-"""In a home directory, beside all hidden names: programs that run by themselves or by name, keychains, browsers."""
+"""In a home directory, besides all hidden names: programs that run by themselves or by name, keychains, browsers."""
 STARTUP_FILES = (
     ".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".zshrc", ".zshenv",
     ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".login", ".cshrc", ".tcshrc", ".inputrc", ".xprofile", ".xinitrc",
@@ -41,13 +41,13 @@ STARTUP_FILES = (
     ".netrc", ".pgpass", ".my.cnf", ".git-credentials", ".claude.json", ".pythonrc", ".gdbinit", ".irbrc", ".curlrc",
     ".wgetrc", ".config", ".ssh", ".gnupg", ".local", ".claude", ".codex", ".gemini", ".vim", ".emacs.d", "bin",
 )  # fmt: skip
-"""Often links into a directory of settings ("dotfiles"), which is then as good as the home directory."""
+"""Often links into a directory of settings ("dotfiles"), which is then as sensitive as the home directory."""
 VARIABLES = (
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "ZDOTDIR", "BASH_ENV", "ENV",
     "PYTHONSTARTUP", "PYTHONUSERBASE", "GIT_CONFIG_GLOBAL", "GNUPGHOME", "DOCKER_CONFIG", "KUBECONFIG", "CARGO_HOME",
     "CLAUDE_CONFIG_DIR", "CODEX_HOME",
 )  # fmt: skip
-"""They move what otherwise lies in the home directory."""
+"""They move directories and files that are in the home directory by default."""
 WINDOWS_TREES = frozenset(
     {"windows", "program files", "program files (x86)", "programdata", "$recycle.bin", "system volume information"}
 )
@@ -70,15 +70,15 @@ class Identity(NamedTuple):
 
     @property
     def user(self) -> str:
-        """For an exec's User."""
+        """Value for an exec's User."""
         return f"{self.uid}:{self.gid}"
 
 
 def vet(directory: str | os.PathLike[str], *, copied: bool = False) -> str:
-    """The real path of a directory that may be bound read-write into a sandbox, or only be copied into one.
+    """Return the real path of a directory that may be bound read-write into a sandbox (copied: only copied into one).
 
     Raises:
-        UsageError: it does not exist, is not a directory, or is (a link to) a place that no agent may write.
+        UsageError: it does not exist, is not a directory, or is (a link to) a path that no agent may write.
     """
     try:
         path = Path(directory).expanduser().resolve(strict=True)
@@ -110,7 +110,7 @@ def _forbidden(path: Path, *, copied: bool = False) -> str | None:
 
 @functools.cache
 def _real_system() -> tuple[dict[str, Path], set[Path]]:
-    """Trees and roots with their links resolved: 0.8 ms, once."""
+    """Return trees and roots with their links resolved: 0.8 ms, once."""
     return {tree: Path(tree).resolve() for tree in SYSTEM_TREES + ENGINE_TREES}, {
         Path(root).resolve() for root in SYSTEM_ROOTS
     }
@@ -132,10 +132,10 @@ def _of_the_system(path: Path) -> str | None:
 
 
 def _homes(path: Path) -> Iterator[Path]:
-    """The caller's, by the environment and by the system's word, and whose else path could lie in."""
+    """Yield the caller's home directories, by environment and passwd database, and others that may hold path."""
     yield Path.home().resolve()
     names = [part for part in (os.environ.get("SUDO_USER", ""),) if os.geteuid() == 0 and part]
-    if len(path.parts) > 2 and path.parts[1] in {"home", "Users"}:  # noqa: PLR2004 - below it
+    if len(path.parts) > 2 and path.parts[1] in {"home", "Users"}:  # noqa: PLR2004 - a home directory or below
         names.append(path.parts[2])
     with contextlib.suppress(KeyError):
         yield Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
@@ -193,9 +193,9 @@ def _of_the_environment(path: Path) -> str | None:
 
 
 def path_directories(workspace: str) -> set[str]:
-    """The directories on PATH below a workspace, relative to it: a virtual environment's `bin`, `node_modules/.bin`.
+    """Return the PATH directories below a workspace, relative to it: a virtual environment's `bin`, for example.
 
-    They are bound read-only. One that is not there, or is reached by a link, cannot be, and is not among them.
+    They are bound read-only. Missing ones, and those reached through a link, cannot be bound and are left out.
     """
     found = {os.path.abspath(entry) for entry in os.get_exec_path()}  # noqa: PTH100 - no link is followed
     inside = {entry for entry in found if entry.startswith(f"{workspace}/") and Path(entry).is_dir()}
@@ -203,20 +203,20 @@ def path_directories(workspace: str) -> set[str]:
 
 
 def _touch(path: Path, place: Path) -> bool:
-    """One of the two lies in the other, or they are the same."""
+    """Whether one of the two contains the other, or they are the same."""
     try:
         real = place.resolve()
-    except (OSError, RuntimeError):  # a loop of links, or below a current directory that is gone
+    except (OSError, RuntimeError):  # a loop of links, or below a current directory that was removed
         return False
     return path.is_relative_to(real) or real.is_relative_to(path)
 
 
 def identity(workspace: str, *, rootless: bool) -> Identity:
-    """As whom the sandbox runs so that files in workspace belong to the calling user.
+    """Return the uid and gid of the sandbox's processes with which files in workspace belong to the calling user.
 
-    An ordinary caller: that uid and gid. Root: the directory's owner, since under sudo the tree is somebody's. A tree
-    that is root's own is worked on as uid 0 without any capability, and the `mapped` system-call filter lets nobody
-    set a setuid or setgid bit, which would stay on the host as such. A rootless engine maps its uid 0 to the caller.
+    An ordinary caller: its uid and gid. Root: the directory's owner, since under sudo the tree belongs to a user. In a
+    tree owned by root, processes run as uid 0 without any capability, and the `mapped` seccomp filter forbids setuid
+    and setgid bits, which would be effective on the host. A rootless engine maps its uid 0 to the caller.
     """
     found = Path(workspace).stat()
     uid, gid = os.getuid(), os.getgid()

@@ -1,7 +1,7 @@
-"""Podman behind its Docker-compatible socket: the same container, asked for in its words (measured with 4.3.1).
+"""Podman behind its Docker-compatible socket: translation of the create call (measured with 4.3.1).
 
-It takes a filter of system calls as the path of a file, where Docker's API takes the text, and it leaves `MaskedPaths`
-unread, which it has a security option for.
+Podman takes a seccomp filter as the path of a file, where Docker's API takes the text. It ignores `MaskedPaths`, for
+which it has a security option.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _INLINE_FILTER = "seccomp={"
 
 
 def is_podman(engine: Engine) -> bool:
-    """Whether Podman answers there: its ping says so, in 1 ms."""
+    """Whether Podman answers, by its ping in 1 ms."""
     api = engine.api
     with engine_errors("asking the engine what it is"):
         return "Libpod-API-Version" in api.get(f"{api.base_url}/_ping", timeout=api.timeout).headers
 
 
 def translate(payload: dict[str, Any], engine: Engine) -> dict[str, Any]:
-    """The body of a create call as Podman understands it.
+    """Return the body of a create call in Podman's form.
 
     Raises:
         UsageError: Podman runs on another machine, where it could not read the filter; or the state directory cannot
@@ -45,7 +45,7 @@ def translate(payload: dict[str, Any], engine: Engine) -> dict[str, Any]:
 
 
 def _by_path(option: str) -> str:
-    """A filter is kept as a file of ours, named by its content; Podman reads it while it creates the container."""
+    """Write the filter to a file of ours, named by its content; Podman reads it while it creates the container."""
     if not option.startswith(_INLINE_FILTER):
         return option
     text = option.partition("=")[2].encode()

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 def make(
     engine: Engine, options: resolve.DockerOptions, *, progress: Progress | None = None, checkpoint: str | None = None
 ) -> Sandbox:
-    """A new container, started and set up; on any failure nothing of it stays.
+    """Create, start and set up a container; on any failure it is removed.
 
     Args:
-        engine: where.
-        options: what was asked for.
+        engine: the engine.
+        options: the requested options.
         progress: called while the image is pulled.
-        checkpoint: the id of one to begin with, instead of the image or checkpoint of options.
+        checkpoint: id of the checkpoint to start from, instead of the image or checkpoint of options.
 
     Raises:
         ImageUnavailable: the image cannot be pulled or cannot run, or the checkpoint does not exist.
-        UsageError: the name is taken, a limit is refused, the workspace cannot be bound here.
+        UsageError: the name is taken, a limit is refused, or the workspace cannot be bound on this engine.
         SandboxUnavailable: the engine failed.
     """
     if gc.orphans_here(engine):
@@ -77,10 +77,10 @@ def make(
 def resume(
     engine: Engine, options: resolve.DockerOptions, checkpoint_ids: Sequence[str], *, progress: Progress | None = None
 ) -> tuple[Sandbox, ResumeReport]:
-    """The container that the conversation left; or a new one, from the newest checkpoint that is there.
+    """Resume the conversation's container, or create one from the newest existing checkpoint.
 
     Raises:
-        SandboxUnavailable: another process works in it, or it cannot be started.
+        SandboxUnavailable: another process uses it, or it cannot be started.
         Otherwise as `make`.
     """
     adopted = attach.adopt(engine, options)
@@ -100,10 +100,10 @@ def resume(
 
 
 def _mount_anew(found: Sandbox) -> None:
-    """Start a container again whose workspace has lost a mount: what was unlinked on the host is not mounted any more.
+    """Restart a container whose workspace has lost a mount: a file that the host unlinks loses its mount.
 
     Raises:
-        SandboxUnavailable: it is not mounted then, either.
+        SandboxUnavailable: the mount is still missing afterwards.
     """
     if found.plan is None or not found.plan.spec.guard or found.plan.spec.runtime:
         return
@@ -120,15 +120,15 @@ def _mount_anew(found: Sandbox) -> None:
 def release_workspace(
     engine: Engine, options: resolve.DockerOptions, made: resolve.ResolvedSandbox | None = None, *, gone: bool
 ) -> None:
-    """Remove what the guard made on this machine, unless another container works on the same directory.
+    """Remove what the guard created on this machine, unless another container uses the same directory.
 
     Args:
-        engine: where.
-        options: what was asked for.
-        made: knows what was guarded; None looks everywhere.
+        engine: the engine.
+        options: the requested options.
+        made: holds the guarded paths; None searches the whole workspace.
         gone: our container has been removed.
 
-    What cannot be removed stays: it does no harm, and says what it is.
+    Files that cannot be removed stay: they are harmless and say what they are.
     """
     if options.workspace is None or options.git != "guarded":
         return
@@ -140,11 +140,11 @@ def release_workspace(
 
 
 def join(engine: Engine, options: resolve.DockerOptions) -> Sandbox:
-    """The running container named by attach=, ours or anybody's.
+    """Return the running container named by attach=, whoever created it.
 
     Raises:
         UsageError: the container does not exist.
-        SandboxUnavailable: it does not run, or the ca_bundle cannot be written.
+        SandboxUnavailable: it is not running, or the ca_bundle cannot be written.
     """
     joined = attach.join(engine, options)
     _copy_ca_bundle(joined)
@@ -152,7 +152,7 @@ def join(engine: Engine, options: resolve.DockerOptions) -> Sandbox:
 
 
 def restore(sandbox: Sandbox, resolved: resolve.ResolvedSandbox, checkpoint: str) -> Sandbox:
-    """The same sandbox, in a new container of the same name with the checkpoint's files.
+    """Return the same sandbox in a new container of the same name with the checkpoint's files.
 
     Raises:
         ImageUnavailable: the checkpoint does not exist; nothing has changed.
@@ -170,14 +170,14 @@ def restore(sandbox: Sandbox, resolved: resolve.ResolvedSandbox, checkpoint: str
 
 
 def prepare(made: Sandbox) -> None:
-    """Set up what the create call cannot express; each part costs one exec, so only where it is needed.
+    """Set up what the create call cannot express; each part costs one exec, so it runs only if needed.
 
     Raises:
-        SandboxUnavailable: the image lacks what it takes.
+        SandboxUnavailable: the image lacks a required program.
     """
     if made.plan is not None and made.plan.identity is not None:
         mounts = setup.make_mapped_home(made.open_as_root, made.plan.identity)
-        if not made.plan.spec.runtime:  # gVisor and Kata have a mount table of their own
+        if not made.plan.spec.runtime:  # gVisor and Kata have their own mount table
             guard.verify(made.plan.spec.guard, mounts)
     elif made.plan is not None and not made.plan.as_root:
         setup.own_workdir(made.open_as_root, made.workdir, made.user)
@@ -193,14 +193,14 @@ _GIT_CONFIG = b"""[core]
 
 
 def copy_in(made: Sandbox, source: Path, *, everything: bool) -> Sandbox:
-    """Copy a directory's files to /workspace, with the history of its repository and without its configuration.
+    """Copy a directory's files to /workspace, with its repository's history and without its configuration.
 
     Raises:
         UsageError: it is too large, cannot be read or cannot be stored.
     """
 
     def open_plain(argv: Sequence[str]) -> DockerChannel:
-        return made.open(argv, workdir="/")  # no terminal: bytes go through
+        return made.open(argv, workdir="/")  # no terminal, so that bytes pass unchanged
 
     chosen = copy_selection.select(source, everything=everything)
     try:
@@ -213,10 +213,10 @@ def copy_in(made: Sandbox, source: Path, *, everything: bool) -> Sandbox:
 
 
 def prepare_again(made: Sandbox) -> None:
-    """The same for a container made from a checkpoint.
+    """Set up a container made from a checkpoint.
 
     Raises:
-        SandboxUnavailable: the image lacks what it takes.
+        SandboxUnavailable: the image lacks a required program.
     """
     setup.open_private_dir(made.open_as_root)
     prepare(made)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.images import ImageFacts
 
 WORKDIR_LABEL = "ohsandbox.workdir"
-"""Where processes start; the container's own working directory is the root directory."""
+"""Label with the working directory of processes; the container's own working directory is the root directory."""
 MAPPED_HOME = "/home/ohsandbox"
-"""In the container's own layer, not on a tmpfs: pip and npm caches would count as memory, and ours is noexec."""
+"""In the container's own layer, not on a tmpfs: pip and npm caches would count as memory, and our tmpfs is noexec."""
 CA_PATH = "/usr/local/share/ohsandbox-ca.pem"
 CA_VARIABLES = (
     "SSL_CERT_FILE",  # OpenSSL, Go, Ruby
@@ -53,7 +53,7 @@ class DockerOptions(BaseModel):
     workdir: str | None = None
     workspace: str | None = None
     copy_of: str | None = None
-    """A directory whose files are copied to /workspace at the start; workspace is then None."""
+    """A directory whose files are copied to /workspace at the start; workspace is None then."""
     copies_all: bool = False
     git: Git = "guarded"
     network: container_config.Network = "none"
@@ -69,30 +69,30 @@ class DockerOptions(BaseModel):
 
 
 class ResolvedSandbox(NamedTuple):
-    """A container to create, and the user of its processes."""
+    """The configuration of a container to create, and the user of its processes."""
 
     spec: container_config.ContainerConfig
     user: str
-    """For each exec, unless it names another."""
+    """User of each exec that names no other."""
     identity: mount_policy.Identity | None
-    """In a mapped sandbox: who needs a passwd entry and a home."""
+    """In a mapped sandbox: the user that needs a passwd entry and a home."""
 
     @property
     def as_root(self) -> bool:
-        """The default user is uid 0."""
+        """Whether the default user is uid 0."""
         return is_root(self.user)
 
 
 def is_root(user: str) -> bool:
-    """The user, as an image or a caller names it, is uid 0."""
+    """Whether the user, as named by an image or a caller, is uid 0."""
     return user in _ROOT_USERS or user.split(":", maxsplit=1)[0] in {"0", "root"}
 
 
 def options(**asked: object) -> DockerOptions:
-    """Options, checked as far as no engine is needed.
+    """Return validated options, as far as that needs no engine.
 
     Raises:
-        UsageError: a name, directory, limit or combination that cannot be.
+        UsageError: a name, directory, limit or combination is invalid.
     """
     try:
         found = DockerOptions.model_validate({name: value for name, value in asked.items() if value is not None})
@@ -140,12 +140,12 @@ def plan(
     labels: dict[str, str],
     guard: tuple[GuardMount, ...] = (),
 ) -> ResolvedSandbox:
-    """The resolved sandbox.
+    """Resolve options and image facts to the sandbox's configuration.
 
     Raises:
         UsageError: this engine cannot bind a directory of this machine, or map its files to the caller; or the
             environment of image and caller is too large.
-        SandboxUnavailable: the engine failed when it was asked.
+        SandboxUnavailable: the engine failed.
     """
     env = _environment(asked, facts)
     container_config.check_environment(facts.env, env, whose=f"Image {asked.image!r} with env=")
@@ -167,7 +167,7 @@ def plan(
 
 
 def with_policy(made: ResolvedSandbox) -> ResolvedSandbox:
-    """The same with the digest of what bounds it in its labels."""
+    """Add the digest of all restrictions to the labels."""
     labels = made.spec.labels | {"ohsandbox.policy": made.spec.policy()}
     return made._replace(spec=made.spec.model_copy(update={"labels": labels}))
 
@@ -175,7 +175,7 @@ def with_policy(made: ResolvedSandbox) -> ResolvedSandbox:
 def describe(
     asked: DockerOptions, made: ResolvedSandbox | None, facts: ImageFacts | None, *, user: str, workdir: str
 ) -> dict[str, str]:
-    """What a system prompt may say of a sandbox, name to value; made is None for one that was only joined."""
+    """Return facts of a sandbox for a system prompt, name to value; made is None for an attached container."""
     told = {
         "runtime": "a Docker container",
         "image": asked.attach or asked.image,
@@ -202,7 +202,7 @@ def describe(
 
 
 def notes(asked: DockerOptions, made: ResolvedSandbox) -> tuple[str, ...]:
-    """What a person should know of how the workspace is guarded."""
+    """Return notes for the user on how the workspace is guarded."""
     if asked.git == "rw":
         return ("--git rw: the sandbox can change what git, editors and agents run from the workspace.",)
     pointer = git_layout.pointed(str(asked.workspace), ".git") if made.spec.guard else None
@@ -212,7 +212,7 @@ def notes(asked: DockerOptions, made: ResolvedSandbox) -> tuple[str, ...]:
 
 
 def _guarded(git: Git, mounts: tuple[GuardMount, ...]) -> dict[str, str]:
-    """Which files of the workspace are protected, for the model."""
+    """Return which files of the workspace are protected, for the model."""
     told = {}
     if any(".git" in mount.path.split("/") for mount in mounts):
         told["git"] = _GIT_READ_ONLY if git == "ro" else _GIT_GUARDED
@@ -227,7 +227,7 @@ def _guarded(git: Git, mounts: tuple[GuardMount, ...]) -> dict[str, str]:
 
 
 def _open_files(asked: DockerOptions, engine: Engine) -> int:
-    """65536, but no more than this process may have: a local engine without CAP_SYS_RESOURCE is bounded like us."""
+    """Return 65536, or this process's hard limit if lower: a local engine without CAP_SYS_RESOURCE has the same one."""
     if asked.limits.open_files is not None or not engine.address.is_local:
         return asked.limits.open_files or _WANTED_FILES
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -258,7 +258,7 @@ def _default_workdir(asked: DockerOptions, facts: ImageFacts) -> str:
 
 
 def _environment(asked: DockerOptions, facts: ImageFacts) -> dict[str, str]:
-    """Our variables, then the image's language, then the caller's; the last one wins."""
+    """Return our variables, then the image's language, then the caller's; the last value wins."""
     env = dict(container_config.QUIET_ENV)
     if not any(entry.startswith(("LANG=", "LC_ALL=")) for entry in facts.env):
         env["LANG"] = "C.UTF-8"
@@ -270,5 +270,5 @@ def _environment(asked: DockerOptions, facts: ImageFacts) -> dict[str, str]:
 
 
 def ca_environment() -> dict[str, str]:
-    """What points the usual tools to the bundle."""
+    """Return the variables that point common tools to the CA bundle."""
     return dict.fromkeys(CA_VARIABLES, CA_PATH)

@@ -43,34 +43,34 @@ log = logging.getLogger(__name__)
 class DockerRuntime(Runtime):
     """A sandbox in a container: any image with a POSIX shell at /bin/sh, nothing installed in it.
 
-    Making one only checks its arguments; `start` (or `with`) makes the container, `close` removes it.
+    The constructor only checks its arguments; `start` (or `with`) creates the container, `close` removes it.
 
     Args:
-        image: its name; pulled when it is not here.
-        env: variables for every process, above the image's own; with those at most 4,096, and 512 KiB.
+        image: its name; pulled if missing.
+        env: variables for every process, on top of the image's; together at most 4,096 and 512 KiB.
         user: name or id for every process; default: the image's user, or with `workspace` the calling user.
-        workdir: where processes start; made when missing. Default: the image's, or /workspace.
-        workspace: a directory of this machine, bound read-write at /workspace; files made there belong to you.
-        copy: the files of workspace are copied to /workspace instead, and nothing is bound. What git ignores and what
-            has the name of a secret stays behind (see `left_out`); "all" takes that along.
-        git: what of the workspace is guarded against the sandbox: "guarded" (commits work; configuration, hooks and
-            info of its repositories and the files that editors and agents run stay as they are), "ro" (repositories do
-            not change at all), "rw" (nothing). Empty `hooks`, `info`, `config.worktree` and a `commondir` are made in
-            a repository that lacks them.
+        workdir: working directory of processes; created if missing. Default: the image's, or /workspace.
+        workspace: a directory of this machine, bound read-write at /workspace; files created there belong to you.
+        copy: copy the files of workspace to /workspace instead of binding it. Files that git ignores and files named
+            like secrets are left out (see `left_out`); "all" includes them.
+        git: protection of the workspace against the sandbox: "guarded" (commits work; configuration, hooks and info of
+            its repositories, and the files that editors and agents run, are read-only), "ro" (repositories are
+            read-only), "rw" (none). Empty `hooks`, `info`, `config.worktree` and a `commondir` are created in a
+            repository that lacks them.
         network: "none", or "open" for the engine's default bridge.
-        profile: "contained" or "mapped"; follows from workspace.
+        profile: "contained" or "mapped"; derived from workspace.
         limits: memory, processors, processes, disk.
-        name: of the container; default: ohsandbox- and a random word.
-        keep: `close` and `gc` leave the container, and what runs in it goes on when this process dies.
-        attach: name or id of a running container to join instead; never removed, started or changed by us.
-        ca_bundle: a PEM file that the usual tools in the sandbox shall trust.
+        name: the container's name; default: ohsandbox- and a random word.
+        keep: `close` and `gc` leave the container, and its processes keep running when this process dies.
+        attach: name or id of a running container to join instead; we never remove, start or change it.
+        ca_bundle: a PEM file that common tools in the sandbox trust.
         progress: called while an image is pulled.
         runtime: an OCI runtime of the engine, such as "runsc".
-        conversation: an id that `ps` shows, and that `resume` finds the container by.
-        checkpoint: the id of one; the sandbox begins with its files instead of the image's.
+        conversation: an id that `ps` shows, and by which `resume` finds the container.
+        checkpoint: id of a checkpoint; the sandbox starts with its files instead of the image's.
 
     Raises:
-        UsageError: an argument, or a combination, that cannot be.
+        UsageError: an argument or a combination of arguments is invalid.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class DockerRuntime(Runtime):
         self._life = threading.Lock()
         self._sandbox: Sandbox | None = None
         self._known: Sandbox | None = None
-        """The same, and still after `close`: for what is told of it."""
+        """The same, kept after `close` for descriptions."""
         self._unchecked = self._left = False
         self._unenforced: tuple[str, ...] = ()
         self._disk: disk.DiskMonitor | None = None
         self._watchdog: OwnerWatchdog | None = None
         self._new = True
-        """Nothing has run in the sandbox yet."""
+        """No process has run in the sandbox yet."""
         self.started_at: datetime | None = None
 
     # --- facts ---
@@ -131,22 +131,22 @@ class DockerRuntime(Runtime):
 
     @property
     def name(self) -> str:
-        """The container's name; empty before `start`, unless it was given."""
+        """The container's name; empty before `start`, unless given."""
         return self._sandbox.container.name if self._sandbox else self._options.name or ""
 
     @property
     def workdir(self) -> str:
-        """Where processes start, as a path in the sandbox."""
+        """Working directory of processes, as a path in the sandbox."""
         return self._known.workdir if self._known else ""
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """True, but for a container that was joined: it may be anything."""
+        """True, except for an attached container, which may be any."""
         return not self._options.attach
 
     @property
     def host_workspace(self) -> Path | None:
-        """The directory that is bound at /workspace."""
+        """The directory bound at /workspace."""
         return Path(self._options.workspace) if self._options.workspace else None
 
     @property
@@ -166,11 +166,11 @@ class DockerRuntime(Runtime):
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """What of the copied directory stayed behind, and why; known once the container is made."""
+        """Files of the copied directory that were left out, and the reason; known once the container is created."""
         return self._known.left_out if self._known else {}
 
     def describe(self) -> dict[str, str]:
-        """What a system prompt or a log may say of the sandbox, name to value."""
+        """Return facts of the sandbox for a system prompt or a log, name to value."""
         known = self._known
         made, facts, user = (known.plan, known.facts, known.user) if known else (None, None, "")
         told = resolve.describe(self._options, made, facts, user=user, workdir=self.workdir)
@@ -181,19 +181,19 @@ class DockerRuntime(Runtime):
     # --- life ---
 
     def start(self) -> Self:
-        """Make the container, or join the one to attach to. Twice is fine.
+        """Create the container, or join the one to attach to. Calling it twice is fine.
 
         Raises:
             EngineUnavailable: no engine answers.
-            ImageUnavailable: the image cannot be had, or cannot run.
-            SandboxUnavailable: the engine failed, or the sandbox is not as strict as asked.
-            UsageError: the container to attach to is not there, the name is taken, a limit is refused.
+            ImageUnavailable: the image cannot be pulled or cannot run.
+            SandboxUnavailable: the engine failed, or the sandbox is less strict than requested.
+            UsageError: the container to attach to does not exist, the name is taken, a limit is refused.
         """
         self._begin(self._join if self._options.attach else self._make)
         return self
 
     def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:
-        """Go on in the container that the conversation left, or as `start`; see `Runtime.resume`."""
+        """Resume the conversation's container, or do the same as `start`; see `Runtime.resume`."""
         if self._options.attach:
             return super().resume(checkpoints)
         self._begin(lambda engine: self._resume(engine, checkpoints))
@@ -233,9 +233,9 @@ class DockerRuntime(Runtime):
         return begun
 
     def _close(self) -> None:
-        """Remove the container, unless it is kept or was joined. Twice, and from another thread, is fine.
+        """Remove the container, unless it is kept or attached. Calling it twice, and from another thread, is fine.
 
-        An engine that is gone is only logged: the lease file stays, and `gc` removes the container later.
+        If the engine is gone, this is only logged: the lease file stays, and `gc` removes the container later.
         """
         self._stop_watching()
         with self._life:
@@ -259,7 +259,7 @@ class DockerRuntime(Runtime):
             if not keep:
                 gone.container.remove()
             elif not self._options.keep and self._options.workspace is not None:
-                gone.container.kill()  # nothing goes on changing a person's files
+                gone.container.kill()  # no process goes on changing the user's files
         except SandboxUnavailable as error:
             log.warning("sandbox %s is left behind; `ohsandbox gc` removes it: %s", gone.container.name, error)
             if held is not None:
@@ -270,12 +270,12 @@ class DockerRuntime(Runtime):
         provision.release_workspace(gone.container.engine, gone.options, gone.plan, gone=not keep)
 
     def hold(self) -> None:
-        """See `Runtime.hold`: `gc` leaves the container for three days from now, should this process die."""
+        """See `Runtime.hold`: if this process dies, `gc` leaves the container for three days from now."""
         if (ours := self._sandbox) is not None and ours.lease is not None and self._options.conversation:
             ours.lease.hold()
 
     def leave(self, *, at_once: bool = False) -> None:
-        """See `Runtime.leave`: what we started is ended, the container stays; with a workspace all in it is ended."""
+        """See `Runtime.leave`: the container stays; processes that we started end, with a workspace all processes."""
         self._left, self.ends_processes = True, False
         self.hold()
         if at_once and (ours := self._sandbox) is not None and ours.lease is not None:
@@ -287,11 +287,11 @@ class DockerRuntime(Runtime):
             self.close()
 
     def is_alive(self) -> bool:
-        """The container runs, and is the one that was started."""
+        """Whether the container runs and has not been restarted."""
         return self._sandbox is not None and self._sandbox.container.loss() is None
 
     def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:
-        """See `Runtime.checkpoint`; a bind-mounted workspace is no part of it."""
+        """See `Runtime.checkpoint`; a bound workspace is not part of it."""
         conversation = self._options.conversation
         container, least = self._the_sandbox().container, self._options.limits.free_bytes
 
@@ -301,10 +301,10 @@ class DockerRuntime(Runtime):
         return checkpoints.take(container, label=label, conversation=conversation, owner=owner, room=room)
 
     def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> DockerRuntime:
-        """A runtime like this one, not started, that begins with the checkpoint's files, in a workspace of its own.
+        """Return an unstarted runtime like this one, with the checkpoint's files and a workspace of its own.
 
         Raises:
-            UsageError: workspace cannot be bound, or only one of the two has one.
+            UsageError: workspace cannot be bound, or only one of the two runtimes has one.
         """
         if (workspace is None) != (self._options.workspace is None):
             raise UsageError("A fork has a workspace where the original has one. Remedy: pass workspace=DIR, or none.")
@@ -336,15 +336,15 @@ class DockerRuntime(Runtime):
         user: str | int | None = None,
         workdir: str | None = None,
     ) -> Channel:
-        """Start a process in the sandbox; relative workdirs are below `workdir`.
+        """Start a process in the sandbox; a relative workdir is below the sandbox's.
 
         Raises:
-            UnknownUserError, WorkdirMissingError, WorkdirNotADirectoryError: as their names say.
+            UnknownUserError, WorkdirMissingError, WorkdirNotADirectoryError: as named.
             UsageError: an argument holds a NUL or is over 128 KiB.
-            SandboxUnavailable: the sandbox is paused, stopped or gone, or less strict than asked.
+            SandboxUnavailable: the sandbox is paused, stopped or gone, or less strict than requested.
         """
         target = self._the_sandbox()
-        if self._unchecked and user is not None:  # judged by a process of its own user, who makes its working directory
+        if self._unchecked and user is not None:  # the default user's process is checked, and makes its workdir
             self.open_channel(["/bin/sh", "-c", ":"]).close()
         check, self._unchecked = self._unchecked, False
         try:
@@ -358,10 +358,10 @@ class DockerRuntime(Runtime):
         return channel
 
     def _accept(self, channel: DockerChannel, made: ResolvedSandbox, found: Mapping[str, Any]) -> None:
-        """Judge the first process's sandbox; one that is refused is judged again at the next attempt.
+        """Check the sandbox by its first process's facts; a refused one is checked again at the next attempt.
 
         Raises:
-            SandboxUnavailable: it is not as strict as asked.
+            SandboxUnavailable: it is less strict than requested.
         """
         try:
             selfcheck.refuse_weaker(channel.facts, made, found)
@@ -381,10 +381,10 @@ class DockerRuntime(Runtime):
         self._watchdog.start()
 
     def _watch_disk(self, found: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-        """Keep a floor under the free space of the disks that the sandbox writes to.
+        """Start monitoring the free space of the disks that the sandbox writes to.
 
         Raises:
-            SandboxUnavailable: a new sandbox would begin below it.
+            SandboxUnavailable: a new sandbox would start below the minimum.
         """
         least = self._options.limits.free_bytes
         if self._disk is not None or least == 0:
@@ -401,7 +401,7 @@ class DockerRuntime(Runtime):
         self._disk = disk.DiskMonitor(where, self, least=least)
         self._disk.start()
 
-    # --- what the disk's watch asks ---
+    # --- called by the disk monitor ---
 
     def tell(self, notice: str) -> None:
         """See `disk.MonitoredSandbox`."""
@@ -411,21 +411,21 @@ class DockerRuntime(Runtime):
         """See `disk.MonitoredSandbox`."""
         attach.end_processes(self._the_sandbox())
 
-    # --- what the base class asks ---
+    # --- called by the base class ---
 
     def _loss(self) -> SandboxUnavailable | None:
-        """What became of the container; None while it runs as before."""
+        """Return why the container cannot be used; None while it runs as before."""
         return self._sandbox.container.loss() if self._sandbox else _closed()
 
     def _revive(self) -> str:
-        """Start a container that ended, its files kept; returns a sentence for the model.
+        """Start a container that ended, files kept; return a sentence for the model.
 
         Raises:
-            SandboxPaused, SandboxGone, EngineUnavailable: it cannot be.
+            SandboxPaused, SandboxGone, EngineUnavailable: it cannot be started.
         """
         target = self._the_sandbox()
         if target.plan is not None and target.options.workspace is not None:
-            guard.guard(target.options.workspace, target.options.git)  # what is mounted must be there
+            guard.guard(target.options.workspace, target.options.git)  # mount sources must exist
         try:
             notice = target.container.revive()
         except (SandboxGone, SandboxPaused, EngineUnavailable):
@@ -440,10 +440,10 @@ class DockerRuntime(Runtime):
         return notice
 
     def _restart(self) -> str:
-        """Kill all that runs in the container and start it again, files kept; returns a sentence for the model.
+        """Kill all processes of the container and start it again, files kept; return a sentence for the model.
 
         Raises:
-            SandboxUnavailable: it cannot be; a container that was joined is never restarted by us.
+            SandboxUnavailable: it cannot be restarted; an attached container never is.
         """
         if self._options.attach:
             raise SandboxUnavailable(

@@ -1,4 +1,4 @@
-"""`Sandbox`: one container of ours, or one that was joined, and what every process in it gets."""
+"""`Sandbox`: one container, ours or attached, and the settings of every process in it."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Sandbox(NamedTuple):
 
     container: Container
     options: DockerOptions
-    """As the container is; where it was made earlier, that may not be what is asked for now."""
+    """The container's actual options; one created earlier may differ from the options requested now."""
     user: str
     workdir: str
     lease: Lease | None = None
     plan: ResolvedSandbox | None = None
     facts: ImageFacts | None = None
     exec_env: Mapping[str, str] = {}
-    """For every process, above the container's own."""
+    """Variables for every process, on top of the container's own."""
     unset: tuple[str, ...] = ()
     state_dir: str = PRIVATE_DIR
     exposed: tuple[str, ...] = ()
-    """What one that was joined reaches beyond itself."""
+    """Access of an attached container beyond itself."""
     left_out: Mapping[str, str] = {}
-    """What of the directory that was copied into it stayed behind, and why."""
+    """Files of the copied directory that were left out, and the reason."""
 
     def open(
         self,
@@ -51,10 +51,10 @@ class Sandbox(NamedTuple):
         workdir: str | None = None,
         check: bool = False,
     ) -> DockerChannel:
-        """Start a process; check has it tell what `selfcheck` judges.
+        """Start a process; check makes it report the facts for `selfcheck`.
 
         Raises:
-            UnknownUserError, WorkdirMissingError, WorkdirNotADirectoryError: as their names say.
+            UnknownUserError, WorkdirMissingError, WorkdirNotADirectoryError: as named.
             UsageError: an argument holds a NUL or is over 128 KiB.
             SandboxUnavailable: the container is paused, stopped or gone.
         """
@@ -72,36 +72,36 @@ class Sandbox(NamedTuple):
         return DockerChannel(Exec(ours.engine, ours.id, start, loss=ours.loss, starting=ours.starting))
 
     def open_as_root(self, argv: Sequence[str]) -> DockerChannel:
-        """How set-up steps run: as root, in the root directory."""
+        """Start a set-up step as root, in the root directory."""
         return self.open(argv, user="0", workdir="/")
 
     def open_as_user(self, argv: Sequence[str]) -> DockerChannel:
-        """As the user, in the root directory, on a terminal."""
+        """Start a process as the user, in the root directory, on a terminal."""
         return self.open(argv, workdir="/", tty=True)
 
 
 _WAIT_AND_END = "trap '' HUP INT QUIT PIPE; while read -r line; do :; done; kill -TERM 1"
-"""Runs as root, which an agent that runs as the calling user cannot signal. PID 1 of such a container obeys TERM."""
+"""Runs as root, which an agent that runs as the calling user cannot signal. PID 1 of such a container ends on TERM."""
 
 _AGAIN_S = 0.1
-"""After the watch was killed: by an agent that is root itself, or by us when we end all processes."""
+"""Pause after the watchdog was killed: by an agent that is root itself, or by us when we end all processes."""
 
 
 class OwnerWatchdog:
-    """Keeps one in a sandbox while we live."""
+    """Keeps a watchdog process in a sandbox while our process lives."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        """Nothing is started yet."""
+        """Start nothing yet."""
         self._sandbox = sandbox
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="ohsandbox-host-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin, in a thread of its own: it takes an exec of the engine."""
+        """Start, in a separate thread, since this takes an exec of the engine."""
         self._thread.start()
 
     def leave(self) -> None:
-        """Begin no more. One that is there ends with the container, or with us."""
+        """Start no further watchdog. A running one ends with the container or with our process."""
         self._over.set()
 
     def _keep(self) -> None:

@@ -1,17 +1,17 @@
-"""The system-call filter of our sandboxes: an allow-list of ours, pinned in `seccomp.json`.
+"""The seccomp filter of our sandboxes: our own allow-list, pinned in `seccomp.json`.
 
 It is stricter than the default of any engine from 20.10 on, which a test checks by calling every number under both:
 
-- sockets of four families only (Unix, IPv4, IPv6, netlink); so no AF_VSOCK (open in engines before 23), no AF_ALG (open
-  before 29, CVE-2026-31431), no packet, Bluetooth or CAN sockets;
-- no io_uring (open before 25), whose operations no filter sees;
-- nothing newer than futex_waitv (449): runc answers ENOSYS to those, so that libc falls back;
-- no reserving of space: fallocate and FS_IOC_RESVSP take any size of a disk at once, which no watch is fast enough for;
-  EOPNOTSUPP, as on file systems without it, makes glibc and databases write instead. Punching holes works;
-- only the processor's own calls: a 32-bit program on a 64-bit engine is killed with SIGSYS, since `socketcall` hides
-  the family of a socket behind a pointer.
+- sockets of four families only (Unix, IPv4, IPv6, netlink): no AF_VSOCK (allowed by engines before 23), no AF_ALG
+  (allowed before 29, CVE-2026-31431), no packet, Bluetooth or CAN sockets;
+- no io_uring (allowed before 25), whose operations no filter sees;
+- nothing newer than futex_waitv (449): runc returns ENOSYS for those, so that libc falls back;
+- no reserving of space: fallocate and FS_IOC_RESVSP take any size of a disk at once, faster than any monitor reacts;
+  EOPNOTSUPP, as on file systems without them, makes glibc and databases write instead. Punching holes works;
+- native calls only: a 32-bit program on a 64-bit engine is killed with SIGSYS, since `socketcall` hides the family of a
+  socket behind a pointer.
 
-What it takes away from everyday work: 32-bit programs, `perf`, `unshare`, mounts, NUMA placement. gdb and strace work.
+Of everyday work it prevents 32-bit programs, `perf`, `unshare`, mounts and NUMA placement. gdb and strace work.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from importlib.resources import files
 from typing import Any
 
 ARCHITECTURES = ("amd64", "arm64")
-"""Where the file's argument positions hold (s390's clone has others); elsewhere the engine's default filter is used."""
+"""Where the file's argument positions hold (s390's clone has others); other architectures use the engine's filter."""
 
 SETUID_BIT = 0o4000
 SETGID_BIT = 0o2000
 _O_CREAT_OR_TMPFILE = 0o100 | 0o20000000
-"""asm-generic/fcntl.h; x86_64 and arm64 agree. Without these flags open's mode is an undefined register."""
+"""asm-generic/fcntl.h; the same on x86_64 and arm64. Without these flags open's mode is an undefined register."""
 _MODE_ARGUMENT = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "creat": 1, "mknod": 1, "mknodat": 2}
 _OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}
-"""Positions of flags and mode."""
+"""Argument positions of flags and mode."""
 _ENOSYS = 38
 _EOPNOTSUPP = 95
 _PUNCH_HOLE, _COLLAPSE_RANGE = 0x02, 0x08
-"""Modes of fallocate(2) that take nothing: linux/falloc.h."""
+"""Modes of fallocate(2) that reserve nothing: linux/falloc.h."""
 _RESERVES = 0x40305800
 """The upper 24 bits of FS_IOC_RESVSP, _RESVSP64 and _ZERO_RANGE: _IOW('X', n, struct space_resv), linux/falloc.h."""
 
 
 @cache
 def profile_json(forbidden_mode: int = 0) -> str:
-    """The filter as JSON text for SecurityOpt.
+    """Return the filter as JSON text for SecurityOpt.
 
     Args:
-        forbidden_mode: file mode bits that no call may set. With a host directory bound in, a setuid file made in the
-            sandbox would be one on the host as well.
+        forbidden_mode: file mode bits that no call may set. With a host directory bound, a setuid file created in the
+            sandbox would be one on the host too.
     """
     profile = json.loads((files(__package__) / "seccomp.json").read_text())
     profile["syscalls"] = _without_reserving(_without_tracing_the_keeper(profile["syscalls"]))
@@ -55,10 +55,10 @@ def profile_json(forbidden_mode: int = 0) -> str:
 
 
 def _without_tracing_the_keeper(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """ptrace(request, pid) for any pid but 1, which keeps the sandbox up.
+    """Allow ptrace(request, pid) for any pid except 1, which keeps the sandbox running.
 
-    The kernel looks at pid's low 32 bits alone, and a filter's "not equal" at 64; so: pid is 0, as of PTRACE_TRACEME,
-    or any of its bits 1 to 31 is set.
+    The kernel reads only the low 32 bits of pid, but a filter's "not equal" compares 64; so allow pid 0, as in
+    PTRACE_TRACEME, or any pid with one of bits 1 to 31 set.
     """
     kept = [rule for rule in rules if rule["names"] != ["ptrace"]]
     others = [_allow("ptrace", _bits(1, 1 << bit, 1 << bit)) for bit in range(1, 32)]
@@ -66,9 +66,9 @@ def _without_tracing_the_keeper(rules: list[dict[str, Any]]) -> list[dict[str, A
 
 
 def _without_reserving(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """fallocate(fd, mode) only where mode frees space; ioctl(fd, request) but for those that reserve it.
+    """Allow fallocate(fd, mode) only for modes that free space; ioctl(fd, request) except those that reserve it.
 
-    A filter cannot say "none of these", so a request passes where any of its upper 24 bits differs from theirs.
+    A filter cannot say "none of these", so a request passes if any of its upper 24 bits differs from theirs.
     """
     kept = [{**rule, "names": [n for n in rule["names"] if n not in {"fallocate", "ioctl"}]} for rule in rules]
     frees = _PUNCH_HOLE | _COLLAPSE_RANGE
@@ -97,10 +97,10 @@ def _allow(name: str, *args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bits(position: int, mask: int, wanted: int) -> dict[str, Any]:
-    """The argument's bits under mask are those wanted."""
+    """Match an argument whose bits under mask equal wanted."""
     return {"index": position, "value": mask, "valueTwo": wanted, "op": "SCMP_CMP_MASKED_EQ"}
 
 
 def _masked(position: int, bits: int) -> dict[str, Any]:
-    """The argument has none of the bits."""
+    """Match an argument that has none of the bits."""
     return {"index": position, "value": bits, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}

@@ -1,7 +1,7 @@
-"""Verification of a started sandbox against its configuration, from facts of the kernel inside and of the engine.
+"""Verification of a started sandbox against its configuration, from the kernel's facts inside and the engine's data.
 
-The create call alone proves nothing: an engine without the right control groups, a kernel without swap accounting, a
-proxy before the engine's socket or an OCI runtime may drop a field or add one, with a warning or in silence.
+The create call alone proves nothing: an engine without the required control groups, a kernel without swap accounting, a
+proxy in front of the engine's socket or an OCI runtime may drop or add a field, with or without a warning.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _SECCOMP_FILTER = "2"
 _READ_ONLY = ("/proc/sys", "/sys")
 _ENGINE_MOUNTS = {"/", "/dev", "/dev/shm", PRIVATE_DIR, "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"}  # noqa: S108
-"""Mount points that every engine makes; where they come from is the engine's business."""
+"""Mount points that every engine creates; their sources are the engine's choice."""
 _PODMAN_MOUNTS = {"/run/.containerenv"}
-"""A file of Podman's that says that this is a container."""
+"""A file with which Podman marks a container."""
 _NEVER = (
     "Privileged", "AutoRemove", "OomKillDisable", "Devices", "DeviceRequests", "DeviceCgroupRules", "VolumesFrom",
     "Binds", "GroupAdd", "PortBindings", "PublishAllPorts", "Sysctls",
@@ -33,21 +33,21 @@ _NEVER = (
 _MODES = ("PidMode", "IpcMode", "UTSMode", "UsernsMode", "CgroupnsMode", "NetworkMode")
 _FOREIGN_NAMESPACE = re.compile("host$|container:")
 _VOLUME = re.compile(r".*/volumes/[0-9a-f]{64}/_data")
-"""An anonymous volume: the image's VOLUME."""
+"""An anonymous volume of the image's VOLUME."""
 _TUNNELS = {"tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0"}
-"""A kernel with these modules puts one of each into every new network namespace, down and without an address
+"""A kernel with these modules creates one of each in every new network namespace, down and without an address
 (net.core.fb_tunnels_only_for_init_net)."""
 _ROUNDING = 1.05
-"""Limits are rounded to pages and to scheduler periods; a machine's memory includes what its kernel keeps."""
+"""Limits are rounded to pages and scheduler periods; a machine's memory includes its kernel's."""
 
 
 def refuse_weaker(facts: Mapping[str, str], plan: ResolvedSandbox, found: Mapping[str, Any]) -> None:
-    """Refuse a sandbox that is not what was asked for.
+    """Refuse a sandbox that is weaker than requested.
 
     Args:
-        facts: of scripts/selfcheck.sh, as the first process told them.
-        plan: what was asked for.
-        found: the engine's description of the container; empty where it gave none.
+        facts: output of scripts/selfcheck.sh in the first process.
+        plan: the requested configuration.
+        found: the engine's description of the container; empty if it gave none.
 
     Raises:
         SandboxRefused: it is weaker than the plan.
@@ -59,9 +59,9 @@ def refuse_weaker(facts: Mapping[str, str], plan: ResolvedSandbox, found: Mappin
 
 
 def verdict(facts: Mapping[str, str], plan: ResolvedSandbox) -> str | None:
-    """The first fact of scripts/selfcheck.sh that is weaker than the plan; None where all hold.
+    """Return the first fact of scripts/selfcheck.sh that is weaker than the plan; None if all hold.
 
-    gVisor and Kata have their own kernel in between, so a named OCI runtime is not held to what Linux alone has.
+    gVisor and Kata have their own kernel, so a named OCI runtime skips the checks that only Linux passes.
     """
     spec = plan.spec
     mask = spec.capability_mask
@@ -84,7 +84,7 @@ def verdict(facts: Mapping[str, str], plan: ResolvedSandbox) -> str | None:
 
 
 def unenforced(facts: Mapping[str, str], spec: ContainerConfig) -> list[str]:
-    """Which limits the kernel does not show as in force, in words."""
+    """Return the limits that the kernel does not show as in force, in words."""
     limits = spec.limits
     quota, _, period = (facts.get("cpu") or f"{facts.get('quota')},{facts.get('period')}").partition(",")
     checks = {
@@ -114,12 +114,12 @@ def _network(facts: Mapping[str, str], spec: ContainerConfig) -> str | None:
 
 
 def _reach(facts: Mapping[str, str], spec: ContainerConfig) -> Iterator[str]:
-    """What reaches out of the sandbox."""
+    """Yield each access beyond the sandbox."""
     if "socket" in facts:
         yield f"{facts['socket']} is reachable in it"
     if "kthreadd" in facts:
         yield "it sees the processes of the engine's machine"
-    own = {"/tmp"} if spec.runtime and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor makes one there
+    own = {"/tmp"} if spec.runtime and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor creates one
     yield from _mounts(facts, [] if spec.workspace is None else [WORKSPACE], _ENGINE_MOUNTS | _PODMAN_MOUNTS | own)
     if spec.runtime:
         return
@@ -129,13 +129,13 @@ def _reach(facts: Mapping[str, str], spec: ContainerConfig) -> Iterator[str]:
 
 
 def _restarts(host: Mapping[str, Any]) -> list[str]:
-    """What the owner's end has stopped stays so."""
+    """Return the restart policy, if any: a container that its owner's end has stopped must stay stopped."""
     name = str((host.get("RestartPolicy") or {}).get("Name") or "no")
     return [] if name == "no" else [name[:100]]
 
 
 def _mounts(facts: Mapping[str, str], asked: list[str], known: set[str]) -> Iterator[str]:
-    """Mounts that are missing, and those that were not asked for."""
+    """Yield missing mounts, and mounts that were not requested."""
     yield from (f"{one} is not mounted" for one in asked if one not in facts)
     if not facts.get(PRIVATE_DIR, "").startswith("tmpfs,"):
         yield f"{PRIVATE_DIR} is not a tmpfs"
@@ -147,7 +147,7 @@ def _mounts(facts: Mapping[str, str], asked: list[str], known: set[str]) -> Iter
 
 
 def added(found: Mapping[str, Any], spec: ContainerConfig) -> str | None:
-    """What the engine says it made otherwise than the create call asked; None where that is nothing."""
+    """Return the first difference between the engine's description and the create call; None if there is none."""
     host: Mapping[str, Any] = found.get("HostConfig") or {}
     sent = host_config(spec)
     sources = {one["Source"] for one in sent["Mounts"]}
@@ -174,5 +174,5 @@ def added(found: Mapping[str, Any], spec: ContainerConfig) -> str | None:
 
 
 def _without_filter(options: Sequence[str] | None) -> list[str]:
-    """SecurityOpt with any filter of ours as one word: an earlier release's may differ, and Podman has its path."""
+    """Replace our filter in SecurityOpt by one word: an earlier release's may differ, and Podman has its path."""
     return sorted("seccomp={...}" if one.startswith(("seccomp={", "seccomp=/")) else one for one in options or [])

@@ -31,7 +31,7 @@ while IFS=: read -r n x g rest; do [ "$g" = "$gid" ] && known=1; done </etc/grou
 [ "$known" ] || printf '%s:x:%s:\\n' "$name" "$gid" >>/etc/group
 mkdir -p "$home" && chmod 1777 "$home" || exit
 """
-"""Root without capabilities may still write what uid 0 owns. Mode 1777, since it may not chown."""
+"""Root without capabilities can still write files of uid 0. Mode 1777, since it cannot chown."""
 
 _MOUNTS = """
 cat /proc/self/mountinfo 2>/dev/null || while read -r n; do printf '%s\\n' "$n"; done </proc/self/mountinfo
@@ -46,17 +46,17 @@ while IFS=: read -r n x u rest; do [ "$u" = "$uid" ] && exit 0; done </etc/passw
 printf 'sandbox:x:%s:0::%s:/bin/sh\\n' "$uid" "$home" >>/etc/passwd
 mkdir -p "$home" && chown "$user" "$home"
 """
-"""A directory with something in it is the image's own. A bare id
-without a passwd entry would have HOME=/ and no name."""
+"""A non-empty directory belongs to the image and keeps its owner. A bare id without a passwd entry would have HOME=/
+and no name."""
 
 _WRITE_FILE = 'mkdir -p "${1%/*}" && cat >"$1" && chmod 644 "$1"'
 
 
 def make_mapped_home(open_root: Opener, identity: Identity) -> str:
-    """A passwd and group entry, so that `whoami` works, and a home that the user may write.
+    """Add a passwd and group entry, so that `whoami` works, and create a home that the user can write.
 
     Returns:
-        What /proc/self/mountinfo says.
+        The contents of /proc/self/mountinfo.
 
     Raises:
         SandboxUnavailable: the image lacks mkdir or chmod, or its /etc is read-only.
@@ -65,7 +65,7 @@ def make_mapped_home(open_root: Opener, identity: Identity) -> str:
 
 
 def mounts_of_workspace(open_root: Opener) -> str:
-    """What /proc/self/mountinfo says, a line each mount.
+    """Return the contents of /proc/self/mountinfo, one line per mount.
 
     Raises:
         SandboxUnavailable: no process can be started.
@@ -83,9 +83,9 @@ def own_workdir(open_root: Opener, workdir: str, user: str) -> None:
 
 
 def open_private_dir(open_root: Opener) -> None:
-    """Let every user into our tmpfs of a sandbox made from a checkpoint.
+    """Give every user access to our tmpfs in a sandbox made from a checkpoint.
 
-    runc gives a tmpfs the mode of the directory that it finds there, and a commit leaves one with 0755 (engine 20.10).
+    runc gives a tmpfs the mode of the directory below it, and a commit leaves one with 0755 (engine 20.10).
 
     Raises:
         SandboxUnavailable: the image lacks chmod.
@@ -94,7 +94,7 @@ def open_private_dir(open_root: Opener) -> None:
 
 
 def write_file(open_root: Opener, path: str, data: bytes) -> None:
-    """Write a file of root's, over standard input: the archive API is not used on running containers.
+    """Write a file owned by root, over standard input: the archive API is not used on running containers.
 
     Raises:
         SandboxUnavailable: it cannot be written.

@@ -1,4 +1,4 @@
-"""The hijacked connection under a channel: one surface over Unix, TCP, TLS and SSH sockets."""
+"""The hijacked connection under a channel: one interface for Unix, TCP, TLS and SSH sockets."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ _RECORD_BYTES = 16 * 1024
 
 
 def _patient() -> None:
-    """Wait on."""
+    """Do nothing: wait without a limit."""
 
 
 class Wire(ABC):
-    """Raw bytes both ways. Every call but `close` may block."""
+    """Raw bytes in both directions. Every call except `close` may block."""
 
     @abstractmethod
     def fileno(self) -> int:
-        """Polls as readable when bytes arrive."""
+        """Return a descriptor that polls as readable when bytes arrive."""
 
     @abstractmethod
     def pending(self) -> bool:
-        """Bytes are decoded and waiting, which polling the descriptor does not show."""
+        """Whether decoded bytes are buffered, which polling the descriptor does not show."""
 
     @abstractmethod
     def recv_into(self, view: memoryview) -> int:
-        """At least one byte into view; 0 at the end of the stream."""
+        """Read at least one byte into view; return 0 at the end of the stream."""
 
     @abstractmethod
     def sendall(self, data: memoryview, stalled: Stalled = _patient) -> None:
-        """All of data, blocking as long as it takes; stalled is called each second without progress, and may raise."""
+        """Send all of data, without a time limit; stalled is called each second without progress, and may raise."""
 
     @abstractmethod
     def half_close(self) -> None:
-        """The far side reads end of file; it may go on writing."""
+        """Send end of file; the peer may go on writing."""
 
     @abstractmethod
     def close(self) -> None:
-        """Wake who reads or writes, then let go."""
+        """Wake blocked readers and writers, then close."""
 
     def readable(self, deadline: float | None) -> bool:
-        """Wait until `recv_into` would not block; False when time.monotonic() passes deadline first."""
+        """Wait until `recv_into` would not block; return False when time.monotonic() passes deadline first."""
         if self.pending():
             return True
         poller = select.poll()
@@ -74,7 +74,7 @@ class SocketWire(Wire):
     def __init__(self, sock: socket.socket, *, holders: Sequence[Any]) -> None:
         self._sock = sock
         self._holders = holders  # docker-py's reader and HTTP response: the socket lives until each is closed
-        sock.settimeout(None)  # docker-py leaves its 60 s HTTP timeout on it
+        sock.settimeout(None)  # docker-py sets its 60 s HTTP timeout on it
 
     def fileno(self) -> int:
         """See `Wire.fileno`."""
@@ -116,7 +116,7 @@ class SocketWire(Wire):
 
 
 class TlsWire(SocketWire):
-    """A TLS socket, never left blocking inside OpenSSL: one thread may read while another writes."""
+    """A TLS socket that never blocks inside OpenSSL: one thread may read while another writes."""
 
     _sock: ssl.SSLSocket
 
@@ -125,7 +125,7 @@ class TlsWire(SocketWire):
         sock.settimeout(0)
         self._arrived = bytearray()
         self._broken: ssl.SSLError | None = None
-        self._one_at_a_time = threading.Lock()  # Python before 3.13 enters one SSL object from several threads at once
+        self._one_at_a_time = threading.Lock()  # Python before 3.13 lets several threads enter one SSL object at once
 
     def pending(self) -> bool:
         """See `Wire.pending`."""
@@ -158,11 +158,11 @@ class TlsWire(SocketWire):
                 self._wait(select.POLLIN)
 
     def half_close(self) -> None:
-        """Send close_notify, which Go's TLS server reads as end of file, and keep the reading side.
+        """Send close_notify, which Go's TLS server reads as end of file, and keep reading.
 
-        A non-blocking unwrap() writes the alert and then looks for the peer's: that it wants to read is the success.
-        OpenSSL gives a connection up when it finds data there instead, so what has arrived is taken out first; should
-        more arrive in those microseconds, the next read fails loudly.
+        A non-blocking unwrap() writes the alert and then reads the peer's: SSLWantReadError means success. OpenSSL
+        fails the connection if it finds data there instead, so data that has arrived is read first; if more arrives in
+        those microseconds, the next read raises an error.
         """
         with self._one_at_a_time:
             self._take_arrived()
@@ -191,7 +191,7 @@ class TlsWire(SocketWire):
 
 
 class ParamikoChannel(Protocol):
-    """The part of paramiko's Channel that we call."""
+    """The methods of paramiko's Channel that we call."""
 
     def fileno(self) -> int: ...  # noqa: D102
     def recv_ready(self) -> bool: ...  # noqa: D102
@@ -206,7 +206,7 @@ class SshWire(Wire):
     """A paramiko channel to `docker system dial-stdio`."""
 
     CHUNK_BYTES = 32 * 1024
-    """An SSH window takes no more at once; also what dial-stdio copies by."""
+    """The largest amount an SSH window takes at once, and the copy size of dial-stdio."""
 
     def __init__(self, channel: ParamikoChannel, *, holders: Sequence[Any]) -> None:
         self._channel = channel
@@ -243,7 +243,7 @@ class SshWire(Wire):
 
 
 def wrap(raw: Any) -> Wire:
-    """The wire for what docker-py's exec_start(socket=True) returned: a SocketIO, an SSLSocket, a paramiko channel."""
+    """Return the wire for the result of exec_start(socket=True): a SocketIO, an SSLSocket or a paramiko channel."""
     response = getattr(raw, "_response", None)
     body = getattr(response, "raw", None)  # closing `response` itself would put the dead connection back into the pool
     holders = (body, getattr(getattr(body, "_fp", None), "fp", None), raw)
@@ -256,22 +256,22 @@ def wrap(raw: Any) -> Wire:
 
 
 def swallowed(raw: Any) -> bytes:
-    """What docker-py's HTTP reader took in behind the header and would otherwise lose. Only after the stream's end."""
+    """Return bytes that docker-py's HTTP reader buffered after the header. Only after the stream's end."""
     response: Any = getattr(raw, "_response", None)
     try:
-        reader = response.raw._fp.fp  # noqa: SLF001 - docker-py keeps it nowhere else
+        reader = response.raw._fp.fp  # noqa: SLF001 - docker-py stores it nowhere else
         return bytes(reader.read1(65536)) if reader.peek(1) else b""
     except (AttributeError, OSError, ValueError):
         return b""
 
 
-# --- framing: 8 bytes of header (stream, 0, 0, 0, length), then data; a terminal's stream has none ---
+# --- framing: 8 bytes of header (stream, 0, 0, 0, length), then data; a terminal's stream has no frames ---
 
 _HEADER = struct.Struct(">BxxxL")
 
 
 class Demultiplexer:
-    """Cuts framed bytes into chunks; frames may be split anywhere. No work per byte, one copy per run of frames."""
+    """Splits framed bytes into chunks; frames may be split anywhere. No work per byte, one copy per run of frames."""
 
     def __init__(self) -> None:
         self._partial = b""
@@ -279,7 +279,7 @@ class Demultiplexer:
         self._stream = Stream.STDOUT
 
     def feed(self, view: memoryview) -> list[Chunk]:
-        """The chunks that view completes or carries on; neighbours of one stream are one chunk."""
+        """Return the chunks that view completes or continues; adjacent bytes of one stream are one chunk."""
         chunks: list[Chunk] = []
         run: list[memoryview] = []
         run_stream = self._stream
@@ -310,8 +310,8 @@ class Demultiplexer:
 
 
 class Passthrough:
-    """A terminal's stream is not framed."""
+    """Decoder of a terminal's stream, which has no frames."""
 
     def feed(self, view: memoryview) -> list[Chunk]:
-        """All of it, as output."""
+        """Return all bytes as standard output."""
         return [Chunk(Stream.STDOUT, bytes(view))] if view else []

@@ -1,1 +1,1 @@
-"""A workspace on this machine: git repositories in it, what changed in it, what a copy of it takes along."""
+"""A workspace on this machine: its git repositories, its changes, and the files selected for a copy of it."""

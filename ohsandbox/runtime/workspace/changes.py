@@ -1,7 +1,7 @@
-"""Changes in a workspace on this machine that the machine may execute or obey by itself.
+"""Changes in a workspace on this machine that programs of the machine may execute or obey without being asked.
 
 `scan` reads the whole tree by git's rules and follows no link; `compare` lists the differences, worst first.
-`ChangeTracker` stores the first scan in a file until a person has been told, so that a killed session is reported too.
+`ChangeTracker` stores the first scan in a file until a report, so that a killed session's changes are reported too.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_HELD = 50_000
-"""So many changes of a kind are held by name, 10 MB; more are counted. The kinds of one do not crowd out another's."""
+"""Changes stored by name per kind, 10 MB; further ones are only counted. One kind cannot displace another."""
 
 
 class ChangeKind(enum.IntEnum):
-    """Why a path is reported, the worst first."""
+    """Why a path is reported, worst first."""
 
     RUNS_BY_GIT = 1
     WRITES_BY_GIT = 2
@@ -46,7 +46,7 @@ class ChangeKind(enum.IntEnum):
 
     @property
     def words(self) -> str:
-        """The reason, as a person reads it."""
+        """The reason in words for a person."""
         return _WORDS[self]
 
 
@@ -69,20 +69,20 @@ class WorkspaceChange(NamedTuple):
 
     kind: ChangeKind
     path: str
-    """Below the directory; may hold any character but NUL, and surrogates for bytes that are not UTF-8."""
+    """Path below the directory; may hold any character except NUL, and surrogates for bytes that are not UTF-8."""
     is_new: bool
     detail: str = ""
-    """What makes it so: a setting and its value, where a link leads. As free as path."""
+    """The setting and its value, or the link's target. May hold the same characters as path."""
 
 
 class WorkspaceReport(NamedTuple):
-    """The changes since a moment, worst first."""
+    """The changes since a point in time, worst first."""
 
     since: float
     """Seconds since the epoch."""
     changes: tuple[WorkspaceChange, ...] = ()
     not_held: tuple[tuple[ChangeKind, int], ...] = ()
-    """How many more there are of a kind, where there are over MAX_HELD."""
+    """For each kind with over MAX_HELD changes, the number not listed."""
 
 
 class WorkspaceScan(NamedTuple):
@@ -90,7 +90,7 @@ class WorkspaceScan(NamedTuple):
 
     at: float
     marked: dict[str, tuple[ChangeKind, str]]
-    """Names that matter by themselves: why, and a stamp that any change changes."""
+    """Names that matter by themselves: the kind, and a stamp that changes with the file."""
     repositories: dict[str, dict[str, str]]
     """Per repository or `.git` file, a stamp of each part that git obeys."""
 
@@ -99,16 +99,16 @@ _PARTS = (
     "config", "config.worktree", "commondir", "gitdir", "info/attributes", "info/grafts", "objects/info/alternates",
     "rebase-merge/git-rebase-todo", "rebase-apply", "sequencer/todo",
 )  # fmt: skip
-"""gitrepository-layout(5): what redirects git, names programs, or holds commands of an interrupted rebase."""
+"""gitrepository-layout(5): files that redirect git, name programs, or hold commands of an interrupted rebase."""
 _LAYOUT = {name.lower(): name for name in git_layout.LAYOUT}
-"""macOS and Windows find `HEAD` by the name `head`."""
+"""On macOS and Windows the name `head` finds `HEAD`."""
 _STATE = frozenset(_PARTS[4:])
 _LISTS = ("hooks", "remotes", "branches")
-"""Directories of which git obeys every file; `git init` makes them empty, or with samples that it ignores."""
+"""Directories in which git obeys every file; `git init` creates them empty, or with samples that it ignores."""
 
 
 def scan(root: Path) -> WorkspaceScan:
-    """Look at everything below root: 200,000 names take about a second on a local disk."""
+    """Scan everything below root: 200,000 names take about a second on a local disk."""
     top = str(root.absolute())
     found = WorkspaceScan(time.time(), {}, {})
     layouts: dict[str, set[str]] = {}
@@ -127,7 +127,7 @@ def scan(root: Path) -> WorkspaceScan:
         try:
             kind, stamp = _judge(top, path, entry)
         except OSError:
-            continue  # gone meanwhile
+            continue  # removed meanwhile
         if kind is not None:
             found.marked[path] = (kind, stamp)
     for path in {*pointers, *(path for path, names in layouts.items() if git_layout.is_repository(names))}:
@@ -139,7 +139,7 @@ def scan(root: Path) -> WorkspaceScan:
 def _links_in_git(
     top: str, links: list[str], repositories: dict[str, dict[str, str]]
 ) -> Iterator[tuple[str, tuple[ChangeKind, str]]]:
-    """Git makes no link in a repository, and follows those that are there: `git commit` truncates COMMIT_EDITMSG."""
+    """Yield the links in repositories: git creates none and follows them (`git commit` truncates COMMIT_EDITMSG)."""
     for path in links:
         if any(parent in repositories for parent in _parents(path)):
             with contextlib.suppress(OSError):
@@ -152,7 +152,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def compare(root: Path, before: WorkspaceScan, after: WorkspaceScan) -> WorkspaceReport:
-    """What is new or different in after. What is gone is not told: nothing runs it."""
+    """Return what is new or different in after. Removed paths are not reported: nothing runs them."""
     top = str(root.absolute())
     held: list[WorkspaceChange] = []
     counts: Counter[ChangeKind] = Counter()
@@ -175,7 +175,7 @@ def _changes(top: str, before: WorkspaceScan, after: WorkspaceScan) -> Iterator[
 
 
 def _judge(top: str, path: str, entry: os.DirEntry[str]) -> tuple[ChangeKind | None, str]:
-    """Why the name matters by itself, if it does, and its stamp."""
+    """Return why the name matters by itself, if it does, and its stamp."""
     if entry.is_symlink():
         kind = ChangeKind.LINK_OUT if _leads_out(top, path) else _by_name(path, entry.name)
     elif entry.is_dir(follow_symlinks=False):
@@ -201,7 +201,7 @@ def _by_name(path: str, name: str) -> ChangeKind | None:
 
 
 def _leads_out(top: str, path: str) -> bool:
-    """A link's target is not below top. One without `..` stays inside, or goes over another link, which is told."""
+    """Whether a link's target is outside top. Without `..` it is inside, or behind another link, which is reported."""
     target = _target(top, path)
     if not target.startswith("/") and ".." not in target.split("/"):
         return False
@@ -209,7 +209,7 @@ def _leads_out(top: str, path: str) -> bool:
 
 
 def _target(top: str, path: str) -> str:
-    """Where a link leads, as it says; empty if it is no longer a link."""
+    """Return a link's target as stored; empty if it is no longer a link."""
     try:
         return str(Path(top, path).readlink())
     except OSError:
@@ -217,14 +217,14 @@ def _target(top: str, path: str) -> str:
 
 
 def _stamp(status: os.stat_result) -> str:
-    """The change time cannot be set back without the machine's clock. A directory changes with each name in it."""
+    """Return a stamp with the change time: only the machine's clock sets it back; any name changes a directory's."""
     if stat.S_ISDIR(status.st_mode):
         return f"{status.st_ino:x}"
     return f"{status.st_ino:x}.{status.st_size:x}.{status.st_mode:x}.{status.st_ctime_ns:x}"
 
 
 def _parts(top: str, path: str) -> dict[str, str]:
-    """Stamps of what git obeys in a repository; of a `.git` file or link, its own."""
+    """Return stamps of the parts that git obeys in a repository; for a `.git` file or link, its own."""
     whole = f"{top}/{path}" if path else top
     try:
         status = os.lstat(whole)
@@ -247,7 +247,7 @@ def _parts(top: str, path: str) -> dict[str, str]:
 def _repository_changes(
     top: str, path: str, old: dict[str, str] | None, new: dict[str, str]
 ) -> Iterator[WorkspaceChange]:
-    """One change at least for a repository that is new; for one that was there, each part that is different."""
+    """Yield at least one change for a new repository; for a known one, each part that differs."""
     prefix = f"{path}/" if path else ""
     told = False
     for part, stamp in new.items():
@@ -263,7 +263,7 @@ def _repository_changes(
 
 
 def _judge_part(top: str, path: str, part: str) -> tuple[ChangeKind | None, str]:
-    """Why a part that is different matters; None where it does not."""
+    """Return why a part that differs matters; None if it does not."""
     if not part:
         kind = ChangeKind.RUNS_BY_GIT if Path(top, path).is_symlink() else ChangeKind.REPOSITORY
         return kind, f"it names {git_layout.pointed(top, path) or '?'}"
@@ -277,7 +277,7 @@ def _judge_part(top: str, path: str, part: str) -> tuple[ChangeKind | None, str]
 def _judge_config(part: str, text: str | None) -> tuple[ChangeKind | None, str]:
     if text is None:
         return ChangeKind.RUNS_BY_GIT, "it is not a regular file"
-    if not text or (part == "commondir" and text == ".\n"):  # what a guard makes (docker/guard.py)
+    if not text or (part == "commondir" and text == ".\n"):  # created by the guard (docker/guard.py)
         return None, ""
     if part == "commondir":
         return ChangeKind.REPOSITORY, f"it names {text.strip()}"
@@ -286,7 +286,7 @@ def _judge_config(part: str, text: str | None) -> tuple[ChangeKind | None, str]:
 
 
 def _harm(config: str) -> str | None:
-    """The first setting of a git configuration that is not known to be harmless."""
+    """Return the first setting of a git configuration that is not known to be harmless."""
     if len(config) >= git_layout.MAX_SMALL_FILE:
         return "it is too long to judge"
     for key, value in git_layout.config_values(config):
@@ -308,12 +308,12 @@ def _detail(top: str, path: str, kind: ChangeKind, stamp: str) -> str:
 class ChangeTracker:
     """The unreported changes of one session in a directory.
 
-    The baseline lies in a file below state (mode 0600, directory 0700) until `end`. One that a killed process left is
-    taken over, so that the first report tells what was done there.
+    The baseline is in a file below state (mode 0600, directory 0700) until `end`. The baseline of a killed process is
+    taken over, so that the first report includes the changes of its session.
     """
 
     def __init__(self, root: Path, state: Path) -> None:
-        """Look now, or take over what an earlier session that was killed had seen.
+        """Scan now, or take over the baseline of an earlier session that was killed.
 
         Raises:
             UsageError: state cannot be written.
@@ -332,28 +332,28 @@ class ChangeTracker:
             ) from error
 
     previous_was_killed: bool = False
-    """The baseline is of an earlier session that did not end by itself."""
+    """Whether the baseline is from an earlier session that was killed."""
 
     def report(self) -> WorkspaceReport:
-        """What nobody was told yet; from now on it counts as told."""
+        """Return the unreported changes; from now on they count as reported."""
         after = scan(self.root)
         found = compare(self.root, self._before, after)
         self._before, self.previous_was_killed = after, False
         if self._lock is not None:
-            with contextlib.suppress(OSError):  # a full disk: then it is told again after a kill
+            with contextlib.suppress(OSError):  # a full disk: reported again after a kill
                 self._write(self._file, after)
         return found
 
     def end(self) -> None:
-        """Forget the baseline. Twice is fine; `report` works on."""
+        """Remove the baseline. Calling it twice is fine; `report` still works."""
         lock, self._lock = self._lock, None
         if lock is not None:
             _forget(self._file, lock)
             with contextlib.suppress(OSError):
-                self._directory.rmdir()  # another session's baseline keeps it
+                self._directory.rmdir()  # not empty with another session's baseline
 
     def leave(self) -> None:
-        """The session did not begin: what a killed one left stays for the next."""
+        """Undo the constructor: the baseline of a killed session stays for the next one."""
         if self.previous_was_killed and self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -367,7 +367,7 @@ class ChangeTracker:
         return file, before
 
     def _take_over(self) -> tuple[Path, WorkspaceScan] | None:
-        """The oldest baseline whose owner is gone; newer ones hold nothing more."""
+        """Take over the oldest baseline whose owner is gone; newer ones add nothing."""
         found: list[tuple[WorkspaceScan, Path, int]] = []
         for file in self._directory.glob("*.json"):
             lock = open_locked(file.with_suffix(".lock"), create=False)

@@ -1,7 +1,7 @@
-"""Which files of a directory go into a copy that an agent works on: what git would track, and nothing like a secret.
+"""Which files of a directory go into a copy that an agent works on: those that git would track, without secrets.
 
-`git ls-files` answers for `.gitignore`, in a repository of our own that has a copy of the directory's index: git reads
-no configuration of that directory, and runs nothing that stands in it.
+`git ls-files` evaluates `.gitignore`, in a repository of our own with a copy of the directory's index: git reads no
+configuration of that directory, and runs nothing in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECRET_NAMES = (
     "*.tfstate", "*.tfstate.backup", "*.auto.tfvars", "terraform.tfvars", "kubeconfig", "*.kubeconfig", ".boto",
     ".s3cfg", "*.keytab", "*.ovpn", ".*_history", ".gitconfig", ".claude.json",
 )  # fmt: skip
-"""Names of files, whatever their case."""
+"""File names, case-insensitive."""
 SECRET_DIRECTORIES = frozenset({".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".ssh", ".terraform"})
 NO_SECRETS = (
     ".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", "*.pub", "*.md", "*.rst", "*.html",
@@ -35,7 +35,7 @@ NO_SECRETS = (
 """Exceptions from SECRET_NAMES."""
 
 GIT_PARTS = frozenset({"HEAD", "index", "logs", "objects", "packed-refs", "refs", "shallow"})
-"""Of a `.git`. Its configuration may hold tokens, hooks run, and what it is for lies on this machine."""
+"""Parts of a `.git` to copy. Its configuration may hold tokens, hooks run, and both are meant for this machine."""
 MAX_GIT_BYTES = 512 * 1024**2
 MAX_NAMES = 200_000
 
@@ -44,21 +44,21 @@ _TIMEOUT_S = 60.0
 
 
 class CopySelection(NamedTuple):
-    """What of a directory is copied."""
+    """The selected files of a directory."""
 
     paths: frozenset[str]
-    """Files, symlinks and the directories that they lie in, below the directory."""
+    """Files, symlinks and the directories that contain them, below the directory."""
     left_out: dict[str, str]
-    """The rest, and why; of a directory that is left out whole only its own name, with a slash behind."""
+    """The other paths and the reason; a directory left out as a whole has one entry, with a trailing slash."""
     has_git: bool
-    """Parts of its `.git` are among them."""
+    """Whether parts of its `.git` are selected."""
 
 
 def select(root: Path, *, everything: bool = False) -> CopySelection:
-    """Look through a directory. everything takes what is ignored or looks like a secret as well.
+    """Select files of a directory. everything includes ignored files and those that look like secrets.
 
     Raises:
-        UsageError: it holds too many names, or git, which tells what is ignored, is not installed.
+        UsageError: it holds too many names, or git, which reads the ignore rules, is not installed.
     """
     walk = _SelectionWalk(str(root), None if everything else _tracked(root))
     walk.into("")
@@ -72,7 +72,7 @@ def select(root: Path, *, everything: bool = False) -> CopySelection:
 
 
 def tracked_or_new(root: Path) -> frozenset[str]:
-    """The files below a directory outside of any repository that its `.gitignore` files do not match.
+    """Return the files below a directory outside of any repository that its `.gitignore` files do not match.
 
     Raises:
         UsageError: git is not installed, or did not end in time.
@@ -81,7 +81,7 @@ def tracked_or_new(root: Path) -> frozenset[str]:
 
 
 def _tracked(root: Path) -> set[str]:
-    """Files that git tracks, or would: also those of repositories within."""
+    """Return the files that git tracks or would track, nested repositories included."""
     found: set[str] = set()
     below = [root]
     while below:
@@ -89,7 +89,7 @@ def _tracked(root: Path) -> set[str]:
         top = next((one for one in (directory, *directory.parents) if os.path.lexists(one / ".git")), directory)
         for name in _list(directory, top, _index_of(top)):
             path = directory / name
-            if name.endswith("/") or (path.is_dir() and not path.is_symlink()):  # a repository of its own
+            if name.endswith("/") or (path.is_dir() and not path.is_symlink()):  # a nested repository
                 if path != directory and os.path.lexists(path / ".git"):
                     below.append(path)
             else:
@@ -111,7 +111,7 @@ def _list(directory: Path, top: Path, index: Path | None) -> list[str]:
         environment = {"GIT_DIR": name, "GIT_WORK_TREE": str(top), "GIT_ALLOW_PROTOCOL": "none"}
         if personal := os.environ.get("XDG_CONFIG_HOME") or os.environ.get("HOME"):
             place = Path(personal) if os.environ.get("XDG_CONFIG_HOME") else Path(personal) / ".config"
-            environment["XDG_CONFIG_HOME"] = str(place)  # for git/ignore in it, which `.gitignore` files add to
+            environment["XDG_CONFIG_HOME"] = str(place)  # for git/ignore in it, to which `.gitignore` files add
         what = ("-c", "core.fsmonitor=", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
         code, output = git.call(what, directory=directory, environment=environment, timeout_s=_TIMEOUT_S)
     if code:
@@ -123,7 +123,7 @@ def _list(directory: Path, top: Path, index: Path | None) -> list[str]:
 
 
 def _index_of(top: Path) -> Path | None:
-    """The index of a repository; the pointer of a worktree or a submodule is followed, for it is only read."""
+    """Return a repository's index; the pointer of a worktree or a submodule is followed, since it is only read."""
     place = top / ".git"
     if place.is_file() and (pointer := read_small(str(top), ".git")) and pointer.startswith("gitdir:"):
         place = top / pointer.removeprefix("gitdir:").strip()
@@ -132,10 +132,10 @@ def _index_of(top: Path) -> Path | None:
 
 
 class _SelectionWalk:
-    """Sorts what is below a directory into what is copied and what is not."""
+    """Sorts the paths below a directory into selected ones and others."""
 
     def __init__(self, root: str, tracked: set[str] | None) -> None:
-        """Tracked None takes everything."""
+        """Start with the tracked paths; None selects everything."""
         self.paths: set[str] = set()
         self.left_out: dict[str, str] = {}
         self._root = root
@@ -143,7 +143,7 @@ class _SelectionWalk:
         self._wanted = {parent for path in tracked or () for parent in _parents(path)}
 
     def into(self, prefix: str) -> None:
-        """All below a directory of root; `.git` is left to others."""
+        """Sort all paths below a directory of root, except `.git`."""
         below = [prefix]
         while below:
             directory = below.pop()
@@ -188,7 +188,7 @@ def _is_filled(directory: str) -> bool:
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a file's name is one that keys and passwords usually have."""
+    """Whether files with keys or passwords usually have such a name."""
     lowered = name.lower()
     if any(fnmatch.fnmatchcase(lowered, pattern) for pattern in NO_SECRETS):
         return False
@@ -196,7 +196,7 @@ def looks_secret(name: str) -> bool:
 
 
 def _why_without_git(root: Path) -> str | None:
-    """Why a repository cannot be copied by its parts."""
+    """Return why a repository cannot be copied by its parts."""
     if os.path.lexists(root / ".git" / "objects" / "info" / "alternates"):
         return "its objects lie elsewhere"
     config = read_small(str(root), ".git/config") or ""

@@ -28,7 +28,7 @@ def call(
     environment: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> tuple[int, bytes]:
-    """Run git in directory; its exit code and output. environment is added to ours.
+    """Run git in directory; return its exit code and output. environment is added to ours.
 
     Unless it sets GIT_DIR, directory must not be in a repository: git would obey its configuration.
 

@@ -1,7 +1,7 @@
-"""What git takes for a repository, read from a directory that a sandbox may have written: no link is followed.
+"""What git recognizes as a repository, read from a directory that a sandbox may have written: no link is followed.
 
-The rules are those of git's setup.c (2.39): a `.git` directory, a `.git` file that names one, and any directory with
-HEAD, objects and refs (a bare repository), or with HEAD and commondir (a worktree's), is one.
+The rules are those of git's setup.c (2.39). A repository is a `.git` directory, a `.git` file that names one, or any
+directory with HEAD, objects and refs (a bare repository), or with HEAD and commondir (a worktree's).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAYOUT = frozenset({"HEAD", "objects", "refs", "commondir"})
 """The names that make a directory a repository."""
 
 MAX_SMALL_FILE = 256 * 1024
-"""More of a pointer or a configuration is not read; git's own limit for a `.git` file is 1 MiB."""
+"""Maximum length read of a pointer or a configuration; git's own limit for a `.git` file is 1 MiB."""
 
 MAX_INDEX_BYTES = 256 * 1024 * 1024
 """Two million files."""
@@ -30,9 +30,9 @@ _ENTRY = struct.Struct(">24xI")
 _NAME_MASK, _EXTENDED = 0xFFF, 0x4000
 
 _IGNORED_BY_HFS = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
-"""What HFS+ leaves out of names (git's utf8.c, next_hfs_char)."""
+"""Characters that HFS+ ignores in names (git's utf8.c, next_hfs_char)."""
 _NTFS_DOTGIT = re.compile(r"(?:\.git|git~[0-9])[ .]*(?::.*)?", re.IGNORECASE | re.DOTALL)
-"""What NTFS takes for `.git` (git's path.c, is_ntfs_dotgit), with a stream's name behind it or not."""
+"""Names that NTFS treats as `.git` (git's path.c, is_ntfs_dotgit), with or without a stream name."""
 _SECTION = re.compile(r'\s*\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]')
 _PAIR = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=\s*(.*))?")
 
@@ -45,23 +45,23 @@ _HARMLESS_CONFIG = re.compile(
     r"|(pull|rebase|fetch|gc|pack|index|status|advice|commit|merge|diff|log|push|rerere|lfs)\.[a-z]*"
 )
 _HARMFUL_CONFIG = re.compile(r"diff\.(external|command|textconv)|merge\.driver|.*\.(program|cmd|path)")
-"""Of the sections above. A URL with a double colon names a program as well (gitremote-helpers(7))."""
+"""Keys of the sections above. A URL with a double colon also names a program (gitremote-helpers(7))."""
 
 
 class WalkEntry(NamedTuple):
-    """A name that `walk` met."""
+    """A name found by `walk`."""
 
     path: str
-    """Below the root, with slashes; empty for the root itself."""
+    """Path below the root, with slashes; empty for the root itself."""
     entry: os.DirEntry[str] | None
-    """None: a directory that could not be looked into, for the reason."""
+    """None: a directory that could not be read, for `reason`."""
     reason: str = ""
 
 
 def walk(root: str) -> Iterator[WalkEntry]:
-    """Everything below root, directories before their contents. Only directories are opened.
+    """Yield everything below root, directories before their contents. Only directories are opened.
 
-    A directory that cannot be read is given once more, with the reason: something may be hidden in it.
+    A directory that cannot be read is yielded again, with the reason: it may hide something.
     """
     below = [""]
     while below:
@@ -70,7 +70,7 @@ def walk(root: str) -> Iterator[WalkEntry]:
         try:
             descriptor = os.open(f"{root}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            continue  # gone meanwhile
+            continue  # removed meanwhile
         except OSError as error:
             yield WalkEntry(directory, None, error.strerror or type(error).__name__)
             continue
@@ -88,10 +88,10 @@ def walk(root: str) -> Iterator[WalkEntry]:
 
 
 def open_below(root: str, path: str, flags: int) -> int:
-    """A descriptor of path below root; no component of it may be a link.
+    """Open path below root; no component of it may be a link.
 
     Raises:
-        OSError: it is not there; ELOOP or ENOTDIR: a component is a link or no directory.
+        OSError: it does not exist; ELOOP or ENOTDIR: a component is a link or not a directory.
     """
     directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     *parents, last = path.split("/")
@@ -106,7 +106,7 @@ def open_below(root: str, path: str, flags: int) -> int:
 
 
 def read_small(root: str, path: str) -> str | None:
-    """The text of a small regular file below root; None if it does not exist or cannot be read."""
+    """Return the text of a small regular file below root; None if it does not exist or cannot be read."""
     try:
         descriptor = open_below(root, path, os.O_RDONLY)
     except OSError:
@@ -122,12 +122,12 @@ def read_small(root: str, path: str) -> str | None:
 
 
 def is_repository(names: set[str]) -> bool:
-    """A directory with these names (of LAYOUT) is one to git."""
+    """Whether git treats a directory with these names (of LAYOUT) as a repository."""
     return "HEAD" in names and ("commondir" in names or {"objects", "refs"} <= names)
 
 
 def pointed(root: str, pointer: str) -> str | None:
-    """Where a `.git` file at pointer leads: a path below root, or an absolute one outside; None for no pointer."""
+    """Return the target of a `.git` file: a path below root, or an absolute one outside; None if it is no pointer."""
     text = read_small(root, pointer)
     if text is None or not text.startswith("gitdir:"):
         return None
@@ -136,19 +136,19 @@ def pointed(root: str, pointer: str) -> str | None:
 
 
 def inside(root: str, path: str) -> str:
-    """The path below root that a path, relative to root or absolute, means; an absolute one where it is outside."""
+    """Return the path below root for one that is relative to root or absolute; an absolute one if it is outside."""
     whole = os.path.normpath(PurePosixPath(root) / path)
     return str(PurePosixPath(whole).relative_to(root)) if PurePosixPath(whole).is_relative_to(root) else whole
 
 
 def gitlinks(root: str, gitdir: str) -> set[str]:
-    """Where a repository has submodules by its index, checked out or not, below its working tree.
+    """Return a repository's submodules by its index, checked out or not, as paths below its working tree.
 
-    git goes into each of these directories that holds a `.git`, whoever made that (submodule.c, is_submodule_modified).
+    git enters each of these directories that holds a `.git`, whoever created it (submodule.c, is_submodule_modified).
 
     Args:
-        root: no link is followed from here on.
-        gitdir: of the repository, below root; empty for root itself.
+        root: no link below it is followed.
+        gitdir: the repository's directory below root; empty for root itself.
 
     Raises:
         ValueError: an index cannot be read.
@@ -171,7 +171,7 @@ def gitlinks(root: str, gitdir: str) -> set[str]:
 
 
 def _object_format(root: str, prefix: str) -> str:
-    """As its configuration says, which a worktree has in the repository that it belongs to."""
+    """Return the object format in its configuration; that of a worktree is in the repository it belongs to."""
     common = inside(root, f"{prefix}{(read_small(root, f'{prefix}commondir') or '.').strip()}")
     root, common = ("/", common[1:]) if common.startswith("/") else (root, common)
     return (
@@ -196,7 +196,7 @@ def _index(root: str, path: str) -> bytes:
 
 
 def _gitlinks_in(data: bytes, hash_bytes: int) -> Iterator[str]:
-    """Versions 2 to 4 of gitformat-index(5); 100,000 entries take 0.1 s, and only where one may be a submodule."""
+    """Parse versions 2 to 4 of gitformat-index(5): 0.1 s for 100,000 entries, and only if one may be a submodule."""
     if struct.pack(">I", _GITLINK) not in data:
         return
     try:
@@ -208,7 +208,7 @@ def _gitlinks_in(data: bytes, hash_bytes: int) -> Iterator[str]:
             (mode,) = _ENTRY.unpack_from(data, at)
             (flags,) = struct.unpack_from(">H", data, at + 40 + hash_bytes)
             begin = at + 42 + hash_bytes + (2 if flags & _EXTENDED else 0)
-            if version == 4:  # noqa: PLR2004 - its number
+            if version == 4:  # noqa: PLR2004 - version number
                 drop, begin = _offset(data, begin)
                 end = data.index(b"\0", begin)
                 name, after = name[: len(name) - drop] + data[begin:end], end + 1
@@ -224,7 +224,7 @@ def _gitlinks_in(data: bytes, hash_bytes: int) -> Iterator[str]:
 
 
 def _offset(data: bytes, at: int) -> tuple[int, int]:
-    """A number in the coding of pack files' offsets, and where it ends."""
+    """Decode a number in the offset encoding of pack files; return it and the position after it."""
     value = data[at] & 127
     while data[at] & 128:
         at += 1
@@ -233,17 +233,17 @@ def _offset(data: bytes, at: int) -> tuple[int, int]:
 
 
 def looks_like_dotgit(name: str) -> bool:
-    """Not `.git`, and still `.git` to a file system of macOS or Windows."""
+    """Whether a name other than `.git` is `.git` to a file system of macOS or Windows."""
     if name == ".git" or (name.isascii() and "git" not in name.lower()):
         return False
     return bool(_NTFS_DOTGIT.fullmatch(_IGNORED_BY_HFS.sub("", name)))
 
 
 def config_values(text: str) -> Iterator[tuple[str, str]]:
-    """The pairs of a git configuration, `section.name` in lower case without its subsection, and the value unquoted.
+    """Yield the pairs of a git configuration: lower-case `section.name` without subsection, and the unquoted value.
 
-    Rougher than git's own reader, and never blinder: a line that is not understood is a pair with the key "?", and so
-    is the second line of a value that goes on.
+    Less exact than git's own parser, but it misses nothing: a line that is not understood is a pair with the key "?",
+    and so is the second line of a continued value.
     """
     section = ""
     for line in text.removeprefix("\ufeff").split("\n"):
@@ -260,6 +260,6 @@ def config_values(text: str) -> Iterator[tuple[str, str]]:
 
 
 def may_name_program(key: str, value: str) -> bool:
-    """A pair of `config_values` is not known to run nothing and to redirect nothing."""
+    """Whether a pair of `config_values` is not known to be harmless: to run nothing and redirect nothing."""
     harmless = _HARMLESS_CONFIG.fullmatch(key) and not _HARMFUL_CONFIG.fullmatch(key)
     return not harmless or "::" in value or value.startswith("!")

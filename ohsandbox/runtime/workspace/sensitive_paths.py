@@ -8,8 +8,8 @@ GUARDED = (
     ".aider.conf.yml", ".devcontainer", ".devcontainer.json", ".envrc", ".husky", ".cargo/config.toml", ".cargo/config",
     ".hg/hgrc", ".jj/repo/config.toml",
 )  # fmt: skip
-"""At the top of a workspace read-only where they exist: editors, agents, direnv, git hooks, cargo (which editors start)
-and other version control run what these say as soon as the directory is opened or entered, and few tasks edit one."""
+"""At the top of a workspace, read-only where they exist: editors, agents, direnv, git hooks, cargo (which editors
+start) and other version control run their contents once the directory is opened or entered, and few tasks edit one."""
 
 _REPORTED = (
     ".gitattributes", ".gitmodules", ".lfsconfig", ".github/workflows", ".gitlab-ci.yml", ".circleci",
@@ -19,7 +19,7 @@ _REPORTED = (
     "agents.md", "claude.md", "gemini.md", ".cursorrules", ".github/copilot-instructions.md",
 )  # fmt: skip
 """Reported when they appear or change: tasks edit them, and test runners, package managers, CI and agents obey them.
-What a person runs by name (Makefile, package.json, build.rs) is in `git diff`, not here."""
+`git diff` shows what a person runs by name (Makefile, package.json, build.rs); it is not listed here."""
 _SUFFIXES = (".pth", ".code-workspace")
 
 _SINGLE = frozenset(name for name in _REPORTED if "/" not in name)
@@ -29,15 +29,15 @@ _OPENED_LONGER = tuple(f"/{name}/" for name in GUARDED if "/" in name)
 
 
 def runs_when_opened(path: str) -> bool:
-    """An editor, an agent or a prompt runs what stands in it as soon as its directory is opened or entered.
+    """Whether an editor, an agent or a prompt runs its contents once its directory is opened or entered.
 
-    Case does not count: macOS and Windows make no difference.
+    Case-insensitive, as macOS and Windows are.
     """
     return _is_one(path.lower(), _OPENED_SINGLE, _OPENED_LONGER)
 
 
 def is_obeyed(path: str) -> bool:
-    """A tool or an agent obeys it once it is started."""
+    """Whether a tool or an agent obeys it once started."""
     path = path.lower()
     return path.endswith(_SUFFIXES) or _is_one(path, _SINGLE, _LONGER)
 
