@@ -48,15 +48,15 @@ T = TypeVar("T")
 _COUNT = re.compile(rb"\d{1,18}")
 
 DEFAULT_LIMIT_BYTES = 100 * 1024 * 1024
-"""More than any source file, less than what a host would feel."""
+"""Larger than any source file, small enough for a host's memory."""
 SNIPPET_TIMEOUT_S = 30.0
-"""For our own questions to the sandbox: even a frozen one answers an error in bounded time."""
+"""Time limit of the runtime's own calls: even a frozen sandbox then gives an error in bounded time."""
 
 STARVED_S = 1.0
-"""A sandbox at its limit of processes or memory has this long to start one, before it is restarted: it takes 0.3 s and
-ends all that runs, where a parallel build may be through with its peak."""
+"""How long a sandbox at its limit of processes or memory may fail to start one before it is restarted: a restart takes
+0.3 s and ends all that runs, and the peak of a parallel build may pass meanwhile."""
 FIRST_SIGNAL_CODE = 129
-"""A worker that was killed ends with 128 + N; one that could not begin, as without dd or a fork, with less."""
+"""A worker that was killed exits with 128 + N; one that could not start, as without dd or a fork, with less."""
 
 STARVED_PAUSE_S = 0.1
 
@@ -65,12 +65,12 @@ LOSS_SETTLES_S = 0.3
 
 
 class KillScope(NamedTuple):
-    """Which processes of an abandoned call are killed, beside its worker's session."""
+    """Which processes of an abandoned call are killed, in addition to its worker's session."""
 
     mark: str
-    """What has these words in its environment."""
+    """Processes that have this text in their environment."""
     limit_kib: int = 0
-    """What has this soft limit (`limit_mark`); what has another one belongs to another call, whatever else it has."""
+    """Processes with this soft limit (`limit_mark`); a process with another one always belongs to another call."""
 
 
 class Backend(ABC):
@@ -79,16 +79,16 @@ class Backend(ABC):
     state_dir: str
     """The directory of the sandbox where sessions keep their FIFOs; every user of the sandbox may write it."""
     isolated: bool = True
-    """Commands reach no files of this machine but a bound workspace."""
+    """Commands can reach no files of this machine except a bound workspace."""
     private_processes: bool = True
     """All processes that are visible inside belong to the sandbox."""
     ends_processes: bool = False
-    """`_close` ends every process of the sandbox by itself, so none needs to be killed before."""
+    """`_close` ends every process of the sandbox, so none has to be killed before it."""
     reports_changes_later: bool = False
     """The owner asks for `workspace_changes` after `close` and passes them on: `close` keeps what that needs."""
     _watch: ChangeTracker | None = None
     resumed: ResumeReport | None = None
-    """What `resume` found; None where it was not asked."""
+    """What `resume` found; None if it was not called."""
 
     def __init__(self) -> None:
         self.secrets = Secrets()
@@ -99,9 +99,9 @@ class Backend(ABC):
         self._oom_kills = 0
         self._generation = 0
         self._served = False
-        """A process has been started in the sandbox: its image is fit for it."""
+        """A process has been started in the sandbox, so its image can run one."""
         self._damage = ""
-        """What was told when not even a restart let a process start."""
+        """The message given when no process started even after a restart."""
 
     # --- what a backend implements -----------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def workdir(self) -> str:
-        """The absolute directory where shells start, and to which relative paths refer."""
+        """The absolute path of the directory in which shells start and against which relative paths are resolved."""
 
     @abstractmethod
     def start(self) -> Self:
@@ -125,7 +125,7 @@ class Backend(ABC):
 
     @abstractmethod
     def is_alive(self) -> bool:
-        """Whether the sandbox can serve now."""
+        """Whether the sandbox can start processes now."""
 
     @abstractmethod
     def open_channel(
@@ -144,7 +144,7 @@ class Backend(ABC):
         Raises:
             UnknownUserError: user does not exist in the sandbox.
             WorkdirError: workdir cannot be entered.
-            SandboxUnavailable: the sandbox cannot serve.
+            SandboxUnavailable: the sandbox cannot start it.
         """
 
     @abstractmethod
@@ -152,7 +152,7 @@ class Backend(ABC):
         """Release the sandbox and remove it unless it is to be kept. Called once, after shells and workers ended."""
 
     def _loss(self) -> SandboxUnavailable | None:
-        """The error that tells why the sandbox cannot serve now, or None."""
+        """The error that says why the sandbox cannot start processes now, or None."""
         return None
 
     def _revive(self) -> str:
@@ -164,7 +164,7 @@ class Backend(ABC):
         raise self._loss() or SandboxUnavailable(f"The sandbox {self.id} does not answer")
 
     def _loss_soon(self) -> SandboxUnavailable | None:
-        """`_loss`, asked until LOSS_SETTLES_S are over: a container's processes end before its engine says so of it."""
+        """`_loss`, polled for LOSS_SETTLES_S: a container's processes end before the engine reports that it ended."""
         deadline = time.monotonic() + LOSS_SETTLES_S
         while (loss := self._loss()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -174,7 +174,7 @@ class Backend(ABC):
         """Kill every process of the sandbox and start it again, files kept; returns what happened, as a sentence.
 
         Raises:
-            SandboxUnavailable: that cannot be done here.
+            SandboxUnavailable: this backend cannot restart it.
         """
         raise SandboxUnavailable(f"The sandbox {self.id} cannot start a process any more; close it and make a new one")
 
@@ -198,42 +198,42 @@ class Backend(ABC):
         self._watch = ChangeTracker(directory, subdirectory("workspaces"))
 
     def workspace_changes(self) -> WorkspaceReport:
-        """What appeared or changed in the bound directory that this machine may run or obey by itself, worst first.
+        """Files new or changed in the bound directory that this machine may run or obey by itself, worst first.
 
-        Each change is given once: since `start`, or since the last call. It works after `close` as well, when nothing
-        changes any more. Where an earlier session on the directory was killed before it told, the first call begins
-        with that session. Nothing where no directory is bound.
+        Each change is reported once: since `start`, or since the last call. It works after `close` as well, when
+        nothing changes any more. If an earlier session on the directory was killed before it reported, the first call
+        begins with that session. Empty if no directory is bound.
         """
         return WorkspaceReport(0.0) if self._watch is None else self._watch.report()
 
     def discard_changes(self) -> None:
-        """Discard the recorded contents of the bound directory, once its changes are reported; `close` does so."""
+        """Discard the recorded contents of the bound directory after its changes are reported; `close` does so."""
         if self._watch is not None:
             self._watch.end()
 
     @property
     def watched(self) -> Path | None:
-        """The directory that `workspace_changes` is about."""
+        """The directory that `workspace_changes` reports on, or None."""
         return None if self._watch is None else self._watch.root
 
     @property
     def previous_was_killed(self) -> bool:
-        """An earlier session on the directory was killed, and what it changed has not been asked for."""
+        """Whether an earlier session on the directory was killed and its changes have not been reported."""
         return self._watch is not None and self._watch.previous_was_killed
 
     @property
     def workspace_notes(self) -> tuple[str, ...]:
-        """Warnings about the guarding of the bound directory or about a joined container, a line each."""
+        """Warnings about the protection of the bound directory or about a joined container, a line each."""
         return ()
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """`checkpoint` works here."""
+        """Whether `checkpoint` is supported."""
         return False
 
     @property
     def host_workspace(self) -> Path | None:
-        """The directory of this machine that the sandbox works in; None where its files are its own."""
+        """The directory of this machine that the sandbox works in; None if it has its own files."""
         return None
 
     @property
@@ -250,17 +250,17 @@ class Backend(ABC):
 
         Raises:
             UsageError: this kind of runtime cannot.
-            SandboxUnavailable: the sandbox cannot serve, or its disk is full.
+            SandboxUnavailable: the sandbox does not run, or its disk is full.
         """
         raise UsageError(f"{type(self).__name__} does not support checkpoints (label {label!r}). Use a DockerRuntime.")
 
     def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> Runtime:  # noqa: ARG002
-        """A runtime like this one, not started, that begins with the checkpoint's files.
+        """Return a runtime with this one's settings, not started, that begins with the checkpoint's files.
 
         Args:
             checkpoint: its id.
-            conversation: whose it is.
-            workspace: in the place of this one's `host_workspace`.
+            conversation: the conversation that owns it.
+            workspace: replaces this one's `host_workspace`.
 
         Raises:
             UsageError: this kind of runtime cannot, or workspace does not fit.
@@ -275,7 +275,7 @@ class Backend(ABC):
         Raises:
             UsageError: this kind of runtime cannot.
             ImageUnavailable: there is no such checkpoint; nothing has changed.
-            SandboxUnavailable: it cannot be done; nothing has changed.
+            SandboxUnavailable: the files cannot be restored; nothing has changed.
         """
         raise UsageError(
             f"{type(self).__name__} does not support checkpoints (id {checkpoint!r}). Use a DockerRuntime."
@@ -286,10 +286,10 @@ class Backend(ABC):
         return {"working directory": self.workdir}
 
     def give_secrets(self, secrets: Secrets) -> None:
-        """From now on new shells and `run` have these variables, and what a shell prints is masked.
+        """From now on new shells and `run` have these variables, and the output of shells is masked.
 
         They are passed to each process when it starts, and never stored in an image, label, argument or container.
-        What `run` and `read_bytes` return is not masked: it may be written back.
+        The results of `run` and `read_bytes` are not masked: they may be written back.
         """
         changed = secrets.environment() != self.secrets.environment()
         self.secrets = secrets
@@ -314,10 +314,10 @@ class Backend(ABC):
         return self.with_recovery(partial(self.open_channel, argv, tty=tty, env=env, user=user), SandboxUnavailable)
 
     def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
-        """Call attempt(), again while the sandbox may only be short of processes, and once more after recovering it.
+        """Call attempt(); retry while the sandbox may only be short of processes, and again after recovering it.
 
         Raises:
-            SandboxUnavailable: it cannot be brought back, or `failing` comes even then.
+            SandboxUnavailable: it cannot be brought back, or `failing` is raised even then.
         """
         generation, patient_until = self._generation, time.monotonic() + STARVED_S
         while True:
@@ -339,7 +339,7 @@ class Backend(ABC):
                 return attempt()
             except SandboxRefused:
                 raise
-            except failing as failure:  # runc was seen to fail at the first process of a container started just now
+            except failing as failure:  # runc was seen to fail at the first process of a container just started
                 if time.monotonic() > healed_until:
                     if restarted or self._loss() is not None:
                         raise self._damaged(failure) from failure
@@ -353,11 +353,11 @@ class Backend(ABC):
         """Recover from a failure in generation `generation`: a dead sandbox, or one that cannot start a process.
 
         Returns:
-            Whether it was restarted by us: a sandbox that somebody else had started again is only joined.
+            Whether we restarted it: a sandbox that another party has started again is only joined.
 
         Raises:
-            SandboxUnavailable: nothing can be done, or it did not help before; or failure itself, when the sandbox has
-                never started a process, so that its image is at fault.
+            SandboxUnavailable: it cannot be restarted, or an earlier restart did not help; or failure itself, if the
+                sandbox has never started a process, so that its image is at fault.
         """
         with self._lock:
             if generation != self._generation:  # another thread has brought it back meanwhile
@@ -371,7 +371,7 @@ class Backend(ABC):
             return alive
 
     def _damaged(self, failure: SandboxUnavailable) -> SandboxUnavailable:
-        """After a restart that did not help: failure, or what is wrong with the sandbox by now."""
+        """The error after a restart that did not help: the sandbox's current `_loss`, or failure with a remedy."""
         if isinstance(loss := self._loss(), SandboxGone | SandboxPaused | EngineUnavailable):
             return loss
         why = str(failure).partition(" Remedy:")[0]
@@ -383,10 +383,10 @@ class Backend(ABC):
         return SandboxUnavailable(self._damage)
 
     def recover(self, failure: SandboxUnavailable) -> str:
-        """Bring the sandbox back after failure; what happened, in a sentence.
+        """Bring the sandbox back after failure; returns what happened, as a sentence.
 
         Raises:
-            SandboxUnavailable: it cannot be brought back; or failure itself, when nothing is wrong with it.
+            SandboxUnavailable: it cannot be brought back; or failure itself, if nothing is wrong with it.
         """
         with self._lock:
             if self._loss() is None:
@@ -396,25 +396,25 @@ class Backend(ABC):
             return notice
 
     def restart(self, failure: SandboxUnavailable) -> str:
-        """Restart the sandbox, in which not even a shell starts; returns what was lost, as a sentence."""
+        """Restart a sandbox in which no shell starts; returns what was lost, as a sentence."""
         with self._lock:
             notice = self._restart() if self._loss() is None else self.recover(failure)
             self._forget()
             return notice
 
     def _forget(self) -> None:
-        """Discard the state of the sandbox's previous run: its workers, and the counters of its control group."""
+        """Discard the state of the sandbox's previous run: its workers and the counters of its cgroup."""
         self._pool.discard_all()
         self._oom_kills = 0
         self._generation += 1
 
     def take_notices(self) -> str | None:
-        """Take the notices about the sandbox that the next result shows; None without any."""
+        """Take the notices about the sandbox for the next result; None if there are none."""
         notices, self._notices = self._notices, []
         return "; ".join(notices) or None
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has killed a process of the sandbox for want of memory since this was last asked."""
+        """Whether the OOM killer has killed a process of the sandbox since the last call."""
         if not self.private_processes:
             return False
         with contextlib.suppress(SandboxUnavailable), self._lock:
@@ -434,10 +434,10 @@ class Backend(ABC):
         limit_bytes: int = 65536,
         timeout_s: float = SNIPPET_TIMEOUT_S,
     ) -> CallResult:
-        """Run a line of worker shell, for the runtime's own questions.
+        """Run a line of worker shell for the runtime itself.
 
         Raises:
-            SandboxUnavailable: no answer.
+            SandboxUnavailable: no answer came within timeout_s.
         """
         try:
             return self._call(body, user=user, limit_bytes=limit_bytes, timeout_s=timeout_s)
@@ -501,7 +501,7 @@ class Backend(ABC):
                 cancel=cancel,
             )
         except (CallTimedOut, CallCancelled):
-            if kills:  # a question of our own has nothing to kill, and asking another one would not end
+            if kills:  # a snippet has nothing to kill, and would recurse: the kill runs snippets itself
                 self._kill_call(worker.channel.pid, kills, began, user)
             raise
         except CallInterrupted as died:
@@ -522,7 +522,7 @@ class Backend(ABC):
             self._pool.give_back(worker, user)
 
     def _kill_call(self, pid: int, kills: KillScope, began: float, user: str | int | None) -> None:
-        """SIGKILL a call's processes and its worker, by another worker of the same user: root lacks CAP_SYS_PTRACE."""
+        """SIGKILL a call's processes and its worker from another worker of the same user: root lacks CAP_SYS_PTRACE."""
         ask = partial(self.snippet, user=user)
         with contextlib.suppress(OhsandboxError):
             words = (pid, kills.mark.encode(), ticks_at(ask, began), 1024 * kills.limit_kib)
@@ -533,7 +533,7 @@ class Backend(ABC):
 
 
 def _not_served(worker: Worker, code: int, outcome: CallResult) -> SandboxUnavailable:
-    """The error for a worker that ended by itself: a call without its end mark is never a success."""
+    """The error for a worker that ended by itself: a call without its end mark never succeeded."""
     if code == INPUT_LEFT:
         return SandboxUnavailable(
             "A call was cut off: the sandbox's `dd` did not hand its input on, so what it has done is not known. "

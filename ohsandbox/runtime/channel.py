@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 KILLED = 128 + 9
-"""The exit code of what SIGKILL ended, which is also the kernel's way to say that memory ran out."""
+"""The exit code of a process that SIGKILL ended; the kernel's OOM killer sends SIGKILL too."""
 
 
 class Stream(IntEnum):
@@ -37,19 +37,19 @@ class Channel(ABC):
     """The process's id as the sandbox sees it; it leads its own session and process group."""
 
     def filenos(self) -> list[int] | None:
-        """File descriptors to poll: once one is readable, `read(0)` returns something. Empty after the end of stream.
+        """File descriptors to poll: if one is readable, `read(0)` does not return None. Empty after the end of stream.
 
         None, the default, for a channel without descriptors (a websocket, an HTTP/2 stream): its reader then blocks in
-        `read` in a thread of its own, which costs a thread per channel and nothing else.
+        `read` in a thread of its own, at the cost of one thread per channel.
         """
         return None
 
     @abstractmethod
     def read(self, timeout_s: float | None = None) -> list[Chunk] | None:
-        """What has arrived, waiting at most timeout_s seconds (None: for ever) for the first byte.
+        """Return the chunks that arrived; wait at most timeout_s seconds (None: for ever) for the first byte.
 
         Returns:
-            The chunks in order; `[]` at the end of the stream; None when the time ran out.
+            The chunks in order; `[]` at the end of the stream; None if the time ran out.
 
         End of stream is not success: ask `wait`.
 
@@ -72,7 +72,7 @@ class Channel(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> int:
-        """The exit code; 128 + N where signal N ended the process.
+        """Wait for the exit code; 128 + N if signal N ended the process.
 
         Raises:
             TimeoutError: it still runs after timeout_s seconds.

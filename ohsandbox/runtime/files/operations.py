@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.process.worker import CallResult
 
 READ_BLOCK_BYTES = 128 * 1024
-"""What ohs_read counts by: dd moves 100 MB in blocks of it a fifth faster than head, which uses 8 KiB."""
+"""Block size of ohs_read: dd copies 100 MB in such blocks a fifth faster than head, which uses 8 KiB."""
 
 UNASKED_BYTES = 1024 * 1024
-"""A file up to here is read without being asked for its size, which would cost a process: a third of the time of most
-reads. One that has more is asked, and read from its beginning: it may be another one by then."""
+"""A file up to this size is read without asking for its size, which would cost a process: a third of the time of most
+reads. For a larger one the size is asked, and it is read from its beginning: it may be another file by then."""
 READ_STALL_S = 10.0
-"""A read that gives nothing for so long blocks, as of /proc/kmsg or of a file system that hangs."""
+"""A read that gives nothing for this long is blocked, as on /proc/kmsg or on a file system that hangs."""
 
 NAME_BYTES = 255
 PATH_BYTES = 4095
@@ -34,7 +34,7 @@ PATH_BYTES = 4095
 
 _PATIENCE_S = 60.0
 _SLOWEST_BYTES_PER_S = 1024 * 1024
-"""Nothing healthy is slower; what is stuck (a FIFO that took the file's place after we looked) ends."""
+"""No working transfer is slower; one that is stuck (a FIFO replaced the file after our check) is ended."""
 
 _KINDS = {"FIFO": "a FIFO", "SOCKET": "a socket", "DEVICE": "a device"}
 
@@ -65,13 +65,13 @@ _BY_TEXT = {
     "No such file": errno.ENOENT,
     "no such file": errno.ENOENT,
 }
-"""What strerror says, in the words of glibc and of musl; last, what dash and ash say instead when they open."""
+"""Messages of strerror in glibc and musl; last, the messages of dash and ash for a failed open."""
 
 _NO_NEW_FILE = ("directory nonexistent", "nonexistent directory")
-"""dash, ash: ENOENT of a creating open. The directory is there (we looked), so it is one like /proc."""
+"""dash, ash: ENOENT of an open with O_CREAT. The directory exists (it was checked), so it is one like /proc."""
 
 _NO_TOOL = re.compile(r"(?:dnammoc )?:([\w.-]+)")
-"""Read backwards, from the end of the line: 'dd: not found', 'dd: command not found'."""
+"""Matched against the reversed line: 'dd: not found', 'dd: command not found'."""
 
 _REMEDIES = {
     errno.ENOENT: "list the directory above it to see what is there",
@@ -90,10 +90,10 @@ _REMEDIES = {
 
 
 def read(call: Callable[..., bytes], path: str, limit_bytes: int, *, shown: str) -> bytes:
-    """The bytes of the file at path; call(body, limit_bytes=, stall_s=) asks the sandbox, and errors name `shown`.
+    """Read the file at path; call(body, limit_bytes=, stall_s=) runs body in the sandbox, and errors name `shown`.
 
     Raises:
-        SandboxFileError: EFBIG; or what call raises.
+        SandboxFileError: EFBIG, it is larger than limit_bytes; or what call raises.
     """
     first = min(limit_bytes, UNASKED_BYTES)
     data = call(read_body(path, first), limit_bytes=first, stall_s=READ_STALL_S)
@@ -105,16 +105,16 @@ def read(call: Callable[..., bytes], path: str, limit_bytes: int, *, shown: str)
 
 
 def read_body(path: str, limit_bytes: int, *, asks_size: bool = False) -> bytes:
-    """The call that reads path, in blocks, past the limit by at least a byte, so that too large is seen.
+    """The call that reads path in blocks, at least one byte past the limit, so that a larger file is detected.
 
-    asks_size: what says itself that it is larger is not read at all; it costs a process.
+    asks_size: a file whose size is over the limit is not read at all; the check costs a process.
     """
     asked = b" %d" % limit_bytes if asks_size else b""
     return _body(b"ohs_read %s %d%s" % (quote(path), limit_bytes // READ_BLOCK_BYTES + 1, asked))
 
 
 def write_body(path: str, size: int, mode: int | None) -> bytes:
-    """The call that writes the size bytes it is fed."""
+    """The call that writes the size bytes of its stdin to path."""
     octal = b"" if mode is None else b"%03o" % (mode & 0o7777)
     temporary = f".ohs-{secrets.token_hex(8)}.tmp".encode()
     return _body(b"ohs_write %s '%s' %d %s" % (quote(path), octal, size, temporary))
@@ -130,12 +130,12 @@ def _body(call: bytes) -> bytes:
 
 
 def patience_s(size: int) -> float:
-    """How long a call that moves at most size bytes may take."""
+    """Time limit, in seconds, of a call that moves at most size bytes."""
     return _PATIENCE_S + size / _SLOWEST_BYTES_PER_S
 
 
 def check_path(path: str) -> None:
-    """Refuse what no file can be called.
+    """Refuse a path that no file can have.
 
     Raises:
         SandboxFileError: ENOENT for an empty path, ENAMETOOLONG, EINVAL for a NUL.
@@ -153,10 +153,10 @@ def check_path(path: str) -> None:
 
 
 def check_file_path(path: str) -> None:
-    """Refuse, for writing, what can only be a directory.
+    """Refuse to write to a path that can only be a directory.
 
     Raises:
-        SandboxFileError: EISDIR.
+        SandboxFileError: EISDIR, it ends in `/`, `.` or `..`.
     """
     if path.endswith("/") or path.rpartition("/")[2] in (".", ".."):
         raise refusal(errno.EISDIR, path)
@@ -202,15 +202,15 @@ def stalled(seconds: float, path: str) -> SandboxFileError:
 
 
 def refusal(number: int, path: str) -> SandboxFileError:
-    """The error of that errno in the system's words, with a remedy where there is one."""
+    """The error of that errno with strerror's message, and a remedy if there is one."""
     remedy = _REMEDIES.get(number)
     return file_error(number, f"{os.strerror(number)}; {remedy}" if remedy else os.strerror(number), path)
 
 
 def error_of(said: bytes, status: object, path: str) -> SandboxFileError:
-    """The error that a failed operation's own words stand for; EIO if they are unknown.
+    """Map the messages of a failed operation to an error; EIO if they are unknown.
 
-    Words count at the end of a line only: before them stand names, which are anybody's.
+    A message counts only at the end of a line: the text before it holds names, which anyone may choose.
     """
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines()]
     for line in reversed(lines):
@@ -235,7 +235,7 @@ def _known(line: str, path: str) -> SandboxFileError | None:
 
 
 def parse_list(stdout: bytes) -> list[DirEntry]:
-    """The entries, sorted by name, without those that vanished while we looked."""
+    """The entries, sorted by name, without those that vanished during the listing."""
     if not stdout:
         return []
     names, _, facts = stdout.partition(b"\0\0")
@@ -266,7 +266,7 @@ def _entry(name: str, mode: int, size: int, seconds: int) -> DirEntry:
 
 
 def _when(seconds: int) -> datetime:
-    """A file's time may be any 64-bit number; what no calendar holds is its end."""
+    """Convert a file's time, any 64-bit number; out of range gives datetime.max or datetime.min."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):

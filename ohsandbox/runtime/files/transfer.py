@@ -1,4 +1,4 @@
-"""Directories in and out of a sandbox: tar over a channel.
+"""Copy files and directories into and out of a sandbox: tar over a channel.
 
 The engine's archive API is never used: it follows symlinks, misses tmpfs, and has been an escape (CVE-2018-15664,
 CVE-2019-14271, CVE-2026-41567).
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
 
     Opener = Callable[[list[str]], Channel]
-    """Starts a process in the sandbox, as the user who asked."""
+    """Starts a process in the sandbox, as the user of the transfer."""
 
 _SCRIPTS = resources("ohsandbox.runtime").joinpath("scripts")
 _SCRIPT = "\n".join(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name in ("files", "transfer"))
 
 _SAID_BYTES = 16 * 1024
-"""Of what tar says, the end: it repeats itself."""
+"""How much of the end of tar's messages is kept: they repeat."""
 
 _MOST_SAID_BYTES = 64 * 1024 * 1024
-"""A line for each of 200,000 members is a third of it; a tar that says more is not one."""
+"""A line for each of 200,000 members is a third of it; a program that prints more is no tar."""
 
 _END_S = 5.0
-"""A killed process ends in milliseconds; one in the kernel's hands (a dead disk) is left to the sandbox's end."""
+"""A killed process ends in milliseconds; one in uninterruptible sleep (a dead disk) is left to the sandbox's end."""
 
 
 def upload(
@@ -57,12 +57,12 @@ def upload(
 ) -> list[str]:
     """Copy a file to target, or a directory's contents into it; returns what was left out (sockets, FIFOs, devices).
 
-    only: of a directory these paths below it, directories included; None is all.
+    only: copy only these paths below a directory, directories included; None copies all.
 
     Raises:
         UsageError: source does not exist, or its path contains a symlink.
         SandboxFileError: the sandbox cannot store it, or this machine cannot read it.
-        ToolError: it goes over a limit; nothing was sent.
+        ToolError: it exceeds a limit; nothing was sent.
     """
     with host_errors(source), _SourceTree(source, target, only) as tree:
         tree.check(limits)
@@ -89,8 +89,8 @@ def download(open_channel: Opener, source: str, target: Path, limits: TransferLi
 
     Raises:
         SandboxFileError: source does not exist, cannot be read, or this machine cannot store it.
-        ToolError: it goes over a limit; target is untouched.
-        UsageError: target is a symlink to a directory, or lies behind one.
+        ToolError: it exceeds a limit; target is untouched.
+        UsageError: target is a symlink to a directory, or its path contains one.
     """
     with _start(open_channel, "ohs_pack", source) as channel:
         channel.close_stdin()
@@ -102,7 +102,7 @@ def download(open_channel: Opener, source: str, target: Path, limits: TransferLi
 
 
 def _end(channel: Channel) -> None:
-    """Kill the process while somebody reads: engine 20.10 ends no exec, the killer's included, with unread output."""
+    """Kill the process and read its output: engine 20.10 ends no exec, the killer's included, with unread output."""
     reader = threading.Thread(target=_drain, args=(channel,), name="ohsandbox-drain", daemon=True)
     reader.start()
     with contextlib.suppress(OhsandboxError):
@@ -124,24 +124,24 @@ def _start(open_channel: Opener, function: str, *arguments: str) -> Channel:
 
 
 class _SourceEntry(NamedTuple):
-    """One name below the source, still held by its directory's descriptor: nobody can put a symlink in its way."""
+    """One name below the source and the open descriptor of its directory, so that no symlink can be put in its path."""
 
     path: str
-    """In the archive."""
+    """The path in the archive."""
     name: str
     directory: int
     facts: os.stat_result
 
 
 class _SourceTree:
-    """What is to be uploaded, held by a descriptor until it is closed."""
+    """The file or directory to upload, held by a descriptor until it is closed."""
 
     def __init__(self, source: Path, target: str, only: Collection[str] | None = None) -> None:
         """Open it.
 
         Raises:
-            UsageError: it is not there, or neither file nor directory; a symlink stands in its path; or target cannot
-                be a file's name.
+            UsageError: it does not exist, or is neither file nor directory; its path contains a symlink; or target
+                cannot be a file's name.
         """
         self._only = only
         self._target_name = target.rpartition("/")[2]
@@ -183,17 +183,17 @@ class _SourceTree:
         yield _SourceEntry(self._target_name, self._name, self._directory, facts)
 
     def check(self, limits: TransferLimits) -> None:
-        """Count it, before anything is sent.
+        """Check the limits, before anything is sent.
 
         Raises:
-            ToolError: it goes over a limit.
+            ToolError: it exceeds a limit.
         """
         meter = unpack.Meter(limits, "Upload")
         for entry in self._entries():
             meter.count(entry.path, entry.facts.st_size if stat.S_ISREG(entry.facts.st_mode) else 0)
 
     def pack(self, said: _OutputReader) -> None:
-        """Send it. GNU's format: busybox's tar does not read the names of the other one, pax."""
+        """Send it, in GNU format: busybox's tar does not read the names of the pax format."""
         closed: list[tarfile.TarInfo] = []
         seen: dict[tuple[int, int], str] = {}
         with tarfile.open(
@@ -212,7 +212,7 @@ class _SourceTree:
         closed: list[tarfile.TarInfo],
         seen: dict[tuple[int, int], str],
     ) -> None:
-        """closed: directories that their owner may not write; they come again, with that mode, when they are full."""
+        """closed: directories whose owner lacks a right; sent again, with their mode, after their contents."""
         mode = entry.facts.st_mode
         if stat.S_ISDIR(mode):
             if mode & stat.S_IRWXU != stat.S_IRWXU:
@@ -229,7 +229,7 @@ class _SourceTree:
 
 
 def _below(directory: int, prefix: str, only: Collection[str] | None) -> Iterator[_SourceEntry]:
-    """Every name, a directory before what is in it. os.fwalk waits where a directory has become a FIFO (3.11)."""
+    """Every name, a directory before its contents. os.fwalk blocks if a directory was replaced by a FIFO (3.11)."""
     for name in sorted(os.listdir(directory)):
         if only is not None and prefix + name not in only:
             continue
@@ -269,7 +269,7 @@ def _member(entry: _SourceEntry, kind: bytes, *, more: int = 0) -> tarfile.TarIn
 
 
 class _ChannelWriter(io.RawIOBase):
-    """A channel's stdin as a file to write."""
+    """A channel's stdin as a writable file."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -286,7 +286,7 @@ class _ChannelWriter(io.RawIOBase):
 
 
 class _OutputReader:
-    """Collects what a process says while we write to it, so that neither side ever blocks the other."""
+    """Reads a process's output while we write to its stdin, so that neither side blocks the other."""
 
     def __init__(self, channel: Channel) -> None:
         self.writer = _ChannelWriter(channel)
@@ -311,7 +311,7 @@ class _OutputReader:
         return None
 
     def stop(self) -> None:
-        """Kill the process, while this reads: see `_end`."""
+        """Kill the process while this thread reads its output: see `_end`."""
         with contextlib.suppress(OhsandboxError):
             self._channel.kill()
         self._thread.join(_END_S)
@@ -320,7 +320,7 @@ class _OutputReader:
         """Wait for the end.
 
         Raises:
-            SandboxFileError: the process failed, or stopped taking anything.
+            SandboxFileError: the process failed, or stopped reading.
         """
         self._thread.join()
         if self._stalled:

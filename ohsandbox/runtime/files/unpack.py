@@ -1,9 +1,9 @@
-"""What a sandbox sends as tar becomes files of the host: never outside their directory, never more than the limits.
+"""Unpack a sandbox's tar archive to files of the host: never outside their directory, never over the limits.
 
-Everything is unpacked into a fresh directory of ours, out of every sandbox's reach, in which no symlink exists until
-the last file is written, and then moved, by descriptors that follow none, to where it belongs. The archive is the
-sandbox's word and may be anything: Python's tarfile only reads its headers here, and only as many as a bounded number
-of bytes can hold.
+Everything is unpacked into a new directory of ours, which no sandbox can reach and in which no symlink exists until
+the last file is written, and then moved to its target by descriptors that follow no symlink. The archive comes from the
+sandbox and may hold anything: Python's tarfile only reads its headers here, and only as many as a bounded number of
+bytes can hold.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
 
 STALL_S = 120.0
-"""Neither side moved a byte for so long: it never will."""
+"""A transfer in which neither side moved a byte for this long is given up."""
 
 _BLOCK_BYTES = 128 * 1024
 _HEADER_BYTES = 1024 * 1024
-"""Between two members: block size, padding, and names of up to PATH_MAX in GNU's or pax's long form."""
+"""Limit between two members: block size, padding, and names of up to PATH_MAX in GNU's or pax's long form."""
 
 _SAID_BYTES = 16 * 1024
 
 _NOTE = re.compile(r"^tar: (?:Removing leading|(.+): (socket ignored|file changed as we read it|File removed.*))")
-"""GNU tar 1.34 ends with code 1 for these, and with 2 for errors."""
+"""GNU tar 1.34 exits with code 1 for these, and with 2 for errors."""
 
 
 class TransferLimits(NamedTuple):
-    """What a transfer may hold; more is refused before anything is in place, unless leaves_out says otherwise."""
+    """Limits of a transfer; a larger one is refused before anything is in place, unless leaves_out allows it."""
 
     members: int = 200_000
     total_bytes: int = 2 * 1024**3
@@ -53,8 +53,8 @@ class TransferLimits(NamedTuple):
     depth: int = 64
     name_bytes: int = 4096
     leaves_out: bool = False
-    """Of a download, leave out and name what alone is too large, too deep or too long a name. Its bytes are read and
-    dropped, and count for total_bytes. An upload is refused all the same."""
+    """In a download, leave out and report a member that alone exceeds file_bytes, depth or name_bytes. Its bytes are
+    read and dropped, and count for total_bytes. An upload is refused nevertheless."""
 
 
 def too_large(size: int, limit: int) -> str:
@@ -76,13 +76,13 @@ class Meter:
         self._members = 0
         self._bytes = 0
         self.left_out: dict[str, str] = {}
-        """By the path, or by the part of it that is within the limits; and why."""
+        """The reason by path, or by the part of the path that is within the limits."""
 
     def count(self, path: str, size: int) -> None:
         """Add a member.
 
         Raises:
-            ToolError: that is too much.
+            ToolError: the transfer is now over a limit.
         """
         self._members += 1
         self._bytes += size
@@ -90,7 +90,7 @@ class Meter:
             raise ToolError(f"{self._what} refused: {reason}; take a smaller part, pack it, or raise the limits")
 
     def admit(self, path: str, size: int) -> bool:
-        """Add a member; whether it is to be stored. Raises like `count` what `leaves_out` does not cover."""
+        """Add a member; return whether to store it. Raises like `count` for an excess not covered by `leaves_out`."""
         if not self._limits.leaves_out or (why := self._own_excess(path, size)) is None:
             self.count(path, size)
             return True
@@ -100,7 +100,7 @@ class Meter:
         return False
 
     def _own_excess(self, path: str, size: int) -> str | None:
-        """What is wrong with this member, whatever the others are."""
+        """The limit that this member alone exceeds, or None."""
         limits = self._limits
         if path.count("/") > limits.depth:
             return too_deep(limits.depth)
@@ -109,7 +109,7 @@ class Meter:
         return too_large(size, limits.file_bytes) if size > limits.file_bytes else None
 
     def _within(self, path: str) -> str:
-        """A path that is too deep or too long is cut, so that a flood of them is one."""
+        """Cut a path that is too deep or too long, so that many such paths give one entry."""
         path = "/".join(path.split("/", self._limits.depth + 2)[: self._limits.depth + 2])
         while len(path.encode("utf-8", "surrogateescape")) > self._limits.name_bytes and "/" in path:
             path = path.rpartition("/")[0]
@@ -131,7 +131,7 @@ class Meter:
 
 @contextlib.contextmanager
 def host_errors(path: Path) -> Iterator[None]:
-    """Our kind of error for what this machine's files refuse."""
+    """Convert an OSError of this machine's files to our kind of error."""
     try:
         yield
     except OhsandboxError:
@@ -142,12 +142,12 @@ def host_errors(path: Path) -> Iterator[None]:
 
 
 def receive(channel: Channel, source: str, target: Path, limits: TransferLimits) -> list[str]:
-    """Put the archive that channel sends to target; returns what was left out and why.
+    """Unpack the archive that channel sends to target; return what was left out and why.
 
     Raises:
         SandboxFileError: the sandbox failed, or sent no archive, or this machine cannot store it.
-        ToolError: it goes over a limit.
-        UsageError: target is a symlink to a directory, or lies behind one.
+        ToolError: it exceeds a limit.
+        UsageError: target is a symlink to a directory, or its path contains one.
     """
     with host_errors(target), staging() as fresh:
         reader, tree, meter = _ArchiveReader(channel, source), _StagedTree(fresh), Meter(limits, "Download")
@@ -164,7 +164,7 @@ def _unpack(reader: _ArchiveReader, tree: _StagedTree, meter: Meter) -> None:
             fileobj=reader, mode="r|", bufsize=_BLOCK_BYTES, encoding="utf-8", errors="surrogateescape"
         ) as archive:
             while (member := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined]  # else the archive remembers each one
+                archive.members = []  # type: ignore[attr-defined]  # else the archive keeps each one
                 size = member.size if member.isreg() else 0
                 is_stored = meter.admit(member.name, size)
                 reader.allow(member.size)
@@ -178,7 +178,7 @@ def _unpack(reader: _ArchiveReader, tree: _StagedTree, meter: Meter) -> None:
 
 
 class _ArchiveReader(io.RawIOBase):
-    """A channel's stdout as a file to read, up to what was allowed; stderr is kept for the error message."""
+    """A channel's stdout as a readable file, up to the allowed bytes; stderr is kept for the error message."""
 
     def __init__(self, channel: Channel, source: str) -> None:
         self._channel = channel
@@ -192,7 +192,7 @@ class _ArchiveReader(io.RawIOBase):
         return True
 
     def allow(self, size: int) -> None:
-        """The next member has size bytes, and another header follows."""
+        """Allow the size bytes of the next member and another header."""
         self._left = max(size, 0) + _HEADER_BYTES
 
     def nonsense(self) -> OhsandboxError:
@@ -213,7 +213,7 @@ class _ArchiveReader(io.RawIOBase):
     def _spend(self, size: int) -> None:
         self._left -= size
         self._ends += not size
-        if self._left < 0 or self._ends > 16:  # noqa: PLR2004 - tarfile asks once or twice; one bug of its, for ever
+        if self._left < 0 or self._ends > 16:  # noqa: PLR2004 - tarfile reads once or twice; with one bug, for ever
             raise self.nonsense()
 
     def _receive(self) -> bytes | None:
@@ -227,10 +227,10 @@ class _ArchiveReader(io.RawIOBase):
         return b"".join(chunk.data for chunk in chunks if chunk.stream is Stream.STDOUT)
 
     def finish(self) -> list[str]:
-        """Read to the end; what tar noted.
+        """Read to the end; return the notes of tar.
 
         Raises:
-            SandboxFileError: the process failed, or goes on for ever.
+            SandboxFileError: the process failed, or does not end.
         """
         self._left, self._ends = _HEADER_BYTES, 0
         while self.read(_BLOCK_BYTES):
@@ -243,7 +243,7 @@ class _ArchiveReader(io.RawIOBase):
 
 
 class _StagedTree:
-    """What came out so far, in a directory that is ours alone."""
+    """What is unpacked so far, in a directory that only we can access."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -254,7 +254,7 @@ class _StagedTree:
         self.skipped: list[str] = []
 
     def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        """Store a member, or note why not."""
+        """Store a member, or note why it is skipped."""
         if reason := self._store(archive, member):
             self.skipped.append(f"{member.name!r}: {reason}")
 
@@ -307,7 +307,7 @@ class _StagedTree:
         return True
 
     def _drop(self, path: str) -> None:
-        """Whoever comes later wins, as with tar."""
+        """Remove an earlier member of that name: the later one wins, as with tar."""
         if path in self._files:
             (self._root / path).unlink()
         self._files.discard(path)
@@ -315,17 +315,17 @@ class _StagedTree:
 
     def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
         data = archive.extractfile(member)
-        assert data is not None  # noqa: S101 - extractfile gives None for what is no file only
+        assert data is not None  # noqa: S101 - extractfile gives None only for a member that is no file
         with data, open(os.open(self._root / path, NEW_FILE, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
             self._files.add(path)
             shutil.copyfileobj(data, file, 1 << 20)
             os.fchmod(file.fileno(), member.mode & 0o777)
             file.flush()
-            with contextlib.suppress(OSError, OverflowError, ValueError):  # any number may stand for a time
+            with contextlib.suppress(OSError, OverflowError, ValueError):  # a time may be any number
                 os.utime(file.fileno(), (member.mtime, member.mtime))
 
     def settle(self) -> None:
-        """Symlinks and the modes of directories: last, so that nothing was ever written through or past them."""
+        """Create the symlinks and set the modes of directories: last, so that nothing is written through them."""
         for path, linkname in self._links.items():
             if path in self._files or path in self._directories:
                 self.skipped.append(f"{path!r}: something else of that name came too")
@@ -335,7 +335,7 @@ class _StagedTree:
             (self._root / path).chmod(mode)
 
     def move(self, target: Path, source: str, meter: Meter) -> None:
-        """Bring it to target: the single file, or the contents of the directory."""
+        """Move the single file, or the contents of the directory, to target."""
         if self._whole:
             with _opened(target) as into:
                 _merge(os.open(self._root, DIRECTORY), into, meter)
@@ -366,8 +366,8 @@ def _parts(name: str) -> list[str] | None:
 def _stays_inside(path: str, linkname: str) -> bool:
     """Whether a symlink at path can only lead below the root.
 
-    Its parents are real directories, so `..` at the beginning means what it says. After a name it may not: the name
-    may be another symlink, and `..` then leaves from there.
+    Its parents are real directories, so a leading `..` is their parent. A `..` after a name is refused: the name may
+    be another symlink, and `..` then starts from its target.
     """
     words = [word for word in linkname.split("/") if word not in ("", ".")]
     ups = next((at for at, word in enumerate(words) if word != ".."), len(words))
@@ -375,7 +375,7 @@ def _stays_inside(path: str, linkname: str) -> bool:
 
 
 def _merge(source: int, target: int, meter: Meter) -> None:
-    """Move what is in one directory into another; closes source."""
+    """Move the contents of one directory into another; closes source."""
     try:
         for name in os.listdir(source):
             facts = os.stat(name, dir_fd=source, follow_symlinks=False)
@@ -400,7 +400,7 @@ def _merge(source: int, target: int, meter: Meter) -> None:
 
 
 _NOT_IN_ONE_STEP = {errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-"""Another file system, or somebody made a directory or a file of that name meanwhile."""
+"""Another file system, or a directory or a file of that name was made meanwhile."""
 
 
 def _new_directory(name: str, parent: int, facts: os.stat_result) -> int:
@@ -412,7 +412,7 @@ def _new_directory(name: str, parent: int, facts: os.stat_result) -> int:
 
 
 def _move(name: str, source: int, new: str, target: int, meter: Meter) -> None:
-    """A file or a symlink, in one step; on another file system a copy, whole before it gets its name."""
+    """Move a file or a symlink atomically; to another file system as a copy, complete before it gets its name."""
     try:
         return os.replace(name, new, src_dir_fd=source, dst_dir_fd=target)
     except OSError as error:
@@ -429,7 +429,7 @@ def _move(name: str, source: int, new: str, target: int, meter: Meter) -> None:
 
 
 def _copy(name: str, source: int, new: str, target: int, meter: Meter) -> None:
-    """Hard links become files of their own, and so each of them counts."""
+    """Copy a file or a symlink. A hard link becomes a separate file, and so counts."""
     facts = os.stat(name, dir_fd=source, follow_symlinks=False)
     if stat.S_ISLNK(facts.st_mode):
         os.symlink(os.readlink(name, dir_fd=source), new, dir_fd=target)
@@ -453,7 +453,7 @@ def _is_directory(name: str, parent: int) -> bool:
 
 
 def _directory(name: str, parent: int) -> int | None:
-    """A descriptor of the directory of that name; None if nothing of that name is left: a file is removed."""
+    """Open the directory of that name; None if there is none. A file or a symlink of that name is removed."""
     try:
         return os.open(name, DIRECTORY, dir_fd=parent)
     except FileNotFoundError:

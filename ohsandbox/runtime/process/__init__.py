@@ -1,1 +1,1 @@
-"""Processes of a sandbox without one exec each: shells that are held open run one call after another."""
+"""Processes of a sandbox without one exec each: shells that stay open run one call after another."""

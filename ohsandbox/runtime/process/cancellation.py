@@ -4,7 +4,7 @@
     threading.Timer(5, stop.set).start()
     sandbox.run(["make"], cancel=stop).cancelled
 
-The event is looked at, not called back: who sets it waits for nothing, and one event may be given to many calls.
+The event is polled: setting it never blocks, and one event may be passed to many calls.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_EVERY_S = 0.05
-"""Twenty looks a second cost 0.1 % of a core; what was cancelled has to be gone within a second."""
+"""Twenty polls a second cost 0.1 % of a core; a cancelled process has to be gone within a second."""
 
 
 @contextlib.contextmanager
 def killing(cancel: threading.Event | None) -> Iterator[Callable[[Channel], Channel]]:
-    """While entered, kill the processes of the channels that pass through what is given, once cancel is set.
+    """Yield a function that registers a channel; once cancel is set, the registered channels' processes are killed.
 
     Raises:
-        CallCancelledError: it was set before, or what it ended has failed.
+        CallCancelledError: cancel was set before the start, or the body failed after it was set.
     """
     if cancel is None:
         yield lambda channel: channel
@@ -71,9 +71,9 @@ def _kill_once(cancel: threading.Event, channels: list[Channel], over: threading
 async def to_thread(function: Callable[..., T], /, *args: Any, **options: Any) -> T:
     """Await `function(*args, **options)` in a thread of its own; cancelling the task ends the call in the sandbox.
 
-    function is one that takes `cancel`, as `sandbox.run` and `sandbox.execute`. CancelledError is raised when the call
-    has ended, so that nothing of it still runs then. Not a thread of asyncio's pool: that has a few, and what waits for
-    one could not be cancelled.
+    function takes `cancel`, as `sandbox.run` and `sandbox.execute` do. CancelledError is raised after the call has
+    ended, so nothing of it still runs then. No thread of asyncio's pool is used: the pool has few, and a call that
+    waits for one could not be cancelled.
     """
     cancel, loop = threading.Event(), asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -84,9 +84,9 @@ async def to_thread(function: Callable[..., T], /, *args: Any, **options: Any) -
     except asyncio.CancelledError:
         cancel.set()
         while not done.done():
-            with contextlib.suppress(asyncio.CancelledError):  # cancelled twice: the end is a second away at most
+            with contextlib.suppress(asyncio.CancelledError):  # cancelled twice: the call ends within a second
                 await asyncio.wait([done])
-        done.exception()  # looked at: asyncio complains of an error that nobody hears of
+        done.exception()  # retrieved: asyncio logs an exception that is never retrieved
         raise
 
 
@@ -95,5 +95,5 @@ def _settle(loop: asyncio.AbstractEventLoop, done: asyncio.Future[T], call: Call
         finish = partial(done.set_result, call())
     except BaseException as error:  # noqa: BLE001 - raised where it is awaited
         finish = partial(done.set_exception, error)
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits the result
         loop.call_soon_threadsafe(finish)

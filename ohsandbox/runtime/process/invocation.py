@@ -1,4 +1,4 @@
-"""One process: validation of its options, the shell text that becomes it, and its result from how it ended."""
+"""One process: validation of its options, the shell text that executes it, and its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_seconds(**values: float | None) -> None:
     """Check that limits are positive numbers.
 
     Raises:
-        UsageError: naming the first one.
+        UsageError: one is not; the message names the first.
     """
     for name, value in values.items():
         if value is not None and not (_is_number(value) and 0 < value < float("inf")):
@@ -41,7 +41,7 @@ def check_call(
     """Check the options that all calls share.
 
     Raises:
-        UsageError: naming the first one; a value of env is not shown, for it may be a secret.
+        UsageError: one is invalid; the message names the first. A value of env, perhaps a secret, is not shown.
     """
     check_env_names(env or {})
     for name, value in (env or {}).items():
@@ -59,7 +59,7 @@ def check_call(
 
 
 def check_entered(status: str, path: str) -> None:
-    """Refuse a working directory for what a shell said of it: 'missing', 'file' or 'denied'; anything else is fine.
+    """Check the status that a shell reported for a working directory: 'missing', 'file' and 'denied' are errors.
 
     Raises:
         WorkdirMissingError, WorkdirNotADirectoryError: with path.
@@ -74,9 +74,9 @@ def check_entered(status: str, path: str) -> None:
 
 
 def start_script(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> str:
-    """The text of a POSIX shell that says on stdout how workdir was entered, with a NUL, and becomes the process.
+    """POSIX shell text that enters workdir, prints the status for `check_entered` and a NUL, and execs the process.
 
-    What it says is for `check_entered`. A relative workdir is below the directory in which the shell was started.
+    A relative workdir is resolved against the directory in which the shell was started.
 
     Raises:
         UsageError: argv or env cannot be passed to a process.
@@ -113,23 +113,23 @@ _LEAST_LIMIT_KIB = 2**40
 
 
 def limit_mark() -> int:
-    """KiB of resident set, a petabyte and more: as a soft limit it says whose a process is.
+    """A random soft limit on the resident set in KiB, at least a petabyte, that marks the processes of one call.
 
-    Linux has not heeded that limit since 2.4.30. Children inherit it with an empty environment (`env -i`), as another
-    user (`su -`), in a session of their own and when their parents are gone; /proc/PID/limits shows it to everybody.
+    Linux has ignored this limit since 2.4.30. Children inherit it with an empty environment (`env -i`), as another
+    user (`su -`), in a session of their own and when their parents are gone; /proc/PID/limits shows it to every user.
     """
     return _LEAST_LIMIT_KIB + secrets.randbelow(_LEAST_LIMIT_KIB)
 
 
 _WORDING = re.compile(r"^(?:line )?\d*:? *(?:exec: )?(?:line \d+: )?")
-"""What dash, bash and ash put before the program's name: '1: exec: ', 'line 1: exec: ', 'exec: line 0: '."""
+"""The prefix that dash, bash and ash put before the program's name: '1: exec: ', 'line 1: exec: ', 'exec: line 0: '."""
 
 
 class Process:
     """A program with its arguments and environment."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, merge_streams: bool = False) -> None:
-        """Check them. merge_streams sends standard error where standard output goes.
+        """Check the arguments. merge_streams redirects standard error to standard output.
 
         Raises:
             UsageError: argv is empty, or one string, or something in it or in env cannot be passed to a process.
@@ -143,12 +143,12 @@ class Process:
         self.limit_kib = limit_mark()
         exports = b"".join(b" %s=%s" % (name.encode(), quote(value)) for name, value in env.items())
         self._merged = merge_streams
-        merged = b"exec 2>&1;" if merge_streams else b""  # dash 0.5.12 forgets it behind `(...)` that ends in exec
+        merged = b"exec 2>&1;" if merge_streams else b""  # dash 0.5.12 drops it after a `(...)` that ends in exec
         begin = b"ulimit -S -m %d 2>/dev/null;%s" % (self.limit_kib, merged)
         self.body = b"(%sexport %s%s;exec %s)" % (begin, self.mark.encode(), exports, quote_all(argv))
 
     def result(self, outcome: CallResult) -> ExecResult:
-        """The outcome in the words of the contract."""
+        """Convert the worker's outcome to an `ExecResult`."""
         code = int(outcome.status)
         if outcome.complaint:
             said = _WORDING.sub("", outcome.complaint).encode() + b"\n"

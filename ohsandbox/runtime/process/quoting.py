@@ -1,4 +1,4 @@
-"""Shell words that fit on one line."""
+"""Quoting of shell words on one line, and shells that read their script from stdin."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 NEWLINE = "ohs_nl='\n'"
-"""Run once by every shell that `quote` writes for."""
+"""Run once by every shell that reads words of `quote`."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""What POSIX lets a shell export (XBD 3.230)."""
+"""A name that POSIX lets a shell export (XBD 3.230)."""
 
 
 def quote(text: str | bytes) -> bytes:
-    """Text as one shell word without a newline, for a shell that has run NEWLINE.
+    """Quote text as one shell word without a newline, for a shell that has run NEWLINE.
 
     Raises:
         UsageError: text holds a NUL, which no argument or command can.
@@ -30,7 +30,7 @@ def quote(text: str | bytes) -> bytes:
 
 
 def quote_all(words: Iterable[str]) -> bytes:
-    """Words, each quoted, with blanks between."""
+    """Quote each word; join them with blanks."""
     return b" ".join(quote(word) for word in words)
 
 
@@ -38,7 +38,7 @@ def check_env_names(names: Iterable[str]) -> None:
     """Refuse names that a shell cannot export.
 
     Raises:
-        UsageError: naming the first one.
+        UsageError: there is one; the message names the first.
     """
     for name in names:
         if not _ENV_NAME.fullmatch(name):
@@ -46,7 +46,7 @@ def check_env_names(names: Iterable[str]) -> None:
 
 
 SCRIPT_LOST = 97
-"""Exit code of a shell from `told` that could not read its script; none of ours ends with it."""
+"""Exit code of a shell from `told` that could not read its script; none of our scripts uses it."""
 _END = "#ohs-end"
 _READER = (
     "ohs_x=$(dd bs=SIZE count=1 iflag=fullblock 2>/dev/null);"
@@ -54,13 +54,13 @@ _READER = (
     'do ohs_x=$ohs_x$ohs_l$ohs_nl;[ "$ohs_l" != "END" ]||break;done;esac;'
     'case $ohs_x in *"END"*)eval "$ohs_x";;*)exit LOST;esac'
 )
-"""dd takes exactly the script, in 1 ms. Where it is missing, `read` does: a byte at a time, 0.1 s for 15 KB."""
+"""dd reads exactly the script, in 1 ms. Without dd, `read` reads it byte by byte, 0.1 s for 15 KB."""
 
 
 def told(script: str, *arguments: str) -> tuple[list[str], bytes]:
-    """The argv of a shell that reads its script from stdin, and the script: so that `ps` inside shows one short line.
+    """The argv of a shell that reads its script from stdin, and the script; `ps` inside then shows one short line.
 
-    What follows on stdin is the script's own. The shell ends with SCRIPT_LOST where the script does not arrive.
+    The script may read what follows on stdin. The shell exits with SCRIPT_LOST if the script does not arrive.
     """
     raw = f"{script}\n{_END}\n".encode("utf-8", "surrogateescape")
     reader = _READER.replace("SIZE", str(len(raw))).replace("END", _END).replace("LOST", str(SCRIPT_LOST))

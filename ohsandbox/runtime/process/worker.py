@@ -1,8 +1,8 @@
-"""Processes without an exec each: `run` and the file operations go over shells that are held open.
+"""Processes without an exec each: `run` and the file operations use shells that stay open.
 
-One `docker exec` costs 44 ms (engine 20.10, docker-py 7); a fork in a shell that already listens costs about one.
+One `docker exec` costs 44 ms (engine 20.10, docker-py 7); a fork in a running shell costs about 1 ms.
 A worker serves one call at a time; a pool keeps a few ready for each user. A worker whose streams a background
-child still holds is retired: its late output can then never be mistaken for the next call's.
+child still holds is retired, so that late output is never taken for the next call's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Chunk
 
     OnBytes = Callable[[str, bytes], object]
-    """Hears 'stdout' or 'stderr' and what has come on it."""
+    """Called with 'stdout' or 'stderr' and the bytes that arrived on it."""
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
 SCRIPT = "\n".join(
@@ -38,27 +38,27 @@ SCRIPT = "\n".join(
 )
 
 INLINE_STDIN_BYTES = 64 * 1024
-"""Stdin up to here goes through the worker's own stream, counted; more gets a worker of its own and end of file.
-64 KiB never blocks the writer: the socket alone buffers 208 KiB (net.core.wmem_default)."""
+"""Stdin up to this size goes through the worker's own stream, counted; larger stdin gets its own worker and end of
+file. 64 KiB never block the writer: the socket alone buffers 208 KiB (net.core.wmem_default)."""
 
 SPARE_WORKERS = 4
 """Idle workers kept for each user; more than that many calls at once pay for an exec."""
 
 NO_FORK = 254
-"""What bash as /bin/sh gives a pipeline that it cannot fork for; others end."""
+"""Exit code of bash as /bin/sh for a pipeline that it cannot fork; other shells exit."""
 
 INPUT_LEFT = 96
-"""What a worker ends with, and no end mark, where a call's stdin was not taken from its stream."""
+"""Exit code of a worker, without an end mark, if a call's stdin was not read from its stream."""
 
 _TAIL_BYTES = 160
 """Longer than any end mark."""
 
 _COMPLAINT_BYTES = 4096
-"""Longer than what a shell says of a program that it cannot execute, but where its path is longer still."""
+"""Longer than a shell's message about a program that it cannot execute, unless the program's path is longer."""
 
 
 class CallInterrupted(Exception):  # noqa: N818 - control flow inside the runtime, never seen outside
-    """The call did not come to its own end; `outcome` holds what came before."""
+    """The call was ended early; `outcome` holds the output until then."""
 
     def __init__(self, outcome: CallResult) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class CallCancelled(CallInterrupted):
 
 
 class CallStalled(CallTimedOut):
-    """It printed nothing for as long as it may be silent; its processes still run."""
+    """The call printed nothing for stall_s; its processes still run."""
 
 
 class WorkerDied(CallInterrupted):
@@ -82,7 +82,7 @@ class WorkerDied(CallInterrupted):
 
 
 class WorkerUnusable(SandboxUnavailable):
-    """A new worker ended before it served its first call, so nothing of that has run."""
+    """A new worker ended before it served its first call, so nothing of the call has run."""
 
 
 UNCOUNTED = "uncounted"
@@ -90,23 +90,23 @@ UNCOUNTED = "uncounted"
 
 
 _WHY_NOT = b"missing|file|denied|" + UNCOUNTED.encode()
-"""What stands in the place of an exit code where nothing ran."""
+"""The status in place of an exit code if nothing ran."""
 
 
 class CallResult(NamedTuple):
     """One call as the worker reports it."""
 
     status: str
-    """An exit code; UNCOUNTED; or 'missing', 'file' or 'denied' where the working directory could not be entered."""
+    """An exit code; UNCOUNTED; or 'missing', 'file' or 'denied' if the working directory could not be entered."""
     stdout: bytes
     stderr: bytes
     truncated: bool
     complaint: str = ""
-    """What the shell itself said when it could not execute the program."""
+    """The shell's own message if it could not execute the program."""
 
 
 class Worker:
-    """A held-open shell that runs one call at a time. Owned by one thread at a time."""
+    """A shell that stays open and runs one call at a time. Owned by one thread at a time."""
 
     def __init__(self, channel: Channel, secret: str) -> None:
         self.channel = channel
@@ -132,14 +132,14 @@ class Worker:
     ) -> CallResult:
         """Run body, a one-line shell command, in workdir. takes_stdin: body itself reads exactly stdin's bytes.
 
-        on_output hears, in this thread, all that is printed; while it does, nothing is read. What it raises is raised.
-        to_end: nothing is sent behind stdin, so that it needs no counting; the worker serves no further call.
+        on_output is called in this thread with all output; nothing is read meanwhile. Its exceptions are raised.
+        to_end: nothing follows stdin, so that it needs no counting; the worker serves no further call.
 
         Raises:
-            CallCancelled: cancel is set; with what came before. The processes still run.
-            CallTimedOut: timeout_s is over; with what came before. The processes still run.
-            CallStalled: nothing came for stall_s; as before.
-            WorkerDied: with what came before.
+            CallCancelled: cancel is set; with the output until then. The processes still run.
+            CallTimedOut: timeout_s is over; with the output until then. The processes still run.
+            CallStalled: no output came for stall_s; as before.
+            WorkerDied: the worker ended; with the output until then.
             SandboxUnavailable: the connection broke.
         """
         mark = secrets.token_hex(16)
@@ -182,7 +182,7 @@ class Worker:
         return outcome
 
     def _read(self, wait_s: float | None, cancel: threading.Event | None) -> list[Chunk] | None:
-        """`Channel.read`; None as well soon after cancel is set."""
+        """`Channel.read`; returns None also soon after cancel is set."""
         until = None if wait_s is None else time.monotonic() + wait_s
         if cancel is None:
             return self.channel.read(wait_s) if wait_s is None or wait_s > 0 else None
@@ -195,7 +195,7 @@ class Worker:
         return None
 
     def complains(self, stderr: bytes) -> bool:
-        """Whether stderr begins with this shell's own words, as when it cannot fork; no program knows its name."""
+        """Whether stderr begins with a message of this shell, as when it cannot fork; no program knows its name."""
         return stderr.startswith(self._complaint)
 
     def _send(self, line: bytes, stdin: bytes, *, to_end: bool) -> None:
@@ -224,9 +224,9 @@ class Worker:
         return CallResult(out.status, stdout, stderr, out.truncated or err.truncated, complaint)
 
     def drain(self) -> None:
-        """Read and drop what the holders of a retired worker still print, until they end."""
+        """Read and drop what the holders of a retired worker's streams still print, until they end."""
         with contextlib.suppress(SandboxUnavailable, OSError):
-            if self._feeder is None:  # else it closes it: under its hands the descriptor would become another file's
+            if self._feeder is None:  # else the feeder closes it: closed here, the descriptor might be reused
                 self.channel.close_stdin()
             while self.channel.read():
                 pass
@@ -236,7 +236,7 @@ class Worker:
 
 
 def _why_ended(chunks: list[Chunk] | None, cancel: threading.Event | None, *, stalls: bool) -> type[CallInterrupted]:
-    """Of a read without output: the end of the stream, a cancel, silence or the end of the time."""
+    """Why a read gave no output: the end of the stream, a cancel, silence or the time limit."""
     if chunks is not None:
         return WorkerDied
     if cancel is not None and cancel.is_set():
@@ -245,19 +245,19 @@ def _why_ended(chunks: list[Chunk] | None, cancel: threading.Event | None, *, st
 
 
 def _fed(body: bytes, stdin_bytes: int, *, takes_stdin: bool, to_end: bool) -> bytes:
-    """Body with its stdin: none, the next stdin_bytes of the worker's stream, or the rest of that stream."""
+    """Return body with its stdin: none, the next stdin_bytes of the worker's stream, or the rest of that stream."""
     if to_end:
         return b"{ %s; }" % body
     if takes_stdin:
         return b"ohs_counts&&{ %s; }" % body if stdin_bytes else body
     if stdin_bytes == 0:
         return b"{ %s; } </dev/null" % body
-    # dd reads exactly one full block from a pipe; busybox's head -c reads ahead and would eat the next call
+    # dd reads exactly one full block from a pipe; busybox's head -c reads ahead, into the next call
     return b"ohs_counts&&dd bs=%d count=1 iflag=fullblock 2>/dev/null|{ %s; }" % (stdin_bytes, body)
 
 
 class _Collector:
-    """One stream of one call: its beginning, its size, and whether its end mark has come."""
+    """One stream of one call: its first bytes, its size, and whether its end mark has arrived."""
 
     def __init__(self, mark: str, limit_bytes: int) -> None:
         self._pattern = re.compile(rb"%s:(\d{1,3}|%s):(free|held)\n\Z" % (mark.encode(), _WHY_NOT))
@@ -289,7 +289,7 @@ class _Collector:
         return self._total > self._limit_bytes
 
     def payload(self) -> bytes:
-        """The call's own bytes. The surplus is cut off first: 100 MB are joined once, and never sliced."""
+        """The call's own bytes. The surplus is dropped first: 100 MB are joined once and never sliced."""
         surplus = self._kept - min(self._total, self._limit_bytes)
         while surplus > 0:
             last = self._parts.pop()
@@ -311,7 +311,7 @@ class _OutputRelay:
         self._begun = dict.fromkeys(Stream, False)
 
     def feed(self, chunk: Chunk) -> None:
-        """More of one stream; what may be the beginning of a mark or of a complaint waits."""
+        """Add a chunk of one stream; bytes that may begin a mark or a complaint are held back."""
         held = self._held[chunk.stream] + chunk.data
         self._held[chunk.stream] = held
         may_complain = not self._begun[chunk.stream] and held[: len(self._complaint)] == self._complaint[: len(held)]
@@ -319,12 +319,12 @@ class _OutputRelay:
             self._give(chunk.stream, self._mark_at(held))
 
     def finish(self, streams: dict[Stream, _Collector]) -> None:
-        """The call is over: what waits is its own, but for the end marks."""
+        """Forward what is held back, without the end marks: the call is over."""
         for stream, collector in streams.items():
             self._give(stream, len(self._held[stream]) - collector.mark_bytes)
 
     def _mark_at(self, held: bytes) -> int:
-        """Where the mark stands or may begin; the end of held where it does not."""
+        """Offset at which the mark is or may begin; the end of held if there is none."""
         at = held.rfind(self._mark)
         if at >= 0 and len(held) - at <= _TAIL_BYTES:
             return at
@@ -349,7 +349,7 @@ class WorkerPool:
         self._closed = False
 
     def warm(self, user: str | int | None = None) -> None:
-        """Have one ready."""
+        """Make one worker ready."""
         self.give_back(self.take(user), user)
 
     def take(self, user: str | int | None = None) -> Worker:
@@ -360,7 +360,7 @@ class WorkerPool:
             UnknownUserError: user does not exist in the sandbox.
         """
         while idle := self._pop(user):
-            if idle.channel.read(0) is None:  # quiet and open: it lives
+            if idle.channel.read(0) is None:  # silent and open: it is alive
                 return idle
             idle.channel.close()
         secret = f"ohs-{secrets.token_hex(8)}"
@@ -374,7 +374,7 @@ class WorkerPool:
             return self._idle[user].pop() if self._idle[user] else None
 
     def give_back(self, worker: Worker, user: str | int | None = None) -> None:
-        """A finished worker returns; a retired one is read out until its holders end."""
+        """Return a worker to the pool; a retired one is read until the holders of its streams end."""
         if worker.retired:
             threading.Thread(target=worker.drain, name="ohsandbox-drain", daemon=True).start()
             return

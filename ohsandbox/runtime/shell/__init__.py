@@ -1,4 +1,4 @@
-"""A persistent shell: the terminal it prints on, the watch over its command, and the ways it ends."""
+"""A persistent shell: its terminal, the wait for its command, and the ways a command ends."""
 
 from ohsandbox.runtime.shell.shell import SessionOptions, Shell, in_subshell
 

@@ -1,4 +1,4 @@
-"""A command's output in bounded memory: the beginning, the end, and how much was between."""
+"""A command's output in bounded memory: its beginning, its end, and the number of bytes left out between."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ohsandbox.secrets import Masker
 
 CAPTURE_BYTES = 2 * 1024 * 1024
-"""Kept of one command's output, half from its beginning and half from its end: a 500 KiB line returns whole, and
-what a model is shown is cut far below this by the tool."""
+"""How much of one command's output is kept, half from its beginning and half from its end: a 500 KiB line is returned
+whole, and the tool cuts what a model sees far below this."""
 
 
 class Captured(NamedTuple):
@@ -32,7 +32,7 @@ class Capture:
     """Takes any number of bytes, keeps CAPTURE_BYTES of them. Not thread-safe; the session's lock guards it."""
 
     def __init__(self, *, limit_bytes: int = CAPTURE_BYTES, on_overflow: Callable[[bytes], None] | None = None) -> None:
-        """on_overflow is given every byte, from the first one on, once there are more than limit_bytes."""
+        """on_overflow receives every byte, from the first one on, once there are more than limit_bytes."""
         self._half = limit_bytes // 2
         self._on_overflow = on_overflow
         self._reset()
@@ -76,7 +76,7 @@ class Capture:
             self._on_overflow(bytes(self._head) + b"".join(self._tail))
 
     def last(self, size: int) -> bytes:
-        """The last size bytes, without taking them; what it costs depends on size alone."""
+        """Return the last size bytes without taking them; the cost depends on size alone."""
         found: deque[bytes] = deque()
         missing = size
         for chunk in reversed(self._tail):
@@ -88,14 +88,14 @@ class Capture:
         return head + b"".join(found)
 
     def kept(self) -> tuple[bytes, bool]:
-        """What came since the last take, without taking it; of more than is kept the end, and True."""
+        """The bytes since the last take, without taking them, and False; if some were dropped, the end and True."""
         tail = b"".join(self._tail)
         return (tail, True) if self._dropped else (bytes(self._head) + tail, False)
 
     def take(self, *, final: bool, masker: Masker | None = None) -> Captured:
-        """What came since the last take, masked.
+        """Take the output since the last take, masked.
 
-        Unless final, an unfinished character, escape or secret waits for the next one.
+        Unless final, an unfinished character, escape sequence or secret is kept for the next take.
         """
         size, dropped = self.size, self._dropped
         head, tail = bytes(self._head), b"".join(self._tail)
@@ -120,24 +120,24 @@ class Capture:
 
 
 def _judged(data: bytes, masker: Masker | None) -> int:
-    """How much of data can be shown now."""
+    """Number of leading bytes of data that can be shown now."""
     count = whole_prefix(data)
     if not masker:
         return count
     upto = masker.whole_prefix(data[:count])
-    # a value may begin as it ends: what may become a second one is then the end of a first
+    # a value may begin with its own last bytes: what may begin a second one then ends a first
     return min([upto, *(span.start for span in masker.spans(data[:count]) if span.start < upto < span.end)])
 
 
 SPOOL_BYTES = 64 * 1024 * 1024
-"""The file's cap: a forgotten `yes` must not fill the sandbox's disk."""
+"""The file's maximum size: a forgotten `yes` must not fill the sandbox's disk."""
 FLUSH_S = 5.0
 
 _SCRIPT = 'umask 077; mkdir -p "${1%/*}"; head -c "$2" >"$1"; cat >/dev/null'
 
 
 class OverflowFile:
-    """Bytes in, a file in the sandbox out. What goes wrong leaves `path` None and disturbs nobody."""
+    """Writes bytes to a file in the sandbox. A failure sets `path` to None and raises nothing."""
 
     def __init__(self, open_channel: Callable[[list[str]], Channel], path: str) -> None:
         self._open_channel = open_channel
@@ -157,7 +157,7 @@ class OverflowFile:
             self._failed = True
 
     def finish(self) -> str | None:
-        """Close the file and return its path; None when nothing was written or it could not be."""
+        """Close the file and return its path; None if nothing was written or writing failed."""
         if self._channel is None:
             return None
         with contextlib.suppress(OhsandboxError, OSError, TimeoutError):
@@ -168,5 +168,5 @@ class OverflowFile:
 
     @property
     def path(self) -> str | None:
-        """Where the bytes so far are."""
+        """The file that holds the bytes so far; None if there is none or writing failed."""
         return self._wanted if self._channel is not None and not self._failed else None

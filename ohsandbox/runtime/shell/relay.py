@@ -1,4 +1,4 @@
-"""A running command's output on its way to who listens: text, masked, in pieces as they come, in bounded memory."""
+"""Relays a running command's output to a listener: masked text, in pieces as they arrive, in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from ohsandbox.secrets import Masker
 
 PENDING_BYTES = 1024 * 1024
-"""What has come and is not yet handed on; past it the terminal is not read, and the command waits in its next write."""
+"""Bytes received and not yet passed on; above this the terminal is not read, and the command's next write blocks."""
 
 
 FAREWELL = b"exit\n"
-"""An interactive bash's, as it leaves."""
+"""What an interactive bash prints when it exits."""
 
 
 class ListenerFailed(Exception):  # noqa: N818 - control flow inside the runtime, never seen outside
@@ -28,10 +28,10 @@ class ListenerFailed(Exception):  # noqa: N818 - control flow inside the runtime
 
 
 class OutputRelay:
-    """One listener of one `execute`. `feed` and `full` are the reading thread's, under the session's lock."""
+    """The listener of one `execute`. The reading thread uses `feed` and `full`, under the session's lock."""
 
     def __init__(self, listener: Callable[[str], object], masker: Masker) -> None:
-        """Listener is called by `hand_on` and `finish`, so in their caller's thread."""
+        """`hand_on` and `finish` call listener, in their caller's thread."""
         self._listener = listener
         self._masker, self._masked = masker, masker.text_stream()
         self._after_gap = False
@@ -50,25 +50,25 @@ class OutputRelay:
         return self._size > 0
 
     def feed(self, data: bytes, after_gap: bool = False) -> None:  # noqa: FBT001, FBT002 - as `Capture.kept` has it
-        """More output; after a gap it may begin within a secret."""
+        """Add output; after a gap it may begin within a secret."""
         self._after_gap = self._after_gap or after_gap
         self._came.append(data)
         self._size += len(data)
 
     def take(self) -> bytes:
-        """What has come since the last time, for `hand_on`; under the session's lock."""
+        """Take the output since the last call, for `hand_on`; the caller holds the session's lock."""
         came, self._came, self._size = b"".join(self._came), [], 0
         return came
 
     def hand_on(self, data: bytes) -> None:
-        """Have the listener hear it, but for what can only be judged with what comes next.
+        """Pass data to the listener, except an end that only the next data can decide.
 
         Raises:
-            ListenerFailed: it has raised something.
+            ListenerFailed: the listener raised an exception.
         """
         data = self._held + data
         count = whole_prefix(data)
-        shown = data[:count].rstrip(b"\r")  # half of a line's end, or the beginning of its rewriting: known later
+        shown = data[:count].rstrip(b"\r")  # half of a CRLF, or the line will be rewritten: decided with the next data
         if len(shown) < count:
             self._held = b"\r" + data[count:]
         else:
@@ -80,7 +80,7 @@ class OutputRelay:
         self._tell(self._masked.feed(text))
 
     def finish(self, data: bytes, *, farewell: bool = False) -> None:
-        """The last of it: the command has ended, and with a farewell the shell as well.
+        """Pass on the last data: the command has ended; with farewell, the shell has exited too.
 
         Raises:
             ListenerFailed: as `hand_on`.

@@ -1,8 +1,8 @@
-"""One persistent shell: two channels, one thread that reads both, and what is known about the running command.
+"""One persistent shell: two channels, one thread that reads both, and the state of the running command.
 
-A keeper (no terminal) carries commands in and reports out over two FIFOs; a terminal carries what programs print and
-are typed. A command is over when its end mark has come on the terminal *and* its report on the keeper. Neither can be
-forged by output alone, and when either is lost (`printf` redefined, shell killed) `ShellSession.recover` finds out.
+The keeper (no terminal) passes commands in and reports out over two FIFOs; the terminal carries the programs' output
+and input. A command has ended when its end mark has arrived on the terminal *and* its report on the keeper. Output
+alone can forge neither; if one is lost (`printf` redefined, shell killed), `ShellSession.recover` finds out.
 """
 
 from __future__ import annotations
@@ -38,74 +38,74 @@ TERMINAL = _SCRIPTS.joinpath("terminal.sh").read_text("utf-8")
 SESSION = _SCRIPTS.joinpath("session.sh").read_text("utf-8")
 
 BACKGROUND_BYTES = 64 * 1024
-"""Kept of what background jobs print between two commands."""
+"""How much output of background jobs between two commands is kept."""
 
 LAST_REPORT_S = 0.2
-"""Wait for the report of a shell whose terminal has closed; a shell killed by SIGKILL sends none."""
+"""How long to wait for the report of a shell whose terminal has closed; a shell killed by SIGKILL sends none."""
 
 START_S = 10.0
-"""A shell greets within 10 ms of its exec; a /bin/sh that does something else never does."""
+"""A shell sends its greeting within 10 ms of its exec; a /bin/sh that does something else never sends one."""
 REAP_S = 1.0
-"""Between a process's end and the engine's knowing its exit code."""
+"""Time until the engine knows the exit code of a process that has ended."""
 
 _NUMBER = re.compile(r"\d{1,10}")
 _JOB_STARTED = re.compile(r"(?m)^\[\d+\] (\d{1,10})\n")
 _JOB_ENDED = re.compile(r"(?m)^\[\d+\][+-]? +(?:Done|Exit \d+|Terminated|Killed|Hangup)(?:\(\d+\))? +(\S.*)\n")
 _HERE_DOCUMENT = re.compile(r"(?m)^(bash: warning: here-document) at line \d+(?= delimited by end-of-file)")
-"""bash counts all lines that it was ever sent, ours too, and an interactive one cannot be told another number."""
+"""bash counts every line that it was sent, ours included; the line number of an interactive bash cannot be set."""
 JOB_COMMANDS = 50
-"""Commands with a `&` that are remembered, to know a line of bash's about one of their jobs."""
+"""How many commands with a `&` are remembered, to recognise bash's messages about their jobs."""
 
 _EXIT = re.compile(r"\b(?:EXIT|0)\b")
-"""What a trap for the shell's end names."""
+"""The condition of an EXIT trap."""
 
 _FAREWELL = FAREWELL.decode()
-"""A trap's output comes behind it."""
+"""The output of an EXIT trap follows it."""
 
 _LATE = b'command eval "$ohs_late"\n'
-"""An interrupt or an error throws an interactive shell out of the line it was in, to this one, which reports what is
-unreported. bash reads a pipe byte by byte and gets it right behind each command. dash and ash read ahead: dash forgets
-it at an interrupt, and busybox's applets, forked without exec, would find it in their own stdin: `recover` sends it."""
+"""An interrupt or an error makes an interactive shell abandon its line and read this one, which sends the missing
+report. bash reads a pipe byte by byte and gets it directly after each command. dash and ash read ahead: dash drops it
+at an interrupt, and busybox's applets, forked without exec, would read it as their own stdin: `recover` sends it."""
 
 
 @dataclass
 class ShellCommand:
-    """One command on its way through the shell."""
+    """One command sent to the shell, and its state."""
 
     command: str
     text: str = ""
-    """What the shell is given in its place; empty where that is the command itself."""
+    """What the shell executes in place of the command; empty if it executes the command itself."""
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     limit_kib: int = field(default_factory=limit_mark)
     capture: Capture = field(default_factory=Capture)
     began: bool = False
     ended: bool = False
-    """The end mark has come on the terminal."""
+    """Whether the end mark has arrived on the terminal."""
     report: CommandReport | None = None
-    """What the shell said at the end."""
+    """The shell's report at the end."""
 
     @property
     def finished(self) -> bool:
-        """Both halves of the end are there."""
+        """Whether the end mark and the report have arrived."""
         return self.ended and self.report is not None
 
 
 @dataclass(frozen=True)
 class CommandReport:
-    """The shell's own account of a command's end."""
+    """The shell's report about a command that has ended."""
 
     nonce: str
     exit_code: int
     how: str
-    """'kept'; 'lost' where the old directory was gone before the command; 'left' where the shell exits."""
+    """'kept'; 'lost' if the old directory was gone before the command; 'left' if the shell exits."""
     background_pid: int
-    """`$!`, or 0; in the greeting, the shell's own."""
+    """`$!`, or 0; in the greeting, the shell's own process id."""
     bash: bool
     cwd: str
 
     @classmethod
     def parse(cls, record: bytes) -> CommandReport | None:
-        """A record of the `out` FIFO, or None for one that is not ours."""
+        """Parse a record of the `out` FIFO; None for one that is not ours."""
         parts = record.decode("utf-8", "surrogateescape").split(" ", 5)
         if len(parts) != 6 or not all(_NUMBER.fullmatch(parts[at]) for at in (1, 3)):  # noqa: PLR2004 - of ohs_tell
             return None
@@ -118,7 +118,7 @@ def _may_trap_exit(command: str) -> bool:
 
 
 class ShellUnusable(SandboxUnavailable):
-    """The processes of a session began, and no shell came of them."""
+    """The processes of a session started, but no shell came up."""
 
 
 class ShellSession:
@@ -139,11 +139,11 @@ class ShellSession:
     ) -> None:
         """Start the shell in workdir; `restored` is shell text that sets its environment first.
 
-        Of what it exports a copy is kept beside it for a successor, but for the variables `unsaved`.
+        A copy of its exported variables, except `unsaved`, is kept beside it for its successor.
 
         open_channel(argv, tty=, env=) opens a channel as the session's user. directory is private to the session and
-        does not exist yet. mark is in the environment of all that the shell starts. home is where a shell goes whose
-        directory was removed. on_overflow(nonce) gives the sink for a command's whole output.
+        does not exist yet. mark is in the environment of all that the shell starts. home is the directory that a shell
+        enters if its own was removed. on_overflow(nonce) returns the sink for a command's whole output.
 
         Raises:
             SandboxUnavailable: no shell can be started here.
@@ -164,7 +164,7 @@ class ShellSession:
         self._job_commands: deque[str] = deque(maxlen=JOB_COMMANDS)
         self._bash = False
         self._exit_trap = False
-        """The agent may have set one: as the shell leaves it prints, with a command's redirections undone."""
+        """The agent may have set an EXIT trap: it prints when the shell exits, with a command's redirections undone."""
         self._records = b""
         self._splitter = MarkSplitter()
         self._keeper, self._terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
@@ -213,7 +213,7 @@ class ShellSession:
         self.close()
         raise self.failure or ShellUnusable(f"No shell came up in the sandbox within {START_S:g} s.")
 
-    # --- what the caller does ---
+    # --- methods for the caller ---
 
     @property
     def alive(self) -> bool:
@@ -221,7 +221,7 @@ class ShellSession:
         return self.exit_code is None and self.failure is None
 
     def send(self, call: ShellCommand, by_file: str | None = None) -> None:
-        """Give the shell a command, or the text in its place; by_file names a file of the sandbox that holds it."""
+        """Send the shell a command, or the text in its place; by_file is a file of the sandbox that holds it."""
         command = call.command
         if self._on_overflow:
             call.capture = Capture(on_overflow=self._on_overflow(call.nonce))
@@ -236,7 +236,7 @@ class ShellSession:
 
     @property
     def traps_exit(self) -> bool:
-        """The agent may have set an EXIT trap, which a shell that leaves is busy with."""
+        """Whether the agent may have set an EXIT trap, which keeps a shell that exits busy."""
         return self._exit_trap
 
     def recover(self) -> None:
@@ -247,7 +247,7 @@ class ShellSession:
         return _LATE[:-1] + b";exec >/dev/null 2>&1\n" if self._exit_trap else _LATE
 
     def relay_to(self, relay: OutputRelay | None) -> None:
-        """Pass on what the running command prints from now on, and before it what nobody has been given."""
+        """Relay the running command's output from now on, and first what is captured and not taken; None stops."""
         if relay is self._relay:
             return
         with self.changed:
@@ -261,15 +261,15 @@ class ShellSession:
         self._terminal.write(data)
 
     def take_background(self, masker: Masker) -> str:
-        """What background jobs printed since the last time, masked."""
+        """Take what background jobs printed since the last call, masked."""
         with self.changed:
             return self._background.take(final=True, masker=masker).text
 
     def reap(self) -> None:
-        """Notice that the shell is gone although a job it left behind still holds the terminal.
+        """Detect that the shell has ended although a job it left behind still holds the terminal.
 
         Raises:
-            SandboxUnavailable: so is the sandbox.
+            SandboxUnavailable: the sandbox is gone too.
         """
         with contextlib.suppress(TimeoutError):
             self._end(self._terminal.wait(REAP_S), None)
@@ -294,7 +294,7 @@ class ShellSession:
 
     @property
     def said_farewell(self) -> bool:
-        """The shell has left, and what it said then ends its output."""
+        """Whether an interactive bash has exited, so that its 'exit' is part of the output."""
         return self._bash and not self.alive
 
     def _is_job(self, text: str) -> bool:
@@ -305,14 +305,14 @@ class ShellSession:
         self._terminal.kill()
 
     def close(self, *, kill: bool = True) -> None:
-        """Close the shell's input and terminal, and end it at once if it is to be killed."""
+        """Close the shell's input and terminal; with kill, kill a live shell first."""
         if kill and self.alive:
             with contextlib.suppress(OSError, SandboxUnavailable):
                 self._terminal.kill()
         self._keeper.close()
         self._terminal.close()
 
-    # --- what the reading thread does ---
+    # --- the reading thread ---
 
     def _read(self) -> None:
         try:
@@ -344,7 +344,7 @@ class ShellSession:
             self._keeper_ended = not self._keeper.filenos()
 
     def _read_in_threads(self) -> None:
-        """The same for channels without descriptors: this thread reads the terminal, another one the keeper."""
+        """Read channels without descriptors: this thread reads the terminal, another one the keeper."""
         keeper = threading.Thread(target=self._read_keeper, name="ohsandbox-keeper", daemon=True)
         keeper.start()
         while self._take(self._terminal, None):
@@ -370,9 +370,9 @@ class ShellSession:
         return self.call is not None and self.call.report is None
 
     def _exit_code(self) -> int:
-        """Of the shell whose terminal has closed; one that closed its terminal and lives on is of no use: end it.
+        """Exit code of the shell whose terminal has closed; a shell that still runs then is useless and is killed.
 
-        A shell whose keeper is gone read an end of file and left with 0, or was killed by us: all was killed.
+        A shell whose keeper is gone read end of file and exited with 0, or we killed it: both count as KILLED.
         """
         try:
             code = self._terminal.wait(REAP_S)
@@ -382,7 +382,7 @@ class ShellSession:
         return KILLED if self._keeper_ended else code
 
     def _note_keeper_end(self) -> None:
-        """A shell whose keeper died, as of `kill -9 -1`, can neither take commands nor report: end it."""
+        """Kill the shell: without its keeper, as after `kill -9 -1`, it can neither take commands nor report."""
         self._keeper_ended = True
         if not self._terminal_ended:
             self._terminal.kill()
@@ -390,7 +390,7 @@ class ShellSession:
     def _take(self, channel: Channel, timeout_s: float | None) -> bool:
         """Read once; False at the end of the stream."""
         if self._relay is not None and channel is self._terminal:
-            with self.changed:  # the terminal fills, and what prints on it waits
+            with self.changed:  # the terminal's buffer fills, and writes to it block
                 self.changed.wait_for(lambda: self._relay is None or not self._relay.full)
         chunks = channel.read(timeout_s)
         if chunks is None:
@@ -449,7 +449,7 @@ class ShellSession:
 
 
 def _without_farewell(text: str) -> str:
-    """Where a trap may have printed after it: a line of its own is likelier to be it than the end of another."""
+    """Remove it where a trap may have printed after it: a line of its own is likelier than the end of another."""
     lines = [*re.finditer(f"(?m)^{_FAREWELL}", text)]
     start = lines[-1].start() if lines else text.rfind(_FAREWELL)
     return text if start < 0 else text[:start] + text[start + len(_FAREWELL) :]

@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.process.worker import CallResult
 
 UNSEEN_BYTES = 4096
-"""Of what was printed since the last result: a question is shorter."""
+"""How much of the output since the last result is checked: a question is shorter."""
 RUNG_S = 2.0
-"""How long a command has to obey one rung of the kill ladder."""
+"""How long a command has to end after one rung of the kill ladder."""
 CANCEL_RUNG_S = 0.4
-"""The same for one that was cancelled: somebody waits, and a cancelled command is gone within a second."""
+"""The same for a cancelled command: its caller waits, and it has to be gone within a second."""
 TOLD_QUEUE_S = 1.0
-"""A wait behind another call that is worth a notice."""
+"""The shortest wait behind another call that gives a notice."""
 COMMAND_BY_FILE_BYTES = 16 * 1024
 """Shells read a pipe byte by byte: 1 MiB took 0.5 s through the FIFO and 20 ms from a file."""
 SNIPPET_S = 5.0
-"""A sandbox that cannot run a line of shell in this time is restarted by the ladder."""
+"""The kill ladder restarts a sandbox that cannot run a line of shell in this time."""
 UNANSWERED_S = 30.0
-"""A sandbox in which not even a line of shell runs for so long, as under a fork bomb, is restarted."""
+"""A sandbox that cannot run a line of shell for this long, as under a fork bomb, is restarted."""
 ENV_SNAPSHOT_BYTES = 1024 * 1024
 LAST_PLAIN_CODE = 127
 """Above it a signal ended the program, perhaps before it restored the terminal."""
 NEEDED = ("cat", "mkdir", "mkfifo")
-"""Programs without which no session comes up; rm, stty, tty and sleep are done without."""
+"""Programs that a session needs to start; it works without rm, stty, tty and sleep."""
 _SETS_TERMINAL = re.compile(r"\b(?:stty|reset|tput|script|screen)\b")
 
 
@@ -81,11 +81,11 @@ class Shell:
         self._host, self._options = host, options
         self._lock = threading.Lock()
         self._holder = 0
-        """The thread whose call is on."""
+        """Id of the thread whose call is running; 0 for none."""
         self._session: ShellSession | None = None
         self._running: RunningCommand | None = None
         self._descendants: CommandProcesses | None = None
-        """All that began since the first shell did."""
+        """All processes started since the first shell."""
         self._background = ""
         self._again = False
         self._spool: OverflowFile | None = None
@@ -98,11 +98,11 @@ class Shell:
         self._untidy = False
         """The last command may have left the terminal in another mode: it was interactive or was killed."""
 
-    # --- what callers do ---
+    # --- methods for the caller ---
 
     @property
     def user(self) -> str | int | None:
-        """Whose shell it is; None for the sandbox's own user."""
+        """The user that the shell runs as; None for the sandbox's own user."""
         return self._options.user
 
     def execute(
@@ -114,7 +114,7 @@ class Shell:
         text: str = "",
         listener: Callable[[str], object] | None = None,
     ) -> CommandObservation:
-        """See `Runtime.execute`; text is what the shell is given in the command's place."""
+        """See `Runtime.execute`; the shell executes text in place of the command."""
         called_at = time.monotonic()
         if self._lock.acquire(blocking=False):
             queued_s = 0.0
@@ -160,7 +160,7 @@ class Shell:
             running.session.type(data)
 
     def _awaits_enter(self, running: RunningCommand) -> bool:
-        """Whether an Enter answers what the caller has seen: the program waits now, and has not asked since."""
+        """Whether Enter answers what the caller has seen: the program waits for input and has printed nothing since."""
         with running.session.changed:
             unseen = bool(clean(running.call.capture.last(UNSEEN_BYTES)).strip())
         if not unseen and running.foreground.probe() == "input":
@@ -173,7 +173,7 @@ class Shell:
         return False
 
     def _queue(self, wait: WaitOptions) -> bool:
-        """Wait for the call that is on to return; False where this one's caller waits no longer."""
+        """Wait for the running call to return; False if this caller's time ends or it is cancelled first."""
         if wait.cancel is None:
             return self._lock.acquire(timeout=-1 if wait.yield_s is None else min(wait.yield_s, threading.TIMEOUT_MAX))
         until = math.inf if wait.yield_s is None else time.monotonic() + wait.yield_s
@@ -183,28 +183,28 @@ class Shell:
         return False
 
     def start(self) -> None:
-        """Have the shell running before its first command."""
+        """Start the shell before its first command."""
         with self._lock:
             self._ready()
 
     def take_over(self, workdir: str) -> None:
-        """Begin where an earlier process's shell of this name stood; said before the first command."""
+        """Begin in workdir, where an earlier process's shell of this name was; called before the first command."""
         self._cwd, self._taken_over = workdir, True
 
     def interrupt(self) -> None:
-        """SIGINT to what runs, from any thread; nothing when nothing runs."""
+        """Send SIGINT to the running command, from any thread; does nothing if none runs."""
         if (running := self._running) is not None:
             running.foreground.interrupt()
 
     def last_output(self, limit_bytes: int) -> bytes:
-        """The end of what runs has printed, from any thread; nothing when nothing runs."""
+        """Return the end of the running command's output, from any thread; empty if none runs."""
         if (running := self._running) is None:
             return b""
         with running.session.changed:
             return running.call.capture.last(limit_bytes)
 
     def close(self, *, kill: bool = True) -> None:
-        """End the shell and all it ever started; without kill only let go of it, as before the sandbox's own end."""
+        """Kill the shell and all it started; without kill only close its channels, as before the sandbox's own end."""
         if kill and self._descendants is not None:
             with contextlib.suppress(OhsandboxError, OSError):
                 self._descendants.sweep()
@@ -212,7 +212,7 @@ class Shell:
             self._session.close(kill=kill)
             self._session = None
 
-    # --- a command's way ---
+    # --- running a command ---
 
     def _begin(self, command: str, text: str = "") -> RunningCommand:
         session = self._ready()
@@ -224,7 +224,7 @@ class Shell:
         self._untidy = bool(_SETS_TERMINAL.search(command))
         try:
             session.send(call, self._stored(session, text or command))
-        except BrokenPipeError:  # the shell went while nobody looked; it has not read the command
+        except BrokenPipeError:  # the shell ended unnoticed; it has not read the command
             self._restart(session, "The shell had ended and was started again")
             return self._begin(command, text)
         self._running = RunningCommand(session, call, foreground)
@@ -269,7 +269,7 @@ class Shell:
         return observation
 
     def _outcome(self, watch: CommandWait) -> WaitOutcome:
-        """The outcome; a sandbox that cannot be asked what runs in it is brought back, and the command lost."""
+        """The outcome; LOST, and the sandbox restarted, if the sandbox cannot be asked what runs in it."""
         try:
             return watch.outcome()
         except SandboxUnavailable as failure:
@@ -277,7 +277,7 @@ class Shell:
             return WaitOutcome.LOST
 
     def _probe(self, running: RunningCommand) -> str:
-        """`CommandProcesses.probe`; busy where a loaded sandbox does not answer, but not for ever.
+        """`CommandProcesses.probe`; 'busy' while a loaded sandbox does not answer, up to UNANSWERED_S.
 
         Raises:
             SandboxUnavailable: it has not answered for UNANSWERED_S, or is gone.
@@ -296,7 +296,7 @@ class Shell:
     def _once_more(
         self, running: RunningCommand, wait: WaitOptions, listener: Callable[[str], object] | None
     ) -> CommandObservation:
-        """The shell never took the command, so nothing of it ran: give it to a new shell."""
+        """Send the command to a new shell: the old one never read it, so nothing of it ran."""
         self._restart(running.session, "The shell no longer took commands and was started again")
         self._again = True
         try:
@@ -305,11 +305,11 @@ class Shell:
             self._again = False
 
     def _kill(self, running: RunningCommand, *, quickly: bool = False) -> None:
-        """The ladder: INT to the foreground, TERM to all, KILL to all, the shell, and at last the whole sandbox.
+        """Climb the ladder: SIGINT to the foreground, SIGTERM to all, SIGKILL to all, the shell, the whole sandbox.
 
-        Quickly: without the TERM, with one look for whom to KILL before the last, and each rung is short.
+        Quickly: without SIGTERM, with one pass of SIGKILL before the last one, and each rung is short.
         """
-        running.session.relay_to(None)  # one that is full would keep the end from being seen
+        running.session.relay_to(None)  # a full relay would stop the reader before the command's end
         foreground = running.foreground
         kill, terminate = partial(foreground.signal_all, "KILL"), partial(foreground.signal_all, "TERM")
         rungs: Sequence[Callable[[], object]] = (foreground.interrupt, terminate, foreground.sweep)
@@ -334,7 +334,7 @@ class Shell:
         )
         return watch.outcome() in (WaitOutcome.FINISHED, WaitOutcome.LEFT)
 
-    # --- what came of it ---
+    # --- results ---
 
     def _observe(self, running: RunningCommand, outcome: WaitOutcome) -> CommandObservation:
         session, call, report = running.session, running.call, running.call.report
@@ -400,7 +400,7 @@ class Shell:
         )
 
     def _not_begun(self, command: str, wait: WaitOptions, *, queued_s: float) -> CommandObservation:
-        """Its caller did not wait for its turn. Takes no notice of others' and touches nothing: the lock is theirs."""
+        """Result for a caller that gave up its turn. Takes no notices, changes nothing: another call holds the lock."""
         cancelled = wait.cancel is not None and wait.cancel.is_set()
         why = (
             "Cancelled before it began; nothing of it ran"
@@ -419,7 +419,7 @@ class Shell:
         notices, self._notices = self._notices, []
         return "; ".join(notices) or None
 
-    # --- the shell behind it ---
+    # --- the session ---
 
     def _ready(self) -> ShellSession:
         """The live session, started if necessary."""
@@ -453,7 +453,7 @@ class Shell:
         )  # fmt: skip
 
     def _what_is_missing(self) -> SandboxUnavailable | None:
-        """The error that names the programs whose lack keeps a shell from coming up; None where all are there."""
+        """The error that names the missing programs without which no shell comes up; None if all are there."""
         body = b'[ "$PATH" ] || echo "no PATH";ohs_lacks %s' % " ".join(NEEDED).encode()
         said = self._snippet(body).stdout.splitlines()
         lacking = [f"`{name}`" for name in NEEDED if name.encode() in said]
@@ -470,7 +470,7 @@ class Shell:
         )
 
     def _left_behind(self) -> str:
-        """What the keeper of an earlier process's shell left (keeper.sh), with our mark in place of its own."""
+        """The environment that an earlier process's keeper saved (keeper.sh), with our mark in place of its own."""
         with contextlib.suppress(OhsandboxError, OSError):
             path = f"{self._host.state_dir}/{self._name_part()}.env"
             mine = self._snippet(b"[ -f %s ] && [ -O %s ]" % (quote(path), quote(path)))
@@ -496,7 +496,7 @@ class Shell:
         return "".join(c for c in self.name if c.isascii() and c.isalnum())[:32] or "session"
 
     def _restart(self, session: ShellSession, why: str) -> None:
-        """Forget a dead or lost shell; the next command gets one with its directory and exported environment."""
+        """Discard a dead or lost shell; the next command gets one with its directory and exported environment."""
         restored = self._snapshot(session)
         self._cwd = session.cwd
         session.close()
@@ -529,7 +529,7 @@ class Shell:
 
 
 def in_subshell(command: str, env: Mapping[str, str], workdir: str | None) -> str:
-    """Shell text that runs command as a child of the session's shell, with more environment, in another directory."""
+    """Shell text that runs command in a subshell of the session, with more environment, in another directory."""
     exports = "".join(f"command export {name}={shlex.quote(value)};" for name, value in env.items())
     enter = f"command cd -- {shlex.quote(workdir)}&&" if workdir else ""
     return f"({exports}{enter}command eval {shlex.quote(command)})"

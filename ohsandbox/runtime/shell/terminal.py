@@ -26,7 +26,7 @@ class MarkSplitter:
         self._held = b""
 
     def feed(self, data: bytes) -> list[bytes | Mark]:
-        """The pieces so far; what may be the beginning of a mark is held back until it is known."""
+        """Return the pieces so far; bytes that may begin a mark are held back until the next call decides."""
         data, self._held = self._held + data, b""
         pieces: list[bytes | Mark] = []
         done = 0
@@ -55,8 +55,8 @@ def _may_become_mark(start: bytes) -> bool:
 
 
 STRING_UNITS = 4096
-"""The longest control string (ECMA-48 5.6) that is taken for one: titles, links and clipboards are shorter. One that
-goes on, or meets the end of its line before its terminator, is text without its introducer: nothing hides in it."""
+"""The longest control string (ECMA-48 5.6) that is recognised: titles, links and clipboards are shorter. A longer one,
+or one whose line ends before its terminator, loses only its introducer and stays as text: it can hide nothing."""
 
 _CSI = rb"[0-?]{0,256}[ -/]{0,16}"
 _STRING = rb"(?:[^\x07\x18\x1a\x1b\n\xc2]|\xc2(?![\x80-\x9f])){0,%d}" % STRING_UNITS
@@ -65,7 +65,7 @@ _CONTROL = re.compile(
     rb"|\xc2(?:\x9b%(csi)s[@-~]|[\x90\x98\x9d-\x9f]%(string)s(?:\x07|\x1b\\|\xc2\x9c)|[\x80-\x9f])"
     % {b"csi": _CSI, b"string": _STRING}
 )
-"""A control function, as ESC and a byte or as the UTF-8 of its C1 control. Each byte is tried once or twice: a string
+"""A control function, as ESC and a byte or as the UTF-8 of its C1 control. Each byte is scanned at most twice: a string
 ends where the next one may begin."""
 _INTRODUCER = re.compile(rb"\x1b|\xc2[\x90\x98\x9b\x9d-\x9f]")
 _UNFINISHED = re.compile(
@@ -77,23 +77,23 @@ _C1 = re.compile("[\x80-\x9f]")
 
 
 def clean(raw: bytes) -> str:
-    r"""Bytes of a terminal as text to read.
+    r"""Convert terminal output to readable text.
 
-    Invalid UTF-8 becomes U+FFFD; escape sequences and C1 controls go, but of a control string without its terminator
-    only the beginning; of a line that was rewritten with carriage returns the last state stays; `\r\n` is `\n`. Every
-    other byte is kept, tabs and NULs included.
+    Invalid UTF-8 becomes U+FFFD. Escape sequences and C1 controls are removed; an unterminated control string loses
+    only its introducer. A line rewritten with carriage returns keeps its last state; `\r\n` becomes `\n`. Every other
+    byte is kept, tabs and NULs included.
     """
     text = without_controls(raw)
     return "\n".join(_last_state(line) for line in text.split("\n")) if "\r" in text else text
 
 
 def without_controls(raw: bytes) -> str:
-    """`clean` that keeps what a carriage return would overwrite, and the carriage return."""
+    """Like `clean`, but keep carriage returns and the text that they overwrite."""
     if b"\x1b" in raw or b"\xc2" in raw:
         raw = _CONTROL.sub(b"", raw)
     text = raw.decode("utf-8", "replace")
     if not text.isascii():
-        text = _C1.sub("", text)  # made of two halves by what stood between them
+        text = _C1.sub("", text)  # formed when the bytes between its two halves were removed
     return text.replace("\r\n", "\n") if "\r" in text else text
 
 
@@ -102,7 +102,7 @@ def _last_state(line: str) -> str:
 
 
 def sanitize_for_terminal(text: str) -> str:
-    """Text of a sandbox for a person's terminal: no control, bidirectional or invisible formatting characters.
+    """Make a sandbox's text safe for a user's terminal: no control, bidirectional or invisible formatting characters.
 
     Newline and tab stay; other C0 controls and DEL become their control pictures, U+2400 to U+2421.
     """
@@ -110,7 +110,7 @@ def sanitize_for_terminal(text: str) -> str:
 
 
 _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Surrogates that stand for no byte, as a model or JSON may write them."""
+"""Surrogates that do not stand for a byte; a model or JSON may contain them."""
 
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 
@@ -121,7 +121,7 @@ def _picture(found: re.Match[str]) -> str:
 
 
 def whole_prefix(raw: bytes) -> int:
-    """How many leading bytes of a growing stream can be shown now: cut before an unfinished character or escape."""
+    """Number of leading bytes of a growing stream that can be shown now: up to an unfinished character or escape."""
     introducers = [found.start() for found in _INTRODUCER.finditer(raw, max(0, len(raw) - _UNFINISHED_BYTES))]
     for start in introducers[-2:]:  # the last may be the terminator of the one before
         if _UNFINISHED.match(raw, start):
@@ -145,7 +145,7 @@ _CONTROL_KEY = re.compile(r"(?:C-|CTRL[-+])([a-z@\[\]\\^_])", re.IGNORECASE)
 
 
 def keystrokes(text: str) -> bytes:
-    """What to type for text: a key (`C-c`, `ENTER`, `UP`), or the text and Enter unless it ends in a newline."""
+    """The bytes to type for text: a key (`C-c`, `ENTER`, `UP`), or the text, and Enter unless it ends in a newline."""
     key = text.strip()
     if control := _CONTROL_KEY.fullmatch(key):
         return bytes([ord(control[1].upper()) & 0x1F])

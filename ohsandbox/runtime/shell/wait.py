@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.shell.session import ShellCommand, ShellSession
 
 FIRST_PROBE_S = 0.1
-"""Silence before we look at what the processes do: most commands end sooner and are never looked at."""
+"""Silence before the processes are probed: most commands end sooner and are never probed."""
 SECOND_PROBE_S = 0.1
-"""A verdict counts when a second look finds the same, without output between."""
+"""A verdict counts if a second probe confirms it, without output in between."""
 PROBE_PERIOD_S = 0.5
-"""Between looks at a command that is busy; a look costs about 1.5 ms in the sandbox."""
+"""Time between probes of a busy command; a probe costs about 1.5 ms in the sandbox."""
 BEGIN_S = 5.0
-"""A shell begins a command within 1 ms. One that is busy for so long before it runs what the agent made it run before
-every command, such as a PROMPT_COMMAND that cannot be unset."""
+"""A shell begins a command within 1 ms. A shell that is busy for this long before it runs something that the agent put
+before every command, such as a PROMPT_COMMAND that cannot be unset."""
 RECOVER_S = 1.0
-"""A shell that is asked for a missing report gives it in a millisecond, or this where six processes a processor are
-ready to run: with 0.2 s there, 1 in 150 shells that Ctrl-C had thrown out of a loop was replaced."""
+"""A shell that is asked for a missing report sends it within a millisecond, or within this time with six runnable
+processes per processor: with 0.2 s there, 1 in 150 shells that Ctrl-C had thrown out of a loop was replaced."""
 EXPECT_BYTES = 64 * 1024
 """How far back `expect` looks."""
 EXPECT_CHARS = 1000
 """The longest `expect`: it may come from a model, and takes time and memory to compile."""
 EXPECT_S = 0.5
-"""For one look: an honest pattern takes about 1 ms for EXPECT_BYTES; `(x+x+)+y` would take longer than the world."""
+"""Limit of one search: an ordinary pattern takes about 1 ms for EXPECT_BYTES; `(x+x+)+y` takes exponential time."""
 EXPECT_PAUSE = 4
-"""Times the last look's duration until the next one: at most a fifth of a processor, however chatty the output."""
+"""Pause between searches, in durations of the last one: at most a fifth of a processor, whatever the output."""
 
 
 class WaitOutcome(Enum):
@@ -52,11 +52,11 @@ class WaitOutcome(Enum):
     CANCELLED = auto()
     IDLE = auto()
     YIELDED = auto()
-    """Its caller waits no longer, and leaves it running."""
+    """The caller stopped waiting and leaves the command running."""
     EXPECTED = auto()
     INPUT = auto()
     LOST = auto()
-    """The shell is through with this command and will never report it."""
+    """The shell does not run this command any more and will never report it."""
 
 
 class WaitOptions(NamedTuple):
@@ -70,7 +70,7 @@ class WaitOptions(NamedTuple):
 
 
 def expectation(pattern: str) -> regex.Pattern[str]:
-    """Pattern compiled by a matcher that can be stopped, and that lets other threads run: `re` does neither.
+    """Compile pattern with `regex`, which has a timeout and lets other threads run; `re` has neither.
 
     Raises:
         UsageError: it is not a valid pattern, or is longer than EXPECT_CHARS.
@@ -98,7 +98,7 @@ class CommandWait:
         ignore_input: bool = False,
         relay: OutputRelay | None = None,
     ) -> None:
-        """probe() says what the terminal's foreground does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
+        """probe() returns what the terminal's foreground does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
         self._shell, self._call, self._probe = shell, call, probe
         now = time.monotonic()
         self._deadline = None if wait.timeout_s is None else now + wait.timeout_s
@@ -108,23 +108,23 @@ class CommandWait:
         self._idle_timeout_s = wait.idle_timeout_s
         self._expect = None if wait.expect is None else expectation(wait.expect)
         self._look_at = math.inf
-        """When new output is next held against `expect`."""
+        """Time of the next search for `expect` in new output."""
         self._looked_until = 0.0
         self._ignore_input = ignore_input
         self._size = -1
         self._verdict = ""
         self._lost_at: float | None = None
-        """When a shell that waits for its next command, and was asked for the report, is given up."""
+        """Time at which an idle shell that was asked for its report is given up."""
         self._begins_until = time.monotonic() + BEGIN_S
         self.notice = ""
-        """What became of `expect`, where it was given up."""
+        """Why `expect` was given up; empty if it was not."""
 
     def outcome(self) -> WaitOutcome:
         """Block until one of the outcomes.
 
         Raises:
-            SandboxUnavailable: the sandbox went away.
-            ListenerFailed: who listens has raised something.
+            SandboxUnavailable: the sandbox is gone.
+            ListenerFailed: the listener raised an exception.
         """
         while True:
             outcome = self._until_due()
@@ -159,7 +159,7 @@ class CommandWait:
             if self._expect is not None:
                 self._look_at = min(self._look_at, max(now, self._looked_until))
         if now >= self._look_at:
-            return None  # what the output says comes before its time
+            return None  # the search comes before any time limit
         return self._over(now)
 
     def _over(self, now: float) -> WaitOutcome | None:
@@ -180,14 +180,14 @@ class CommandWait:
         return min(limit for limit in limits if limit is not None)
 
     def _hand_on(self, relay: OutputRelay) -> None:
-        """Let who listens hear what has come, outside the lock; the reader goes on where it was too far ahead."""
+        """Pass new output to the listener, outside the lock; a reader that a full relay blocked continues."""
         with self._shell.changed:
             data = relay.take()
             self._shell.changed.notify_all()
         relay.hand_on(data)
 
     def _look(self) -> WaitOutcome | None:
-        """Hold the output against `expect`, outside the lock: the reader goes on meanwhile."""
+        """Search the output for `expect`, outside the lock: the reader continues meanwhile."""
         began, self._look_at = time.monotonic(), math.inf
         if (expect := self._expect) is None:
             return None

@@ -1,4 +1,4 @@
-"""What a directory of this machine held at one moment: looking, keeping, comparing, putting back."""
+"""Snapshots of a directory of this machine: scan, store, compare, merge and restore."""
 
 from ohsandbox.timetravel.snapshots.manifest import (
     FileChange,

@@ -1,7 +1,7 @@
-"""`Manifest`: the names in a directory and what they were, without their contents.
+"""`Manifest`: the names in a directory and their metadata, without their contents.
 
-A workspace is written by an agent while we look: every step is by descriptor and follows no symlink, so that nothing
-outside the directory is ever read. `.git` is read as files and never through git, which would obey what is in it.
+An agent may write to a workspace during a scan: every step uses descriptors and follows no symlink, so that nothing
+outside the directory is ever read. `.git` is read as files and never by git, which would obey its configuration.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_FILE_BYTES = 64 * 1024**2
-"""A larger file is left out, and told: a database or a model is no work of a turn."""
+"""A larger file is left out and reported: a turn does not write a database or a model."""
 MAX_ENTRIES = 100_000
 MAX_TOTAL_BYTES = 1024**3
 MAX_NAMES_CHARS = 24 * 1024**2
-"""Of all paths and link targets together. A directory over one of these three is refused whole."""
+"""Limit of all paths and link targets together. A directory over one of these three limits is refused."""
 MAX_DEPTH = 100
 MAX_GIT_BYTES = 512 * 1024**2
 MAX_GIT_ENTRIES = 50_000
-"""Of all `objects` directories within a `.git` together, beside the bounds above; one that goes over is left out, and
-told. The rest of its `.git` is kept."""
+"""Limits of all `objects` directories within a `.git` together, in addition to those above; one that exceeds them is
+left out and reported. The rest of its `.git` is kept."""
 MAX_SPECIAL = 1_000_000
-"""FIFOs, sockets and devices are counted up to here (0.4 s); a directory with more is refused whole."""
+"""Limit of counted FIFOs, sockets and devices (0.4 s); a directory with more is refused."""
 
 _WHOLE_BYTES = 1024**2
 """A larger file is copied in pieces instead of read whole."""
 _SETTLED_NS = 2_000_000_000
-"""A file changed this shortly before it was looked at may have changed again with the same times (FAT has 2 s)."""
+"""A file changed within this time before a scan may have changed again with the same times (FAT has 2 s)."""
 
 _TOO_LARGE = re.compile(r"(\d+) bytes, over ")
 
@@ -46,13 +46,13 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ContentStore(Protocol):
-    """Takes contents, and gives their SHA-256."""
+    """Stores contents by their SHA-256."""
 
     def keep(self, data: bytes) -> str:
-        """Keep a content."""
+        """Store a content; returns its SHA-256."""
 
     def keep_file(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
-        """Keep what is left to read of an open file; None where that is more than limit_bytes."""
+        """Store the unread rest of an open file; returns its SHA-256, or None if it is over limit_bytes."""
 
 
 class FileEntry(NamedTuple):
@@ -62,7 +62,7 @@ class FileEntry(NamedTuple):
     mode: int
     """Permission bits, without setuid, setgid and sticky."""
     what: str = ""
-    """A file's SHA-256, a link's target."""
+    """A file's SHA-256 or a link's target."""
     size: int = 0
     mtime_ns: int = 0
     uid: int = 0
@@ -71,11 +71,11 @@ class FileEntry(NamedTuple):
     inode: int = 0
 
     def is_like(self, other: FileEntry | None) -> bool:
-        """The same to who reads it: kind, content and permissions; times and owner do not count."""
+        """Whether kind, content and permissions are equal; times and owner do not count."""
         return other is not None and self[:3] == other[:3]
 
     def is_still(self, name: str, directory: int) -> bool:
-        """A file or a link, in an open directory, that nobody has written or replaced since; or nothing is there."""
+        """Whether a file or a link in an open directory was not written or replaced since, or does not exist."""
         try:
             facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
@@ -88,15 +88,15 @@ class Manifest(NamedTuple):
 
     taken_ns: int
     entries: dict[str, FileEntry]
-    """By path below the directory; bytes that are no UTF-8 are surrogates, as `os.fsdecode` makes them."""
+    """By path below the directory; bytes that are not UTF-8 are surrogates, as from `os.fsdecode`."""
     left_out: dict[str, str]
-    """What could not be taken, and why: what it is now is unknown."""
+    """Paths that could not be read, with the reason: their state is unknown."""
     special: int = 0
-    """How many FIFOs, sockets and devices there were. They have no content, and are no part of a tree."""
+    """Number of FIFOs, sockets and devices. They have no content and are not in `entries`."""
 
 
 def is_git(path: str) -> bool:
-    """Whether a path names a `.git` or something in one, as any file system may read the name."""
+    """Whether a path is a `.git` or lies in one, by any spelling that a file system takes for `.git`."""
     if path.isascii() and "git" not in path.lower():
         return False
     return any(name == ".git" or looks_like_dotgit(name) for name in path.split("/"))
@@ -111,18 +111,18 @@ def scan(
     only: Iterable[str] | None = None,
     git: bool = True,
 ) -> Manifest:
-    """The directory now.
+    """Scan the directory.
 
     Args:
         root: the directory.
-        keeper: takes the files' contents.
-        taken_ns: the time, where the tree is to be a later call's `before`.
+        keeper: stores the files' contents.
+        taken_ns: the time of the scan, if the result is a later call's `before`.
         before: files that have not changed since are not read again.
-        only: take these paths alone, and the directories that they lie in.
+        only: scan only these paths and the directories that contain them.
         git: False leaves `.git` out, at any depth.
 
     Raises:
-        UsageError: it is not there, or too large.
+        UsageError: root cannot be read, or is over a limit.
     """
     wanted = None if only is None else {part for path in only for part in (path, *parents_of(path))}
     look_now = _Scan(keeper, before or Manifest(0, {}, {}), wanted, git=git)
@@ -138,13 +138,13 @@ def scan(
 
 
 def parents_of(path: str) -> Iterator[str]:
-    """The directories that a path lies in, the nearest first."""
+    """The directories that contain a path, the nearest first."""
     while path := path.rpartition("/")[0]:
         yield path
 
 
 def worst_first(left_out: Mapping[str, str]) -> dict[str, str]:
-    """What was left out: files that are too large, the largest first; what is over another limit; the rest by path."""
+    """Sort left-out paths: too large files, the largest first; those over another limit; the rest by path."""
 
     def rank(one: tuple[str, str]) -> tuple[int, int, str]:
         path, why = one
@@ -161,39 +161,39 @@ def is_too_large(why: str) -> bool:
 
 
 def is_over_limit(why: str) -> bool:
-    """Whether something was left out for its size, depth or length alone: it can be had by other means."""
+    """Whether a path was left out only for its size, depth or length: it can be copied by other means."""
     return "over " in why
 
 
 class FileChange(NamedTuple):
-    """One name that is different."""
+    """One name that differs between two manifests."""
 
     path: str
     old: FileEntry | None
-    """None: it was not there."""
+    """None: it did not exist."""
     new: FileEntry | None
-    """None: it is not there any more."""
+    """None: it does not exist any more."""
 
     @property
     def word(self) -> Literal["new", "changed", "gone"]:
-        """For people."""
+        """The kind of change, for display."""
         if self.old is None:
             return "new"
         return "gone" if self.new is None else "changed"
 
     @property
     def is_of_directories(self) -> bool:
-        """Only directories: a patch has no word for them."""
+        """Whether only directories are involved: a patch cannot express them."""
         return all(entry is None or entry.kind == "dir" for entry in (self.old, self.new))
 
 
 def outside_git(changes: Iterable[FileChange]) -> list[FileChange]:
-    """Those of the work itself: what is in `.git` goes into no patch, and to no other directory."""
+    """The changes outside `.git`: those inside go into no patch and to no other directory."""
     return [change for change in changes if not is_git(change.path)]
 
 
 def changes_between(old: Manifest, new: Manifest) -> list[FileChange]:
-    """Every name that is different, by path. What either tree left out, and what lies below it, is no change."""
+    """Every name that differs, sorted by path. Paths that either manifest left out, and those below, are ignored."""
     paths = old.entries.keys() | new.entries.keys()
     unknown = old.left_out.keys() | new.left_out.keys()
     if unknown:
@@ -215,11 +215,11 @@ class _Scan:
         self._bytes = self._chars = self._git_bytes = self._git_entries = 0
 
     def tree(self, taken_ns: int) -> Manifest:
-        """What was found."""
+        """The result."""
         return Manifest(taken_ns, self._entries, self._left_out, self._special)
 
     def into(self, directory: int, prefix: str, *, depth: int, in_git: bool = False) -> None:
-        """Take in all names of an open directory."""
+        """Scan all names of an open directory."""
         for name in self._names(directory, prefix):
             path = prefix + name
             if depth >= MAX_DEPTH:
@@ -228,12 +228,12 @@ class _Scan:
             try:
                 self._take(directory, name, path, depth=depth, in_git=in_git)
             except FileNotFoundError:
-                continue  # gone meanwhile
+                continue  # removed meanwhile
             except OSError as error:
                 self._leave_out(path, str(error.strerror))
 
     def _names(self, directory: int, prefix: str) -> list[str]:
-        """The names to be taken, sorted; FIFOs, sockets and devices are only counted."""
+        """The names to scan, sorted; FIFOs, sockets and devices are only counted."""
         names: list[str] = []
         with os.scandir(directory) as found:
             for entry in found:
@@ -318,7 +318,7 @@ class _Scan:
         return self._keeper.keep_file(file, limit_bytes=most)
 
     def _too_large_for_git(self, objects: int) -> str | None:
-        """Why an open `objects` directory is not kept; its sizes are added up before anything is read."""
+        """Why an open `objects` directory is left out, or None; its sizes are added up before anything is read."""
         count, size = self._git_entries, self._git_bytes
         for length in _sizes_below(objects, depth=0):
             count, size = count + 1, size + length
@@ -334,7 +334,7 @@ class _Scan:
 
 
 def _sizes_below(directory: int, *, depth: int) -> Iterator[int]:
-    """Of each name below an open directory, in bytes. os.fwalk waits where a directory has become a FIFO (3.11)."""
+    """Sizes in bytes of all names below an open directory. os.fwalk blocks if a directory became a FIFO (3.11)."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):

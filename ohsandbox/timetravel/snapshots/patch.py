@@ -1,7 +1,7 @@
 """Changes as a patch that `git apply` takes.
 
-git compares files that we number, so that neither a name nor a `.gitattributes` of an agent has a say in what a
-person is shown; the names are put in afterwards.
+git compares numbered copies, so that neither a file name nor a `.gitattributes` of the agent affects the diff that a
+user sees; the names are inserted afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMPARE = (
 )  # fmt: skip
 
 _BEGINNING = re.compile(rb"^diff --git [ab]/(\d{7}) [ab]/\1\n", re.MULTILINE)
-"""No line of a hunk or a binary patch begins so: those have a sign or are base 85."""
+"""No line of a hunk or a binary patch begins so: hunk lines begin with a sign, binary ones are base 85."""
 
 _PLAIN = re.compile(rb"[^\x00-\x1f\x7f-\xff\"\\]*")
 _ESCAPES = {0x22: b'\\"', 0x5C: b"\\\\", 0x07: b"\\a", 0x08: b"\\b", 0x09: b"\\t", 0x0A: b"\\n", 0x0B: b"\\v"}
@@ -33,21 +33,21 @@ _ESCAPES |= {0x0C: b"\\f", 0x0D: b"\\r"}
 
 
 class FilePatch(NamedTuple):
-    """The patch of one file; a file that became a symlink, or the other way, has two."""
+    """The patch of one file; a file that became a symlink, or the reverse, has two."""
 
     path: str
     text: bytes
 
 
 def patch_of(changes: Sequence[FileChange], content: Callable[[str], bytes]) -> list[FilePatch]:
-    """The patch, file by file; directories are no part of one.
+    """Patches of the changes, file by file; directories have none.
 
     Args:
-        changes: what `changes_between` gave.
-        content: gives a file's content by its SHA-256.
+        changes: the result of `changes_between`.
+        content: returns a file's content by its SHA-256.
 
     Raises:
-        UsageError: there is no git here, or it failed.
+        UsageError: git is not installed, or failed.
     """
     wanted = [change for change in changes if not change.is_of_directories]
     if not wanted:
@@ -84,7 +84,7 @@ def _parts(output: bytes, changes: Sequence[FileChange]) -> Iterator[FilePatch]:
 
 
 def _named(text: bytes, path: str) -> bytes:
-    """One file's patch with the names put in."""
+    """One file's patch with the names inserted."""
     name = path.encode("utf-8", "surrogateescape")
     old, new = quoted(b"a/" + name), quoted(b"b/" + name)
     head = b"diff --git %s %s\n" % (old, new)
@@ -93,7 +93,7 @@ def _named(text: bytes, path: str) -> bytes:
         if line.startswith((b"@@ ", b"GIT binary patch")):
             return head + b"".join(lines[number:])
         if line.startswith(b"--- ") and not line.startswith(b"--- /dev/null"):
-            line = b"--- " + _ended(old)  # noqa: PLW2901 - the line as it shall be
+            line = b"--- " + _ended(old)  # noqa: PLW2901 - the line with the name
         elif line.startswith(b"+++ ") and not line.startswith(b"+++ /dev/null"):
             line = b"+++ " + _ended(new)  # noqa: PLW2901 - as above
         head += line
@@ -101,12 +101,12 @@ def _named(text: bytes, path: str) -> bytes:
 
 
 def _ended(name: bytes) -> bytes:
-    """A name with a space ends in a tab, so that patch(1) finds its end."""
+    """Add the line's end; a name with a space gets a tab before it, so that patch(1) finds the name's end."""
     return name + (b"\t\n" if b" " in name and not name.startswith(b'"') else b"\n")
 
 
 def quoted(name: bytes) -> bytes:
-    """A path as git writes it: as it is, or as a C string where it holds controls, quotes or bytes over 127."""
+    """A path as git writes it: unchanged, or as a C string if it holds controls, quotes or bytes over 127."""
     if _PLAIN.fullmatch(name):
         return name
     return b'"' + b"".join(_escaped(byte) for byte in name) + b'"'

@@ -1,4 +1,4 @@
-"""Writing into a directory that others may write as well: by descriptor, following no symlink, each file whole."""
+"""Write changes into a directory that others may write to: by descriptor, following no symlink, files atomically."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class UnappliedChange(NamedTuple):
-    """One name that could not be put."""
+    """One change that could not be made."""
 
     path: str
     why: str
@@ -32,19 +32,19 @@ class UnappliedChange(NamedTuple):
 def write_changes(
     root: Path, changes: Sequence[FileChange], store: SnapshotStore, *, git: bool
 ) -> list[UnappliedChange]:
-    """Make each change in root: `new` is what shall be there. Returns what could not be done; the rest is done.
+    """Apply each change in root: `new` is the wanted state. Returns the changes that failed; the rest are done.
 
-    What is no longer as `old` says is left alone: somebody has saved it since it was looked at.
+    A path that no longer matches `old` is left alone: it was written since the scan.
 
     Args:
-        root: the directory; no symlink leads there.
+        root: the directory; its path contains no symlink.
         changes: paths below it.
-        store: has the contents.
-        git: whether `.git`, at any depth, may be written. Only what was in this directory before may come back so:
-            git runs what stands in there.
+        store: holds the contents.
+        git: whether `.git`, at any depth, may be written. Set it only to restore what was in this directory before:
+            git runs programs that are named in there.
 
     Raises:
-        UsageError: root is not there, or a symlink stands in its path.
+        UsageError: root cannot be opened, or its path contains a symlink.
     """
     try:
         descriptor = open_directory(root)
@@ -53,12 +53,12 @@ def write_changes(
     try:
         putting = _Writer(descriptor, store, git=git)
         gone = [change for change in changes if _must_go(change)]
-        for change in sorted(gone, key=lambda change: change.path, reverse=True):  # what lies in a directory before it
+        for change in sorted(gone, key=lambda change: change.path, reverse=True):  # contents before their directory
             putting.do(change, putting.remove)
         for change in changes:
             if change.new is not None:
                 putting.do(change, putting.write)
-        for change in reversed(changes):  # a directory that may not be written gets that mode once it is full
+        for change in reversed(changes):  # a read-only directory gets its mode after its contents
             if change.new is not None and change.new.kind == "dir":
                 putting.do(change, putting.dress)
     finally:
@@ -67,7 +67,7 @@ def write_changes(
 
 
 def _must_go(change: FileChange) -> bool:
-    """A directory that stays one, and a file that takes another's place, need not go first."""
+    """Whether old is removed first; not so for a directory that stays one and a file that replaces a file."""
     if change.old is None:
         return False
     return change.new is None or ("dir" in {change.old.kind, change.new.kind} and change.old.kind != change.new.kind)
@@ -81,7 +81,7 @@ class _Writer:
         self._git = git
 
     def do(self, change: FileChange, act: Callable[[int, str, FileChange], None]) -> None:
-        """Do it in the directory that holds the path, or note why not."""
+        """Call act in the directory that holds the path, or note why it failed."""
         *parents, name = change.path.split("/")
         if {"", ".", ".."} & {*parents, name} or (not self._git and is_git(change.path)):
             self.refused.append(UnappliedChange(change.path, "no such name is written"))
@@ -99,7 +99,7 @@ class _Writer:
             self.refused.append(UnappliedChange(change.path, why))
 
     def remove(self, directory: int, name: str, change: FileChange) -> None:
-        """Take a name away; a directory that still holds something (`.git`, a file too large to keep) stays."""
+        """Remove a name; a directory that is not empty (`.git`, a file too large to keep) stays."""
         assert change.old is not None  # noqa: S101 - see _must_go
         if change.old.kind != "dir":
             if change.old.is_still(name, directory):
@@ -114,7 +114,7 @@ class _Writer:
                 raise
 
     def write(self, directory: int, name: str, change: FileChange) -> None:
-        """Put what shall be there."""
+        """Create or replace the name with the wanted state."""
         wanted = change.new
         assert wanted is not None  # noqa: S101 - only called for those
         if wanted.kind == "dir":
@@ -160,13 +160,13 @@ _CHANGED = "it was changed while this was done, and stays as it is"
 
 
 def _may_write(directory: int, name: str, change: FileChange) -> bool:
-    """What a file or a link takes the place of is what was seen there; what had to go first is gone."""
+    """Whether the name is as `old` says; without an old, or with one removed first, whether the name is free."""
     if change.old is None or _must_go(change):
         try:
             mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
         except FileNotFoundError:
             return True
-        return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))  # a FIFO is in no tree
+        return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))  # a FIFO is in no manifest
     return change.old.is_still(name, directory)
 
 
@@ -183,7 +183,7 @@ def _dress(descriptor: int, wanted: FileEntry) -> None:
 
 @contextlib.contextmanager
 def _opened(root: int, parents: Sequence[str], *, make: bool) -> Iterator[int]:
-    """The directory below root, by one step after the other, none of them over a symlink."""
+    """Open the directory below root step by step, following no symlink."""
     here = os.dup(root)
     try:
         for name in parents:

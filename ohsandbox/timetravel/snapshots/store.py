@@ -1,7 +1,7 @@
 """`SnapshotStore`: manifests of one directory with their contents, each content once.
 
 <directory>/objects/ab/cdef...    a file's content, under its SHA-256
-<directory>/000001.json           a tree
+<directory>/000001.json           a manifest
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_SNAPSHOTS = 50
-"""Of these the oldest but the first go."""
+"""With more, the oldest are removed, except the first."""
 
 _PIECE_BYTES = 1024**2
 
@@ -39,14 +39,14 @@ class SnapshotStore:
     """Snapshots of a directory of this machine; git is neither needed nor touched."""
 
     def __init__(self, directory: Path, *, beside: SnapshotStore | None = None) -> None:
-        """Directory is where they lie; nothing is made yet. What `beside` holds is not kept again."""
+        """Directory holds the snapshots and is not created yet. Contents that `beside` holds are not stored again."""
         self.directory = directory
         self._beside = beside
         self._objects = directory / "objects"
         self._last: tuple[str, Manifest] | None = None
 
     def take(self, root: Path) -> str:
-        """Keep what root holds now; the name of the snapshot, the last one's where nothing has changed.
+        """Store a snapshot of root; returns its name, the last one's if nothing has changed.
 
         Raises:
             UsageError: root is too large, the disk has too little free, or the snapshot cannot be written.
@@ -61,24 +61,24 @@ class SnapshotStore:
         return name
 
     def require_space(self) -> None:
-        """Look at what the disk has free: a directory of 1 GiB may be kept fifty times.
+        """Check the free disk space: a directory of 1 GiB may be stored fifty times.
 
         Raises:
-            UsageError: it is less than must stay free, see `disk_space.floor_bytes`.
+            UsageError: less is free than must stay free, see `disk_space.floor_bytes`.
         """
         here = next(path for path in (self.directory, *self.directory.parents) if path.exists())
         if (short := disk_space.shortage(disk_space.space(here), None)) is not None:
             raise UsageError(f"No snapshot is written: the disk of {str(here)!r} {short}. Free space on it.")
 
     def load(self, name: str) -> Manifest:
-        """A snapshot.
+        """Load a snapshot.
 
         Raises:
-            UsageError: it is not there, or damaged.
+            UsageError: it does not exist or is damaged.
         """
         try:
             if not _NAME.fullmatch(name):
-                raise ValueError(name)  # noqa: TRY301 - one place tells of both
+                raise ValueError(name)  # noqa: TRY301 - one place reports both
             descriptor = open_regular(self._path(name), os.O_RDONLY, name="Snapshot", inside=self.directory.parent)
             with os.fdopen(descriptor, "rb") as file:
                 return _decode(file.read())
@@ -86,7 +86,7 @@ class SnapshotStore:
             raise UsageError(f"Snapshot {name[:20]!r} in {str(self.directory)!r} is lost: {error}.") from error
 
     def add(self, tree: Manifest) -> str:
-        """Keep a tree whose contents are kept already; the name of the snapshot.
+        """Store a manifest whose contents are stored already; returns the snapshot's name.
 
         Raises:
             UsageError: it cannot be written.
@@ -96,13 +96,13 @@ class SnapshotStore:
         return name
 
     def names(self) -> list[str]:
-        """All, oldest first."""
+        """Names of all snapshots, oldest first."""
         if not self.directory.is_dir():
             return []
         return sorted(path.stem for path in self.directory.glob("*.json") if _NAME.fullmatch(path.stem))
 
     def keep(self, data: bytes) -> str:
-        """Keep a content; returns its SHA-256.
+        """Store a content; returns its SHA-256.
 
         Raises:
             UsageError: it cannot be written.
@@ -113,7 +113,7 @@ class SnapshotStore:
         return digest
 
     def keep_file(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
-        """Keep what is left to read of an open file, in pieces; None, and nothing kept, where it is over limit_bytes.
+        """Store the unread rest of an open file, in pieces; None, and nothing stored, if it is over limit_bytes.
 
         Raises:
             UsageError: it cannot be written.
@@ -121,7 +121,7 @@ class SnapshotStore:
         return self._store(file, limit_bytes=limit_bytes)
 
     def content(self, digest: str) -> bytes:
-        """A content that was kept.
+        """Return a stored content.
 
         Raises:
             UsageError: it is lost or was changed.
@@ -131,10 +131,10 @@ class SnapshotStore:
         return data.getvalue()
 
     def copy_content(self, digest: str, target: BinaryIO) -> None:
-        """Write a content that was kept to target, in pieces.
+        """Write a stored content to target, in pieces.
 
         Raises:
-            UsageError: it is lost or was changed; target then has what was found.
+            UsageError: it is lost or was changed; target then holds what was found.
         """
         if self._beside is not None and not self._object(digest).exists():
             self._beside.copy_content(digest, target)
@@ -150,7 +150,7 @@ class SnapshotStore:
             raise UsageError(f"A kept file in {str(self._objects)!r} was changed or cut ({digest[:12]!r}).")
 
     def copy_to(self, directory: Path, names: Iterable[str]) -> None:
-        """Give another store these snapshots; contents are hard links where that can be: they never change.
+        """Copy these snapshots to the store in directory; contents are hard-linked if possible: they never change.
 
         Raises:
             UsageError: one is lost, or directory cannot be written.
@@ -166,7 +166,7 @@ class SnapshotStore:
             raise _full(directory, error) from error
 
     def adopt(self, other: SnapshotStore, digest: str) -> None:
-        """Keep a content of another store.
+        """Store a content of another store.
 
         Raises:
             UsageError: it cannot be written.
@@ -180,7 +180,7 @@ class SnapshotStore:
             raise _full(self.directory, error) from error
 
     def holds(self, digest: str, size: int) -> bool:
-        """Whether a content of that many bytes is kept."""
+        """Whether this content is stored, with size bytes."""
         try:
             return self._object(digest).lstat().st_size == size
         except FileNotFoundError:
@@ -190,7 +190,7 @@ class SnapshotStore:
         return self.holds(digest, size) or (self._beside is not None and self._beside.holds(digest, size))
 
     def _store(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
-        """Copy to a file of ours while it is hashed; the name comes last."""
+        """Copy to a temporary file while it is hashed; rename it last."""
         found, size = hashlib.sha256(), 0
         temporary = f".{secrets.token_hex(8)}"
         try:
@@ -230,7 +230,7 @@ class SnapshotStore:
 
     @contextlib.contextmanager
     def _opened(self, *below: str) -> Iterator[int]:
-        """A directory of the store, made where it is missing; none that was replaced by a symlink is followed."""
+        """Open a directory of the store, created if missing; a symlink in its place is not followed."""
         here = open_dir(self.directory.parent)
         try:
             for name in (self.directory.name, *below):
@@ -262,7 +262,7 @@ class SnapshotStore:
         return self._last or ("", None)
 
     def _prune(self) -> None:
-        """Remove the oldest snapshots but the first, with what only they held."""
+        """Remove the oldest snapshots except the first, and the contents that only they used."""
         names = self.names()
         if len(names) <= MAX_SNAPSHOTS:
             return
@@ -282,7 +282,7 @@ class SnapshotStore:
 
 
 def same(one: Manifest, other: Manifest) -> bool:
-    """Whether two trees are alike to who reads them."""
+    """Whether two manifests have the same names, kinds, contents and permissions."""
     if one.entries.keys() != other.entries.keys():
         return False
     return all(entry.is_like(other.entries[path]) for path, entry in one.entries.items())

@@ -1,4 +1,4 @@
-"""Changes of one directory brought to another, which may have changed meanwhile."""
+"""Apply the changes of one directory to another, which may have changed meanwhile."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 class Merge(NamedTuple):
-    """What it takes to bring the changes there."""
+    """The result of a merge."""
 
     changes: list[FileChange]
-    """From what is there to what shall be; empty where it is all there already."""
+    """Changes to write to the other directory; empty if it has all of them already."""
     conflicts: list[UnappliedChange]
-    """Nothing is to be written while there are some."""
+    """If there are any, nothing must be written."""
 
 
 def merge(
     changes: Sequence[FileChange], there: Manifest, store: SnapshotStore, *, owner: tuple[int, int] | None = None
 ) -> Merge:
-    """Compare with what is there. A file that both have changed is merged line by line where that works out.
+    """Compare changes with the directory there. A file that both have changed is merged line by line if possible.
 
     Args:
-        changes: what is to be brought.
+        changes: the changes to apply.
         there: the other directory, its contents in store as well.
         store: holds every content.
-        owner: uid and gid of what is new there, in another directory: of modes the executable bit alone counts then,
-            as git has it. None is the same directory: modes, owners and times come along.
+        owner: for another directory, uid and gid of new files there; of modes only the executable bit counts then, as
+            in git. None is the same directory: modes, owners and times are applied too.
 
     Raises:
         UsageError: a content is lost.
@@ -51,7 +51,7 @@ def merge(
             continue
         _merge_one(change, there, store, done, owner)
         if done.conflicts and done.conflicts[-1].path == change.path:
-            stays.add(change.path)  # and what was to lie below it has no place
+            stays.add(change.path)  # so paths below it are blocked too
             touched.discard(change.path)
     return done
 
@@ -59,15 +59,15 @@ def merge(
 def revert_changes(
     steps: Sequence[tuple[Manifest, Manifest]], there: Manifest, store: SnapshotStore
 ) -> tuple[Manifest, list[UnappliedChange]]:
-    """What a directory is to be without the changes of some steps; what else was changed in it stays.
+    """Undo the changes of some steps in a directory; all other changes stay.
 
     Args:
-        steps: trees of this directory before and after each, oldest first.
+        steps: manifests of this directory before and after each step, oldest first.
         there: the directory now, its contents in store as well.
         store: holds every content.
 
     Returns:
-        The tree to be, and what cannot be taken back because it was changed since as well: that is left as it is.
+        The wanted manifest, and the paths that stay as they are because they were changed since as well.
 
     Raises:
         UsageError: a content is lost.
@@ -94,12 +94,12 @@ def revert_changes(
 
 
 _DERIVED = {"index", "logs", "ORIG_HEAD", "COMMIT_EDITMSG", "FETCH_HEAD", "gc.log"}
-"""Of a `.git`: what every command of git may write anew, `git status` as well. It follows the references: where those
-go back, so does this, and where it alone was changed by both it stays as it is."""
+"""Names in a `.git` that any git command may rewrite, even `git status`. They follow the refs: if those are reverted,
+so are these; if only these were changed by both, they stay."""
 
 
 def _repository(path: str) -> str:
-    """The `.git` that a path lies in, else the path: refs, index and logs go back together or not at all."""
+    """The `.git` that contains a path, else the path: refs, index and logs are reverted together or not at all."""
     if not is_git(path):
         return path
     parts = path.split("/")
@@ -107,7 +107,7 @@ def _repository(path: str) -> str:
 
 
 def _is_object(path: str) -> bool:
-    """Objects of git only come back and never go: later commits may stand on them."""
+    """Whether a path is in git's `objects`: those are restored and never removed, later commits may need them."""
     return "objects" in _within_git(path)
 
 
@@ -121,7 +121,7 @@ def _is_state_of_git(path: str) -> bool:
 
 
 def _within_git(path: str) -> list[str]:
-    """The names below the `.git` that a path lies in."""
+    """The components of a path below its `.git`."""
     return path.removeprefix(_repository(path)).split("/")[1:]
 
 
@@ -132,7 +132,7 @@ def _since(conflict: UnappliedChange) -> UnappliedChange:
 
 
 def _in_the_way(path: str, there: Manifest, touched: set[str]) -> str | None:
-    """A file or a symlink that stands where the path has a directory, unless the changes replace it."""
+    """A parent of the path that is a file or a symlink there and that the changes do not replace, or None."""
     for parent in parents_of(path):
         found = there.entries.get(parent)
         if found is not None and found.kind != "dir" and parent not in touched:
@@ -157,12 +157,12 @@ def _merge_one(
             done.conflicts.append(UnappliedChange(change.path, f"a {found.kind} is there, and a directory shall be"))
     elif (merged := _merged(change, found, store)) is None:
         done.conflicts.append(UnappliedChange(change.path, _why(change, found)))
-    elif not _alike(found, merged, exactly=owner is None):  # else it has been brought before
+    elif not _alike(found, merged, exactly=owner is None):  # else it was applied before
         done.changes.append(FileChange(change.path, found, _as_ours(merged, found, owner)))
 
 
 def _alike(one: FileEntry | None, other: FileEntry | None, *, exactly: bool) -> bool:
-    """Or as git sees it: the executable bit alone of a mode; a directory is a directory."""
+    """Whether two entries are equal; unless exactly, as git compares: only the executable bit of a file's mode."""
     if one is None or other is None:
         return one is other
     if exactly:
@@ -172,18 +172,18 @@ def _alike(one: FileEntry | None, other: FileEntry | None, *, exactly: bool) -> 
 
 
 def _as_ours(wanted: FileEntry | None, found: FileEntry | None, owner: tuple[int, int] | None) -> FileEntry | None:
-    """With the owner and mode of what it takes the place of; of a mode, the executable bit alone is brought along."""
+    """Wanted with the owner and mode of the entry that it replaces; of its own mode only the executable bit counts."""
     if wanted is None or owner is None:
         return wanted
     uid, gid = owner if found is None else (found.uid, found.gid)
     mode = 0o755 if wanted.kind == "dir" or wanted.mode & 0o100 else 0o644
     if found is not None and found.kind == wanted.kind and found.mode & 0o100 == wanted.mode & 0o100:
         mode = found.mode
-    return wanted._replace(mode=mode, uid=uid, gid=gid, mtime_ns=0)  # no time of its own: it is written now
+    return wanted._replace(mode=mode, uid=uid, gid=gid, mtime_ns=0)  # no mtime: it is written now
 
 
 def _merged(change: FileChange, found: FileEntry | None, store: SnapshotStore) -> FileEntry | None:
-    """The three-way merge of a text; None where there is none."""
+    """The three-way merge of a text file; None if there is none."""
     versions = (found, change.old, change.new)
     if is_git(change.path) or any(entry is None or entry.kind != "file" for entry in versions) or not git.is_here():
         return None

@@ -1,4 +1,4 @@
-"""`Finding`: one thing that a rule noticed."""
+"""`Finding`: one risk that a rule found."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Literal, NamedTuple
 
 
 class Finding(NamedTuple):
-    """A risk and, on one line for a person, what was seen."""
+    """A risk level and, on one line for a user, what the rule found."""
 
     risk: Literal["MEDIUM", "HIGH"]
     what: str
 
 
 def quoted(text: str) -> str:
-    """Foreign text in a finding: cut, on one line."""
+    """Quote foreign text for a finding: truncated, on one line."""
     return repr(text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}...")
 
 

@@ -1,7 +1,7 @@
-"""What the rules find in a shell text or a cell of Python: what destroys, reaches out, gives away, or stays behind.
+"""Rules for a shell text or a Python cell: what deletes data, uses the network, leaks secrets, or persists.
 
-They see what is written there, also in what it hands to another shell. What a script of the workspace does that is run,
-or a link points to, they do not see. What they cannot read is MEDIUM, and a shell text that no parser reads is HIGH.
+They read the text itself and texts that it passes to other shells. They do not read workspace scripts that it runs and
+do not follow links. Code that they cannot read is MEDIUM; a shell text that cannot be parsed is HIGH.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CHARS", "cell_findings", "command_findings"]
 
 _MAX_DEPTH = 5
-"""Texts in texts: `sh -c "eval ..."`."""
+"""Maximum depth of texts in texts: `sh -c "eval ..."`."""
 
 _MAX_TEXTS = 24
-"""Texts in a text, and each is a child process of some 5 ms."""
+"""Maximum number of texts in a text; parsing each is a child process of some 5 ms."""
 
 _MAX_WORK = 10_000
-"""Commands, with those in commands."""
+"""Maximum number of commands, nested ones included."""
 
 _DECODERS = frozenset(
     {"base64", "base32", "basenc", "xxd", "od", "openssl", "gunzip", "zcat", "gzip", "rev", "tr", "uudecode",
@@ -130,14 +130,14 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Finding], ...] = (
 
 
 _ANSWER = re.compile(r"(?:C-.|[yYnNqQ]|yes|no|\d{0,9})\n?")
-"""A key, or a word that answers a question."""
+"""A key name, or a word that answers a question."""
 
 _STRINGS = re.compile(r'\\.|"((?:[^"\\\n]|\\.)*)"')
-"""The text of each string; empty for an escape outside of one, where no string may begin."""
+"""Group 1 is the text of each string; empty for an escape outside of one, where no string may begin."""
 
 
 def command_findings(text: str, *, workdir: str) -> list[Finding]:
-    """What the rules find in a shell text, each once."""
+    """Findings in a shell text, each once."""
     rules = _Rules(workdir)
     rules.patterns(text)
     rules.shell(text, cwd=workdir, depth=0)
@@ -145,7 +145,7 @@ def command_findings(text: str, *, workdir: str) -> list[Finding]:
 
 
 def input_findings(text: str, *, workdir: str) -> list[Finding]:
-    """What the rules find in a text that a program is given which waits: it may be a shell, or an editor."""
+    """Findings in input for a program that waits for it: the program may be a shell or an editor."""
     if _ANSWER.fullmatch(text):
         return []
     rules = _Rules(workdir, unreadable="MEDIUM")
@@ -155,7 +155,7 @@ def input_findings(text: str, *, workdir: str) -> list[Finding]:
 
 
 def cell_findings(code: str, *, workdir: str) -> list[Finding]:
-    """What the rules find in a cell of IPython, each once."""
+    """Findings in an IPython cell, each once."""
     rules = _Rules(workdir)
     rules.patterns(code)
     if len(code) > MAX_CHARS:
@@ -174,19 +174,19 @@ class _Rules:
         self._texts = 0
         self._work = 0
         self._files: dict[str, tuple[str | None, bool]] = {}
-        """What the text itself writes: the contents where known, and whether they are decoded or downloaded."""
+        """Files that the text writes: the contents if known, and whether they are decoded or downloaded."""
 
     def note(self, *findings: Finding) -> None:
-        """Keep them."""
+        """Add findings."""
         self.found.update(dict.fromkeys(findings))
 
     def patterns(self, text: str) -> None:
-        """What needs no syntax."""
+        """Apply the rules that need no parser."""
         self.note(*(finding for pattern, finding in _PATTERNS if pattern.search(text)))
         self.note(*secret_findings(text))
 
     def shell(self, text: str, *, cwd: str, depth: int, variables: Mapping[str, str] | None = None) -> None:
-        """All commands of a shell text."""
+        """Check all commands of a shell text."""
         self._texts += 1
         if depth > _MAX_DEPTH or self._texts > _MAX_TEXTS:
             self.note(Finding("HIGH", "It has more texts in texts than the rules read."))
@@ -202,7 +202,7 @@ class _Rules:
             self.command(command, functions, depth)
 
     def code(self, reading: CodeReading, code: str, *, like: SimpleCommand, depth: int) -> None:
-        """What was read in Python code, and the commands that it runs."""
+        """Add the findings in Python code and check the commands that it runs."""
         self.note(*reading.findings)
         for text in reading.texts:
             self.shell(text, cwd=like.cwd, depth=depth + 1)
@@ -210,7 +210,7 @@ class _Rules:
             self._rough(code, like)
 
     def command(self, command: SimpleCommand, functions: frozenset[str], depth: int) -> None:
-        """One command, and what it runs in turn."""
+        """Check one command and the commands that it runs."""
         self.note(*simple_findings(command, workdir=self._workdir))
         self._work += 1
         if self._work > _MAX_WORK:
@@ -234,7 +234,7 @@ class _Rules:
         self._keep_files(command)
 
     def _small_language(self, command: SimpleCommand, depth: int) -> None:
-        """Programs of sed, awk and the like, which can run commands."""
+        """Check scripts for sed, awk and similar programs, which can run commands."""
         self._each((one for word in command.operands for one in rough_commands(word, command)), depth)
         if "awk" in command.program and any("An awk" in finding.what for finding in self.found):
             strings = filter(None, _STRINGS.findall(" ".join(command.operands)[:MAX_CHARS]))
@@ -269,7 +269,7 @@ class _Rules:
         self._each(rough_commands(code[:MAX_CHARS], like), _MAX_DEPTH)
 
     def _each(self, commands: Iterable[SimpleCommand], depth: int) -> None:
-        """Commands that might be run: only what is HIGH in them counts."""
+        """Check commands that might be run: only HIGH findings count."""
         for number, command in enumerate(commands):
             if number > MAX_CHARS // 64:
                 return
@@ -280,7 +280,7 @@ class _Rules:
                     self._inner(inner, command, frozenset(), depth + 1)
 
     def _unknown(self, command: SimpleCommand, depth: int) -> None:
-        """A program of which the rules know nothing: if computed, it may be the worst."""
+        """Check a program that the rules do not know; a computed one is checked as if it were `rm`."""
         if command.computes:
             self.note(Finding("MEDIUM", f"The program itself is computed: {quoted(command.program)}."))
             self._each([command.running(["rm", *command.arguments])], depth)
@@ -292,7 +292,7 @@ class _Rules:
         self._each(hazards_in(command), depth)
 
     def _own(self, command: SimpleCommand) -> bool:
-        """Whether the program is a file of the workspace, which runs as its tests do; what the text wrote is read."""
+        """Whether the program is a workspace file, as trusted as its tests; a file that the text wrote is checked."""
         if "/" not in command.path or command.computes:
             return False
         return self._script(command.path, command)
@@ -339,7 +339,7 @@ class _Rules:
                 self.note(Finding("MEDIUM", f"Gives {command.program} a text to run."))
 
     def _place_in_text(self, command: SimpleCommand) -> None:
-        """What its place in the text says: what it reads through a pipe, and who runs what it prints."""
+        """Check what the command reads through a pipe and which program runs its output."""
         name, sources = command.program, command.fed
         if sources and is_interpreter(name) and script_of(command).reads_stdin:
             if sources & DOWNLOADERS:
@@ -365,7 +365,7 @@ class _Rules:
             self.note(Finding("MEDIUM", f"Runs {quoted(command.operands[0])} in this shell."))
 
     def _keep_files(self, command: SimpleCommand) -> None:
-        """Remember what the text writes, for where it runs it."""
+        """Remember the files that the command writes, for a later command that runs them."""
         foreign = command.program in DOWNLOADERS | _DECODERS - {"printf", "sed", "awk", "cut", "tr"} or bool(
             command.fed & (DOWNLOADERS | {"base64", "base32", "xxd", "openssl", "gunzip", "uudecode"})
         )
@@ -378,7 +378,7 @@ class _Rules:
         if command.program in {"tee", "cp", "mv", "curl", "wget", "install", "dd", "touch"}:
             targets += [word.removeprefix("of=") for word in command.operands[-2:]]
         for target in targets[:16]:
-            if len(self._files) < 1000:  # noqa: PLR2004 - a bound, no more
+            if len(self._files) < 1000:  # noqa: PLR2004 - only a bound on memory
                 before = self._files.get(command.full(target), ("", False))
                 whole = None if text is None or before[0] is None else before[0] + text
                 self._files[command.full(target)] = (whole, foreign or before[1])

@@ -1,4 +1,4 @@
-"""Rules about git: what leaves the repository, what throws work away, and what makes it run programs."""
+"""Rules for git: commands that send commits, discard work, or make git run programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand
 
 _CLUSTER = re.compile(r"-[a-zA-Z0-9]*")
-"""An option, or several of one letter each."""
+"""A cluster of one-letter options."""
 _READS = frozenset(
     """
     status log diff show branch add commit checkout switch stash merge rebase tag blame annotate ls-files ls-tree
@@ -36,7 +36,7 @@ _PLAIN_KEY = re.compile(
     r"feature\.\w+|maintenance\.\w+|core\.(?:pager|editor)=(?:cat|true|:|)|diff\.context|blame\.\w+|grep\.\w+)",
     re.IGNORECASE,
 )
-"""Keys of git's configuration that name no program, no file and no address."""
+"""Configuration keys of git that name no program, file or URL."""
 
 _RUNS = frozenset(
     {"--upload-pack", "--receive-pack", "--exec", "--open-files-in-pager", "--extcmd", "--exec-path", "--config-env",
@@ -45,7 +45,7 @@ _RUNS = frozenset(
 
 
 def git_findings(command: SimpleCommand) -> Iterator[Finding]:
-    """What the rules find in a git command by itself."""
+    """Findings in a git command by itself."""
     options, words = _split(command.arguments)
     part, operands = (words[0], words[1:]) if words else ("", [])
     yield from _global_options(options)
@@ -78,7 +78,7 @@ def inner_words(command: SimpleCommand) -> list[str]:
 
 
 def _split(arguments: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Options of git itself, and its part with what follows."""
+    """Split arguments into git's own options and the subcommand with its arguments."""
     at = 0
     while at < len(arguments) and arguments[at].startswith("-"):
         at += 2 if arguments[at] in _TAKES_WORD else 1

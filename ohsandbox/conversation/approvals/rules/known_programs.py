@@ -1,4 +1,4 @@
-"""Programs whose work the rules know. What is in no table of theirs is MEDIUM: nobody can say what it does."""
+"""Programs that the rules know. A program in none of the tables is MEDIUM: its effect is unknown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HARMLESS = frozenset(
     zgrep zip unzip zipinfo tar bzip2 bunzip2 zstd unzstd chmod chown chgrp dd
     """.split()  # noqa: SIM905 - a list of words reads better so
 )
-"""Of the shell and the base system: they read, print, or write where their words say, and the rules look there."""
+"""Programs of the shell and the base system: they read, print, or write where their words say, and rules check it."""
 
 DEVELOPMENT = frozenset(
     """
@@ -31,7 +31,7 @@ DEVELOPMENT = frozenset(
     indent cppcheck valgrind gcov lcov flutter dart bazel just task
     """.split()  # noqa: SIM905 - a list of words reads better so
 )
-"""They build and test the workspace by files that are in it: no more than its own code is run."""
+"""They build and test the workspace by its own files: only its own code is run."""
 
 READING_SUBCOMMANDS: dict[str, frozenset[str]] = {
     name: frozenset(words.split())
@@ -69,4 +69,4 @@ READING_SUBCOMMANDS: dict[str, frozenset[str]] = {
         "gh": "view list status diff checks",
     }.items()
 }
-"""Programs of many parts, and those parts that read, or run no more than the workspace's own code."""
+"""Programs with subcommands, and those subcommands that only read or run only the workspace's own code."""

@@ -1,4 +1,4 @@
-"""Rules about programs and addresses of the network: what goes out, and what a request may carry."""
+"""Rules for network programs and URLs: what is sent, and what data a request may carry."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _ELSEWHERE = frozenset(
     {"-x", "--proxy", "--preproxy", "--connect-to", "--resolve", "-K", "--config", "-i", "--input-file", "--socks5",
      "--socks4", "--socks5-hostname", "-L", "--location", "--doh-url"}
 )  # fmt: skip
-"""Options by which a request goes elsewhere than its address says."""
+"""Options that send a request to another place than its URL says."""
 
 _TAKES_WORD = re.compile(
     r"-[a-zA-Z]*[XHdowmAbcuF]|--(?:request|header|data(?:-\w+)?|json|output|write-out|max-time|connect-timeout|retry|form|"
     r"retry-delay|user-agent|cookie|timeout|tries|header|post-data|post-file|method|body-data)"
 )
-"""Options of curl and wget that take the next word, none of which is an address."""
+"""Options of curl and wget that take the next word, which is then no URL."""
 
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,20}:[^\s'\"]+")
 _LONG_WORD = re.compile(r"[A-Za-z0-9+/_=%-]{60,}")
 MAX_QUERY_CHARS = 256
-"""Of an address's query, path and user: what a search or a page needs; more may be a file's content."""
+"""Limit of a URL's query, user and fragment, half of its path's: enough for a page; more may be a file's content."""
 
 
 def address_findings(command: SimpleCommand) -> Iterator[Finding]:
-    """What a program of the network sends, and where."""
+    """Findings in a network program: what it sends, and where."""
     name, words = command.program, command.arguments
     computed = _COMPUTED.search(" ".join(words)) is not None
     sends = command.has(*_SENDS) or (
@@ -66,7 +66,7 @@ def address_findings(command: SimpleCommand) -> Iterator[Finding]:
 
 
 def is_local(command: SimpleCommand) -> bool:
-    """Whether all addresses of a request are the machine's own, and no option leads elsewhere."""
+    """Whether all addresses of a request are loopback and no option redirects it."""
     if command.has(*_ELSEWHERE) or any("$" in word or "`" in word for word in command.arguments):
         return False
     addresses = [
@@ -91,7 +91,7 @@ def _is_local_address(address: str) -> bool:
 
 
 def url_findings(url: str) -> Iterator[Finding]:
-    """What speaks against asking for an address: a request carries its address to whoever answers."""
+    """Findings in a URL to be requested: the server receives the URL and all data in it."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -111,14 +111,14 @@ def url_findings(url: str) -> Iterator[Finding]:
 
 
 def web_findings(url: str) -> Iterator[Finding]:
-    """What speaks against reading a page."""
+    """Findings in a web page's URL."""
     yield from url_findings(url)
     if not _is_local_address(url):
         yield Finding("MEDIUM", "Uses the network.")
 
 
 def browser_findings(code: str) -> Iterator[Finding]:
-    """What speaks against the calls of a browser: addresses, and files that are handed over."""
+    """Findings in browser calls: addresses, and files that are uploaded."""
     addresses = _ADDRESS.findall(code)
     for address in addresses:
         yield from url_findings(address)

@@ -1,4 +1,4 @@
-"""Rules about paths: keys, files that run by themselves, devices, and what lies outside the workspace."""
+"""Rules for paths: keys, files that other programs run, devices, and paths outside the workspace."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _RUN_BY_THEMSELVES = re.compile(
     r"^/etc/(?:cron|profile|rc\.|init|systemd|sudoers|ld\.so|pam\.d|passwd|group|hosts)|^/var/spool/cron|"
     r"^/(?:lib|usr/lib)/systemd/"
 )
-"""Beside what `runs_when_opened` names: files of a home directory, of git and of the system."""
+"""In addition to `runs_when_opened`: files of a home directory, of git and of the system."""
 
 _GIT = re.compile(r"(?:^|/)\.git/")
 _LISTED_BY_GIT = re.compile(r"(?:^|/)\.(?:gitmodules|gitattributes|github/workflows/.*|gitlab-ci\.yml)$")
-"""Files of the repository that make git, or the machine that builds it, run programs."""
+"""Files of the repository that make git or a build server run programs."""
 
 _DEVICE = re.compile(r"^/dev/(?:sd|hd|vd|nvme|xvd|mmcblk|dm-|loop|mem|kmem|disk/|mapper/)|^/sys/|^/proc/sys")
 _SOCKET = re.compile(r"docker\.sock|containerd\.sock|podman\.sock")
@@ -46,7 +46,7 @@ _UNKNOWN = re.compile(r"[$`]")
 
 
 def place_findings(path: str, *, workdir: str) -> Iterator[Finding]:
-    """What speaks against writing to path. Links are not followed: where they lead, only the sandbox knows."""
+    """Findings for writing to path. Links are not followed: only the sandbox knows their targets."""
     path = _HOME.sub("~", path)
     if _HARMLESS.match(path):
         return
@@ -70,7 +70,7 @@ def place_findings(path: str, *, workdir: str) -> Iterator[Finding]:
 
 
 def secret_findings(text: str) -> Iterator[Finding]:
-    """Paths of keys and passwords anywhere in the text, and sockets that give away the host."""
+    """Findings for paths of keys and passwords in the text, and for sockets of container engines."""
     if found := _SECRETS.search(text):
         yield Finding("HIGH", f"Touches keys or passwords: {quoted(found[0].strip())}.")
     if found := _SOCKET.search(text):
@@ -78,12 +78,12 @@ def secret_findings(text: str) -> Iterator[Finding]:
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Whether a normal path lies in the directory, or is it."""
+    """Whether a normalised path is the directory or lies in it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def is_wide(path: str, *, workdir: str) -> bool:
-    """Whether to delete or change the path as a tree would reach beyond the workspace, or take all of it."""
+    """Whether a recursive deletion or change of path would affect files outside the workspace, or all of it."""
     path = _HOME.sub("~", path)
     bare = path.rstrip("*").rstrip("/") if path.rstrip("*") != "" else path
     if path.startswith("~") or path.rstrip("/*") == "":

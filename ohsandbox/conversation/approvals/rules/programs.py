@@ -1,4 +1,4 @@
-"""Rules about single commands: a table of programs, and a function for those whose options decide."""
+"""Rules for single commands: a table of programs, and a function for those whose options decide."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _OUTPUT_OPTIONS: dict[str, frozenset[str]] = {
     "ln": frozenset({"-t", "--target-directory"}),
     "find": frozenset({"-fprint", "-fprintf", "-fls", "-fprint0"}),
 }
-"""Options whose word is written to."""
+"""Options whose argument is an output path."""
 
 RUN_BY_SHELL = frozenset(
     {"PROMPT_COMMAND", "BASH_ENV", "ENV", "LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "PYTHONSTARTUP",
@@ -95,7 +95,7 @@ RUN_BY_SHELL = frozenset(
      "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_PARAMETERS", "GIT_TEMPLATE_DIR", "GIT_EXEC_PATH",
      "LD_LIBRARY_PATH", "GCONV_PATH"}
 )  # fmt: skip
-"""Variables by which another program runs code that nobody called."""
+"""Variables that make other programs run code that no command names."""
 
 _STEERING = frozenset(
     {"PYTEST_PLUGINS", "PYTHONBREAKPOINT", "PYTHONHOME", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS",
@@ -113,10 +113,10 @@ _STEERING_VALUES = {
     "GOFLAGS": r"-(?:toolexec|exec|vettool)", "RUSTFLAGS": r"linker=|-Zcodegen",
     **dict.fromkeys(("MAVEN_OPTS", "GRADLE_OPTS"), r"agent"),
 }  # fmt: skip
-"""Variables by which a tool of the workspace runs other code than the workspace's: whatever they hold, or with such."""
+"""Variables that make a workspace tool run code from outside it: `_STEERING` with any value, these with a match."""
 
 _TAKES_VARIABLES = frozenset({"env", "sudo", "doas", "cross-env", "make", "gmake", "systemd-run"})
-"""Programs whose words may set variables."""
+"""Programs whose arguments may set variables."""
 
 _TAKES_NAMES = frozenset(
     {"let", "test", "[", "printf", "unset", "read", "declare", "typeset", "local", "export", "readonly",
@@ -148,13 +148,13 @@ _GIVES_CODE: dict[str, frozenset[str]] = {
     **dict.fromkeys(("rake", "rspec"), frozenset({"-e", "--execute", "-r", "--require"})),
     "npm": frozenset({"--script-shell"}),
 }  # fmt: skip
-"""Options, and parts, by which tools that build and test run code that no file of the workspace says."""
+"""Options and subcommands that make build and test tools run code that is in no workspace file."""
 
 _LEADS_TO = frozenset(
     {"-C", "-f", "-c", "-d", "-B", "--prefix", "--rootdir", "--config", "--file", "--directory", "--manifest-path",
      "--cwd", "--justfile", "--project", "--config-file"}
 )  # fmt: skip
-"""Options that name a file or a directory by which a tool works."""
+"""Options that name a file or directory that a tool works with."""
 
 _COMMAND_VARIABLES = frozenset(
     {"GIT_SSH_COMMAND", "GIT_SSH", "GIT_EXTERNAL_DIFF", "GIT_PAGER", "PAGER", "MANPAGER", "EDITOR", "VISUAL",
@@ -169,7 +169,7 @@ _OPTIONS_THAT_RUN = frozenset(
      "--rsh-command", "--filter", "--compress-program", "--pre", "--pager", "--info-script", "--new-volume-script",
      "--hostname-bin"}
 )  # fmt: skip
-"""Of archivers and the like: their word is a program."""
+"""Options of archivers and similar programs whose argument is a program."""
 
 _AWK_RUNS = re.compile(r"\bsystem\b|\bgetline\b|(?<!\|)\|(?!\|)|@|\bprintf?\b(?:[^;}\n]{0,200}>|[^;}\n]{200})")
 _SED_PLAIN = re.compile(
@@ -177,11 +177,11 @@ _SED_PLAIN = re.compile(
     r"(?:[pdq=DNGHhgx]|\d{0,9}q|s(?P<end>[^\w\s\\])(?:(?!(?P=end))[^\\\n]|\\.)*(?P=end)"
     r"(?:(?!(?P=end))[^\\\n]|\\.)*(?P=end)[gpiIm\d]{0,9}|y/[^/]*/[^/]*/|[aic]\\?[^;\n]*)?\s{0,8}"
 )
-"""One sed command without `e` and `w`; up to a `;` or a line's end."""
+"""One sed command without `e` and `w`, up to a `;` or the end of the line."""
 
 
 def is_known(command: SimpleCommand) -> bool:
-    """Whether the rules know what the program does with these words."""
+    """Whether the rules know what the program does with these arguments."""
     name = command.program
     part = next(iter(command.operands), "")
     if name in READING_SUBCOMMANDS:
@@ -201,7 +201,7 @@ def is_known(command: SimpleCommand) -> bool:
 
 
 def simple_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
-    """What the rules find in one command by itself."""
+    """Findings in one command by itself."""
     name = command.program
     if rule := _RULE_OF.get(name.split(".", 1)[0]):
         yield rule
@@ -266,7 +266,7 @@ def _variables(command: SimpleCommand) -> Iterator[Finding]:
 
 
 def _indices(command: SimpleCommand) -> Iterator[Finding]:
-    """bash(1), "Arithmetic Evaluation": an array's index in a name, even quoted, is expanded, with its commands."""
+    """bash(1), "Arithmetic Evaluation": an array index in a name, even quoted, is expanded, and its commands run."""
     texts = [value for _, value in command.assigned]
     if command.program in _TAKES_NAMES:
         texts += [*command.arguments, command.stdin or ""]
@@ -275,7 +275,7 @@ def _indices(command: SimpleCommand) -> Iterator[Finding]:
 
 
 def _steered(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
-    """A tool that builds or tests the workspace, and is given other code than the workspace's."""
+    """Findings for a build or test tool that is given code from outside the workspace."""
     runs = _GIVES_CODE.get(command.program, frozenset())
     if runs and any(is_option(word, runs) or word in runs for word in command.arguments):
         yield Finding("MEDIUM", f"Gives {command.program} code, or a program, of its own to run.")
@@ -292,7 +292,7 @@ def _steered(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
 
 
 def command_variables(command: SimpleCommand) -> Iterator[str]:
-    """Values of its variables that some program runs as a command."""
+    """Values of the command's variables that another program runs as commands."""
     for name, value in command.assigned:
         if name in _COMMAND_VARIABLES or name in RUN_BY_SHELL:
             yield value
@@ -393,7 +393,7 @@ def _sed(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
 
 
 def _sed_words(arguments: tuple[str, ...]) -> tuple[list[str], list[str], bool]:
-    """Its scripts, its files, and whether it writes to them; short options may stand in one word."""
+    """The sed scripts, the files, and whether sed writes to them; short options may be clustered."""
     scripts: list[str] = []
     rest: list[str] = []
     in_place = False

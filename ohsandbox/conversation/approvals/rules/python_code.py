@@ -1,4 +1,4 @@
-"""Rules about Python code and cells of IPython: what runs commands, deletes, sends, or cannot be read."""
+"""Rules for Python code and IPython cells: code that runs commands, deletes, sends, or cannot be read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RUNS = frozenset(
      "startfile"}
 )  # fmt: skip
 _RUNS_ALWAYS = _RUNS - {"run", "call", "spawn", "magic", "fork"}
-"""Names that mean nothing else, on whatever they are."""
+"""Names that always mean this, on any object."""
 
 _RUNNERS = frozenset(
     {"os", "subprocess", "pty", "commands", "posix", "asyncio", "sh", "plumbum", "fabric", "invoke", "pexpect"}
@@ -54,7 +54,7 @@ _AUTOMAGIC = re.compile(
     r"[ \t]*(?:rm|mv|cp|rmdir|mkdir|ln|cd|sx|system|alias|pip|conda)[ \t]+"
     r"(?![=.,(\[+*<>!&|^%]|(?:in|is|and|or|if|not)\b)\S"
 )
-"""A line that IPython takes for a magic or an alias without `%`, though some are Python as well: `rm -rf / x`."""
+"""A line that IPython runs as a magic or an alias without `%`; some are valid Python too: `rm -rf / x`."""
 
 _CELL = re.compile(r"\s*%%(?P<name>!|[\w.]+)[ \t]*(?P<line>[^\n]*)\n?(?P<body>.*)", re.DOTALL)
 _SHELL_CELLS = frozenset({"bash", "sh", "!", "sx", "system", "script"})
@@ -68,14 +68,14 @@ _PLAIN_MAGICS = frozenset(
 
 
 class CodeReading(NamedTuple):
-    """What was found in code, and the shell texts and argvs that it runs."""
+    """Findings in code, and the shell texts and argvs that it runs."""
 
     findings: list[Finding]
     texts: list[str]
 
 
 def read_cell(code: str) -> CodeReading:
-    """Of a cell of IPython: magics and `!` lines are shell texts, the rest is Python."""
+    """Read an IPython cell: magics and `!` lines are shell texts, the rest is Python."""
     found = _CELL.match(code)
     if found is None:
         return _read_lines(code)
@@ -118,10 +118,10 @@ def _read_lines(code: str) -> CodeReading:
 
 
 def read_python(code: str) -> CodeReading:
-    """What Python code would do, where it says so; what hides behind computed names is MEDIUM."""
+    """Read the effects that Python code names literally; computed names are MEDIUM."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in its strings
+            warnings.simplefilter("ignore")  # about escapes in its strings
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return CodeReading([Finding("MEDIUM", f"Code that the rules cannot read ({type(error).__name__}).")], [])
@@ -223,7 +223,7 @@ def _base(node: ast.AST) -> str:
 
 
 def _string(node: ast.AST | None) -> str | None:
-    """Its text, with `$computed` for what is not constant; None where it is no text."""
+    """The node's text, with `$computed` for parts that are not constant; None if it is not a string."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -242,7 +242,7 @@ def _string(node: ast.AST | None) -> str | None:
 
 
 def _path(node: ast.AST | None) -> str | None:
-    """A constant path, also in `Path(...)`; "~" expanded nowhere."""
+    """A constant path, also in `Path(...)`; "~" is never expanded."""
     if isinstance(node, ast.Call) and node.args and _base(node.func) in {"", "pathlib"}:
         name = getattr(node.func, "id", getattr(node.func, "attr", ""))
         return _path(node.args[0]) if name in {"Path", "PurePath", "PosixPath"} else None

@@ -1,6 +1,6 @@
-"""The simple commands of a shell text, wherever they stand in it, by the parser of `shfmt` (mvdan/sh).
+"""All simple commands of a shell text, at any depth, by the parser of `shfmt` (mvdan/sh).
 
-The parser is a child process with a limit on time: whatever the text is, this process neither hangs nor crashes.
+The parser is a child process with a time limit: this process neither hangs nor crashes on any text.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 MAX_CHARS = 64 * 1024
-"""Of a text. Its syntax tree is up to 600 times as long; 64 KiB of any input took under 4 s on a loaded machine."""
+"""Limit of a text. Its syntax tree is up to 600 times as long; any 64 KiB took under 4 s on a loaded machine."""
 
 PARSE_S = 10.0
 
 MAX_COMMANDS = 5_000
-"""Of a text, each counted once more for every value of its variables that is tried. The rules take 0.2 ms for one."""
+"""Limit of a text; a command counts once more for each value of its variables that is tried. Each takes 0.2 ms."""
 
 MAX_WORDS = 5_000
-"""Of one command, its redirections included."""
+"""Limit of one command, its redirections included."""
 
 _MAX_CANDIDATES = 8
 """Values of a variable that are tried."""
 
 _MAX_FED = 32
 _MAX_DIRECTORY_CHARS = 512
-"""A longer one is not followed: rules on paths would take ever longer with each `cd`."""
+"""A longer directory is not tracked: rules on paths would take longer with each `cd`."""
 
 _MAX_BRACES = 64
 
 _OPEN, _CLOSE, _COMMA, _SPLIT = "\ue000", "\ue001", "\ue002", "\ue003"
-"""Stand for `{`, `}`, `,` outside quotes, and for a place where the shell splits a word; never left in a result."""
+"""Stand for `{`, `}`, `,` outside quotes, and for a place where the shell splits a word; no result contains them."""
 
 _SENTINELS = str.maketrans({_OPEN: "{", _CLOSE: "}", _COMMA: ",", _SPLIT: " "})
 _BRACES = str.maketrans({"{": _OPEN, "}": _CLOSE, ",": _COMMA})
@@ -64,34 +64,34 @@ _OUTPUT = frozenset({">", ">>", ">|", ">!", ">>!", "&>", "&>>", "<>", ">&"})
 _CHANGES_DIRECTORY = frozenset({"cd", "pushd"})
 
 COMPUTED = "$(...)"
-"""Stands for the output of a command in a word."""
+"""Stands for a command substitution in a word."""
 
 
 class UnreadableError(ValueError):
-    """The text could not be parsed; says why."""
+    """The text could not be parsed; the message says why."""
 
 
 class SimpleCommand(NamedTuple):
-    """One command: its words without quotes, what the shell computes left as `$NAME` or `$(...)`."""
+    """One command: its words after quote removal; expansions stay as `$NAME` or `$(...)`."""
 
     program: str
-    """Without its directory; "" where there are only assignments or redirections."""
+    """Without its directory; "" if there are only assignments or redirections."""
     arguments: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
     """Targets of its output redirections."""
     assigned: tuple[tuple[str, str], ...] = ()
     """Variables set before it, or by it."""
     cwd: str = ""
-    """Where it runs; "" where that is not known."""
+    """Its working directory; "" if unknown."""
     fed: frozenset[str] = frozenset()
     """Programs whose output it reads through a pipe."""
     stdin: str | None = None
-    """What it reads, where that stands in the text."""
+    """Its standard input, if the text contains it."""
     consumer: str = ""
-    """The program that gets its output as a word."""
+    """The program that receives its output as a word."""
     wrapped_by: tuple[str, ...] = ()
     path: str = ""
-    """The program as it was named."""
+    """The program as written."""
 
     @property
     def flags(self) -> str:
@@ -101,31 +101,31 @@ class SimpleCommand(NamedTuple):
 
     @property
     def operands(self) -> list[str]:
-        """What is no option."""
+        """Arguments that are no options."""
         return [word for word in self.arguments if not word.startswith("-")]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Each argument with the next, or "" after the last."""
+        """Each argument with the next one; the last with ""."""
         return list(zip(self.arguments, [*self.arguments[1:], ""], strict=False))
 
     @property
     def computes(self) -> bool:
-        """Whether the shell computes which program it is."""
+        """Whether the program's name is an expansion."""
         return bool(set(self.program) & set("$`*?["))
 
     def has(self, *options: str) -> bool:
-        """Whether one of the long options (or exact words) is there."""
+        """Whether an argument is one of the long options (or exact words)."""
         return any(is_option(word, options) for word in self.arguments)
 
     def full(self, path: str) -> str:
-        """A path as seen from where the command runs; one that cannot be known begins with `$`."""
+        """Resolve path against the command's working directory; an unknown result begins with `$`."""
         if path.startswith(("~", "$", "`")):
             return path
         return posixpath.normpath(posixpath.join(self.cwd or "$PWD", path)) + "/" * path.endswith("/")
 
     def running(self, argv: Sequence[str]) -> SimpleCommand:
-        """Another command in its place, whose program is the first word."""
+        """Return this command with argv in place of its program and arguments."""
         wrapped = (*self.wrapped_by, self.program)
         return self._replace(
             program=basename(argv[0]), path=argv[0], arguments=tuple(argv[1:]), wrapped_by=wrapped, written=()
@@ -133,7 +133,7 @@ class SimpleCommand(NamedTuple):
 
 
 def is_option(word: str, options: Collection[str]) -> bool:
-    """Whether the word is one of the options; a long one may be cut short (getopt_long(3))."""
+    """Whether the word is one of the options; a long one may be abbreviated (getopt_long(3))."""
     name = word.split("=", 1)[0]
     if name in options:
         return True
@@ -141,7 +141,7 @@ def is_option(word: str, options: Collection[str]) -> bool:
 
 
 class Reading(NamedTuple):
-    """What a text holds."""
+    """Commands and functions of a text."""
 
     commands: list[SimpleCommand]
     functions: frozenset[str]
@@ -149,7 +149,7 @@ class Reading(NamedTuple):
 
 
 def read(text: str, *, cwd: str, variables: Mapping[str, str] | None = None) -> Reading:
-    """The commands of a text, in order; where a variable's value stands in the text, also as they are with it.
+    """The commands of a text, in order; if the text contains values of their variables, also once with each value.
 
     Raises:
         UnreadableError: it is no shell text, too long, too deep, or has more than MAX_COMMANDS commands.
@@ -195,10 +195,10 @@ def _without_position(node: dict[str, Any]) -> dict[str, Any] | None:
 
 @functools.cache
 def _shfmt() -> str:
-    """The program of the package `shfmt-py`, else of PATH.
+    """The shfmt of the package `shfmt-py`, otherwise of PATH.
 
     Raises:
-        UnreadableError: there is none.
+        UnreadableError: neither has one.
     """
     try:
         files = importlib.metadata.files("shfmt-py") or []
@@ -216,7 +216,7 @@ def _shfmt() -> str:
 
 
 def _fields(word: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
-    """The words that a word becomes: braces expanded, quotes gone, split where the shell splits."""
+    """Expand a word to fields: brace expansion, quote removal and field splitting."""
     fields: list[str] = []
     for text in _expanded(_text(word.get("Parts"), variables)):
         fields += [piece.translate(_SENTINELS) for piece in text.split(_SPLIT) if piece or _SPLIT not in text]
@@ -224,7 +224,7 @@ def _fields(word: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
 
 
 def _plain(word: Mapping[str, Any] | None, variables: Mapping[str, str]) -> str:
-    """A word where the shell does not split."""
+    """Expand a word without field splitting."""
     return _text((word or {}).get("Parts"), variables).translate(_SENTINELS)
 
 
@@ -286,7 +286,7 @@ def _ansi_c_character(found: re.Match[str]) -> str:
 
 
 def _expanded(text: str) -> list[str]:
-    """Its brace expansions; what would be more than _MAX_BRACES is one computed word."""
+    """The brace expansions of text; more than _MAX_BRACES give one computed word."""
     if _OPEN not in text:
         return [text]
     waiting = [text]
@@ -312,7 +312,7 @@ def _expanded(text: str) -> list[str]:
 
 
 class _Pipe:
-    """The stages of a pipeline, while they are visited in order."""
+    """The state of a pipeline whose stages are visited in order."""
 
     def __init__(self, upstream: frozenset[str], text: str | None = None) -> None:
         self.upstream, self.text = upstream, text
@@ -327,20 +327,20 @@ class _Pipe:
 
 
 class _At(NamedTuple):
-    """Where in the text a node stands."""
+    """The context of a node in the text."""
 
     directory: list[str]
-    """One item, which `cd` replaces for all that runs in the same shell."""
+    """One item, which `cd` replaces for all commands of the same shell."""
     pipe: _Pipe | None = None
     consumer: str = ""
 
     def apart(self, *, pipe: _Pipe | None = None, consumer: str = "") -> _At:
-        """In a shell of its own."""
+        """The context in a subshell."""
         return _At(list(self.directory), pipe or self.pipe, consumer or self.consumer)
 
 
 class _TreeWalker:
-    """Collects; iterative, so that depth costs nothing."""
+    """Collects commands; iterative, so that depth costs nothing."""
 
     def __init__(self, cwd: str, variables: Mapping[str, str]) -> None:
         self.commands: list[SimpleCommand] = []
@@ -380,7 +380,7 @@ class _TreeWalker:
             yield from ((value, at) for value in node.values() if isinstance(value, dict | list))
 
     def _statement(self, node: dict[str, Any], at: _At) -> Iterator[tuple[Any, _At | _Pipe]]:
-        """A command with its redirections; what stands within its words and texts comes after it."""
+        """A command with its redirections; commands nested in its words and texts come after it."""
         command = node.get("Cmd") or {}
         redirections = node.get("Redirs") or []
         if node.get("Background"):
@@ -399,7 +399,7 @@ class _TreeWalker:
         yield redirections, at
 
     def _simple(self, command: dict[str, Any], redirections: list[dict[str, Any]], at: _At) -> str:
-        """Keep the command, as it is written and with the values of its variables; its program's name."""
+        """Store the command as written and with the values of its variables; returns its program's name."""
         if len(command.get("Args") or ()) + len(redirections) > MAX_WORDS:
             raise UnreadableError(f"one of its commands has more than {MAX_WORDS} words")
         first = ""
@@ -426,7 +426,7 @@ class _TreeWalker:
         return first
 
     def _choices(self, command: dict[str, Any], redirections: list[dict[str, Any]]) -> int:
-        """How many readings with values there are; without variables none is looked for."""
+        """Number of further readings with values of variables; 0 without variables."""
         words = [*(command.get("Args") or ()), *(item.get("Word") or {} for item in redirections)]
         names = set()
         for word in words:
@@ -479,7 +479,7 @@ class _TreeWalker:
 
 
 def _stages(node: dict[str, Any], at: _At) -> Iterator[tuple[Any, _At | _Pipe]]:
-    """The stages of a pipeline, in order, and between them what counts them."""
+    """The stages of a pipeline, in order, with the pipe between them to mark the next stage."""
     stages = [node.get("Y")]
     first = node.get("X") or {}
     while (first.get("Cmd") or {}).get("Op") in {"|", "|&"} and not first.get("Redirs"):
@@ -502,7 +502,7 @@ def _assigned(item: Mapping[str, Any], chosen: Mapping[str, str]) -> tuple[str, 
 
 
 def _stdin(redirections: Sequence[Mapping[str, Any]], chosen: Mapping[str, str]) -> str | None:
-    """The here-document or here-string."""
+    """The text of the here-document or here-string, or None."""
     for item in redirections:
         if item.get("Op") in {"<<", "<<-"}:
             body = (item.get("Hdoc") or {}).get("Parts") or ()
@@ -516,14 +516,14 @@ def _stdin(redirections: Sequence[Mapping[str, Any]], chosen: Mapping[str, str])
 
 
 def _said(command: SimpleCommand) -> str | None:
-    """What it prints, where that stands in the text."""
+    """The command's output, if the text contains it."""
     if command.program in {"echo", "printf"}:
         return " ".join(command.arguments)
     return command.stdin if command.program == "cat" else None
 
 
 def _directory(command: SimpleCommand) -> str:
-    """Where `cd` leads; "" is not known."""
+    """The directory after `cd`; "" if unknown."""
     targets = command.operands
     if not targets:
         return "~" if "-" not in command.arguments else ""

@@ -1,4 +1,4 @@
-"""Programs that run another program: which one, or which text, they run."""
+"""Programs that run other programs: the argv or text that they run."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MAX_WRAPPED = 16
 
 
 class InnerCommand(NamedTuple):
-    """What a command runs."""
+    """Something that a command runs: code or another command."""
 
     language: Language
     text: str
-    """Code, or "" where `command` is what runs."""
+    """Code, or "" if `command` is run."""
     command: SimpleCommand | None = None
 
 
@@ -89,13 +89,13 @@ _ARGV: dict[str, tuple[str, int]] = {
     "pipenv": ("", 1), "pdm": ("", 1), "hatch": ("-e --env", 1), "rye": ("", 1), "bundle": ("", 1),
     "conda": ("-n --name -p --prefix", 1), "micromamba": ("-n -p", 1), "mise": ("", 1), "rustup": ("", 1),
 }  # fmt: skip
-"""Programs followed by an argv: their options that take a word, and how many operands stand before it."""
+"""Programs followed by an argv: their options that take a word, and the number of operands before the argv."""
 
 _RUNS = {"poetry", "uv", "pipenv", "pdm", "hatch", "rye", "bundle", "conda", "micromamba", "mise", "rustup"}
-"""Of these only `run` and `exec` run what follows."""
+"""Programs of which only `run`, `exec`, `x` and `--` run what follows."""
 
 _TEXT = frozenset({"watch", "parallel", "hyperfine", "entr", "tmux", "screen", "at", "batch", "nix-shell", "script"})
-"""Their operands, joined or single, are commands of a shell."""
+"""Programs whose operands, joined or single, are shell commands."""
 
 _TEXT_OPTION = {
     "su": "-c",
@@ -114,7 +114,7 @@ _LONG_TEXT_OPTION = frozenset(
 _FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _FD_RUNS = frozenset({"-x", "-X", "--exec", "--exec-batch"})
 _MAX_START_CHARS = 512
-"""A longer directory of `find` is not put into what it runs: it may stand there thousands of times."""
+"""A longer start directory of `find` is not put into its commands: it may occur there thousands of times."""
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
@@ -122,23 +122,23 @@ HAZARDS = frozenset(
     {"rm", "dd", "mkfs", "shred", "curl", "wget", "nc", "ncat", "sudo", "su", "eval", "git", "chmod", "chown", "mv",
      "tee", "ssh", "scp", "find", "kill", *SHELLS}
 )  # fmt: skip
-"""Looked for among the words of a program that may run another."""
+"""Names searched for among the words of a program that may run another."""
 
 _MAX_HAZARDS = 3
 
 
 def is_interpreter(program: str) -> bool:
-    """Whether it runs code that it is given or reads."""
+    """Whether the program runs code from its arguments or from stdin."""
     return program in SHELLS or program in _CODE_OPTION or PYTHONS.fullmatch(program) is not None
 
 
 def is_wrapper(program: str) -> bool:
-    """Whether it is known to run another program."""
+    """Whether the program is known to run another one."""
     return program in _ARGV or program in _TEXT or program in _TEXT_OPTION
 
 
 def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
-    """What a command runs, as far as its words say."""
+    """The code and commands that a command runs, as far as its words show."""
     name = command.program
     if name == "eval":
         yield InnerCommand("shell", " ".join(command.arguments))
@@ -158,7 +158,7 @@ def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
 
 
 def hazards_in(command: SimpleCommand) -> Iterator[SimpleCommand]:
-    """Commands that begin at a word of it that is the name of a program that can do harm."""
+    """Commands that begin at a word of command that names one of HAZARDS."""
     found = 0
     for number, word in enumerate(command.arguments[:1000]):
         if basename(word) in HAZARDS:
@@ -169,7 +169,7 @@ def hazards_in(command: SimpleCommand) -> Iterator[SimpleCommand]:
 
 
 def rough_commands(code: str, like: SimpleCommand) -> Iterator[SimpleCommand]:
-    """Commands in code of any language: from each name of a program that can do harm to the end of its sentence."""
+    """Commands in code of any language: from each name of HAZARDS to the end of its statement."""
     for sentence in re.split(r"[;|&\n(){}`!]+", re.sub(r"[\"',\[\]\\]+", " ", code)):
         words = sentence.split()
         starts = [number for number, word in enumerate(words) if basename(word) in HAZARDS]
@@ -190,7 +190,7 @@ def _of_argv(command: SimpleCommand) -> Iterator[InnerCommand]:
     name, rest = command.program, list(command.arguments)
     options, skipped = _ARGV[name]
     if name in {"docker", "podman", "kubectl"}:
-        return  # where the argv begins is not known: see `hazards_in`
+        return  # the beginning of the argv is not known: see `hazards_in`
     if name in _RUNS and not set(rest) & {"run", "exec", "x", "--"}:
         return
     if name == "command" and {"-v", "-V"} & set(rest[:1]):
@@ -215,7 +215,7 @@ def _after_options(words: Sequence[str], with_value: Sequence[str], *, assignmen
 
 
 def _of_find(command: SimpleCommand) -> Iterator[InnerCommand]:
-    """Each `-exec` up to its end: together no longer than the command."""
+    """The command of each `-exec`: together no longer than the whole command."""
     starts = _FIND_RUNS if command.program == "find" else _FD_RUNS
     start = next(iter(command.operands), "") if command.program == "find" else ""
     start = start if start and command.arguments[0] == start else "."
@@ -244,7 +244,7 @@ def _of_interpreter(command: SimpleCommand) -> Iterator[InnerCommand]:
 
 
 class InterpreterScript(NamedTuple):
-    """What the words of an interpreter say that it runs."""
+    """The code, file or module that an interpreter runs, by its arguments."""
 
     code: tuple[str, ...] = ()
     file: str = ""
@@ -252,12 +252,12 @@ class InterpreterScript(NamedTuple):
 
     @property
     def reads_stdin(self) -> bool:
-        """Whether it runs what it reads, or asks a person."""
+        """Whether it runs its stdin, or is interactive."""
         return not (self.code or self.file or self.module)
 
 
 def script_of(command: SimpleCommand) -> InterpreterScript:
-    """What an interpreter runs."""
+    """The code, file or module that an interpreter runs."""
     if command.program in SHELLS:
         return _shell_script(command.arguments)
     if PYTHONS.fullmatch(command.program):
@@ -268,7 +268,7 @@ def script_of(command: SimpleCommand) -> InterpreterScript:
 
 
 def _shell_script(arguments: Sequence[str]) -> InterpreterScript:
-    """POSIX `sh`: with -c the first operand is the code, else the file."""
+    """POSIX `sh`: with -c the first operand is the code, otherwise the file."""
     at, with_code, from_stdin = 0, False, False
     while at < len(arguments) and arguments[at][:1] in {"-", "+"} and len(arguments[at]) > 1:
         word = arguments[at]
@@ -287,7 +287,7 @@ def _shell_script(arguments: Sequence[str]) -> InterpreterScript:
 
 
 def _python_script(arguments: Sequence[str]) -> InterpreterScript:
-    """`python -h`: -c and -m take the rest of their word, or the next, and end the options."""
+    """`python -h`: -c and -m take the rest of their word or the next word, and end the options."""
     words = iter(arguments)
     for word in words:
         if not word.startswith("-") or word == "-":
