@@ -85,7 +85,7 @@ class Backend(ABC):
     ends_processes: bool = False
     """`_close` ends every process of the sandbox, so none has to be killed before it."""
     reports_changes_later: bool = False
-    """The owner asks for `workspace_changes` after `close` and passes them on: `close` keeps what that needs."""
+    """The owner calls `workspace_changes` after `close` and reports them: `close` keeps the data for it."""
     _watch: ChangeTracker | None = None
     resumed: ResumeReport | None = None
     """What `resume` found; None if it was not called."""
@@ -117,10 +117,10 @@ class Backend(ABC):
 
     @abstractmethod
     def start(self) -> Self:
-        """Create the sandbox; calling it again is fine.
+        """Create the sandbox; idempotent.
 
         Raises:
-            SandboxUnavailable: it cannot be made; nothing is left behind.
+            SandboxUnavailable: it cannot be created; nothing is left behind.
         """
 
     @abstractmethod
@@ -187,7 +187,7 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the sandbox. Twice is fine."""
+        """Release the sandbox; idempotent."""
 
     def watch(self, directory: Path) -> None:
         """Record the contents of a directory of this machine, for `workspace_changes`.
@@ -501,7 +501,7 @@ class Backend(ABC):
                 cancel=cancel,
             )
         except (CallTimedOut, CallCancelled):
-            if kills:  # a snippet has nothing to kill, and would recurse: the kill runs snippets itself
+            if kills:  # a snippet has nothing to kill, and killing it would recurse into snippets
                 self._kill_call(worker.channel.pid, kills, began, user)
             raise
         except CallInterrupted as died:

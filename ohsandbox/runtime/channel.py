@@ -37,7 +37,7 @@ class Channel(ABC):
     """The process's id as the sandbox sees it; it leads its own session and process group."""
 
     def filenos(self) -> list[int] | None:
-        """File descriptors to poll: if one is readable, `read(0)` does not return None. Empty after the end of stream.
+        """File descriptors to poll: once one is readable, `read(0)` returns something. Empty after the end of stream.
 
         None, the default, for a channel without descriptors (a websocket, an HTTP/2 stream): its reader then blocks in
         `read` in a thread of its own, at the cost of one thread per channel.

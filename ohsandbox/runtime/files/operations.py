@@ -163,10 +163,10 @@ def check_file_path(path: str) -> None:
 
 
 def check(outcome: CallResult, path: str, limit_bytes: int) -> bytes:
-    """The call's stdout, which may be larger than limit_bytes.
+    """Return the call's stdout, which may be larger than limit_bytes.
 
     Raises:
-        SandboxFileError: the call failed; the builtin of its errno as well.
+        SandboxFileError: the call failed; it is also the builtin exception of its errno.
     """
     if outcome.status == "0":
         return outcome.stdout

@@ -116,7 +116,7 @@ class Meter:
         return path[: self._limits.name_bytes]
 
     def _excess(self, path: str, size: int) -> str | None:
-        limits, shown = self._limits, path if len(path) < 200 else f"{path[:200]}..."  # noqa: PLR2004 - for the eye
+        limits, shown = self._limits, path if len(path) < 200 else f"{path[:200]}..."  # noqa: PLR2004 - for display
         checks = {
             f"more than {limits.members} members": self._members > limits.members,
             f"{shown!r} has {size} bytes, over the limit of {limits.file_bytes} a file": size > limits.file_bytes,
@@ -196,7 +196,7 @@ class _ArchiveReader(io.RawIOBase):
         self._left = max(size, 0) + _HEADER_BYTES
 
     def nonsense(self) -> OhsandboxError:
-        """EIO."""
+        """EIO: no valid archive."""
         reason = "The sandbox's `tar` sent no valid archive; use an image with a tar that works"
         return file_error(errno.EIO, reason, self._source)
 

@@ -42,7 +42,7 @@ INLINE_STDIN_BYTES = 64 * 1024
 file. 64 KiB never block the writer: the socket alone buffers 208 KiB (net.core.wmem_default)."""
 
 SPARE_WORKERS = 4
-"""Idle workers kept for each user; more than that many calls at once pay for an exec."""
+"""Idle workers kept for each user; each concurrent call beyond them costs an exec."""
 
 NO_FORK = 254
 """Exit code of bash as /bin/sh for a pipeline that it cannot fork; other shells exit."""
@@ -353,7 +353,7 @@ class WorkerPool:
         self.give_back(self.take(user), user)
 
     def take(self, user: str | int | None = None) -> Worker:
-        """An idle worker, or a new one.
+        """Take an idle worker, or start a new one.
 
         Raises:
             SandboxUnavailable: none can be started.

@@ -29,7 +29,7 @@ class Captured(NamedTuple):
 
 
 class Capture:
-    """Takes any number of bytes, keeps CAPTURE_BYTES of them. Not thread-safe; the session's lock guards it."""
+    """Accepts any number of bytes and keeps limit_bytes of them. Not thread-safe; the session's lock guards it."""
 
     def __init__(self, *, limit_bytes: int = CAPTURE_BYTES, on_overflow: Callable[[bytes], None] | None = None) -> None:
         """on_overflow receives every byte, from the first one on, once there are more than limit_bytes."""

@@ -35,7 +35,7 @@ def ticks_at(snippets: RunSnippet, moment: float) -> int:
 
 
 INTERRUPT = b"\x03"
-"""VINTR of every terminal that we open."""
+"""The INTR character of every terminal that we open."""
 
 
 class RunSnippet(Protocol):

@@ -154,7 +154,7 @@ class ShellSession:
         """The shell's process id in the sandbox."""
         self.call: ShellCommand | None = None
         self.exit_code: int | None = None
-        """Set when the shell has ended."""
+        """The shell's exit code; None while it runs."""
         self.failure: SandboxUnavailable | None = None
         self.changed = threading.Condition()
         self._relay: OutputRelay | None = None
@@ -294,14 +294,14 @@ class ShellSession:
 
     @property
     def said_farewell(self) -> bool:
-        """Whether an interactive bash has exited, so that its 'exit' is part of the output."""
+        """Whether an interactive bash has exited, so that its 'exit' ends the output."""
         return self._bash and not self.alive
 
     def _is_job(self, text: str) -> bool:
         return any(text.strip() in command for command in self._job_commands)
 
     def kill(self) -> None:
-        """End the shell at once."""
+        """Kill the shell."""
         self._terminal.kill()
 
     def close(self, *, kill: bool = True) -> None:

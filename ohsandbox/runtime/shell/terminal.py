@@ -128,7 +128,7 @@ def whole_prefix(raw: bytes) -> int:
             return start
     for back in range(1, min(4, len(raw) + 1)):
         byte = raw[-back]
-        if byte & 0xC0 == 0xC0:  # noqa: PLR2004 - a lead byte: is its character all here?
+        if byte & 0xC0 == 0xC0:  # noqa: PLR2004 - a lead byte: is its character complete?
             size = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4  # noqa: PLR2004 - RFC 3629 table 3.1
             return len(raw) if back >= size else len(raw) - back
         if byte & 0x80 == 0:

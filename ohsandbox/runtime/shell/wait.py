@@ -215,7 +215,7 @@ class CommandWait:
             return None
         late = verdict == "busy" and time.monotonic() >= self._begins_until
         if not self._call.began and (late or verdict == "input"):
-            return WaitOutcome.LOST  # it reads the terminal, or does something else, instead of taking its command
+            return WaitOutcome.LOST  # it reads the terminal, or does something else, instead of reading its command
         if verdict == "spins" and not self._shell.traps_exit:
             return WaitOutcome.LOST  # half a second is long for a report
         if verdict == "input" and not self._ignore_input:

@@ -215,7 +215,7 @@ class _Scan:
         self._bytes = self._chars = self._git_bytes = self._git_entries = 0
 
     def tree(self, taken_ns: int) -> Manifest:
-        """The result."""
+        """The manifest of the names scanned."""
         return Manifest(taken_ns, self._entries, self._left_out, self._special)
 
     def into(self, directory: int, prefix: str, *, depth: int, in_git: bool = False) -> None:

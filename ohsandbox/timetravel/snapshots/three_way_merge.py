@@ -51,7 +51,7 @@ def merge(
             continue
         _merge_one(change, there, store, done, owner)
         if done.conflicts and done.conflicts[-1].path == change.path:
-            stays.add(change.path)  # so paths below it are blocked too
+            stays.add(change.path)  # paths below it are blocked too, without conflicts of their own
             touched.discard(change.path)
     return done
 
@@ -59,7 +59,7 @@ def merge(
 def revert_changes(
     steps: Sequence[tuple[Manifest, Manifest]], there: Manifest, store: SnapshotStore
 ) -> tuple[Manifest, list[UnappliedChange]]:
-    """Undo the changes of some steps in a directory; all other changes stay.
+    """Compute a directory's manifest without the changes of some steps; all other changes stay.
 
     Args:
         steps: manifests of this directory before and after each step, oldest first.

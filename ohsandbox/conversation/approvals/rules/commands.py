@@ -292,7 +292,7 @@ class _Rules:
         self._each(hazards_in(command), depth)
 
     def _own(self, command: SimpleCommand) -> bool:
-        """Whether the program is a workspace file, as trusted as its tests; a file that the text wrote is checked."""
+        """Whether the program is a workspace file, which runs unchecked, as tests do; one the text wrote is checked."""
         if "/" not in command.path or command.computes:
             return False
         return self._script(command.path, command)
