@@ -125,7 +125,7 @@ class Backend(ABC):
 
     @abstractmethod
     def is_alive(self) -> bool:
-        """Whether the sandbox can start processes now."""
+        """Whether the sandbox is usable now."""
 
     @abstractmethod
     def open_channel(
@@ -152,7 +152,7 @@ class Backend(ABC):
         """Release the sandbox and remove it unless it is to be kept. Called once, after shells and workers ended."""
 
     def _loss(self) -> SandboxUnavailable | None:
-        """The error that says why the sandbox cannot start processes now, or None."""
+        """The error that says why the sandbox is not usable now, or None."""
         return None
 
     def _revive(self) -> str:
@@ -250,7 +250,7 @@ class Backend(ABC):
 
         Raises:
             UsageError: this kind of runtime cannot.
-            SandboxUnavailable: the sandbox does not run, or its disk is full.
+            SandboxUnavailable: the sandbox is not usable, or its disk is full.
         """
         raise UsageError(f"{type(self).__name__} does not support checkpoints (label {label!r}). Use a DockerRuntime.")
 
@@ -437,7 +437,7 @@ class Backend(ABC):
         """Run a line of worker shell for the runtime itself.
 
         Raises:
-            SandboxUnavailable: no answer came within timeout_s.
+            SandboxUnavailable: the sandbox did not answer.
         """
         try:
             return self._call(body, user=user, limit_bytes=limit_bytes, timeout_s=timeout_s)

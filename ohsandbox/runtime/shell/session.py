@@ -154,7 +154,7 @@ class ShellSession:
         """The shell's process id in the sandbox."""
         self.call: ShellCommand | None = None
         self.exit_code: int | None = None
-        """The shell's exit code; None while it runs."""
+        """None until the shell has ended, or if its exit code is unknown."""
         self.failure: SandboxUnavailable | None = None
         self.changed = threading.Condition()
         self._relay: OutputRelay | None = None

@@ -75,7 +75,7 @@ def expectation(pattern: str) -> regex.Pattern[str]:
     Raises:
         UsageError: it is not a valid pattern, or is longer than EXPECT_CHARS.
     """
-    import regex  # noqa: PLC0415 - 50 ms, and few ever use it
+    import regex  # noqa: PLC0415 - takes 50 ms and is rarely needed
 
     if len(pattern) > EXPECT_CHARS:
         raise UsageError(f"expect has {len(pattern)} characters; give a pattern of at most {EXPECT_CHARS}")

@@ -90,7 +90,7 @@ class Manifest(NamedTuple):
     entries: dict[str, FileEntry]
     """By path below the directory; bytes that are not UTF-8 are surrogates, as from `os.fsdecode`."""
     left_out: dict[str, str]
-    """Paths that could not be read, with the reason: their state is unknown."""
+    """Paths that were left out, with the reason: their state is unknown."""
     special: int = 0
     """Number of FIFOs, sockets and devices. They have no content and are not in `entries`."""
 
