@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 os.environ.setdefault(
     "FASTMCP_ENV_FILE", os.devnull
-)  # else fastmcp takes settings from `.env` of the directory at hand
+)  # otherwise fastmcp reads settings from `.env` in the working directory
 
 _SLOW = {"MCPClient": "client", "SandboxTransport": "transport", "Command": "process"}
 

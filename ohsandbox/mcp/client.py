@@ -1,4 +1,4 @@
-"""`MCPClient`: FastMCP's client with a bridge for synchronous callers, bounded times and errors of ours."""
+"""`MCPClient`: FastMCP's client with a bridge for synchronous callers, timeouts and our error classes."""
 
 from __future__ import annotations
 
@@ -51,34 +51,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_PAGES = 64
-"""Of `tools/list`; a server's tools beyond the limit of `listed.MAX_TOOLS` are not offered anyway."""
+"""Page limit of `tools/list`; tools beyond `tool_listing.MAX_TOOLS` are not offered anyway."""
 
 MAX_SAID_CHARS = 2000
-"""Of a server's own error message."""
+"""Limit of a server's own error message."""
 
 INITIALIZE = "initialize"
 
 MAX_START_S = 900.0
-"""For a server that prints and prints and never answers; a browser over a slow line is downloaded in that time."""
+"""Limit for a server that keeps printing and never answers; enough to download a browser over a slow line."""
 
 MARGIN_S = 10.0
-"""What a synchronous caller waits longer than the protocol's own timeout, which cancels properly."""
+"""A synchronous caller waits this much longer than the protocol's own timeout, which cancels properly."""
 
 CLOSE_S = 8.0
-"""Two seconds of grace, the kill and a look at what is left; three times that on a busy machine."""
+"""Two seconds of grace, the kill and a check for survivors; a busy machine takes three times as long."""
 
-for _name in ("mcp", "client"):  # the second is the SDK's session; else `lastResort` prints a server's rubbish
+for _name in ("mcp", "client"):  # the second is the SDK's session; otherwise `lastResort` prints invalid output
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 CLOSED_WORDS = frozenset({"Connection closed", "SSE stream ended without a response"})
-"""The SDK's own, of a connection that ended."""
+"""The SDK's error messages for a connection that ended."""
 
 
 class MCPClient(Client[ClientTransport]):
-    """A client of one server. Usable as `async with`, and as `with` by code that knows no event loop.
+    """A client of one server. Supports `async with`, and `with` for synchronous code.
 
-    Everything runs on the process's one background loop; the synchronous methods may be called from any thread.
+    All work runs on the process's single background loop; any thread may call the synchronous methods.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class MCPClient(Client[ClientTransport]):
         on_log: Callable[[str], None] | None = None,
         on_words: Callable[[str], None] | None = None,
     ) -> None:
-        """Prepare; nothing is started.
+        """Create the client; this starts nothing.
 
         Args:
-            transport: a FastMCP transport, or anything that FastMCP makes one of.
+            transport: a FastMCP transport, or anything that FastMCP converts to one.
             server: the name for messages.
-            timeouts: of the protocol's phases.
-            on_tools_changed: called on the loop when the server says that its tools changed.
-            on_log: called on the loop with each log line of the server, made printable.
-            on_words: called on the loop with what a stdio server prints while it starts, a line at a time.
+            timeouts: for the protocol's phases.
+            on_tools_changed: called on the loop when the server sends `tools/list_changed`.
+            on_log: called on the loop with each log line of the server, control characters removed.
+            on_words: called on the loop with each line that a stdio server prints while it starts.
         """
         self.server = server
         self.timeouts = timeouts
@@ -109,7 +109,7 @@ class MCPClient(Client[ClientTransport]):
         super().__init__(
             transport,
             name=server,
-            mode="legacy",  # initialize: every server knows it, and list_changed comes unasked
+            mode="legacy",  # initialize: every server supports it and sends list_changed unasked
             init_timeout=0,
             auto_initialize=False,
             log_handler=self._take_log,
@@ -126,11 +126,11 @@ class MCPClient(Client[ClientTransport]):
     def call_async_from_sync(
         self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout: float | None = None
     ) -> T:
-        """Run `fn(*args)` on the background loop and wait for its value; Ctrl-C cancels it there.
+        """Run `fn(*args)` on the background loop and return its result; Ctrl-C cancels it there.
 
         Raises:
-            MCPTimeoutError: it was not done after timeout seconds.
-            MCPServerGoneError: this process is a forked child; its parent has the connection.
+            MCPTimeoutError: it did not finish within timeout seconds.
+            MCPServerGoneError: this process is a forked child; the parent owns the connection.
         """
         if os.getpid() != self._pid:
             raise MCPServerGoneError(f"MCP server {self.server!r} is the parent's of this process. Start one here.")
@@ -157,13 +157,13 @@ class MCPClient(Client[ClientTransport]):
         self.sync_close()
 
     def sync_close(self) -> None:
-        """End the connection, and the server with its children where it was started for it. Twice is fine."""
+        """Close the connection, and end the server and its children if we started it. Safe to call twice."""
         if os.getpid() == self._pid:
             background_loop().call(self.shut, timeout_s=2 * CLOSE_S + MARGIN_S)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What the server listed last."""
+        """The tools of the server's last list."""
         return self._listed
 
     def __iter__(self) -> Iterator[Tool]:
@@ -217,7 +217,7 @@ class MCPClient(Client[ClientTransport]):
         except SdkError as error:
             if error.code not in (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION):
                 raise
-            self.mode = "auto"  # a server of the protocol without `initialize` (2026-07-28)
+            self.mode = "auto"  # a server of the protocol version without `initialize` (2026-07-28)
             await self._negotiate(0)
 
     @property
@@ -228,17 +228,17 @@ class MCPClient(Client[ClientTransport]):
         return not self.is_connected()
 
     async def how_it_ended(self) -> str:
-        """A sentence or more."""
+        """How the connection ended, in one or more sentences."""
         ended = await self.transport.epitaph() if isinstance(self.transport, SandboxTransport) else None
         return f"MCP server {self.server!r} ended while nothing was asked of it. {ended or ''}".rstrip()
 
     async def shut(self) -> None:
-        """Close, whoever else has it open; errors of the connection are ignored."""
+        """Close, even if others have it open; connection errors are ignored."""
         with contextlib.suppress(Exception):
             await self.close()  # type: ignore[no-untyped-call]
 
     async def fetch_tools(self) -> tuple[Tool, ...]:
-        """All pages of `tools/list`.
+        """Fetch all pages of `tools/list`.
 
         Raises:
             MCPError: as `connect`.
@@ -253,7 +253,7 @@ class MCPClient(Client[ClientTransport]):
 
     @property
     def unfit(self) -> dict[str, str]:
-        """Tools of the last list that are not among `tools`, and why: in no valid form, or too many."""
+        """Tools of the last list that `tools` omits, with the reason: invalid, or over the limit."""
         return dict(self.session.unfit) if isinstance(self.session, GuardedSession) else {}
 
     async def _pages(self) -> Any:
@@ -278,7 +278,7 @@ class MCPClient(Client[ClientTransport]):
         timeout_s: float | None = None,
         on_progress: ProgressHandler | None = None,
     ) -> CallToolResult:
-        """Call a tool; a result with `is_error` is a result. When the time runs out the server is told to stop.
+        """Call a tool; a result with `is_error` is no exception. On timeout the server gets a cancellation.
 
         Raises:
             MCPError: as `connect`.
@@ -286,14 +286,14 @@ class MCPClient(Client[ClientTransport]):
         seconds = timeout_s or self.timeouts.call_s
         try:
             calling = self.session.call_tool(tool, arguments, seconds, on_progress)
-            if isinstance(self.transport, SandboxTransport):  # its end ends every call, so none needs a watch task
+            if isinstance(self.transport, SandboxTransport):  # its end ends every call: no watch task
                 with self.transport.looked_after():
                     return await calling
             return await self._await_with_session_monitoring(calling)
         except Exception as error:
             raise await self._explained(error, doing=f"answer the call of {tool!r}", seconds=seconds) from error
 
-    # --- what the server says unasked -----------------------------------------------------------
+    # --- notifications from the server ----------------------------------------------------------
 
     async def _take_message(self, message: ServerNotification | Exception) -> None:
         if isinstance(message, ToolListChangedNotification) and self._on_tools_changed is not None:
@@ -301,7 +301,7 @@ class MCPClient(Client[ClientTransport]):
 
     async def _take_log(self, message: LogMessage) -> None:
         if self._on_log is not None:
-            said = f"{message.level}: {message.data}"[: 2 * MAX_SAID_CHARS]  # first: to clean 16 MB takes half a second
+            said = f"{message.level}: {message.data}"[: 2 * MAX_SAID_CHARS]  # cleaning 16 MB takes half a second
             self._on_log(one_line(said, limit_chars=MAX_SAID_CHARS))
 
     # --- errors -----------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class MCPClient(Client[ClientTransport]):
         )
 
     async def _explained(self, error: Exception, *, doing: str, seconds: float) -> OhsandboxError:  # noqa: PLR0911 - one a kind
-        """The error in our words."""
+        """Map an error to one of our classes."""
         cause = _cause(error)
         if isinstance(cause, OhsandboxError):
             return self._named(cause)
@@ -350,14 +350,14 @@ class MCPClient(Client[ClientTransport]):
         return MCPServerGoneError(f"MCP server {self.server!r} did not {doing}: {why.rstrip('.')}.")
 
     def _named(self, error: OhsandboxError) -> OhsandboxError:
-        """An error of the transport with the server's name before it; a sandbox that is gone stays what it is."""
+        """Put the server's name before a transport error; `SandboxUnavailable` stays unchanged."""
         if isinstance(error, MCPConnectionError):
             return MCPConnectionError(f"MCP server {self.server!r} did not start. {error}")
         return error
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What lies below FastMCP's and anyio's wrapping."""
+    """The original error below FastMCP's and anyio's wrappers."""
     seen: set[int] = set()
     while id(error) not in seen:
         seen.add(id(error))

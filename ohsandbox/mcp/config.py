@@ -1,4 +1,4 @@
-"""Which MCP servers there are: FastMCP's `{"mcpServers": {...}}`, read strictly and resolved server by server."""
+"""The configuration of MCP servers: FastMCP's `{"mcpServers": {...}}`, parsed strictly, resolved per server."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_CONFIG_BYTES = 1_000_000
-"""A configuration is written by hand; what is larger is the wrong file."""
+"""People write configurations by hand; a larger file is the wrong file."""
 
 MIN_MASKED_CHARS = 8
-"""A shorter value is found by chance in ordinary text."""
+"""A shorter value occurs by chance in ordinary text."""
 
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"\$\{((?:secret:)?[A-Za-z_][A-Za-z0-9_]*)(?::-((?:[^}$]|\$(?!\{))*+))?\}")
 _ACCEPTED = {"progressEnabled", "description", "icon", "autoApprove", "alwaysAllow", "keep_alive"}
-"""Keys of other programs' files without a meaning here; they are taken and do nothing."""
+"""Keys from other programs' files; we accept and ignore them."""
 
 _PRD_FORMS = {"sse_servers": "sse", "shttp_servers": "http", "stdio_servers": None}
 
 
 INITIALIZE_S = 30.0
-"""For a server to come up, from the last thing that it, or the program that installs it, printed."""
+"""Limit for a server to start, counted from the last output of the server or its installer."""
 LIST_S = 15.0
 CALL_S = 180.0
-"""The longest that one tool call may take."""
+"""Limit for one tool call."""
 
 
 class Timeouts(NamedTuple):
-    """Seconds that a server has for each phase."""
+    """Timeouts of a server's phases, in seconds."""
 
     initialize_s: float = INITIALIZE_S
-    """Without a sign of life: what a server, or the program that downloads it, prints begins the time anew."""
+    """Without output: each line that the server or its installer prints restarts the time."""
     list_s: float = LIST_S
     call_s: float = CALL_S
 
@@ -56,16 +56,16 @@ class ServerConfig(BaseModel):
     command: str | None = Field(default=None, min_length=1)
     args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
-    """Variables for the server alone; `${VAR}` and `${VAR:-default}` are resolved on the host."""
+    """Variables for this server only; `${VAR}` and `${VAR:-default}` are resolved on the host."""
     cwd: str | None = None
     """In the sandbox, relative to its working directory."""
     user: str | None = None
-    """As whom it runs in the sandbox; another user than the agent's keeps each from the other's processes."""
+    """The user that runs it in the sandbox; a user other than the agent's separates their processes."""
     url: str | None = None
     headers: dict[str, str] = Field(default_factory=dict)
     transport: Literal["stdio", "http", "streamable-http", "sse"] | None = None
     timeout: float | None = Field(default=None, gt=0, le=86_400)
-    """Seconds for a call, and for the start when that is more than 30."""
+    """Seconds for a call, and for the start if more than 30."""
     where: Literal["sandbox", "host"] | None = None
     """None: a command in the sandbox, a url from the host. `host` starts a command on this machine, as you; `sandbox`
     reaches a url from inside the sandbox's network, where `localhost` is the sandbox's own."""
@@ -74,8 +74,8 @@ class ServerConfig(BaseModel):
     exclude: tuple[str, ...] = ()
     disabled: bool = False
     trusted: bool = False
-    """Whether its tools' hints may lower a risk: "only reads", "destroys nothing". What they say to their own harm
-    always counts."""
+    """Whether its tools' hints may lower a risk (read-only, not destructive). Hints that raise a risk
+    always count."""
 
     @field_validator("env", "headers")
     @classmethod
@@ -102,18 +102,18 @@ class ServerConfig(BaseModel):
 
     @property
     def timeouts(self) -> Timeouts:
-        """The standard ones, or as `timeout` says."""
+        """The default timeouts, or those that `timeout` sets."""
         return Timeouts(max(self.timeout or 0, INITIALIZE_S), LIST_S, self.timeout or CALL_S)
 
     @property
     def identity(self) -> str:
-        """Of what is started or connected to: another command under the same name is another server."""
+        """Identifies the command or url: a different command under the same name is a different server."""
         said = json.dumps([self.command, self.args, self.cwd, self.url, self.runs_in])
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
     @property
     def runs_in(self) -> Literal["sandbox", "host"]:
-        """Where it is started, or connected from."""
+        """The place that starts it or connects to it."""
         return self.where or ("host" if self.command is None else "sandbox")
 
     def offers(self, tool: str) -> bool:
@@ -124,14 +124,14 @@ class ServerConfig(BaseModel):
 
 
 class Resolved(NamedTuple):
-    """A server with its variables filled in; the values are for the server alone and in no log."""
+    """A server with its variables resolved; only the server gets the values, logs do not."""
 
     config: ServerConfig
     secrets: dict[str, str]
-    """Variable to value, of those that came from the host and are long enough to be found again in an output."""
+    """Variable to value, for values that came from the host and are long enough to mask in an output."""
 
     def masked(self, text: str) -> str:
-        """Text with the values replaced by their variables' names, also where they stand in JSON."""
+        """Replace the values in text by their variables' names, including JSON-escaped values."""
         for name, value in sorted(self.secrets.items(), key=lambda pair: -len(pair[1])):
             for written in {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}:
                 text = text.replace(written, f"[value of {name}]")
@@ -145,30 +145,30 @@ class MCPConfig(BaseModel):
 
     servers: dict[str, ServerConfig] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    """What a person should read once: servers on the host."""
+    """Warnings to show once: servers that run on the host."""
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> MCPConfig:
-        """From a dict in one of the two forms: `{"mcpServers": {name: {...}}}`, or the lists of `mcp.*_servers`.
+        """Parse a dict in one of two forms: `{"mcpServers": {name: {...}}}`, or the lists of `mcp.*_servers`.
 
         Raises:
-            MCPConfigError: naming the server and the key.
+            MCPConfigError: the configuration is invalid; names the server and the key.
         """
         entries = _entries(raw)
         servers = {name: _server(name, entry) for name, entry in entries.items()}
         return cls(servers=servers, warnings=_warnings(servers))
 
     def to_dict(self) -> dict[str, Any]:
-        """What `parse` reads back."""
+        """A dict that `parse` accepts."""
         entries = {name: one.model_dump(mode="json", exclude_unset=True) for name, one in self.servers.items()}
         return {"mcpServers": entries}
 
     @classmethod
     def load(cls, path: Path | str) -> MCPConfig:
-        """From a JSON file.
+        """Read a JSON file.
 
         Raises:
-            MCPConfigError: it cannot be read, is not JSON, or `parse` refuses it; names the file.
+            MCPConfigError: it cannot be read, is not JSON, or `parse` rejects it; names the file.
         """
         try:
             with Path(path).expanduser().open("rb") as file:
@@ -192,7 +192,7 @@ class MCPConfig(BaseModel):
 
 
 def merged(first: MCPConfig, second: MCPConfig) -> MCPConfig:
-    """Both; a server of second takes the place of one of the same name."""
+    """Merge both; a server in second replaces one of the same name."""
     servers = {**first.servers, **second.servers}
     return MCPConfig(servers=servers, warnings=_warnings(servers))
 
@@ -206,10 +206,10 @@ def _warnings(servers: Mapping[str, ServerConfig]) -> tuple[str, ...]:
 
 
 def resolve(name: str, server: ServerConfig, variables: Mapping[str, str]) -> Resolved:
-    """The server with `${VAR}` of its `env`, `headers` and `url` replaced; what a value holds is not replaced again.
+    """Replace `${VAR}` in the server's `env`, `headers` and `url`; values are not expanded again.
 
     Raises:
-        MCPConfigError: a variable is not there and has no default; names it, never a value.
+        MCPConfigError: a variable is not set and has no default; names it, never a value.
     """
     used: dict[str, str] = {}
 
@@ -287,7 +287,7 @@ def _server(name: str, entry: Any) -> ServerConfig:
     if not isinstance(entry, dict):
         _refuse(f"MCP server {name!r} must be an object.")
     known = {key: value for key, value in entry.items() if key not in _ACCEPTED}
-    if "type" in known:  # another spelling of transport
+    if "type" in known:  # an alias of transport
         known.setdefault("transport", known.pop("type"))
     for key in ("include", "exclude", "args"):
         if isinstance(known.get(key), list):
@@ -307,7 +307,7 @@ def _server(name: str, entry: Any) -> ServerConfig:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and booleans of a JSON file, as a shell would write them."""
+    """Convert JSON numbers and booleans to strings, as a shell would write them."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value

@@ -1,4 +1,4 @@
-"""`MCPToolDefinition`, a server's tool beside the native ones, and `MCPToolObservation`, what it returned."""
+"""`MCPToolDefinition`, the definition of a server's tool, and `MCPToolObservation`, its result."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 MAX_RESULT_CHARS = output.MAX_CHARS
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""What the strictest provider takes."""
+"""The limit of the strictest provider."""
 
 MAX_IMAGES = 20
-"""In one result; each is a thousand tokens or more."""
+"""Limit per result; each image costs a thousand tokens or more."""
 
 MAX_BLOCKS = 200
-"""Of one result; each bears a line of its own."""
+"""Limit per result; each block takes at least one line."""
 
 _SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
 }  # fmt: skip
-"""First bytes of the formats that models read; WebP has its mark at the ninth."""
+"""First bytes of the formats that models read; WebP has its signature at the ninth byte."""
 
 
 class MCPToolObservation(Observation):
@@ -67,7 +67,7 @@ class MCPToolObservation(Observation):
 
 
 def observe(server: str, tool: str, result: CallToolResult, *, mask: Mask) -> MCPToolObservation:
-    """The observation of a result; mask takes secrets out of every text."""
+    """Make the observation of a result; mask removes secrets from every text."""
     content: list[Content] = []
     for block in result.content[:MAX_BLOCKS]:
         shown = _shown(block)
@@ -82,7 +82,7 @@ def observe(server: str, tool: str, result: CallToolResult, *, mask: Mask) -> MC
         content.append(TextContent(text=text))
     return MCPToolObservation(
         server=server, tool=tool, content=tuple(_bounded(content, mask)), failed=result.is_error,
-        structured=structured if len(text) <= MAX_RESULT_CHARS else None,  # a longer one is in the content, cut
+        structured=structured if len(text) <= MAX_RESULT_CHARS else None,  # the content holds a longer one, truncated
     )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def _shown(block: ContentBlock) -> Content:  # noqa: PLR0911 - one a kind
 
 
 def _image(data: str, *, said: str) -> Content:
-    """The image where its bytes are one, whatever the server calls it."""
+    """The image if its bytes are an image, whatever MIME type the server declares."""
     said = one_line(said, limit_chars=100)
     if _size(data) > MAX_IMAGE_BYTES:
         return TextContent(text=f"[image, {said}, {_size(data)} bytes: left out, at most {MAX_IMAGE_BYTES} are shown]")
@@ -131,7 +131,7 @@ def _size(encoded: str) -> int:
 def _is_said(structured: Any, content: Sequence[Content]) -> bool:
     """Whether a text of the content is the structured content as JSON, as the protocol recommends.
 
-    FastMCP's servers wrap a plain value as `{"result": value}` and say the value alone.
+    FastMCP's servers wrap a plain value as `{"result": value}`; their text holds the value only.
     """
     plain = structured["result"] if isinstance(structured, dict) and set(structured) == {"result"} else structured
     for part in content:
@@ -148,7 +148,7 @@ def _is_said(structured: Any, content: Sequence[Content]) -> bool:
 
 
 def _bounded(content: Sequence[Content], mask: Mask) -> list[Content]:
-    """Every text printable and masked; together at most MAX_RESULT_CHARS, each its fair share."""
+    """Clean and mask every text; all texts share MAX_RESULT_CHARS fairly."""
     texts = [mask(printable(part.text)) for part in content if isinstance(part, TextContent)]
     share = MAX_RESULT_CHARS // max(1, len(texts)) if sum(map(len, texts)) > MAX_RESULT_CHARS else MAX_RESULT_CHARS
     left = iter(texts)
@@ -181,50 +181,50 @@ class MCPToolAction(Action):
 
 
 class Caller(Protocol):
-    """Reaches the servers."""
+    """The interface to the servers."""
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
-        """Call a tool by its server's name for it.
+        """Call a tool by the server's name for it.
 
         Raises:
             MCPError: see `ohsandbox.mcp.errors`.
         """
 
     def interrupt(self, server: str, tool: str) -> None:
-        """End the calls of a tool that wait for an answer; the server is told."""
+        """Cancel the pending calls of a tool; the server gets a cancellation."""
 
     def close(self) -> None:
-        """End all servers; twice is fine."""
+        """End all servers. Safe to call twice."""
 
 
 class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
     """Bound to one tool of one server."""
 
     def __init__(self, caller: Caller, server: str, tool: str, *, owns_caller: bool = False) -> None:
-        """With owns_caller, closing the tool ends the servers, all of them."""
+        """With owns_caller, closing the tool ends all servers."""
         self._caller, self._server, self._tool, self._owns_caller = caller, server, tool, owns_caller
 
     def __call__(self, action: MCPToolAction) -> MCPToolObservation:
-        """Call it.
+        """Call the tool.
 
         Raises:
-            MCPError: the call returned no result; the message says why, and what happens next.
+            MCPError: the call returned no result; the message gives the reason and the consequence.
             SandboxUnavailable: the sandbox is gone.
         """
         return self._caller.call(self._server, self._tool, action.arguments)
 
     def interrupt(self) -> None:
-        """End the calls of this tool that wait for an answer; from any thread."""
+        """Cancel the pending calls of this tool; from any thread."""
         self._caller.interrupt(self._server, self._tool)
 
     def close(self) -> None:
-        """End the servers, where the tool owns them."""
+        """End the servers if the tool owns them."""
         if self._owns_caller:
             self._caller.close()
 
 
 def believed(hints: ToolAnnotations) -> ToolAnnotations:
-    """What counts of the hints of a server that nobody trusts: the title, and what speaks against the tool.
+    """The hints to use from an untrusted server: the title, and hints that raise the risk.
 
     MCP 2025-06-18, "Tools": annotations are untrusted unless they come from a trusted server.
     """
@@ -235,7 +235,7 @@ def believed(hints: ToolAnnotations) -> ToolAnnotations:
 
 @dataclass(frozen=True, kw_only=True)
 class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
-    """A tool of an MCP server. What the server said of it is in `listed`."""
+    """A tool of an MCP server. `listed` holds the server's description of it."""
 
     server: str
     listed: ListedTool
@@ -252,7 +252,7 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
         owns_caller: bool = False,
         trusted: bool = False,
     ) -> list[MCPToolDefinition]:
-        """The tool under the name that the model knows it by; trusted is as `ServerConfig.trusted`."""
+        """Create the tool under the model's name for it; trusted is as in `ServerConfig.trusted`."""
         return [
             cls(
                 name=name,
@@ -269,13 +269,13 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
 
     @property
     def arguments_type(self) -> type[Action]:
-        """Of the server's schema."""
+        """The action type of the server's schema."""
         return self.listed.action_type
 
     def action_from_arguments(self, arguments: Mapping[str, Any]) -> MCPToolAction:
         """The action for a model's arguments, checked against the server's schema.
 
-        A `security_risk` that is not the server's own is checked and dropped.
+        A `security_risk` that the server's schema does not declare is checked and dropped.
 
         Raises:
             ToolArgumentsError: an argument is missing, unknown or wrong.

@@ -1,12 +1,12 @@
-"""What can go wrong with an MCP server.
+"""Errors of MCP servers.
 
 ToolError
 └── MCPError                    told to the model; the loop goes on
     ├── MCPConnectionError      the server could not be started or reached
-    ├── MCPServerGoneError      it ended, or was switched off
-    ├── MCPTimeoutError         (TimeoutError) no answer in time
-    ├── MCPProtocolError        its answer is not a valid MCP message
-    ├── MCPRefusedError         it answered with a JSON-RPC error; `code` is the protocol's
+    ├── MCPServerGoneError      it ended, or was disabled
+    ├── MCPTimeoutError         (TimeoutError) no response in time
+    ├── MCPProtocolError        its response is not a valid MCP message
+    ├── MCPRefusedError         it returned a JSON-RPC error; `code` is the error's code
     └── MCPToolWithheldError    the tool has changed since it was first seen, or is no longer offered
 UsageError
 └── MCPConfigError              the configuration is wrong; names the server and the key
@@ -18,7 +18,7 @@ from ohsandbox.errors import ToolError, UsageError
 
 
 class MCPError(ToolError):
-    """Something is wrong with one MCP server; everything else goes on."""
+    """One MCP server failed; everything else continues."""
 
 
 class MCPConnectionError(MCPError):
@@ -26,19 +26,19 @@ class MCPConnectionError(MCPError):
 
 
 class MCPServerGoneError(MCPError):
-    """The server ended while it was needed, or was switched off after too many ends."""
+    """The server ended while it was needed, or was disabled after it ended too often."""
 
 
 class MCPTimeoutError(MCPError, TimeoutError):
-    """The server did not answer in time."""
+    """The server did not respond in time."""
 
 
 class MCPProtocolError(MCPError):
-    """The server sent something that is not an MCP message, or not a valid answer."""
+    """The server sent an invalid MCP message or an invalid response."""
 
 
 class MCPRefusedError(MCPError):
-    """The server answered a request with an error."""
+    """The server returned an error for a request."""
 
     def __init__(self, message: str, *, code: int) -> None:
         super().__init__(message)
@@ -46,8 +46,8 @@ class MCPRefusedError(MCPError):
 
 
 class MCPToolWithheldError(MCPError):
-    """The tool is not what was approved; it is not called."""
+    """The tool differs from the approved one; it is not called."""
 
 
 class MCPConfigError(UsageError):
-    """The configuration of MCP servers is wrong."""
+    """The configuration of MCP servers is invalid."""

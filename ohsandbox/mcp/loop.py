@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BLOCKING_CALLS = 32
-"""Opening and ending a process block a thread each; asyncio's own pool has six threads on two processors."""
+"""Starting and ending a process each block a thread; asyncio's default pool has six threads on two CPUs."""
 
 
 class BackgroundLoop:
@@ -34,15 +34,15 @@ class BackgroundLoop:
         self.loop.run_forever()
 
     def submit(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> concurrent.futures.Future[T]:
-        """Begin `fn(*args)` on the loop. Cancelling the future cancels it there."""
+        """Schedule `fn(*args)` on the loop. Cancelling the future cancels it there."""
         return asyncio.run_coroutine_threadsafe(fn(*args), self.loop)
 
     def call(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float | None = None) -> T:
-        """Run `fn(*args)` on the loop and wait for it; Ctrl-C and the time running out cancel it there.
+        """Run `fn(*args)` on the loop and wait for it; Ctrl-C and the timeout cancel it there.
 
         Raises:
-            TimeoutError: it was not done after timeout_s seconds.
-            RuntimeError: called from the loop's own thread, which would wait for itself.
+            TimeoutError: it did not finish within timeout_s seconds.
+            RuntimeError: called from the loop's own thread, which would deadlock.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError("call() from the MCP event loop itself would never return; await the coroutine there")
@@ -59,8 +59,8 @@ _shared: BackgroundLoop | None = None
 
 
 def background_loop() -> BackgroundLoop:
-    """The process's loop, made at first use; a forked child gets one of its own."""
-    global _shared  # noqa: PLW0603 - one loop for the whole process is the point
+    """The process's loop, created at first use; a forked child gets its own."""
+    global _shared  # noqa: PLW0603 - the whole process shares one loop
     with _guard:
         if _shared is None or _shared.pid != os.getpid():
             _shared = BackgroundLoop()
@@ -68,11 +68,11 @@ def background_loop() -> BackgroundLoop:
 
 
 _detached: set[asyncio.Future[Any]] = set()
-"""asyncio itself holds tasks weakly."""
+"""asyncio keeps only weak references to tasks."""
 
 
 def detach(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-    """Begin work on the running loop; it goes on whoever stops waiting for it. `settle` waits for all."""
+    """Start work on the running loop; it continues if its waiter is cancelled. `settle` waits for all."""
     task = asyncio.ensure_future(work)
     _detached.add(task)
     task.add_done_callback(_detached.discard)
@@ -80,7 +80,7 @@ def detach(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
 
 
 async def settle(timeout_s: float) -> None:
-    """Wait until nothing that was detached runs, or timeout_s seconds are over."""
+    """Wait until all detached work is done, at most timeout_s seconds."""
     deadline = time.monotonic() + timeout_s
     while _detached and (left := deadline - time.monotonic()) > 0:
         await asyncio.wait(set(_detached), timeout=left)

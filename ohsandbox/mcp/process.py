@@ -1,4 +1,4 @@
-"""One server process in a sandbox: its lines in and out, its last words, and its end."""
+"""One server process in a sandbox: its lines in and out, its last output, and its termination."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 MAX_LINE_BYTES = 16_000_000
-"""A message with a 10 MB file in base64 fits; no endless line fills the host."""
+"""A message with a 10 MB file in base64 fits; an endless line cannot exhaust the host's memory."""
 
 MAX_UNREAD_BYTES = 2 * MAX_LINE_BYTES
-"""Messages that wait for a server which does not read its input."""
+"""Limit of queued messages for a server that does not read its input."""
 
 STDERR_BYTES = 64 * 1024
-"""Kept of what a server writes to standard error, from the end."""
+"""The tail of a server's standard error that we keep."""
 
 LAST_WORDS_CHARS = 2000
-"""Of that, and of noise on stdout, this much is told when it ends."""
+"""The part of that tail, and of invalid lines on stdout, that the error message quotes."""
 
 STATUS_BYTES, STATUS_CHARS = 4096, 160
-"""Of what it prints while it starts, the end, and of that a line."""
+"""The tail of the start-up output that we read, and the length of the line taken from it."""
 
 DIRECT_BYTES = 4096
-"""A socket that polls writable takes so much without blocking (Linux: a third of its buffer is free); such a message
-skips the writing thread, which costs 60 microseconds a call."""
+"""A socket that polls writable accepts this much without blocking (Linux: a third of its buffer is free); such a
+message skips the writing thread, which costs 60 microseconds a call."""
 
 GRACE_S = 2.0
-"""From the end of a server's input to SIGKILL: the MCP SDKs wait as long."""
+"""Time between closing a server's input and SIGKILL: the MCP SDKs use the same."""
 
 LAST_READ_S = 0.2
-"""For what a process that has exited left in its pipes."""
+"""Time to read the rest of an exited process's pipes."""
 
 EXIT_CODE_S = 1.0
-"""For the engine to say how a process ended whose streams are over."""
+"""Time for the engine to report the exit code after the streams have ended."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""What a shell reports for a program that is not there, or cannot be executed (POSIX XCU 2.8.2)."""
+"""A shell's exit codes for a program that does not exist, or cannot be executed (POSIX XCU 2.8.2)."""
 
 _BEGIN = 'ulimit -m %d 2>/dev/null;exec "$@"'
 _BEGIN_IN = 'ulimit -m %d 2>/dev/null;cd "$0"&&exec "$@"'
-"""In sh. The limit of the resident set is a second mark: Linux has not heeded it since 2.4.30, and children inherit it
-even with an empty environment, in a session of their own, and when their parents are gone."""
+"""For sh. The resident set limit is a second mark: Linux has ignored it since 2.4.30, and children inherit it even with
+an empty environment, in their own session, and after their parents have exited."""
 
 _FAMILY = (
     b"ohs_hit=' %d ' ohs_found= ohs_more=yes;while [ $ohs_more ];do ohs_more=;for ohs_d in /proc/[0-9]*;do"
@@ -69,7 +69,7 @@ _FAMILY = (
     b'case $ohs_hit in *" $2 "*)ohs_hit="$ohs_hit$ohs_p " ohs_found="$ohs_found $ohs_p:${20}" ohs_more=yes;;esac;'
     b"done;done;echo $ohs_found"
 )
-"""Lists what descends from a process, as PID:START. With the functions of processes.sh, which every worker has."""
+"""Lists the descendants of a process as PID:START. Uses the functions of processes.sh, which every worker has."""
 
 _KILL_FAMILY = (
     b"for ohs_p in %s;do ohs_stat ${ohs_p%%:*}||continue;set -- $ohs_line;"
@@ -80,13 +80,13 @@ _SWEEP = (
     b"for ohs_d in $(grep -lse %s -e 'resident set *%d ' /proc/[0-9]*/environ /proc/[0-9]*/limits 2>/dev/null);do"
     b" ohs_p=${ohs_d#/proc/};kill -9 ${ohs_p%%/*} 2>/dev/null&&echo $ohs_p;done;:"
 )
-"""Kills whatever has one of our marks, in its environment or its limits, and lists it."""
+"""Kills and lists every process that has one of our marks in its environment or its limits."""
 _SWEEPS = 5
-"""A tree that forks while it is killed is swept again."""
+"""A process tree that forks during a sweep needs another sweep."""
 
 
 class Command(NamedTuple):
-    """What to start, and as whom."""
+    """The command to start, and its user."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = {}
@@ -95,7 +95,7 @@ class Command(NamedTuple):
 
 
 class ServerProcess:
-    """A server that runs. Its streams live on the event loop that `watch` is called on; all else may block."""
+    """A running server. Its streams belong to the event loop that calls `watch`; all other methods may block."""
 
     def __init__(self, runtime: Runtime, command: Command) -> None:
         """Start it.
@@ -121,20 +121,20 @@ class ServerProcess:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Future[None] | None = None
         self.fault: str | None = None
-        """Why we let go of it, where it was not its own end."""
+        """Why we dropped it, if it did not end by itself."""
         self.exit_code: int | None = None
         self.on_words: Callable[[str], None] | None = None
-        """Called on the loop with what it prints that is not a message: the last line of each piece."""
+        """Called on the loop with output that is not a message: the last line of each chunk."""
 
     @property
     def is_over(self) -> bool:
-        """It ended, or we let go of it."""
+        """Whether it ended or we dropped it."""
         return self._silent.is_set()
 
     # --- on the loop --------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Begin to read and write."""
+        """Start reading and writing."""
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._write_all, name="ohsandbox-mcp-write", daemon=True).start()
         if self._channel.filenos() is None:
@@ -193,7 +193,7 @@ class ServerProcess:
                 self.inbox.put(message)
         self._silent.set()
         self.inbox.finish()
-        if self.fault is not None:  # it may not run on until somebody asks for it
+        if self.fault is not None:  # end it now, not at the next use
             self._close_soon()
 
     def _write(self, data: bytes) -> None:
@@ -215,7 +215,7 @@ class ServerProcess:
             self._to_write.put(data)
 
     def _takes_at_once(self) -> bool:
-        """Whether the one descriptor is a socket, so that it tells of writing too, and has room."""
+        """Whether the only descriptor is a socket, which also polls for writing, and has room."""
         fds = self._channel.filenos() or ()
         if len(fds) != 1 or not stat.S_ISSOCK(os.fstat(fds[0]).st_mode):
             return False
@@ -226,7 +226,7 @@ class ServerProcess:
     # --- in threads ---------------------------------------------------------------------------
 
     def _read_all(self) -> None:
-        """Read a channel without descriptors; each piece waits until the loop has taken the one before."""
+        """Read a channel without descriptors; each chunk waits until the loop has taken the previous one."""
         assert self._loop is not None  # noqa: S101 - set by watch
         with contextlib.suppress(RuntimeError):  # the loop is closed
             while not self._silent.is_set():
@@ -249,8 +249,8 @@ class ServerProcess:
         self._channel.close_stdin()
 
     def end(self, grace_s: float = GRACE_S) -> None:
-        """Close its input, wait, and kill what is left of it and its children. Blocks for grace_s and a little."""
-        family = self._family()  # first: children of one that has gone are nobody's any more
+        """Close its input, wait, then kill it and its remaining children. Blocks slightly longer than grace_s."""
+        family = self._family()  # first: the children of an exited process lose their parent
         self._to_write.put(None)
         self._silent.wait(0 if self.fault else grace_s)
         with contextlib.suppress(OhsandboxError, TimeoutError):
@@ -262,7 +262,7 @@ class ServerProcess:
         self.learn_exit_code()
 
     async def aclose(self) -> None:
-        """`end`, then let go of the channel; on the loop. Twice is fine."""
+        """Call `end`, then close the channel; on the loop. Safe to call twice."""
         await asyncio.shield(self._close_soon())
 
     def _close_soon(self) -> asyncio.Future[None]:
@@ -277,7 +277,7 @@ class ServerProcess:
         self._channel.close()
 
     async def notice_exit(self) -> None:
-        """Let go of it where it has exited, whoever holds its streams open; what it wrote last is still read."""
+        """Drop it if it has exited, even if others hold its streams open; its last output is still read."""
         if self._silent.is_set() or not await asyncio.get_running_loop().run_in_executor(None, self._has_exited):
             return
         await asyncio.sleep(LAST_READ_S)
@@ -292,7 +292,7 @@ class ServerProcess:
         return True
 
     def _family(self) -> bytes:
-        """Its descendants now: once it has ended, one without our mark is a stranger."""
+        """Its current descendants: after its end, we cannot identify one without our mark."""
         try:
             said = self._runtime.snippet(_FAMILY % self._channel.pid, user=self._command.user).stdout
         except OhsandboxError:
@@ -300,7 +300,7 @@ class ServerProcess:
         return b" ".join(re.findall(rb"\b\d+:\d+", said))
 
     def _sweep(self, family: bytes) -> None:
-        """SIGKILL to the family, and to all with one of our marks."""
+        """Send SIGKILL to the family, and to all processes with one of our marks."""
         if family:
             self._runtime.snippet(_KILL_FAMILY % family, user=self._command.user)
         for _ in range(_SWEEPS):
@@ -309,15 +309,15 @@ class ServerProcess:
                 break
 
     def learn_exit_code(self) -> None:
-        """Ask for `exit_code`, waiting a little."""
+        """Set `exit_code`, waiting up to EXIT_CODE_S."""
         if self.exit_code is None:
             with contextlib.suppress(OhsandboxError, TimeoutError):
                 self.exit_code = self._channel.wait(EXIT_CODE_S)
 
-    # --- words --------------------------------------------------------------------------------
+    # --- messages --------------------------------------------------------------------------------
 
     def epitaph(self) -> str:
-        """How it ended, and its last words: sentences."""
+        """Describe how it ended, with its last output, in sentences."""
         program = self._command.argv[0]
         if self.fault:
             how = self.fault

@@ -1,4 +1,4 @@
-"""Connections out of a sandbox, each a process there that passes bytes, and httpcore's network backend over them."""
+"""Connections out of a sandbox, each relayed by a process there, and an httpcore network backend on top."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 30
 GRACE_S = 2.0
-"""For a connector to see that its input has ended."""
+"""Time for a connector to notice the end of its input."""
 
 CHUNK_BYTES = 64 * 1024
 STDERR_BYTES = 2000
@@ -34,7 +34,7 @@ TROUBLE_CHARS = 300
 _ITS_OWN = ("localhost", "127.0.0.1", "::1")
 
 _CONNECTED = b"+"
-"""The first byte that a connector prints; then come the far end's."""
+"""The first byte that a connector prints; the remote end's bytes follow."""
 
 _PYTHON = f"""
 import os, socket, sys, threading
@@ -80,12 +80,12 @@ read -r host port||exit 0
 if command -v nc;then exec >&3;printf +;exec nc "$host" "$port";fi
 echo "it has none of python3, bash and nc to connect with">&2;exit 1
 """
-"""Reads `HOST PORT`, then connects, with what most images have (`wait -n` needs bash 4.3; nc cannot tell when it has
-connected). What `command -v` says goes to /dev/null, the far end's bytes to descriptor 3."""
+"""Reads `HOST PORT`, then connects, with programs that most images have (`wait -n` needs bash 4.3; nc cannot report
+when it has connected). The output of `command -v` goes to /dev/null, the remote end's bytes to descriptor 3."""
 
 
 class ConnectionRelay:
-    """Makes connections from inside a sandbox. Starts nothing until the first."""
+    """Makes connections from inside a sandbox. Starts no process before the first connection."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -95,13 +95,13 @@ class ConnectionRelay:
         self._connecting: set[Channel] = set()
         self._closed = False
         self.trouble = ""
-        """Why the last connection failed; empty where it did not."""
+        """Why the last connection failed; empty if it succeeded."""
 
     def connect(self, host: str, port: int) -> socket.socket:
-        """A connected socket whose other end is host:port as the sandbox reaches it; blocks.
+        """Return a socket connected to host:port as seen from the sandbox; blocks.
 
         Raises:
-            ConnectionError: it cannot be reached; says why and what to do.
+            ConnectionError: it cannot be reached; gives the reason and the remedy.
         """
         self.trouble = ""
         try:
@@ -120,7 +120,7 @@ class ConnectionRelay:
         return near
 
     def _connected(self, asked: bytes) -> tuple[Channel, list[Chunk]]:
-        """A channel that has connected, and what came with the word of it. A spare may have been killed meanwhile."""
+        """Return a connected channel and the data already received. A spare connector may be dead by now."""
         with self._guard:
             spare, self._spare = self._spare, None
         if spare is not None:
@@ -147,7 +147,7 @@ class ConnectionRelay:
         return self._runtime.channel(["/bin/sh", "-c", _CONNECTOR, _PYTHON, _BASH])
 
     def _prepare(self) -> None:
-        """Have a connector ready: starting one takes a hundred times as long as connecting."""
+        """Start a spare connector: starting one takes a hundred times as long as connecting."""
         with self._guard:
             if self._closed or self._spare is not None:
                 return
@@ -160,7 +160,7 @@ class ConnectionRelay:
             _dismiss(spare)
 
     def close(self) -> None:
-        """End every connection, with its process in the sandbox. Twice is fine."""
+        """End every connection and its process in the sandbox. Safe to call twice."""
         with self._guard:
             self._closed = True
             links, spare, self._spare = list(self._links), self._spare, None
@@ -175,7 +175,7 @@ class ConnectionRelay:
                 link.kill()
 
     def note(self, host: str, port: int, why: str) -> None:
-        """Remember why a connection failed, with the remedy."""
+        """Record why a connection failed, with the remedy."""
         remedy = "Start the server there" if host in _ITS_OWN else "Give the sandbox a network (`--network open`)"
         self.trouble = (
             f"From inside the sandbox, {host}:{port} cannot be reached: {one_line(why, limit_chars=TROUBLE_CHARS)}. "
@@ -184,14 +184,14 @@ class ConnectionRelay:
 
 
 class _DiedSilentlyError(Exception):
-    """A connector ended without a word."""
+    """A connector ended without output."""
 
 
 def _ask(channel: Channel, asked: bytes) -> list[Chunk]:
-    """Have a connector connect; what it passed on at once. Closes the channel where it could not.
+    """Tell a connector to connect; return the data already received. Closes the channel on failure.
 
     Raises:
-        ConnectionError: it could not.
+        ConnectionError: it could not connect.
         _DiedSilentlyError: it was killed.
     """
     try:
@@ -237,7 +237,7 @@ def _words(said: bytes) -> str:
 
 
 class _Link:
-    """One connection: bytes both ways until one end closes."""
+    """One connection: relays bytes in both directions until one end closes."""
 
     def __init__(self, channel: Channel, far: socket.socket, first: list[Chunk], note: Callable[[str], None]) -> None:
         self._channel, self._far, self._first, self._note = channel, far, first, note
@@ -245,20 +245,20 @@ class _Link:
 
     @property
     def is_over(self) -> bool:
-        """Both ends are closed and the process is gone."""
+        """Whether both ends are closed and the process has exited."""
         return self.ended.is_set()
 
     def end(self) -> None:
-        """Have `run` return."""
+        """Make `run` return."""
         with contextlib.suppress(OSError):
             self._far.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
-        """Have `run` return though the far end takes nothing."""
+        """Make `run` return even if the remote end accepts no data."""
         _kill(self._channel)
 
     def run(self) -> None:
-        """Pass on; returns when the connection is over and its process gone."""
+        """Relay bytes; returns when the connection is closed and its process has exited."""
         try:
             with self._far, self._channel:
                 upward = threading.Thread(target=self._up, name="ohsandbox-relay-up", daemon=True)
@@ -296,7 +296,7 @@ class _Link:
 
 
 class SandboxNetwork(httpcore2.AsyncNetworkBackend):
-    """Connects by a relay, from inside the sandbox."""
+    """Connects through a relay, from inside the sandbox."""
 
     def __init__(self, relay: ConnectionRelay) -> None:
         self._relay = relay
@@ -309,7 +309,7 @@ class SandboxNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,  # noqa: ARG002 - as above
         socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - as above
     ) -> httpcore2.AsyncNetworkStream:
-        """A connection to host:port as the sandbox names and reaches it.
+        """Connect to host:port as the sandbox resolves and reaches it.
 
         Raises:
             httpcore2.ConnectError: see `ConnectionRelay.connect`.
@@ -329,7 +329,7 @@ class SandboxNetwork(httpcore2.AsyncNetworkBackend):
         return _Connection(*await asyncio.open_connection(sock=near))
 
     async def sleep(self, seconds: float) -> None:
-        """Between attempts."""
+        """Sleep between attempts."""
         await asyncio.sleep(seconds)
 
 
@@ -345,20 +345,20 @@ class _Connection(httpcore2.AsyncNetworkStream):
         self._reader, self._writer = reader, writer
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore's signature
-        """Some bytes; empty at the end."""
+        """Read up to max_bytes; empty at the end of the stream."""
         with _translated(httpcore2.ReadTimeout, httpcore2.ReadError):
             async with asyncio.timeout(timeout):
                 return await self._reader.read(max_bytes)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
-        """All of buffer."""
+        """Write all of buffer."""
         with _translated(httpcore2.WriteTimeout, httpcore2.WriteError):
             self._writer.write(buffer)
             async with asyncio.timeout(timeout):
                 await self._writer.drain()
 
     async def aclose(self) -> None:
-        """Let go, without a wait for the other end."""
+        """Close without waiting for the other end."""
         self._writer.close()
 
     async def start_tls(
@@ -367,7 +367,7 @@ class _Connection(httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> httpcore2.AsyncNetworkStream:
-        """The same connection, encrypted from here on."""
+        """Start TLS on this connection and return it."""
         try:
             with _translated(httpcore2.ConnectTimeout, httpcore2.ConnectError):
                 async with asyncio.timeout(timeout):
@@ -378,7 +378,7 @@ class _Connection(httpcore2.AsyncNetworkStream):
         return self
 
     def get_extra_info(self, info: str) -> Any:
-        """`is_readable` (an idle connection that is has ended), and what asyncio's transport knows."""
+        """`is_readable` (true on an idle connection: it has ended), else asyncio's transport info."""
         return self._reader.at_eof() if info == "is_readable" else self._writer.get_extra_info(info)
 
 

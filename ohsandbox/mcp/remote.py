@@ -1,4 +1,4 @@
-"""Servers behind a URL, reached by FastMCP's own transports, with bounds: from the host, or out of the sandbox."""
+"""Servers behind a URL, reached by FastMCP's transports with limits: from the host, or from inside the sandbox."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 CONNECT_S = 30.0
 READ_S = 300.0
-"""Between two bytes of an answer; a call's own timeout ends it earlier."""
+"""Limit between two reads of a response; a call's own timeout ends it earlier."""
 
 
 MAX_CONNECTIONS, MAX_IDLE_CONNECTIONS, IDLE_S = 100, 20, 5.0
-"""As httpx has them by default."""
+"""httpx's defaults."""
 
 DRAIN_S = 0.05
 DRAIN_BYTES = 64 * 1024
-"""After the message that was waited for a server has little to say."""
+"""A server sends little after the awaited message."""
 
 
 class _Reached(ClientTransport):
-    """What both transports have beside FastMCP's: a way out of the sandbox, and a memory of what went wrong."""
+    """Common part of both transports: the relay out of the sandbox, and the last transport error."""
 
     url: str
     runtime: Runtime | None = None
-    """Whose sandbox the connections are made in; None makes them from here."""
+    """Its sandbox makes the connections; None: the host makes them."""
     relay: ConnectionRelay | None = None
     trouble: str = ""
-    """What went wrong on the wire last: the SDK only says that the connection closed."""
+    """The last transport error: the SDK only reports that the connection closed."""
 
     @contextlib.asynccontextmanager
     async def connect_session(self, **options: Any) -> AsyncIterator[ClientSession]:
@@ -63,7 +63,7 @@ class _Reached(ClientTransport):
             await asyncio.shield(closing)
 
     def remember(self, error: Exception) -> None:
-        """Keep why; the relay knows better than who only saw its socket close."""
+        """Record the error's cause; the relay's own reason takes precedence over a closed socket."""
         self.trouble = (self.relay.trouble if self.relay else "") or str(error) or type(error).__name__
 
 
@@ -76,7 +76,7 @@ class _Sse(_Reached, SSETransport):
 
 
 def remote_transport(server: ServerConfig, runtime: Runtime | None = None) -> _Http | _Sse:
-    """The transport for a server's `url`: SSE where `transport` or the path says so, else streamable HTTP.
+    """The transport for a server's `url`: SSE if `transport` or the path says so, else streamable HTTP.
 
     With a runtime the connections are made inside its sandbox: `localhost` is the sandbox's own.
     """
@@ -105,12 +105,12 @@ def _client(
 
 
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Ends an answer in which one message grows past what a line over stdio may have, and a redirect elsewhere."""
+    """Rejects a response with a message longer than the stdio line limit, and a redirect to another host."""
 
     def __init__(self, memory: _Reached) -> None:
         relay = memory.relay
         super().__init__(proxy=None if relay else _proxy_for(httpx2.URL(memory.url)))
-        if relay is not None:  # httpx has no parameter for it
+        if relay is not None:  # httpx has no parameter for this
             tls = httpx2.create_ssl_context()
             self._pool = httpcore2.AsyncConnectionPool(
                 ssl_context=tls,
@@ -122,7 +122,7 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
         self._memory = memory
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """One request."""
+        """Send one request."""
         try:
             response = await super().handle_async_request(request)
             await _check(request, response)
@@ -139,7 +139,7 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 def _proxy_for(url: httpx2.URL) -> str | None:
-    """As HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY say: httpx looks at none beside a transport of our own."""
+    """The proxy from HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY: httpx ignores them with a custom transport."""
     if url.host in _HERE or proxy_bypass(url.host):
         return None
     proxies = getproxies()
@@ -157,7 +157,7 @@ async def _check(request: httpx2.Request, response: httpx2.Response) -> None:
 
 
 def _refuse_elsewhere(request: httpx2.Request, response: httpx2.Response) -> None:
-    """The headers hold keys, which are for the configured host; a redirect within it is fine."""
+    """Reject a redirect to another host: the headers hold keys for the configured one."""
     if not response.has_redirect_location:
         return
     target = request.url.join(response.headers["location"])
@@ -166,13 +166,13 @@ def _refuse_elsewhere(request: httpx2.Request, response: httpx2.Response) -> Non
 
 
 def _refuse_compressed(response: httpx2.Response) -> None:
-    """A few bytes could become gigabytes, and it was told not to."""
+    """Reject a compressed response: a few bytes could expand to gigabytes, and we did not accept compression."""
     if (coding := response.headers.get("content-encoding", "identity")) != "identity":
         raise httpx2.ReadError(f"It compresses its answers ({coding!r}) though asked not to")
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """Lets no message through that would fill this machine's memory."""
+    """Rejects a message that would exhaust the host's memory."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, memory: _Reached, message: _Message, *, is_answer: bool) -> None:
         self._stream, self._memory, self._message, self._is_answer = stream, memory, message, is_answer
@@ -199,7 +199,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
             await self._stream.aclose()
 
     async def _drain(self, chunks: AsyncIterator[bytes]) -> None:
-        """The SDK lets go once it has its message; read to the end, the connection serves the next request too."""
+        """Read to the end after the SDK has its message, so that the connection can be reused."""
         left = DRAIN_BYTES
         with contextlib.suppress(httpx2.TransportError, TimeoutError):
             async with asyncio.timeout(DRAIN_S):
@@ -209,7 +209,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 class _Message:
-    """What has come of a message: all of an answer, or since the last blank line, where an event of SSE ends."""
+    """The received part of a message: the whole response, or the SSE event since the last blank line."""
 
     def __init__(self, *, is_events: bool) -> None:
         self._is_events = is_events
@@ -219,7 +219,7 @@ class _Message:
         self._chunks, self._length, self._look_at = [chunk], len(chunk), MAX_PARTS
 
     def refusal_of(self, chunk: bytes) -> str:
-        """Take more; a sentence where the message is too large by now."""
+        """Add a chunk; return an error sentence if the message is now too large."""
         joined = self._chunks[-1][-3:] + chunk
         end = max(joined.rfind(b"\n\n"), joined.rfind(b"\r\n\r\n")) if self._is_events else -1
         self._chunks.append(chunk)
@@ -229,13 +229,13 @@ class _Message:
         if self._length > self._look_at or end >= 0:
             if why := self.refusal_of_the_end():
                 return why
-            self._look_at = 2 * self._length  # what is looked at again and again grows no faster than the whole
+            self._look_at = 2 * self._length  # rescans at doubled lengths keep the total linear
         if end >= 0:
             self._begin(joined[end:])
         return ""
 
     def refusal_of_the_end(self) -> str:
-        """As `refusal_of`, now that all of it is there."""
+        """As `refusal_of`, for the complete message."""
         if self._length <= MAX_PARTS or not has_too_many_parts(b"".join(self._chunks)):
             return ""
         return f"It sent a message of more than {MAX_PARTS} JSON values"

@@ -1,4 +1,4 @@
-"""One server through its life: started, listed, called, restarted, switched off; and its status for a person."""
+"""The life cycle of one server: start, list, call, restart, disable; and its status."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 
 
 class ServerState(StrEnum):
-    """Where a server is in its life."""
+    """The state of a server."""
 
     WAITING = "not started"
     STARTING = "starting"
     READY = "ready"
     ENDED = "ended"
-    """It is started again when a tool of it is called."""
+    """The next call of one of its tools starts it again."""
     FAILED = "failed"
-    """It never came up."""
+    """It never became ready."""
     OFF = "switched off"
     DISABLED = "disabled"
     CLOSED = "closed"
 
 
 class ServerStatus(NamedTuple):
-    """A server at one moment."""
+    """A snapshot of a server."""
 
     name: str
     state: ServerState
     reason: str
-    """Why it is not ready; empty where it is."""
+    """Why it is not ready; empty if it is."""
     where: str
     """`sandbox` or `host`."""
     tools: tuple[str, ...]
-    """By the server's names."""
+    """Their names at the server."""
     withheld: dict[str, str]
     """Tools that changed since they were first seen, and how to approve them."""
     refused: dict[str, str]
@@ -57,7 +57,7 @@ class ServerStatus(NamedTuple):
 
 
 class MCPEvent(NamedTuple):
-    """Something that a person should see."""
+    """An event to show to the user."""
 
     server: str
     kind: str
@@ -66,24 +66,24 @@ class MCPEvent(NamedTuple):
 
 
 CANCEL_S = 2.0
-"""For calls to notice that they are cancelled, which takes no time."""
+"""Time for calls to process their cancellation; normally immediate."""
 
 MAX_RESTARTS = 3
 RESTART_WINDOW_S = 600.0
-"""Restarts further back are forgiven: an agent that kills everything once an hour keeps its servers."""
+"""Older restarts do not count: an agent that kills all processes once an hour keeps its servers."""
 
 BACK_OFF_S = (0.0, 1.0, 5.0)
-"""Before each restart; the first is usually no fault of the server's."""
+"""Delay before each restart; the first end is usually not the server's fault."""
 
 RELIST_PAUSE_S = 0.05
-"""A server that registers ten tools sends ten notices."""
+"""A server that registers ten tools sends ten notifications."""
 
 MAX_RELISTS = 20
 RELIST_WINDOW_S = 600.0
-"""More changes of its tools in that time are not looked at: each is told to the model, and costs its prompt cache."""
+"""Further tool changes in this window are ignored: each is reported to the model and costs its prompt cache."""
 
 STATUS_PAUSE_S = 0.2
-"""Faster than that nobody reads."""
+"""Nobody reads faster updates."""
 
 
 class MCPServer:
@@ -99,9 +99,9 @@ class MCPServer:
         on_event: Callable[[MCPEvent], None],
         advise: Callable[[], str] = str,
     ) -> None:
-        """Prepare. `connect(on_tools_changed=..., on_log=...)` makes a client that is not open yet.
+        """Create it. `connect(on_tools_changed=..., on_log=...)` makes a client that is not open yet.
 
-        advise: what may be behind a start that failed.
+        advise: gives the likely cause of a failed start.
         """
         self.name = name
         self.config = resolved.config
@@ -120,7 +120,7 @@ class MCPServer:
         self.reason = "It is disabled in the configuration." if self.config.disabled else ""
 
     def status(self) -> ServerStatus:
-        """The server now."""
+        """The server's current status."""
         state, reason, client = self.state, self.reason, self._client
         if state is ServerState.READY and client is not None and client.is_over:
             state, reason = ServerState.ENDED, "It ended while nothing was asked of it."
@@ -132,13 +132,13 @@ class MCPServer:
     # --- start and end ------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Bring it up and list its tools; a failure is kept as state and reason, not raised."""
+        """Start it and list its tools; a failure sets state and reason, and is not raised."""
         async with self._turn:
             if self.state is not ServerState.WAITING:
                 return
             try:
                 await self._bring_up()
-            except Exception as error:  # noqa: BLE001 - whatever one server does, the others go on
+            except Exception as error:  # noqa: BLE001 - one server's failure does not affect the others
                 known = isinstance(error, OhsandboxError)
                 why = str(error) if known else f"MCP server {self.name!r}: {type(error).__name__}: {error}"
                 if isinstance(error, MCPTimeoutError | MCPServerGoneError):
@@ -155,7 +155,7 @@ class MCPServer:
         try:
             await client.open()
             self._offer.take(await client.fetch_tools(), client.unfit)
-        except BaseException as error:  # noqa: BLE001 - raised again below, also when it is a cancellation
+        except BaseException as error:  # noqa: BLE001 - re-raised below, also a cancellation
             self._set(ServerState.ENDED, "It was stopped while it started.")
             await asyncio.shield(detach(client.shut()))
             raise self._masked(error) from None
@@ -163,7 +163,7 @@ class MCPServer:
         self._set(ServerState.READY, "")
 
     async def close(self) -> None:
-        """End it; calls in flight, which may be starting it again, are cancelled. Twice is fine."""
+        """End it; cancels calls in flight, which may be restarting it. Safe to call twice."""
         client, self._client = self._client, None
         self._set(ServerState.CLOSED, "It was closed.")
         for task in self._at_work:
@@ -180,7 +180,7 @@ class MCPServer:
     # --- calls ------------------------------------------------------------------------------------
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
-        """Call a tool, bringing the server up again where it ended.
+        """Call a tool; restarts the server if it has ended.
 
         Raises:
             MCPError: see `ohsandbox.mcp.errors`.
@@ -217,7 +217,7 @@ class MCPServer:
         return self._offer.now()
 
     def _note_end(self, client: MCPClient, error: OhsandboxError) -> str:
-        """Remember that the server ended; what follows, in a sentence."""
+        """Record that the server ended; return the consequence as a sentence."""
         if self._client is client:
             self._client = None
             self._set(ServerState.ENDED, str(error))
@@ -228,10 +228,10 @@ class MCPServer:
         return self._what_follows()
 
     async def _ready(self) -> MCPClient:
-        """The open client; brings the server up again.
+        """Return the open client; restarts the server if needed.
 
         Raises:
-            MCPServerGoneError: it cannot be brought up, or is switched off.
+            MCPServerGoneError: it cannot be restarted, or is disabled.
         """
         if self.state is ServerState.WAITING:
             await self.start()
@@ -257,7 +257,7 @@ class MCPServer:
             await self._bring_up()
         except SandboxUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - a fault of the server, whatever it is
+        except Exception as error:  # noqa: BLE001 - any error here is the server's
             self._set(ServerState.ENDED, str(error))
             follows = self._what_follows()
             raise MCPServerGoneError(
@@ -283,7 +283,7 @@ class MCPServer:
     # --- tools ------------------------------------------------------------------------------------
 
     def _relist_soon(self) -> None:
-        """The server says that its tools changed. Many such notices are one list."""
+        """Handle `tools/list_changed`: many notifications cause one `tools/list`."""
         if self._client is None or self._relist_is_due:
             return
         now = time.monotonic()
@@ -297,7 +297,7 @@ class MCPServer:
 
     async def _relist(self, client: MCPClient) -> None:
         await asyncio.sleep(RELIST_PAUSE_S)
-        self._relist_is_due = False  # a notice from here on is about a later list
+        self._relist_is_due = False  # a notification from here on needs another list
         before = set(self._offer.tools)
         try:
             self._offer.take(await client.fetch_tools(), client.unfit)
@@ -314,10 +314,10 @@ class MCPServer:
                        "further changes are not looked at for as long")  # fmt: skip
 
     def approve(self, tool: str) -> bool:
-        """Trust a withheld tool as it is now; False where none of that name is withheld."""
+        """Trust a withheld tool's current definition; False if no such tool is withheld."""
         return self._offer.approve(tool)
 
-    # --- words --------------------------------------------------------------------------------------
+    # --- messages --------------------------------------------------------------------------------------
 
     def _tell(self, kind: str, message: str) -> None:
         self._on_event(MCPEvent(self.name, kind, self._resolved.masked(message)))
@@ -326,7 +326,7 @@ class MCPServer:
         self._tell("log", line)
 
     def _take_words(self, line: str) -> None:
-        """What it prints while it starts: the progress of a download, mostly."""
+        """Handle start-up output, usually the progress of a download."""
         now = time.monotonic()
         if now - self._said_at >= STATUS_PAUSE_S:
             self._said_at = now

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 CLOSE_S = 15.0
-"""For all servers together: each has two seconds to go by itself."""
+"""Limit for all servers together: each has two seconds to exit by itself."""
 
 MAX_NOTICES = 50
-"""Kept for the model until they are told."""
+"""Limit of notices that wait for the model."""
 
 _WITHOUT_CONSEQUENCE = frozenset({"log", "progress", "status"})
 
@@ -42,7 +42,7 @@ _FOR_THE_MODEL = frozenset({"failed", "off", "withheld", "tools_changed"})
 
 
 INSTALLERS = frozenset({"bash", "bunx", "deno", "npm", "npx", "pip", "pipx", "pnpm", "sh", "uv", "uvx", "yarn"})
-"""What starts a server by downloading it, mostly."""
+"""Commands that usually download a server and start it."""
 
 
 class MCPServers:
@@ -58,15 +58,15 @@ class MCPServers:
         pins: Pins | None = None,
         on_event: Callable[[MCPEvent], None] | None = None,
     ) -> None:
-        """Resolve the configuration; nothing is started.
+        """Resolve the configuration; this starts nothing.
 
         Args:
             config: the servers.
-            runtime: where commands run; None where all servers are elsewhere.
-            variables: what `${VAR}` stands for, usually os.environ; only the values that a server names reach it.
-            reserved: names of native tools, which no server's tool gets.
-            pins: what tools looked like before; None trusts each as it is first seen now.
-            on_event: called on another thread with each thing that a person should see; must not block.
+            runtime: runs the commands; None if no server needs a sandbox.
+            variables: values for `${VAR}`, usually os.environ; a server gets only the values that it names.
+            reserved: names of native tools, not available to servers' tools.
+            pins: fingerprints of tools seen earlier; None trusts each tool at first sight.
+            on_event: called on another thread with each event for the user; must not block.
 
         Raises:
             MCPConfigError: a variable is missing, or a server needs a sandbox and none was given.
@@ -86,11 +86,11 @@ class MCPServers:
         self._given: dict[ServerTool, str] = {}
         self._in_flight: dict[ServerTool, set[concurrent.futures.Future[MCPToolObservation]]] = {}
         self.version = 0
-        """Grows with whatever may change the tools."""
+        """Increases whenever the tools may have changed."""
         pins = pins or Pins()
         all_resolved = {name: self._resolve(name, entry, variables or {}) for name, entry in config.servers.items()}
         secrets = {name: value for one in all_resolved.values() for name, value in one.secrets.items()}
-        # of all: one server reads another's environment where both run as the same user
+        # of all servers: one can read another's environment if both run as the same user
         self._servers = {
             name: self._server(name, Resolved(one.config, secrets), pins) for name, one in all_resolved.items()
         }
@@ -111,7 +111,7 @@ class MCPServers:
         return MCPServer(name, resolved, connect=connect, pins=pins, on_event=self._take_event, advise=advise)
 
     def _advice(self, server: ServerConfig) -> str:
-        """What may well be behind a failed start."""
+        """The likely cause of a failed start."""
         program = PurePosixPath(server.command or "").name
         if program not in INSTALLERS or server.runs_in == "host" or self._runtime is None:
             return ""
@@ -126,15 +126,15 @@ class MCPServers:
         return MCPClient(transport, server=name, timeouts=server.timeouts, **hooks)
 
     def _the_host(self) -> Runtime:
-        """This machine as a place for servers that are to run on it: a scrubbed environment, nothing confined."""
-        from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - the exception, not the rule
+        """The runtime for servers on the host: a scrubbed environment, no confinement."""
+        from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - rarely needed
 
         with self._guard:
             if self._host is None:
                 self._host = CLIRuntime(Path.cwd(), bubblewrap=False, quiet=True).start()
             return self._host
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- life cycle ---------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         return self.start()
@@ -143,7 +143,7 @@ class MCPServers:
         self.close()
 
     def start(self) -> Self:
-        """Begin to start all servers and return at once; the sandbox must be started. Twice is fine."""
+        """Start all servers in the background and return; the sandbox must be started. Safe to call twice."""
         with self._guard:
             if self._started is None and not self._closed:
                 self._started = background_loop().submit(self._start_all)
@@ -155,9 +155,9 @@ class MCPServers:
         await asyncio.gather(*(server.start() for server in self._servers.values()))
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until every server is up or has failed; False where some still start after timeout_s seconds.
+        """Wait until every server is ready or has failed; False if some still start after timeout_s seconds.
 
-        None waits as long as the servers' own timeouts let them.
+        None: only the servers' own timeouts limit the wait.
         """
         self.start()
         if self._started is None or self._is_inherited:
@@ -169,9 +169,9 @@ class MCPServers:
         return True
 
     def close(self) -> None:
-        """End all servers, with what they started, at the same time; calls in flight fail. Twice is fine.
+        """End all servers and their children concurrently; calls in flight fail. Safe to call twice.
 
-        In a forked child nothing happens: they are the parent's.
+        Does nothing in a forked child: the parent owns the servers.
         """
         if self._is_inherited:
             return
@@ -186,7 +186,7 @@ class MCPServers:
 
     @property
     def _is_inherited(self) -> bool:
-        """We are a forked child; the threads that serve the connections stayed with the parent."""
+        """Whether this is a forked child: the threads that serve the connections run in the parent."""
         return os.getpid() != self._pid
 
     async def _close_all(self) -> None:
@@ -201,7 +201,7 @@ class MCPServers:
     def tools(
         self, timeout_s: float | None = None, *, reserved: Collection[str] = (), owned: bool = False
     ) -> list[MCPToolDefinition]:
-        """The tools of the servers that are up, in the order of the configuration; waits as `wait` does.
+        """The tools of the ready servers, in the order of the configuration; waits as `wait` does.
 
         Each has its own name, or `server__tool` where that is reserved, here or before, or not the only one. With
         owned, closing any of them closes these servers.
@@ -230,7 +230,7 @@ class MCPServers:
         return made
 
     def _named(self, tools: list[ServerTool], reserved: Collection[str]) -> dict[ServerTool, str]:
-        """A name that a tool had once stays its own, whichever servers come and go: no other takes its place."""
+        """A tool keeps its name even if servers come and go: no other tool gets that name."""
         taken = {name.lower() for name in reserved}
         kept = {tool: self._given[tool] for tool in tools if self._given.get(tool, "").lower() not in {"", *taken}}
         fresh = [tool for tool in tools if tool not in kept]
@@ -238,10 +238,10 @@ class MCPServers:
         return {tool: self._given[tool] for tool in tools}
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
-        """Call a tool by its server's name for it.
+        """Call a tool by the server's name for it.
 
         Raises:
-            MCPError: the call returned no result; says why.
+            MCPError: the call returned no result; gives the reason.
             SandboxUnavailable: the sandbox is gone.
         """
         known = self._servers.get(server)
@@ -263,16 +263,16 @@ class MCPServers:
                 f"The call of {tool!r} of MCP server {server!r} was interrupted. Its outcome is unknown."
             ) from None
         finally:
-            waiting.cancel()  # Ctrl-C came: the server is told, too
+            waiting.cancel()  # Ctrl-C: cancels at the server, too
             calls.discard(waiting)
 
     def interrupt(self, server: str, tool: str) -> None:
-        """End the calls of a tool that wait for an answer; from any thread. The server is told."""
+        """Cancel the pending calls of a tool; from any thread. The server gets a cancellation."""
         for waiting in list(self._in_flight.get(ServerTool(server, tool), ())):
             waiting.cancel()
 
     def call_tool_mcp(self, action: MCPAction) -> MCPToolObservation:
-        """Call a tool by the name that the model knows it by, or by `server__tool`.
+        """Call a tool by the model's name for it, or by `server__tool`.
 
         Raises:
             MCPError: the tool does not exist, or returned no result.
@@ -286,11 +286,11 @@ class MCPServers:
 
     @property
     def has_withheld(self) -> bool:
-        """Whether a tool waits for a person's approval."""
+        """Whether a tool waits for the user's approval."""
         return any(server.status().withheld for server in self._servers.values())
 
     def approve(self, server: str, tool: str) -> None:
-        """Trust a withheld tool as it is now; `tools` offers it again.
+        """Trust a withheld tool's current definition; `tools` offers it again.
 
         Raises:
             UsageError: no such tool is withheld.
@@ -298,19 +298,19 @@ class MCPServers:
         if server not in self._servers or not self._servers[server].approve(tool):
             raise UsageError(f"No tool {tool!r} of MCP server {server!r} is withheld.")
 
-    # --- words --------------------------------------------------------------------------------
+    # --- messages --------------------------------------------------------------------------------
 
     def status(self) -> list[ServerStatus]:
-        """Every server, in the order of the configuration."""
+        """The status of every server, in the order of the configuration."""
         return [server.status() for server in self._servers.values()]
 
     def missing(self) -> str:
-        """For a prompt: the servers that are not there, and why; empty where all are."""
+        """A prompt text: the unavailable servers with reasons; empty if all are available."""
         absent = [one for one in self.status() if one.state not in (ServerState.READY, ServerState.DISABLED)]
         return "\n".join(f"MCP server {one.name!r} is {one.state.value}: {one.reason}" for one in absent)
 
     def take_notices(self) -> list[str]:
-        """What the model should be told since this was last asked: servers lost, tools changed."""
+        """Return and clear the notices for the model: servers lost, tools changed."""
         notices = []
         while self._notices:
             notices.append(self._notices.popleft())
@@ -322,20 +322,20 @@ class MCPServers:
         if event.kind in _FOR_THE_MODEL:
             self._notices.append(f"MCP server {event.server!r}, {event.kind.replace('_', ' ')}: {event.message}")
         if self._on_event is not None:
-            with contextlib.suppress(Exception):  # an error of a listener does not end the server
+            with contextlib.suppress(Exception):  # a listener's error does not end the server
                 self._on_event(event)
 
 
 def _load() -> None:
-    """Import what is slow, in a thread that nobody waits for."""
-    import ohsandbox.mcp.client  # noqa: F401, PLC0415 - the point of it
+    """Import the slow modules, in a thread that nobody waits for."""
+    import ohsandbox.mcp.client  # noqa: F401, PLC0415 - this import is the purpose
 
 
 def read_mcp_config(config: MCPConfig | Mapping[str, Any] | str | os.PathLike[str]) -> MCPConfig:
-    """A configuration from itself, a dict or a JSON file's path.
+    """Read a configuration from an `MCPConfig`, a dict or a JSON file's path.
 
     Raises:
-        MCPConfigError: naming the server and the key.
+        MCPConfigError: the configuration is invalid; names the server and the key.
     """
     if isinstance(config, MCPConfig):
         return config
@@ -349,9 +349,9 @@ def create_mcp_tools(
     timeout_s: float | None = None,
     **options: Any,
 ) -> list[MCPToolDefinition]:
-    """Start the servers and return the tools of those that came up within timeout_s seconds (None: their own limits).
+    """Start the servers and return the tools of those ready within timeout_s seconds (None: their own limits).
 
-    Closing one of these tools ends all servers. For their states, and for more than one look at their tools, use
+    Closing one of these tools ends all servers. To see their states, or to list their tools again, use
     `MCPServers`, which takes the same options.
 
     Raises:

@@ -1,4 +1,4 @@
-"""JSON-RPC messages from and to a server, one a line: bounds on what it sends, and the SDK's streams."""
+"""JSON-RPC messages from and to a server, one per line: limits on its messages, and the SDK's streams."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class LineTooLongError(ValueError):
-    """A line went over the limit; the stream is of no more use."""
+    """A line exceeded the limit; the stream is unusable."""
 
 
 class LineFramer:
-    r"""Cuts bytes into lines at `\n`, without it and without a `\r` before it."""
+    r"""Splits bytes into lines at `\n`; removes it and a `\r` before it."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -43,7 +43,7 @@ class LineFramer:
         """The lines that data completes.
 
         Raises:
-            LineTooLongError: one of them, or what is held of the next one, is over the limit.
+            LineTooLongError: one of them, or the buffered part of the next one, exceeds the limit.
         """
         if b"\n" not in data:
             self._held += data
@@ -55,7 +55,7 @@ class LineFramer:
         return [line.removesuffix(b"\r") for line in lines]
 
     def rest(self) -> bytes:
-        """What came after the last newline."""
+        """The bytes after the last newline."""
         return bytes(self._held)
 
     def _check(self, length: int) -> None:
@@ -66,44 +66,44 @@ class LineFramer:
 
 NOISE_LINES = 10
 NOISE_BYTES = 200
-"""Of each line on stdout that is not a message this much is kept, for the message about the server's end."""
+"""The part kept of each stdout line that is not a message, for the message about the server's end."""
 
 MAX_BROKEN = 100
-"""So many malformed messages, and answers to nothing, are borne with."""
+"""Limit of malformed messages and of responses without a request."""
 
 MAX_UNASKED_PER_S = 1000
-"""Notifications and requests of a server; one that sends more is out of control."""
+"""Limit of a server's notifications and requests per second."""
 
 MAX_NOISE_PER_S = 10_000
-"""Lines that are not messages. Reading more takes all the time of the loop, which other servers need too."""
+"""Limit of lines that are not messages. Reading more would block the loop, which other servers need too."""
 
 MAX_UNASKED_BYTES_PER_S = 32_000_000
-"""Of both."""
+"""Limit of both together."""
 
 MAX_PARTS = 250_000
 """Strings, objects, lists and commas of one message: 16 MB of `{},` would take 1.6 GB of this host's memory."""
 
 TOO_MANY = f"the answer has more than {MAX_PARTS} JSON values"
 MALFORMED = "the answer is not a valid JSON-RPC message"
-"""What whoever waits for such an answer is told."""
+"""The error message for the caller that waits for such a response."""
 
 MAX_PROGRESS = 10**300
-"""A float goes to 1.8e308."""
+"""The largest float is 1.8e308."""
 
 END_BYTES = 512
-"""Where the id of a message stands that cannot be parsed: near its beginning or its end."""
+"""An unparsable message has its id this near its beginning or its end."""
 
 _ID = re.compile(rb'"id"\s*:\s*"?(\d{1,18})"?\s*[,}]')
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""Linear whatever it is given: no backtracking, and each match begins where the last one ended."""
+"""Linear for any input: no backtracking, and each match begins where the last one ended."""
 
 
 class ProtocolFloodError(ValueError):
-    """The server sends more rubbish than is borne with."""
+    """The server sent more invalid data than the limits allow."""
 
 
 def parse_message(line: bytes) -> JSONRPCMessage | None:
-    """The JSON-RPC message of a line; None when it is none.
+    """Parse a line as a JSON-RPC message; None if it is not one.
 
     Invalid UTF-8 and lone surrogates (JavaScript cuts strings between the two halves of a character) become `?`.
     """
@@ -120,7 +120,7 @@ def parse_message(line: bytes) -> JSONRPCMessage | None:
 
 
 class Intake:
-    """Tells a server's messages from its noise, and counts what no sane server sends."""
+    """Separates a server's messages from other output, and enforces the limits on both."""
 
     def __init__(self) -> None:
         self.noise: deque[str] = deque(maxlen=NOISE_LINES)
@@ -132,13 +132,13 @@ class Intake:
         self._second = 0
 
     def note_request(self, request_id: RequestId) -> None:
-        """A request of ours goes out: an answer with this id is welcome, once."""
+        """Record an outgoing request: one response with this id is accepted."""
         self._asked.add(coerce_request_id(request_id))
 
     def take(self, line: bytes) -> JSONRPCMessage | None:
-        """The line's message, or None where it is noise or not to be acted on.
+        """Return the line's message, or None if it is no message or must be ignored.
 
-        An answer in no valid form is an error for the request, which would else wait until its time is over.
+        An invalid response becomes an error for its request, which would otherwise wait until its timeout.
 
         Raises:
             ProtocolFloodError: too many broken messages, or too many lines or bytes in a second.
@@ -197,7 +197,7 @@ class Intake:
 
 
 def has_too_many_parts(line: bytes) -> bool:
-    """More than MAX_PARTS, counted without parsing; what looks like JSON within a string does not count."""
+    """Whether a line has more than MAX_PARTS, counted without parsing; the contents of strings do not count."""
     if len(line) <= MAX_PARTS or _parts(line) + line.count(b'"') <= MAX_PARTS:
         return False
     count = end = 0
@@ -214,7 +214,7 @@ def _parts(line: bytes) -> int:
 
 
 def _ids_of_answer(line: bytes) -> set[RequestId]:
-    """Of a line that is not a valid message: the ids of the request that it was to answer; several are guesses."""
+    """The request ids that an invalid response may refer to; several ids are guesses."""
     try:
         said = {} if len(line) > MAX_PARTS else json.loads(line)
     except (ValueError, RecursionError):
@@ -227,7 +227,7 @@ def _ids_of_answer(line: bytes) -> set[RequestId]:
 
 
 def _is_countable(message: JSONRPCRequest | JSONRPCNotification) -> bool:
-    """Not progress in numbers that no float holds: converting them ends the SDK's session."""
+    """False for progress numbers beyond a float's range: converting them ends the SDK's session."""
     if message.method != "notifications/progress" or message.params is None:
         return True
     numbers = (message.params.get("progress"), message.params.get("total"))
@@ -235,7 +235,7 @@ def _is_countable(message: JSONRPCRequest | JSONRPCNotification) -> bool:
 
 
 class Inbox:
-    """Messages from the server; `put` and `finish` are called on the loop."""
+    """Messages from the server; call `put` and `finish` on the loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[SessionMessage] = deque()
@@ -243,12 +243,12 @@ class Inbox:
         self._finished = False
 
     def put(self, message: JSONRPCMessage) -> None:
-        """Hand a message over."""
+        """Add a message."""
         self._waiting.append(SessionMessage(message))
         self._wake()
 
     def finish(self) -> None:
-        """No more comes."""
+        """Mark the end of the stream."""
         self._finished = True
         self._wake()
 
@@ -273,7 +273,7 @@ class Inbox:
         return self._waiting.popleft()
 
     async def aclose(self) -> None:
-        """The session wants no more."""
+        """Close the stream from the session's side."""
         self._waiting.clear()
         self._finished = True
 
@@ -294,7 +294,7 @@ class Inbox:
 
 
 class Outbox:
-    """Messages to the server: each is one line, handed to `write`, which does not block."""
+    """Messages to the server: passes each as one line to `write`, which does not block."""
 
     def __init__(self, intake: Intake, write: Callable[[bytes], None]) -> None:
         self._intake = intake
@@ -302,11 +302,11 @@ class Outbox:
         self._closed = False
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Hand one message over.
+        """Send one message.
 
         Raises:
             anyio.ClosedResourceError: the session has closed the stream.
-            anyio.BrokenResourceError: the server takes nothing any more.
+            anyio.BrokenResourceError: the server accepts no more input.
         """
         if self._closed:
             raise anyio.ClosedResourceError
@@ -319,7 +319,7 @@ class Outbox:
             raise anyio.BrokenResourceError from None
 
     async def aclose(self) -> None:
-        """No more is sent."""
+        """Close the stream."""
         self._closed = True
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Text of a server, made fit for a model's and a person's eyes."""
+"""Cleans a server's text for models and users."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from ohsandbox.runtime.shell.terminal import without_controls
 from ohsandbox.text import encodable
 
 Mask = Callable[[str], str]
-"""Takes secrets out of a text."""
+"""Replaces the secrets in a text."""
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\U000e0000-\U000e007f]")
-"""C0 but newline and tab, C1, and the tag characters, which spell ASCII that nobody sees."""
+"""C0 except newline and tab, C1, and the tag characters, which encode invisible ASCII."""
 
 _HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0100-\U000e01ef]"
 )
-"""Zero-width, direction overrides, fillers, variation selectors: a description has no honest use for them."""
+"""Zero-width, direction overrides, fillers, variation selectors: no legitimate description needs them."""
 
 
 def printable(text: str) -> str:
-    r"""Without control sequences and control characters; `\r\n` becomes `\n`."""
+    r"""Remove control sequences and control characters; `\r\n` becomes `\n`."""
     return _CONTROLS.sub("", without_controls(encodable(text).encode()))
 
 
 def visible(text: str, *, limit_chars: int) -> str:
-    """Printable, also without characters that hide or reorder text, and cut with the cut stated."""
+    """As `printable`; also remove characters that hide or reorder text, and truncate with a note."""
     shown = _HIDDEN.sub("", printable(text)).strip()
     if len(shown) <= limit_chars:
         return shown
@@ -37,12 +37,12 @@ def visible(text: str, *, limit_chars: int) -> str:
 
 
 def one_line(text: str, *, limit_chars: int) -> str:
-    """Visible, on one line."""
+    """As `visible`, on one line."""
     return visible(" ".join(printable(text).split()), limit_chars=limit_chars)
 
 
 def masked(value: Any, mask: Mask) -> Any:
-    """The value without secrets in its keys, texts and numbers, and without numbers that JSON has not."""
+    """Mask secrets in the value's keys, texts and numbers, and replace numbers that JSON does not have."""
     if isinstance(value, dict):
         return {mask(key): masked(item, mask) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Which of the tools that a server lists are offered: those fit for a model that are what they were when first seen."""
+"""Selects the tools to offer from a server's list: usable ones, unchanged since they were first seen."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     from ohsandbox.mcp.tool_pinning import Pins
 
 MAX_ANNOUNCED = 10
-"""Refused tools that are told of one by one; each is a line for the person and in the log."""
+"""Refused tools that are reported one by one; each is a line for the user and in the log."""
 
 
 class ToolFilter:
     """The tools of one server, sorted: offered, withheld until a person approves them, refused."""
 
     def __init__(self, server: str, resolved: Resolved, pins: Pins, tell: Callable[[str, str], None]) -> None:
-        """Empty. `tell(kind, message)` hears of each tool that is withheld or refused."""
+        """Create it empty. `tell(kind, message)` is called for each tool that is withheld or refused."""
         self._server, self._config, self._mask = server, resolved.config, resolved.masked
         self._secrets = resolved.secrets
         self._pins, self._tell = pins, tell
         self._pinned_as = f"{server}@{resolved.config.identity}"
         self.tools: dict[str, ListedTool] = {}
-        """By the server's names; those that are withheld, too."""
+        """By the server's names; includes withheld tools."""
         self._withheld: dict[str, ListedTool] = {}
         self.refused: dict[str, str] = {}
         """Name and reason."""
 
     def take(self, listed: Iterable[Tool], unfit: Mapping[str, str]) -> None:
-        """Sort a new list; what is seen for the first time is pinned.
+        """Sort a new list; tools seen for the first time are pinned.
 
         Raises:
-            MCPConfigError: the pins cannot be read or kept.
+            MCPConfigError: the pins cannot be read or written.
         """
         offered: dict[str, ListedTool] = {}
         withheld: dict[str, ListedTool] = {}
@@ -71,7 +71,7 @@ class ToolFilter:
         self.tools, self._withheld, self.refused = offered, withheld, refused
 
     def _made(self, tool: Tool, before: Mapping[str, ListedTool], length: int) -> ListedTool:
-        """The tool, where it can be offered after those before it, of that length together."""
+        """Make the tool, if it can be offered after the ones before it, whose total length is given."""
         if len(before) >= MAX_TOOLS:
             raise UnusableToolError(f"more than {MAX_TOOLS} tools")
         if tool.name in before:
@@ -84,7 +84,7 @@ class ToolFilter:
         return made
 
     def _without_secrets(self, tool: Tool) -> Tool:
-        """A server may tell in a description what it is connected to, with the password."""
+        """Mask secrets: a description may contain the server's connection string with its password."""
         said = tool.model_dump_json(by_alias=True, exclude_unset=True) if self._secrets else ""
         if not said or self._mask(said) == said:
             return tool
@@ -127,10 +127,10 @@ class ToolFilter:
         return {tool: how_to_approve(self._server, tool) for tool in self._withheld}
 
     def check(self, tool: str) -> None:
-        """Whether the tool may be called.
+        """Check that the tool may be called.
 
         Raises:
-            MCPToolWithheldError: it has changed, or is not there any more.
+            MCPToolWithheldError: it has changed, or is no longer offered.
         """
         self._look_for_approvals()
         if tool in self._withheld:
@@ -142,7 +142,7 @@ class ToolFilter:
             raise MCPToolWithheldError(f"MCP server {self._server!r} no longer offers a tool {tool!r}. Do without it.")
 
     def _look_for_approvals(self) -> None:
-        """What a person approved meanwhile, maybe in another process, is withheld no longer."""
+        """Release withheld tools that the user has approved since, also in another process."""
         if not self._withheld:
             return
         self._pins.reload()
@@ -151,10 +151,10 @@ class ToolFilter:
                 self.tools[tool] = self._withheld.pop(tool)
 
     def approve(self, tool: str) -> bool:
-        """Trust a withheld tool as it is now; False where none of that name is withheld.
+        """Trust a withheld tool's current definition; False if no such tool is withheld.
 
         Raises:
-            MCPConfigError: the pins cannot be read or kept.
+            MCPConfigError: the pins cannot be read or written.
         """
         changed = self._withheld.get(tool)
         if changed is None:
@@ -166,6 +166,6 @@ class ToolFilter:
 
 
 def how_to_approve(server: str, tool: str) -> str:
-    """A sentence. People paste the command, so a tool's name is quoted for the shell."""
+    """A sentence with the command; the tool's name is quoted for the shell because users paste it."""
     end_of_options = "-- " if tool.startswith("-") else ""
     return f"The user can approve it: `ohsandbox mcp approve {server} {end_of_options}{shlex.quote(tool)}`."

@@ -1,4 +1,4 @@
-"""Tools as a server lists them, bounded and cleaned: what a model is shown, their names there, their fingerprints."""
+"""A server's tools, limited and cleaned for the model; their names for the model; their fingerprints."""
 
 from __future__ import annotations
 
@@ -19,61 +19,61 @@ if TYPE_CHECKING:
 
 
 MAX_TOOLS = 128
-"""Of one server; providers take as many in a request, of all servers together."""
+"""Limit per server; providers accept the same number in a request, for all servers together."""
 
 MAX_DESCRIPTION_CHARS = 2048
-"""Room for examples, none for a second system prompt."""
+"""Enough for examples, too little for a second system prompt."""
 
 MAX_ARGUMENT_CHARS = 1024
-"""Of an argument's description."""
+"""Limit of an argument's description."""
 
 MAX_SCHEMA_CHARS = 64 * 1024
 """Some 16,000 tokens in every request, for one tool."""
 
 MAX_NAME_CHARS = 128
-"""Of a tool, as MCP 2025-11-25 has it; every process on this host that knows the server keeps it."""
+"""Limit of a tool's name (MCP 2025-11-25); every process on this host that knows the server stores it."""
 
 MAX_SERVER_CHARS = 256 * 1024
-"""Of all descriptions and schemas of one server: some 65,000 tokens in every request. A hundred tools have fewer."""
+"""Limit of one server's descriptions and schemas: some 65,000 tokens per request. A hundred tools have fewer."""
 
 MAX_DEFINITION_CHARS = 16 * 1024
-"""Of what is kept of a tool for a person to compare; most have under 2,000 characters."""
+"""Limit of a tool's stored definition, which users compare; most have under 2,000 characters."""
 
 _ARGUMENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-"""What providers take as a property's name; one bad name and they refuse the whole request."""
+"""The property names that providers accept; one invalid name makes them refuse the whole request."""
 
 
 class UnusableToolError(ValueError):
-    """The tool cannot be offered; says why."""
+    """The tool cannot be offered; gives the reason."""
 
 
 class ListedTool(NamedTuple):
     """A tool that can be offered."""
 
     name: str
-    """As the server calls it."""
+    """The server's name for it."""
     description: str
     action_type: type[Action]
-    """Its arguments: checked against the server's schema, which nothing of ours trusts."""
+    """Its arguments, validated against the server's schema, which is untrusted."""
     schema: dict[str, Any]
-    """The arguments for a model: no references, descriptions cleaned. Not to be changed."""
+    """The schema for the model: no references, cleaned descriptions. Do not modify."""
     annotations: ToolAnnotations
     fingerprint: str
-    """SHA-256 of all that the server said of it."""
+    """SHA-256 of the server's full definition."""
     definition: str
     """The same as lines of text, cut at MAX_DEFINITION_CHARS; not cleaned."""
 
     @property
     def length(self) -> int:
-        """Of what a model is shown, in characters."""
+        """Length of the definition for the model, in characters."""
         return len(self.description) + len(json.dumps(self.schema))
 
 
 def listed_tool(server: str, tool: Tool) -> ListedTool:
-    """The tool, made fit for a model.
+    """Clean and limit a tool for the model.
 
     Raises:
-        UnusableToolError: its name has characters that nobody sees, its schema is too large, or an argument has a
+        UnusableToolError: its name has invisible characters, its schema is too large, or an argument has a
             name that providers refuse.
     """
     if not tool.name or visible(tool.name, limit_chars=MAX_NAME_CHARS) != tool.name or "\n" in tool.name:
@@ -104,13 +104,13 @@ def _only_as_task(tool: Tool) -> bool:
 
 
 def fingerprint_of(tool: Tool) -> str:
-    """The same for the same name, title, description, schema and hints, whatever the order of keys."""
+    """Equal for equal name, title, description, schema and hints; the order of keys does not matter."""
     said = tool.model_dump(mode="json", by_alias=True, include=_PINNED)
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def definition_of(tool: Tool) -> str:
-    """What the fingerprint is made of, for a person: one line of text or JSON each. Not cleaned."""
+    """The input of the fingerprint for users to read: one line of text or JSON per item. Not cleaned."""
     said = tool.model_dump(mode="json", by_alias=True, include=_PINNED, exclude_none=True)
     sections = [f"{name}:\n{_indented(_as_lines(value))}" for name, value in sorted(said.items())]
     text = "\n".join(sections)
@@ -126,7 +126,7 @@ def _as_lines(value: Any) -> str:
         return compact
     try:
         return json.dumps(value, sort_keys=True, ensure_ascii=False, indent=2)
-    except RecursionError:  # the encoder that indents stops at fewer levels
+    except RecursionError:  # the indenting encoder supports fewer levels
         return compact
 
 
@@ -138,7 +138,7 @@ _PINNED = {"name", "title", "description", "input_schema", "annotations"}
 
 
 def _create_mcp_action_type(name: str, input_schema: dict[str, Any]) -> type[Action]:
-    """A model of the arguments; whatever the schema is, this comes back in bounded time."""
+    """Create a model of the arguments; takes bounded time for any schema."""
     return Action.from_mcp_schema(name, input_schema)
 
 
@@ -159,7 +159,7 @@ def _annotations(tool: Tool) -> ToolAnnotations:
 
 
 def _clean(node: Any, *, is_map: bool = False) -> Any:
-    """A copy with readable descriptions. is_map: the keys are names of arguments, not keywords."""
+    """Copy with cleaned descriptions. is_map: the keys are argument names, not keywords."""
     if isinstance(node, list):
         return [_clean(item) for item in node]
     if not isinstance(node, dict):
@@ -189,9 +189,9 @@ class ServerTool(NamedTuple):
 
 
 def model_names(tools: Sequence[ServerTool], reserved: Collection[str]) -> dict[ServerTool, str]:
-    """What a model calls each tool by: its own name, or `server__tool` where that is taken or reserved.
+    """The model's name for each tool: its own name, or `server__tool` if that is taken or reserved.
 
-    Names are compared without regard to case: two that differ in it alone are one to many a reader.
+    Comparison ignores case: users and models confuse names that differ only in case.
     """
     wanted = Counter(_safe(tool.tool).lower() for tool in tools)
     taken = {name.lower() for name in reserved}
@@ -206,12 +206,12 @@ def model_names(tools: Sequence[ServerTool], reserved: Collection[str]) -> dict[
 
 
 def prefixed(tool: ServerTool) -> str:
-    """`server__tool`, fit for providers."""
+    """`server__tool` in characters that providers accept."""
     return _safe(f"{_REFUSED.sub('_', tool.server)}__{tool.tool}")
 
 
 def _safe(name: str) -> str:
-    """The name with `_` for what is refused; what is too long keeps its beginning, and a hash of all of it."""
+    """Replace refused characters by `_`; a name that is too long becomes its prefix and a hash of the whole."""
     safe = _REFUSED.sub("_", name) or "_"
     if len(safe) <= MAX_MODEL_NAME_CHARS:
         return safe

@@ -1,4 +1,4 @@
-"""What tools looked like when they were first seen: a tool that changes later is not the one that was trusted."""
+"""Fingerprints of tools at first sight: a tool that changes later is no longer trusted."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 
 MAX_PINNED = 1024
-"""Tools of one server, over time; eight times as many as it may offer at once."""
+"""Limit of pinned tools per server, over time; eight times the number that it may offer at once."""
 
 
 class ChangedTool(NamedTuple):
-    """A tool that is not what it was, until a person approves it."""
+    """A changed tool that waits for the user's approval."""
 
     server: str
-    """As in the configuration."""
+    """Its name in the configuration."""
     tool: str
     description: str
-    """What the server says of it now, cleaned."""
+    """Its current description, cleaned."""
     before: str = ""
-    """Its definition when it was trusted; empty where an older version pinned it. Not cleaned."""
+    """Its definition when it was trusted; empty if an older version pinned it. Not cleaned."""
     now: str = ""
-    """Its definition now, as `before`."""
+    """Its current definition, in the form of `before`."""
 
 
 class Pins:
-    """Fingerprints by server and tool; with a path they are kept in that JSON file on the host, for all processes.
+    """Fingerprints by server and tool; with a path, stored in that JSON file on the host for all processes.
 
-    A server is meant by its name and what is started for it: another command under the same name is another server.
+    Name and command identify a server: a different command under the same name is a different server.
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
-        """Read the file, where it is there.
+        """Read the file if it exists.
 
         Raises:
-            MCPConfigError: the file is damaged; which tools were trusted is then a person's to say.
+            MCPConfigError: the file is damaged; the user must then decide which tools to trust.
         """
         self._path = None if path is None else Path(path)
         self._guard = threading.Lock()
@@ -54,7 +54,7 @@ class Pins:
         self.reload()
 
     def reload(self) -> None:
-        """Take in what other processes wrote meanwhile.
+        """Read the changes of other processes.
 
         Raises:
             MCPConfigError: the file is damaged.
@@ -64,7 +64,7 @@ class Pins:
                 self._pins = _read(self._path)
 
     def get(self, server: str, tool: str) -> str | None:
-        """The fingerprint, or None where the tool was never seen."""
+        """The fingerprint, or None if the tool was never seen."""
         with self._guard:
             found: str | None = self._pins.get(server, {}).get(tool, {}).get("trusted")
             return found
@@ -72,7 +72,7 @@ class Pins:
     def update(
         self, server: str, fingerprints: dict[str, str], *, definitions: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Pin tools of a server, and keep that, with their definitions for a later comparison.
+        """Pin tools of a server and save them, with their definitions for a later comparison.
 
         Raises:
             MCPConfigError: the file is damaged, or cannot be written.
@@ -85,7 +85,7 @@ class Pins:
             pins.setdefault(server, {}).update(wanted)
 
     def note_change(self, server: str, tool: str, *, fingerprint: str, description: str, definition: str = "") -> None:
-        """Remember what a pinned tool has become, so that a person can look at it and approve it.
+        """Record the changed definition of a pinned tool, for the user to review and approve.
 
         Raises:
             MCPConfigError: the file is damaged, or cannot be written.
@@ -98,12 +98,12 @@ class Pins:
             pins.setdefault(server, {}).setdefault(tool, {})["now"] = now
 
     def has_room(self, server: str) -> bool:
-        """Whether more tools of it can be pinned: one that lists others every second would fill the disk."""
+        """Whether more of its tools can be pinned: a server that lists new ones every second would fill the disk."""
         with self._guard:
             return len(self._pins.get(server, {})) < MAX_PINNED
 
     def changed(self) -> list[ChangedTool]:
-        """The tools that wait for a person."""
+        """The tools that wait for approval."""
         with self._guard:
             return [
                 _changed(_name(server), tool, known)
@@ -113,15 +113,15 @@ class Pins:
             ]
 
     def approve(self, name: str, tool: str, *, shown: ChangedTool | None = None) -> ChangedTool:
-        """Trust a tool as it is now; conversations at work take it at their next step.
+        """Trust a tool's current definition; running conversations use it at their next step.
 
         Args:
-            name: the server's, as in the configuration.
+            name: the server's name in the configuration.
             tool: the server's own name for it.
-            shown: what a person was shown of it.
+            shown: the definition that the user was shown.
 
         Raises:
-            UsageError: no such tool waits for a person, or it is not what was shown any more.
+            UsageError: no such tool waits for approval, or it changed after it was shown.
         """
         with self._edited() as pins:
             for server, tools in pins.items():
@@ -136,7 +136,7 @@ class Pins:
 
     @contextlib.contextmanager
     def _edited(self) -> Iterator[dict[str, dict[str, dict[str, Any]]]]:
-        """The pins as they are now, to be changed; kept at the end."""
+        """Yield the current pins for modification; saves them at the end."""
         with self._guard:
             if self._path is None:
                 yield self._pins
@@ -165,7 +165,7 @@ def _changed(server: str, tool: str, known: dict[str, Any]) -> ChangedTool:
 
 
 def _name(server: str) -> str:
-    """The name in the configuration of what `MCPServers` pins by."""
+    """The configuration's name of a server in the pins that `MCPServers` writes."""
     return server.partition("@")[0]
 
 

@@ -31,42 +31,42 @@ if TYPE_CHECKING:
 
 
 LOOK_EVERY_S = 2.0
-"""Most calls are over before the first look, which asks the engine and takes a millisecond."""
+"""Most calls end before the first check, which asks the engine and takes a millisecond."""
 
 
 MAX_LISTED = 1024
-"""Tools of one server that are looked at, so that `include` has some to choose from; 128 are offered."""
+"""Limit of tools read per server, so that `include` can choose among them; 128 are offered."""
 
 MAX_LISTED_CHARS = 4_000_000
-"""Of all of them, as JSON."""
+"""Limit of all of them together, as JSON."""
 
 FURTHER = "(further tools)"
-"""Stands for those in `GuardedSession.unfit`."""
+"""The key for further tools in `GuardedSession.unfit`."""
 
 
 class GuardedSession(ClientSession):
-    """The SDK's session, for a server that nobody vouches for."""
+    """The SDK's session for an untrusted server."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.unfit: dict[str, str] = {}
-        """Tools of the last pages of `tools/list` that are in no valid form, and why; they are left out."""
+        """Invalid tools of the last `tools/list` pages, with the reason; they are left out."""
         self._listed = self._listed_chars = 0
         self._send_raw = self._dispatcher.send_raw_request
-        self._dispatcher.send_raw_request = self._send_leniently  # type: ignore[method-assign] # where answers are raw
+        self._dispatcher.send_raw_request = self._send_leniently  # type: ignore[method-assign] # sees raw responses
 
     def begin_list(self) -> None:
-        """The next page of `tools/list` is the first one."""
+        """Start a new list: the next page of `tools/list` is the first one."""
         self.unfit = {}
         self._listed = self._listed_chars = 0
 
     @property
     def is_full(self) -> bool:
-        """The server has listed more than is looked at."""
+        """Whether the server has listed more than we read."""
         return FURTHER in self.unfit
 
     async def _send_leniently(self, method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """One malformed tool takes the others with it where the SDK checks the list as a whole."""
+        """Drop malformed tools one by one: the SDK validates the list as a whole and would reject all."""
         raw = await self._send_raw(method, *args, **kwargs)
         if method == "tools/list" and isinstance(raw.get("tools"), list):
             raw["tools"] = [tool for tool in raw["tools"] if self._has_room(tool) and self._is_fit(tool)]
@@ -86,7 +86,7 @@ class GuardedSession(ClientSession):
         try:
             Tool.model_validate(tool, by_name=False)
             if tool["inputSchema"].get("type") != "object":
-                raise ValueError("its `inputSchema` is not of type object")  # noqa: TRY301 - told as the others are
+                raise ValueError("its `inputSchema` is not of type object")  # noqa: TRY301 - reported like the others
         except ValidationError as error:
             fault = error.errors(include_url=False, include_input=False)[0]
             why = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
@@ -103,15 +103,15 @@ class GuardedSession(ClientSession):
         ctx: ClientRequestContext,  # noqa: ARG002 - the SDK's signature
         request: InputRequest,
     ) -> InputResponse | ErrorData:
-        """Sampling, elicitation and roots are not offered: a server spends no tokens and asks nobody anything."""
+        """Sampling, elicitation and roots are not offered: a server can neither spend tokens nor ask the user."""
         return ErrorData(code=METHOD_NOT_FOUND, message=f"{request.method} is not offered by this client")
 
     async def validate_tool_result(self, name: str, result: CallToolResult) -> None:
-        """Not here: the server's own schema, with its patterns and references, would run on the host."""
+        """Do nothing: validation would run the server's own schema, with its patterns and references, on the host."""
 
 
 class SandboxTransport(ClientTransport):
-    """Starts a stdio server over `Runtime.channel`: no engine client, full duplex, each message one bounded line."""
+    """Starts a stdio server over `Runtime.channel`: no engine client, full duplex, one limited line per message."""
 
     def __init__(self, runtime: Runtime, command: Command) -> None:
         self._runtime = runtime
@@ -119,7 +119,7 @@ class SandboxTransport(ClientTransport):
         self.process: ServerProcess | None = None
         """The server of the last connection."""
         self.on_words: Callable[[str], None] | None = None
-        """Called on the loop with what the next server prints, until this is None."""
+        """Called on the loop with the next server's start-up output, until this is None."""
 
     def __repr__(self) -> str:
         return f"<SandboxTransport({self._command.argv[0]!r})>"
@@ -146,9 +146,9 @@ class SandboxTransport(ClientTransport):
 
     @contextlib.contextmanager
     def looked_after(self) -> Iterator[None]:
-        """While something is asked of the server: look now and then whether it runs.
+        """During a request, check now and then that the server runs.
 
-        A child of one that died may hold its streams open.
+        A child of a dead server may hold its streams open.
         """
         process, loop = self.process, asyncio.get_running_loop()
         if process is None:
@@ -172,7 +172,7 @@ class SandboxTransport(ClientTransport):
             self.on_words(words)
 
     async def epitaph(self) -> str | None:
-        """How the server ended, and its last words; None while it runs."""
+        """How the server ended, with its last output; None while it runs."""
         process = self.process
         if process is None or not process.is_over:
             return None
@@ -182,7 +182,7 @@ class SandboxTransport(ClientTransport):
 
 
 async def _unless_cancelled(runtime: Runtime, command: Command) -> ServerProcess:
-    """The started process; one that comes up after we were cancelled is ended again."""
+    """Start the process; on cancellation, end it as soon as it has started."""
     loop = asyncio.get_running_loop()
     starting = loop.run_in_executor(None, ServerProcess, runtime, command)
     try:
@@ -199,11 +199,11 @@ async def _end_late(starting: asyncio.Future[ServerProcess]) -> None:
 
 
 TELLS_PROGRESS = {"npx": {"npm_config_loglevel": "http"}}
-"""What makes a program that installs servers say what it does: away from a terminal npm downloads without a word."""
+"""Environment that makes an installer report progress: without a terminal npm downloads silently."""
 
 
 def transport_for(server: ServerConfig, *, sandbox: Runtime | None, host: Callable[[], Runtime]) -> ClientTransport:
-    """The transport; nothing is started."""
+    """Create the transport; this starts nothing."""
     if server.command is None:
         return remote_transport(server, sandbox if server.runs_in == "sandbox" else None)
     place = host() if server.runs_in == "host" or sandbox is None else sandbox
