@@ -1,4 +1,4 @@
-"""The sandbox's own tools for any MCP client: one sandbox a session, over stdio or HTTP."""
+"""An MCP server for the sandbox's tools: one sandbox per session, over stdio or HTTP."""
 
 from ohsandbox.mcp_server.server import make_server
 from ohsandbox.mcp_server.session import SandboxFactory, SandboxSession

@@ -1,4 +1,4 @@
-"""`checkpoint` and `undo`: a session's files, kept and put back."""
+"""The tools `checkpoint` and `undo`: save and restore a session's files."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class CheckpointTools:
     """The checkpoints of one sandbox."""
 
     def __init__(self, runtime: Runtime) -> None:
-        """Nothing is kept yet."""
+        """Create it without checkpoints."""
         self._runtime = runtime
         self._kept: list[Checkpoint] = []
         self._owner: Path | None = None
 
     def tools(self) -> list[ToolDefinition[Any, Any]]:
-        """Both tools; none where nothing can be kept, or not all: files in a directory of the host are its user's."""
+        """Both tools; none if not all files can be saved: files in a host directory belong to its user."""
         if not self._runtime.keeps_checkpoints or self._runtime.host_workspace is not None:
             return []
         keep = ToolAnnotations(title="Keep files", destructiveHint=False, openWorldHint=False)
@@ -74,7 +74,7 @@ class CheckpointTools:
         ]  # fmt: skip
 
     def close(self) -> None:
-        """Drop what was kept; what cannot be dropped now is `gc`'s."""
+        """Delete the checkpoints; `gc` deletes those that cannot be deleted now."""
         kept, self._kept = self._kept, []
         if self._owner is None:
             return
@@ -115,6 +115,6 @@ def _label(label: str) -> str:
 
 
 def _while_we_live(directory: Path) -> Path:
-    """A name of the directory that is gone when this process is, were it killed: `gc` then drops the checkpoints."""
+    """A path to the directory that vanishes with this process, even if killed: `gc` then deletes the checkpoints."""
     through_us = Path(f"/proc/{os.getpid()}/root{directory}")
     return through_us if through_us.is_dir() else directory

@@ -1,4 +1,4 @@
-"""Blocking work beside the event loop, and the order of a session's calls."""
+"""Blocking work outside the event loop, and the order of a session's calls."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class BlockingCall(Generic[T]):
-    """A call in a daemon thread of its own: one that hangs (a pull, a dead engine) holds up neither loop nor exit."""
+    """A call in its own daemon thread: one that hangs (a pull, a dead engine) blocks neither loop nor exit."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        """Begin at once; made on the loop that waits for it."""
+        """Start at once; create it on the loop that waits for it."""
         self._work = work
         self._loop = asyncio.get_running_loop()
         self._ended = anyio.Event()
@@ -31,17 +31,17 @@ class BlockingCall(Generic[T]):
 
     @property
     def ended(self) -> bool:
-        """Whether there is a result, or an error."""
+        """Whether it has a result or an error."""
         return self._ended.is_set()
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; False when timeout_s passed before it. Cancelling the wait leaves the work alone."""
+        """Wait for the end; False if timeout_s passed before it. Cancelling the wait does not cancel the work."""
         with anyio.move_on_after(timeout_s):
             await self._ended.wait()
         return self.ended
 
     async def result(self) -> T:
-        """What it came to; raises what it raised."""
+        """Return the call's result or raise its exception."""
         await self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -50,14 +50,14 @@ class BlockingCall(Generic[T]):
     def _run(self) -> None:
         try:
             self._results.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._error = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(self._ended.set)
 
 
 MAX_SIDE_BY_SIDE = 4
-"""Of the calls that only read so many run at a time: more would only queue for the sandbox's cores."""
+"""Limit of concurrent read-only calls: more would only queue for the sandbox's cores."""
 
 
 class _Ticket:
@@ -67,7 +67,7 @@ class _Ticket:
 
 
 class CallQueue:
-    """Calls run in the order in which they came; neighbours that only read run side by side."""
+    """Runs calls in the order of arrival; adjacent read-only calls run concurrently."""
 
     def __init__(self) -> None:
         self._waiting: deque[_Ticket] = deque()
@@ -75,7 +75,7 @@ class CallQueue:
 
     @contextlib.asynccontextmanager
     async def turn(self, *, reads: bool) -> AsyncIterator[None]:
-        """Wait for one's turn, and have it within the block; who is cancelled while it waits leaves the queue."""
+        """Wait for the call's turn and hold it within the block; a caller cancelled while waiting leaves the queue."""
         mine = _Ticket(reads=reads)
         self._waiting.append(mine)
         self._call()

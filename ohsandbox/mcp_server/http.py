@@ -1,4 +1,4 @@
-"""The sandbox over HTTP (the protocol's "Streamable HTTP"): who may call, and several sessions at once."""
+"""The sandbox over MCP's Streamable HTTP: access control, and several concurrent sessions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BEARER = "bearer "
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it."""
+    """Whether only this machine can reach the host."""
     if host.lower() == "localhost":
         return True
     try:
@@ -51,15 +51,15 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class HttpGuard:
-    """Refuses web pages of others, and whoever does not know the token where there is one."""
+    """Rejects foreign web pages, and requests without the token if one is set."""
 
     token: str = ""
 
     def refusal(self, headers: Headers) -> Response | None:
-        """What to answer instead; None lets the request pass.
+        """The response that rejects the request; None accepts it.
 
-        Without a token the Host must be this machine's own: a page whose name was rebound to 127.0.0.1 sends its own
-        (DNS rebinding). A page may only call from this machine or from the very host that it calls.
+        Without a token, Host must be a name of this machine: a page with DNS rebinding to 127.0.0.1 sends its own
+        name. The Origin must be this machine or the requested host itself.
         """
         host = _hostname(f"//{headers.get('host', '')}")
         if not self.token and not is_loopback(host):
@@ -87,43 +87,43 @@ log = logging.getLogger(__name__)
 
 PATH = "/mcp"
 INITIALIZE = b'"initialize"'
-"""Of the request that may open a session; whatever else has it in it is refused by the session itself."""
+"""Occurs in the request that may open a session; the session itself rejects other requests that contain it."""
 
 VERSION_HEADER = "mcp-protocol-version"
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-"""As a line over stdio."""
+"""The same as for a line over stdio."""
 
 END_S = 2
-"""How long connections have to end when the server does."""
+"""Seconds for connections to close at the server's end."""
 
 ENDING_S = 6.0
-"""As long a new session waits for a place: for the sandbox of one that has ended, which takes 0.2 s, seldom more, or
-for one whose client has just gone."""
+"""A new session waits this long for a free place: for the sandbox of an ended session (0.2 s, seldom more), or for a
+session whose client has just left."""
 
 LOOK_S = 0.5
-"""How often is looked for such a one."""
+"""The interval of checks for a free place."""
 
 GONE = 404
 FULL = 503
 
 
 class ListenAddress(NamedTuple):
-    """Where to listen."""
+    """The address to listen on."""
 
     host: str
     port: int
-    """0 takes a free one."""
+    """0 selects a free one."""
 
     @classmethod
     def parse(cls, text: str) -> ListenAddress:
-        """Of `PORT` or `HOST:PORT`; an IPv6 host may stand in brackets.
+        """Parse `PORT` or `HOST:PORT`; brackets around an IPv6 host are allowed.
 
         Raises:
             UsageError: it is neither.
         """
         host, _, port = text.rpartition(":")
-        if not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - what 16 bits hold
+        if not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - the largest port
             raise UsageError(
                 f"Invalid address {text!r} for --http: expected PORT or HOST:PORT. Port 0 takes a free port."
             )
@@ -131,16 +131,16 @@ class ListenAddress(NamedTuple):
 
     @property
     def url(self) -> str:
-        """For a client's configuration."""
+        """The URL for a client's configuration."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}{PATH}"
 
 
 @contextlib.contextmanager
 def listening(address: ListenAddress) -> Iterator[tuple[socket.socket, ListenAddress]]:
-    """A socket that listens there, and where that is.
+    """Yield a socket that listens on the address, and its actual address.
 
     Raises:
-        UsageError: it cannot be.
+        UsageError: it cannot listen there.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
@@ -155,28 +155,28 @@ def listening(address: ListenAddress) -> Iterator[tuple[socket.socket, ListenAdd
 
 
 class HttpSessions:
-    """The ASGI application: a session is opened by `initialize`, and ends by DELETE, by idleness, or with us.
+    """The ASGI application: `initialize` opens a session; DELETE, idleness or the server's end closes it.
 
-    One whose client has gone without a word ends earlier, and at once where a new one finds no place.
+    A session whose client vanished ends earlier, and at once if a new session needs its place.
     """
 
     def __init__(self, server: Server[Any], *, guard: HttpGuard, max_sessions: int, idle_timeout_s: float) -> None:
-        """Serves within `running`."""
+        """Create it; it serves within `running`."""
         self._server = server
         self._guard = guard
         self._max_sessions = max_sessions
         self._idle_timeout_s = idle_timeout_s
         self._sessions: dict[str, HttpSession] = {}
         self._open = 0
-        """HttpSessions that have, or may still have, a sandbox."""
+        """Number of sessions that have, or may still have, a sandbox."""
         self._freed = anyio.Event()
-        """Set, and replaced, when there is one less of them."""
+        """Set, and replaced, when that number decreases."""
         self._group: TaskGroup | None = None
         self._limited = with_whole_bodies(RequestBodyLimitMiddleware(self._serve, MAX_BODY_BYTES))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """HttpSessions live within; all have ended, and their sandboxes are gone, when it is left."""
+        """Run sessions within the block; at its exit all have ended and their sandboxes are removed."""
         async with anyio.create_task_group() as group:
             self._group = group
             try:
@@ -213,7 +213,7 @@ class HttpSessions:
                 self._sessions.pop(wanted, None)
 
     async def _serve_new(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Open a session for the request; unless it is a good `initialize`, end it again."""
+        """Open a session for the request; end it again if the request is no valid `initialize`."""
         request = Request(scope, receive)
         if request.method != "POST" or INITIALIZE not in await request.body():
             await _error(400, "This request names no session. Initialize one first.")(scope, receive, send)
@@ -234,7 +234,7 @@ class HttpSessions:
                 await self._end(session)
 
     async def _make_room(self) -> None:
-        """Where all places are taken, wait for one that becomes free soon, and take that of a client that has gone."""
+        """If all places are taken, wait briefly for a free one, or take the place of a client that has left."""
         with anyio.move_on_after(ENDING_S):
             while self._open >= self._max_sessions:
                 away = max(self._sessions.values(), key=lambda session: session.away_s, default=None)
@@ -247,7 +247,7 @@ class HttpSessions:
                     await self._freed.wait()
 
     async def _live(self, session: HttpSession, *, task_status: TaskStatus[None]) -> None:
-        """The session: a lifespan of the server, within which its sandbox may come to be."""
+        """Run the session: a lifespan of the server, within which its sandbox may be created."""
         transport = session.transport
         try:
             async with transport.connect() as (incoming, outgoing):
@@ -273,7 +273,7 @@ class HttpSessions:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to us."""
+    """A uvicorn server that handles no signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -282,7 +282,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 async def serve_http(sessions: HttpSessions, listener: socket.socket, *, ready: Callable[[], None]) -> None:
-    """Serve until cancelled; ready is called when clients may come."""
+    """Serve until cancelled; calls ready when clients can connect."""
     config = uvicorn.Config(
         sessions, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=END_S,
         server_header=False, http=TimeoutProtocol, ws="none", log_level="error",
@@ -292,7 +292,7 @@ async def serve_http(sessions: HttpSessions, listener: socket.socket, *, ready: 
     try:
         async with sessions.running():
             ready()
-            await asyncio.shield(serving)  # it outlives our cancellation, to end its connections in good order
+            await asyncio.shield(serving)  # outlives our cancellation to close its connections cleanly
     finally:
         web.should_exit = True
         with anyio.CancelScope(shield=True):
@@ -300,7 +300,7 @@ async def serve_http(sessions: HttpSessions, listener: socket.socket, *, ready: 
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """As receive, with the body that was read from it."""
+    """A receive callable that replays the body read from it."""
     first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -310,7 +310,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def _sessions_only(version: str) -> Response:
-    """Newer versions have no sessions, and so no sandbox that lasts: clients go on with a version that has."""
+    """Reject newer versions, which have no sessions and so no lasting sandbox: clients fall back to one that has."""
     supported = [*HANDSHAKE_PROTOCOL_VERSIONS]
     data = {"supported": supported, "requested": version}
     message = "Unsupported protocol version: one with sessions is needed"

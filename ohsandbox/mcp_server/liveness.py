@@ -1,4 +1,4 @@
-"""HTTP clients that are slow or gone: timeouts of requests and connections, sessions without a client."""
+"""Slow or vanished HTTP clients: timeouts of requests and connections, sessions without a client."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 HEADERS_S = 10.0
-"""In as long the head of a request comes, even over a bad line."""
+"""Limit for a request's headers; enough for a bad connection."""
 
 BODY_S = 20.0
-"""The longest pause within the body of one."""
+"""The longest pause within a request's body."""
 
 UNHEARD_S = 120.0
-"""What is sent to a machine that has gone away is given up after so long; the kernel's own patience is a quarter of an
-hour. Streams are sent something every 15 s."""
+"""Time until unacknowledged data ends a connection; the kernel's default is a quarter of an hour. Streams send data
+every 15 s."""
 
 
 class TimeoutProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-    """uvicorn's connection, closed where no request comes."""
+    """uvicorn's connection, closed if no request arrives."""
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to watch it."""
+        """Start watching it."""
         super().connection_made(transport)
         self._look(seen=self)
 
     def _look(self, *, seen: object) -> None:
-        """Close it where it stood still since the last look: no request, or an answered one and no next."""
+        """Close it if nothing happened since the last check: no request, or no next one after a response."""
         still = self.cycle is None or self.cycle.response_complete
         if still and seen is self.cycle:
             self.transport.close()
@@ -47,15 +47,15 @@ class TimeoutProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
 
 
 class _StalledError(Exception):
-    """No more of the body came."""
+    """The request body stalled."""
 
 
 class _GoneError(Exception):
-    """The client left before all of the body had come."""
+    """The client disconnected before the end of the body."""
 
 
 def with_whole_bodies(app: ASGIApp) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """The same application; a request whose body stalls is answered with 408, and one that breaks off with nothing."""
+    """Wrap the application; a request with a stalled body gets 408, one with an aborted body gets no response."""
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         whole = False
@@ -84,22 +84,22 @@ def with_whole_bodies(app: ASGIApp) -> Callable[[Scope, Receive, Send], Awaitabl
 
 
 def notice_lost(listener: socket.socket) -> None:
-    """Have the kernel end connections to machines that answer no more, where it can (Linux)."""
+    """Make the kernel end connections to machines that no longer respond, if supported (Linux)."""
     with contextlib.suppress(AttributeError, OSError):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNHEARD_S * 1000))
 
 
 AWAY_S = 300.0
-"""A client that had a stream open, and has nothing open any more, was killed or has lost its way: as long it may take
-to come back. Clients open the stream anew within a second or two; a broken proxy may keep them from it."""
+"""Time for a client to come back that had a stream open and has nothing open now: it was killed or lost the connection.
+Clients reopen the stream within a second or two; a broken proxy may prevent that."""
 
 SPARED_S = 4.0
-"""After as long its place is given to a new session that finds none."""
+"""After this time a new session without a place may take the client's."""
 
 
 @dataclass
 class HttpSession:
-    """One, with what its client has open."""
+    """A session and its client's open requests."""
 
     transport: StreamableHTTPServerTransport
     _open: int = 0
@@ -108,16 +108,16 @@ class HttpSession:
 
     @property
     def id(self) -> str:
-        """As the client names it."""
+        """The `Mcp-Session-Id`."""
         return str(self.transport.mcp_session_id)
 
     @property
     def away_s(self) -> float:
-        """How long its client has been away; 0 while it is there, or may be: not all open a stream."""
+        """Seconds since its client left; 0 while it is, or may be, present: not all clients open a stream."""
         return 0.0 if self._away_at is None else anyio.current_time() - self._away_at
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> int:
-        """Serve one request of the client; its HTTP status, 0 where there was no answer."""
+        """Serve one request of the client; return its HTTP status, 0 without a response."""
         status = 0
 
         async def watched(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""The MCP server: what it lists, and how a client's call becomes a call of a tool."""
+"""The MCP server: the tools that it lists, and the handling of a client's call."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ NAME = "ohsandbox"
 
 
 def make_server(place: SandboxFactory, names: Sequence[str], *, instructions: str) -> Server[SandboxSession]:
-    """A server that offers the named tools; each lifespan of it is a session, with a sandbox of its own.
+    """Make a server that offers the named tools; each lifespan is a session with its own sandbox.
 
     Raises:
-        UsageError: a name is not that of a tool, or the sandbox's options contradict each other.
+        UsageError: no tool has one of the names, or the sandbox's options contradict each other.
     """
     nowhere = place.make(lambda _: None)
     tools = tools_in(nowhere, names, CheckpointTools(nowhere))
@@ -81,13 +81,13 @@ def make_server(place: SandboxFactory, names: Sequence[str], *, instructions: st
 
 
 IMAGES = "images"
-"""The field of observations that has them: they go as image blocks, never as base64 in the structured content."""
+"""The observation field for images: they are sent as image blocks, never as base64 in the structured content."""
 
 _DATA_URL = re.compile(r"data:(image/[\w.+-]+);base64,(.*)", re.DOTALL)
 
 
 def listed(tool: ToolDefinition[Any, Any]) -> types.Tool:
-    """The entry of `tools/list`: the tool's own schemas, images left out of that of its output."""
+    """The entry of `tools/list`: the tool's own schemas; the output schema omits images."""
     entry = tool.to_mcp_tool()
     if tool.observation_type is not None:
         entry["outputSchema"] = _output_schema(tool.observation_type)
@@ -95,7 +95,7 @@ def listed(tool: ToolDefinition[Any, Any]) -> types.Tool:
 
 
 def result_of(tool: ToolDefinition[Any, Any], observation: Observation) -> types.CallToolResult:
-    """The answer to `tools/call`. A failed one has no structured content: it need not be of the tool's type."""
+    """The result of `tools/call`. An error has no structured content: it may not have the tool's type."""
     images, left_out = _images(observation)
     text = encodable_tree(cut_middle("\n".join([text_of(observation), *left_out]), limit_chars=MAX_RESULT_CHARS))
     blocks: list[types.ContentBlock] = [types.TextContent(text=text), *images]
@@ -110,7 +110,7 @@ def result_of(tool: ToolDefinition[Any, Any], observation: Observation) -> types
 
 
 def _output_schema(kind: type[Observation]) -> dict[str, Any]:
-    """Of what `result_of` sends: without images, and what is None is left out, for the schema knows no null."""
+    """The schema of the output of `result_of`: without images and without null, since None fields are omitted."""
     schema = kind.to_mcp_schema()
     properties = {name: value for name, value in schema.get("properties", {}).items() if name != IMAGES}
     always = [name for name in schema.get("required", []) if name in properties and not _may_be_none(kind, name)]
@@ -123,7 +123,7 @@ def _may_be_none(kind: type[Observation], name: str) -> bool:
 
 
 def _images(observation: Observation) -> tuple[list[types.ContentBlock], list[str]]:
-    """The images that a client gets, and a line for those that it does not."""
+    """The images for the client, and a line for each omitted one."""
     contents = [part for part in observation.to_llm_content if isinstance(part, ImageContent)]
     urls = [url for part in contents for url in part.image_urls]
     found = [_DATA_URL.fullmatch(url) for url in urls if len(url) <= MAX_IMAGE_CHARS]

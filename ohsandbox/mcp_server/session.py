@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-import ohsandbox.tools  # noqa: F401 - registers those that ship
+import ohsandbox.tools  # noqa: F401 - registers the built-in tools
 from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxGone, UnknownToolError
 from ohsandbox.mcp_server.checkpoints import CheckpointTools
 from ohsandbox.mcp_server.concurrency import BlockingCall, CallQueue
@@ -30,40 +30,40 @@ if TYPE_CHECKING:
     Report = Callable[[float, str], Awaitable[None]]
 
 INTERRUPT_EVERY_S = 0.5
-"""An interrupt can come before the command it is meant for; it is repeated until the call has ended."""
+"""An interrupt can arrive before its command starts; it is repeated until the call has ended."""
 
 OBEY_S = 4.0
-"""How long a call that was cancelled has to end; a command is killed within a second. Then every shell ends."""
+"""Time for a cancelled call to end; a command is killed within a second. Afterwards every shell is ended."""
 
 CLOSE_S = 20.0
-"""An engine takes up to ten seconds to remove a container; one that takes longer is left to `gc`."""
+"""An engine takes up to ten seconds to remove a container; `gc` removes one that takes longer."""
 
 STARTING_S = 3.0
-"""As long is waited for a start that goes on when the session ends: it makes a container in one, and pulls in minutes.
-What it leaves then is `gc`'s."""
+"""At the session's end, wait this long for a start in progress: it creates a container in one second, and pulls in
+minutes. `gc` removes what it leaves."""
 
 LOOK_EVERY_S = 0.5
-"""How often is looked for another last line of output to report; faster nobody reads."""
+"""The interval of checks for a new last line of output to report; nobody reads faster."""
 
 STILL_S = 1.0
-"""As often a call that prints nothing new is reported to go on: clients give up on one that is silent."""
+"""The interval of progress reports for a call without new output: clients give up on a silent call."""
 
 
 @dataclass(frozen=True)
 class SandboxFactory:
-    """Where sandboxes come from."""
+    """Creates and starts sandboxes."""
 
     make: Callable[[Tell], Runtime]
-    """A runtime, not started; it tells how its start goes."""
+    """Makes a runtime that is not started; it reports the progress of its start."""
     start: Callable[[Runtime], contextlib.AbstractContextManager[Runtime]]
-    """Starts it, and closes it in the end."""
+    """Starts the runtime, and closes it at the exit."""
 
 
 class SandboxSession:
     """One session's sandbox. All coroutines run on one loop."""
 
     def __init__(self, place: SandboxFactory, names: Sequence[str]) -> None:
-        """No sandbox yet: many clients start every server that they know, and never call most."""
+        """Create it without a sandbox: many clients start every configured server and never call most of them."""
         self._place = place
         self._names = names
         self._turns = CallQueue()
@@ -81,9 +81,9 @@ class SandboxSession:
         return None if runtime is None else runtime.secrets.masker
 
     async def call(self, tool: AnyTool, arguments: Mapping[str, Any], *, report: Report | None = None) -> Observation:
-        """Run the tool of that name in its turn. What goes wrong is an observation, too.
+        """Run the tool of that name in its turn. An error is an observation, too.
 
-        Cancelling ends the command that runs, and returns when it has ended. report hears how it goes, from now on.
+        Cancelling ends the running command, and returns when it has ended. report receives the progress.
         """
         call = _ToolCall(self, tool.name, arguments)
         async with anyio.create_task_group() as group:
@@ -95,12 +95,12 @@ class SandboxSession:
         return observation
 
     async def close(self) -> None:
-        """End all that runs, and let go of the sandbox. What it waits for is bounded."""
+        """End all running calls and close the sandbox, in bounded time."""
         with anyio.CancelScope(shield=True):
             await BlockingCall(self._close).wait(STARTING_S if self._runtime is None else CLOSE_S)
 
     def ready(self, name: str, tell: Tell) -> AnyTool:
-        """The tool, in a sandbox that has started; blocks.
+        """Return the tool in a started sandbox; blocks.
 
         Raises:
             SandboxUnavailable: it cannot be started.
@@ -122,9 +122,9 @@ class SandboxSession:
             return self._tools[name]
 
     def run(self, tool: AnyTool, arguments: Mapping[str, Any]) -> Observation:
-        """Run it; blocks.
+        """Run the tool; blocks.
 
-        A sandbox that is gone is let go of, and the next call makes another; that is told here and there.
+        A dead sandbox is dropped, and the next call creates another; both results report it.
         """
         try:
             observation: Observation = tool(tool.action_from_arguments(arguments))
@@ -134,7 +134,7 @@ class SandboxSession:
         return observation
 
     def end_shells(self) -> None:
-        """End every shell with all it started."""
+        """End every shell and its processes."""
         runtime = self._runtime
         for session in [] if runtime is None else runtime.list_sessions():
             with contextlib.suppress(OhsandboxError):
@@ -142,11 +142,11 @@ class SandboxSession:
 
     def _lose(self, tool: AnyTool) -> None:
         with self._guard:
-            if self._tools.get(tool.name) is tool:  # and not a neighbour's new one
+            if self._tools.get(tool.name) is tool:  # not the new tool of a concurrent call
                 self._let_go()
 
     def _close(self) -> None:
-        self._closed = True  # a start that goes on finds it as soon as it is done
+        self._closed = True  # a start in progress sees it at its end
         with self._guard:
             self._let_go()
 
@@ -169,7 +169,7 @@ class _ToolCall:
         self._job: BlockingCall[Observation] | None = None
 
     async def result(self) -> Observation:
-        """Run it; cancelling ends what runs, and returns when it has ended."""
+        """Run it; cancelling ends the running work, and returns when it has ended."""
         self._status = ""
         self._job = BlockingCall(self._work)
         try:
@@ -191,14 +191,14 @@ class _ToolCall:
             return ErrorObservation(message=f"{error.filename}: {error.strerror}")
         except OhsandboxError as error:
             return ErrorObservation(message=str(error))
-        except Exception as error:  # noqa: BLE001 - a fault in a tool is the client's to hear, whatever it is
+        except Exception as error:  # noqa: BLE001 - the client gets every fault of a tool
             return ErrorObservation(message=f"Tool {self._name!r} failed: {type(error).__name__}: {error}")
 
     def _tell(self, text: str) -> None:
         self._status = text
 
     async def report(self, report: Report) -> None:
-        """Say how it goes, until cancelled."""
+        """Report progress until cancelled."""
         began = anyio.current_time()
         told, told_at = "", 0.0
         while True:
@@ -214,7 +214,7 @@ class _ToolCall:
         return "" if self._tool is None else last_line(self._tool.last_output(), self._hands.masker)
 
     async def _end(self, job: BlockingCall[Observation]) -> None:
-        """Interrupt what runs, until it has ended; a start of the sandbox goes on, for the next call."""
+        """Interrupt the running work until it has ended; a sandbox start continues for the next call."""
         self._cancelled = True
         began = anyio.current_time()
         while not job.ended and self._tool is not None and anyio.current_time() - began < OBEY_S:
@@ -226,15 +226,15 @@ class _ToolCall:
 
     def _interrupt(self) -> None:
         if self._tool is not None:
-            with contextlib.suppress(OhsandboxError):  # a sandbox that is gone needs no interrupt
+            with contextlib.suppress(OhsandboxError):  # a dead sandbox needs no interrupt
                 self._tool.interrupt()
 
 
 def tools_in(runtime: Runtime, names: Sequence[str], keeper: CheckpointTools) -> dict[str, AnyTool]:
-    """The tools by name, made for the runtime; it need not have started.
+    """Make the tools for the runtime, by name; it need not have started.
 
     Raises:
-        UsageError: a name is not that of a tool.
+        UsageError: no tool has one of the names.
     """
     state = ConversationState(conversation_id="mcp", runtime=runtime)
     made = [tool for name in names for tool in resolve_tool(Tool(name=name), state)]
@@ -256,12 +256,12 @@ MAX_LINE_CHARS = 200
 """A client shows progress on one line of a terminal or of a side bar."""
 
 TAIL_BYTES = 4096
-"""Of the output so much is looked at: twenty such lines, or one with colours."""
+"""The part of the output that is read: twenty such lines, or one with colours."""
 
 
 def last_line(tail: bytes, masker: Masker | None = None) -> str:
-    """The last line with something on it of a growing stream's tail; what is unfinished in it waits."""
-    if masker and len(tail) >= TAIL_BYTES:  # it may begin within a secret
+    """The last non-blank line of a growing stream's tail; incomplete sequences in it are left out."""
+    if masker and len(tail) >= TAIL_BYTES:  # the tail may begin within a secret
         line_break = re.search(rb"[\r\n]", tail)
         tail = tail[line_break.end() :] if line_break else b""
     text = clean(tail[: whole_prefix(tail)])

@@ -1,4 +1,4 @@
-"""A session over our own stdin and stdout."""
+"""A session over this process's stdin and stdout."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 READ_BYTES = 65536
 
 MAX_WAITING = 64
-"""Messages that are read and not yet acted on, or not yet written."""
+"""Limit of messages that are read and not yet handled, and of those not yet written."""
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""A file that `file_write` is given comes on one line; a longer line ends the session."""
+"""A file for `file_write` arrives on one line; a longer line ends the session."""
 
 FLUSH_S = 2.0
-"""As long a client that has ended the session may take to read what it was sent."""
+"""Time for a client that has ended the session to read the rest of its output."""
 
 NO_MESSAGE = JSONRPCError(
     jsonrpc="2.0", id=None, error=ErrorData(code=PARSE_ERROR, message="This line is not a JSON-RPC message.")
@@ -52,9 +52,9 @@ async def serve_stdio(server: Server[Any]) -> None:
 
 @contextlib.contextmanager
 def _own_pipes() -> Iterator[tuple[int, int]]:
-    """Copies of stdin and stdout that only we know: what else prints goes to stderr, and what else reads finds an end.
+    """Private copies of stdin and stdout: all other output goes to stderr, all other input is empty.
 
-    Nothing is put back: the process ends with its session.
+    Nothing is restored: the process ends with its session.
     """
     source, sink = os.dup(STDIN), os.dup(STDOUT)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -65,14 +65,14 @@ def _own_pipes() -> Iterator[tuple[int, int]]:
 
 
 class _Messages(Inbox):
-    """What the client sends; it waits when we have too much of it already."""
+    """The client's messages; a full queue makes the client wait."""
 
     def __init__(self) -> None:
         super().__init__()
         self.free = threading.Semaphore(MAX_WAITING)
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next message."""
+        """Return the next message."""
         message = await super().receive()
         self.free.release()
         return message
@@ -94,7 +94,7 @@ async def _streams(source: int, sink: int) -> AsyncIterator[tuple[_Messages, Mem
 
 
 def _read_in_background(source: int, incoming: _Messages, outgoing: MemoryObjectSendStream[SessionMessage]) -> None:
-    """In a daemon thread: a read of stdin cannot be cancelled, and must hold up nobody who ends us by a signal."""
+    """Read in a daemon thread: a read of stdin cannot be cancelled, and must not delay an end by signal."""
     loop = asyncio.get_running_loop()
 
     def take(message: JSONRPCMessage | None) -> None:
@@ -103,7 +103,7 @@ def _read_in_background(source: int, incoming: _Messages, outgoing: MemoryObject
             return
         incoming.free.release()
         with contextlib.suppress(anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            outgoing.send_nowait(SessionMessage(NO_MESSAGE))  # unless nobody reads
+            outgoing.send_nowait(SessionMessage(NO_MESSAGE))  # fails if nobody reads
 
     def read() -> None:
         with contextlib.suppress(OSError), open(source, "rb", buffering=READ_BYTES, closefd=False) as lines:
@@ -132,7 +132,7 @@ async def _write(
         line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         try:
             await BlockingCall(partial(_write_all, sink, line)).result()
-        except OSError:  # nobody reads: the session is over
+        except OSError:  # nobody reads: the session has ended
             incoming.finish()
             break
     written.set()
