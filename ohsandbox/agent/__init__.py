@@ -1,4 +1,4 @@
-"""The agent: a model, its tools and its prompt; one step is one request and what comes of it."""
+"""The agent: a model, its tools and its prompt; one step is one request and its tool calls."""
 
 from ohsandbox.agent.agent import Agent
 from ohsandbox.agent.calls import (

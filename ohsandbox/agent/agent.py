@@ -1,4 +1,4 @@
-"""`Agent`: one step is one request to the model, and the tool calls that come of it."""
+"""`Agent`: one step is one request to the model and the resulting tool calls."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ Entry = str | Tool | ToolDefinition[Any, Any]
 ToolsMap = dict[str, ToolDefinition[Any, Any]]
 
 MAX_EMPTY_RETRIES = 3
-"""A model that says nothing four times in a row will not say something the fifth time."""
+"""A model that gives four empty answers in a row will not give another answer the fifth time."""
 
 EXIT = "/exit"
-"""What a user says to end the conversation's task, alone in a message."""
+"""The user message that ends the conversation's task."""
 
 ALWAYS_ASKS = "The tool is set to ask each time."
 
@@ -75,22 +75,22 @@ class Agent:
         mcp_config: MCPSource | None = None,
         **switches: bool,
     ) -> None:
-        """Put an agent together; nothing is loaded yet.
+        """Create an agent; this loads nothing.
 
         Args:
             llm: the model; None lets the conversation open the one that the settings name.
-            tools: registered names, names of what the runtime lists in `get_tools`, specs, or definitions; None is
-                those that the switches leave on.
-            microagents: knowledge put at the end of the prompt.
-            system_prompt: takes the place of ours, as it is.
-            system_prompt_extensions: paragraphs put after the prompt.
-            condenser: shortens what the model is shown when it has become too long; None summarises.
+            tools: registered names, names from the runtime's `get_tools`, specs, or definitions; None selects
+                the tools that the switches enable.
+            microagents: knowledge appended to the prompt.
+            system_prompt: replaces ours, unchanged.
+            system_prompt_extensions: paragraphs appended to the prompt.
+            condenser: shortens the model's messages when they are too long; None summarises.
             mcp_config: `{"mcpServers": {...}}`, or a JSON file of it: each conversation starts these servers in its
                 sandbox and has their tools beside the others. `MCPServers` that run stay the caller's to close.
             switches: `enable_browsing=True`, `enable_jupyter=False`, ...: the fields of `ToolFlags`.
 
         Raises:
-            UsageError: a switch is none of them, or both tools and switches are given.
+            UsageError: a switch is unknown, or both tools and switches are given.
         """
         if tools is not None and switches:
             raise UsageError(f"Agent(tools=[...]) names its tools, so {', '.join(switches)} say nothing.")
@@ -103,25 +103,25 @@ class Agent:
         self.system_prompt_extensions = tuple(system_prompt_extensions or ())
 
     def with_tools(self, tools: Sequence[Entry]) -> Agent:
-        """The same agent with other tools."""
+        """Copy the agent with other tools."""
         agent = copy.copy(self)
         agent.tools = tuple(tools)
         return agent
 
     def with_llm(self, llm: ChatModel) -> Agent:
-        """The same agent on another model."""
+        """Copy the agent with another model."""
         agent = copy.copy(self)
         agent.llm = llm
         return agent
 
     def with_mcp(self, mcp_config: MCPSource | None) -> Agent:
-        """The same agent with other MCP servers, or none."""
+        """Copy the agent with other MCP servers, or none."""
         agent = copy.copy(self)
         agent.mcp_config = mcp_config
         return agent
 
     def initialize(self, state: ConversationState) -> ToolsMap:
-        """The tools, made for the conversation, by name.
+        """Make the tools for the conversation; returns them by name.
 
         Raises:
             UsageError: a name is neither registered nor the runtime's, a tool cannot be made, or two share a name.
@@ -135,7 +135,7 @@ class Agent:
         return tools_map
 
     def system_message(self, state: ConversationState, tools_map: ToolsMap, *, note: str = "") -> EventBody:
-        """The event with the exact prompt and the tools offered. note is a paragraph for this conversation alone."""
+        """The event with the exact prompt and the offered tools. note is a paragraph for this conversation only."""
         prompt = render_system_prompt(
             tool_names=tools_map,
             runtime=state.runtime,
@@ -155,9 +155,9 @@ class Agent:
         on_event: OnEvent | None = None,
         screen: Screen | None = None,
     ) -> Step:
-        """Ask the model once and do what it says, yielding each event before the next thing happens.
+        """Ask the model once and run its calls; yields each event before the next action.
 
-        Whoever drives this stores an event, and adds it to history, before asking for the next: so a `tool_call` is
+        The caller stores an event, and adds it to history, before asking for the next: so a `tool_call` is
         durable before its tool runs. Returns what follows (as the generator's value). Where `screen`, or a tool that
         requires confirmation, has a person asked about one of the calls, all are yielded, none is run, and WAITING
         follows. Calls that a person has allowed meanwhile run first, without a request; after the user's `/exit` there
@@ -194,18 +194,18 @@ class Agent:
         return (yield from run_calls(planned))
 
     def resume_calls(self, tools_map: ToolsMap, history: History, *, stopped: Callable[[], str | None]) -> Step:
-        """Run the calls that a person has answered for, and answer those refused; yields results, as `step` does.
+        """Run the approved calls, and answer the refused ones; yields results, as `step` does.
 
         Args:
             tools_map: the tools by name.
-            history: holds the calls, with their answers.
-            stopped: why calls that have not begun are not run, once the run is being stopped.
+            history: holds the calls with the user's decisions.
+            stopped: gives the reason not to start further calls once the run is being stopped.
         """
         return run_calls(ready(history.pending_actions, tools_map), stopped=stopped)
 
 
 def _made(entry: Entry, state: ConversationState) -> Sequence[ToolDefinition[Any, Any]]:
-    """What an entry of an agent's tools stands for; of one name, what is registered comes before what a runtime has."""
+    """Resolve an entry of an agent's tools; a registered name takes precedence over a runtime's."""
     if isinstance(entry, ToolDefinition):
         return [entry]
     spec = Tool(name=entry) if isinstance(entry, str) else entry
@@ -219,7 +219,7 @@ def _made(entry: Entry, state: ConversationState) -> Sequence[ToolDefinition[Any
 
 
 def _verdicts(screen: Screen | None, planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
-    """What the screen says, and what the tools themselves ask for; None where there is nothing to say."""
+    """Combine the screen's verdicts with the tools' own `require_confirmation`; None if neither applies."""
     verdicts = None if screen is None else screen(planned)
     asking = [call.refusal is None and call.tool is not None and call.tool.require_confirmation for call in planned]
     if not any(asking):

@@ -1,4 +1,4 @@
-"""From a response to actions: each call, checked, is an action that may run, or the reason why nothing does."""
+"""Converts a response to actions: each validated call is an action that may run, or the reason for its refusal."""
 
 from __future__ import annotations
 
@@ -34,90 +34,90 @@ FunctionCallNotExistsError = UnknownToolError
 """The field's name for it."""
 
 RISK_LEVELS: list[str] = list(SECURITY_RISK_SCHEMA["enum"])
-"""What a model may give as `security_risk`."""
+"""The values that a model may give as `security_risk`."""
 SECURITY_RISK_DESC: str = SECURITY_RISK_SCHEMA["description"]
-"""What the model is told of them."""
+"""Their description for the model."""
 
 MAX_SHOWN_ARGUMENTS_CHARS = 200
-"""Of the arguments for a tool that is not there so much is told back: enough to send the call again to another."""
+"""The part of an unknown tool's arguments that is quoted back: enough to repeat the call with another tool."""
 
 MAX_CALLS = 16
-"""Of one response so many run; five hundred at once is a model gone wrong, and none of them saw another's result."""
+"""Limit per response; a model that sends five hundred at once has failed, and none of them saw another's result."""
 
 _REFUSED_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-"""What providers refuse in a function's name when history is sent back."""
+"""Characters that providers refuse in a function's name in the history."""
 
 _AROUND_A_NAME = re.compile(r"^(?:functions?|tools?|default_api)[.:/]|<\|.*$|:\d+$", re.DOTALL)
-"""What models write around a name: the namespace of their training, a token of their template, a call's number."""
+"""Text that models add to a name: a namespace from training, a template token, a call's number."""
 
 
 class ActionSecurityRisk(Enum):
-    """How much harm an action could do, by the model's own word."""
+    """The possible harm of an action, as the model states it."""
 
     LOW = "LOW"
     MEDIUM = "MEDIUM"
     HIGH = "HIGH"
     UNKNOWN = "UNKNOWN"
-    """The model did not say."""
+    """The model gave none."""
 
 
 class MessageAction(Action):
-    """Words for the user: what a response without tool calls is."""
+    """A message to the user: a response without tool calls."""
 
     content: str
     wait_for_response: bool = True
-    """The user has the next word."""
+    """The user speaks next."""
 
 
 class ToolCallMetadata(NamedTuple):
-    """Where a call stands in its response."""
+    """The id, name and position of a call in its response."""
 
     tool_call_id: str
     """Unique in the conversation."""
     function_name: str
-    """The tool's name; for a tool that is not there what the model wrote, in characters that providers take."""
+    """The tool's name; for an unknown tool the model's text, in characters that providers accept."""
     response_id: str
     call_index: int
     total_calls_in_response: int
 
 
 class ActionEvent(NamedTuple):
-    """One action of a response, or the reason why there is none."""
+    """One action of a response, or the reason for its refusal."""
 
     response: ChatResponse
     metadata: ToolCallMetadata | None = None
-    """None for words."""
+    """None for a message."""
     tool: AnyTool | None = None
     action: Action | None = None
     refusal: str | None = None
-    """Why nothing runs; told to the model."""
+    """Why the call does not run; reported to the model."""
     thought: str = ""
-    """What the model said beside its calls; on the first action of a response only."""
+    """The model's text beside its calls; on the first action of a response only."""
     security_risk: ActionSecurityRisk | None = None
-    """None where nobody asks: for words, malformed calls, and tools that only read."""
+    """None if not requested: for messages, malformed calls, and read-only tools."""
     arguments: str = "{}"
-    """A JSON object that every parser takes."""
+    """A JSON object that every parser accepts."""
     raw_arguments: str | None = None
-    """What the model wrote, where that is something else."""
+    """The model's original text, if different."""
     raw_name: str | None = None
     approval: int | None = None
-    """The number of the standing approval that lets it pass; None where nobody would be asked, or is."""
+    """The number of the standing approval that allows it; None if the call needs no approval, or asks the user."""
 
     @property
     def tool_call_id(self) -> str:
-        """The call's id; "" for words."""
+        """The call's id; "" for a message."""
         return self.metadata.tool_call_id if self.metadata else ""
 
     @property
     def name(self) -> str:
-        """The tool's name; "" for words."""
+        """The tool's name; "" for a message."""
         return self.metadata.function_name if self.metadata else ""
 
     @property
     def event(self) -> EventBody:
         """The `tool_call` or `assistant_message` event, to be stored before anything runs.
 
-        What the response cost stands on its first event.
+        The first event of a response holds its cost.
         """
         cost: dict[str, Any] = {"usage": self.response.usage.model_dump(), "cost_usd": self.response.cost_usd}
         if self.metadata is None:
@@ -142,7 +142,7 @@ class ActionEvent(NamedTuple):
         )
 
     def _hint(self) -> dict[str, Any] | None:
-        """None of a call that cannot run."""
+        """The call's hint; None if it cannot run."""
         if self.tool is None or self.action is None:
             return None
         hint = self.tool.call_hint(json.loads(self.arguments))
@@ -155,10 +155,10 @@ PlannedCall = ActionEvent
 def response_to_actions(
     response: ChatResponse, tools_map: Mapping[str, AnyTool], *, taken_ids: AbstractSet[str] = frozenset()
 ) -> list[ActionEvent]:
-    """What a response asks for, in its order; at least one: words where it calls nothing.
+    """The actions of a response, in its order; at least one: a message if it has no calls.
 
     Args:
-        response: one answer; it has exactly one choice, which `ChatResponse` sees to.
+        response: has exactly one choice; `ChatResponse` ensures that.
         tools_map: the tools by name.
         taken_ids: call ids of earlier responses; a call with one of them, or with none, gets a fresh id.
     """
@@ -177,17 +177,17 @@ def response_to_actions(
 
 
 def combine_thought(event: ActionEvent, thought: str) -> ActionEvent:
-    """The event with the thought before the one it has."""
+    """Prepend a thought to the event's own."""
     return event._replace(thought="\n".join(part for part in (thought, event.thought) if part))
 
 
 def set_security_risk(event: ActionEvent, arguments: Mapping[str, Any]) -> ActionEvent:
-    """The event with the risk that arguments give; a tool that may change something has UNKNOWN without one.
+    """Set the event's risk from the arguments; without one, UNKNOWN for a tool that may change something.
 
     Raises:
         ToolArgumentsError: the risk given is none of RISK_LEVELS.
     """
-    assert event.tool is not None  # noqa: S101 - the risk is that of a tool
+    assert event.tool is not None  # noqa: S101 - only a tool has a risk
     given = None
     if SECURITY_RISK not in event.tool.arguments_type.model_fields:
         _, given = take_security_risk(event.tool.name, arguments)
@@ -197,26 +197,26 @@ def set_security_risk(event: ActionEvent, arguments: Mapping[str, Any]) -> Actio
 
 
 def action_of(tool: AnyTool, arguments: dict[str, Any]) -> Action:
-    """The action for the arguments that an event holds; ToolArgumentsError where they are not the tool's."""
+    """The action for an event's arguments; ToolArgumentsError if they do not fit the tool."""
     action: Action = tool.action_from_arguments(_without_idle_nulls(tool, arguments))
     return action
 
 
 def only_reads(tool: AnyTool, action: Action | None) -> bool:
-    """Whether the call changes nothing: the tool never does, or this action of it is a look at a file."""
+    """Whether the call changes nothing: the tool is read-only, or this action views a file."""
     return tool.is_read_only or isinstance(getattr(action, "impl_source", None), FileReadSource)
 
 
 def runs_beside(tool: AnyTool, action: Action | None) -> bool:
-    """Whether the call may run beside its neighbours: it changes nothing, and does not end the run."""
+    """Whether the call may run concurrently with adjacent calls: it changes nothing, and does not end the run."""
     return only_reads(tool, action) and not isinstance(action, AgentFinishAction | AskHumanAction)
 
 
 def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:
-    """The tool of that name or alias; of a name that differs only in spelling, if it is that of one tool.
+    """Find the tool by name or alias; else by spelling, if exactly one tool matches.
 
     Raises:
-        UnknownToolError: there is none; the message names the closest, and those that are.
+        UnknownToolError: there is none; the message names the closest and the available ones.
     """
     exact = tools_map.get(name) or next((tool for tool in tools_map.values() if name in tool.aliases), None)
     if exact is not None:
@@ -233,7 +233,7 @@ def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:
 
 
 def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEvent) -> ActionEvent:
-    """The event completed: its tool, arguments and action, or why there are none."""
+    """Complete the event with its tool, arguments and action, or with the refusal."""
     event = _named(event, call.function.name)._replace(raw_arguments=call.function.arguments)
     blocked = _blocked(event)
     try:
@@ -260,7 +260,7 @@ def _named(event: ActionEvent, name: str, *, tool: AnyTool | None = None) -> Act
 
 
 def _with_arguments(event: ActionEvent, raw: str, tools_map: Mapping[str, AnyTool]) -> ActionEvent:
-    """The event with the arguments as they are stored: providers refuse history with malformed JSON in it."""
+    """Set the arguments in the stored form: providers refuse a history with malformed JSON."""
     empty = raw.strip() in {"", "null"} and not _requires_arguments(tools_map, event)
     arguments = {} if empty else parse_arguments(raw)
     if is_strict(raw):
@@ -277,7 +277,7 @@ def _requires_arguments(tools_map: Mapping[str, AnyTool], event: ActionEvent) ->
 
 
 def _without_idle_nulls(tool: AnyTool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Without the nulls by which models leave an optional argument out, where the schema does not allow null."""
+    """Remove nulls for optional arguments if the schema does not allow null: models send them to omit an argument."""
     fields = tool.arguments_type.model_fields
     return {
         name: value
@@ -312,7 +312,7 @@ def _shown(arguments: str) -> str:
 
 
 def _spelling(name: str) -> str:
-    """What is left of a name without case, punctuation and the ending `Tool`."""
+    """The name without case, punctuation and the ending `Tool`."""
     return re.sub(r"[\W_]", "", name).lower().removesuffix("tool")
 
 

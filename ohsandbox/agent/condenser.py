@@ -1,4 +1,4 @@
-"""Condensers: they shorten what the model is shown. The log keeps everything."""
+"""Condensers shorten the messages for the model. The log keeps everything."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ SUMMARY_SYSTEM = (
 )
 
 MAX_RESULT_CHARS = 4_000
-"""Of each message so much is shown to the model that summarises; the ends of a result say the most."""
+"""The part of each message that the summarising model gets; the ends of a result are the most informative."""
 
 MAX_PROMPT_CHARS = 200_000
-"""About 50,000 tokens: fits the smallest context window of the models that can work as agents."""
+"""About 50,000 tokens: fits the smallest context window among models usable as agents."""
 
 
 class Ask(Protocol):
-    """One question to the model, beside the conversation."""
+    """Asks the model one question outside the conversation."""
 
     def __call__(self, prompt: str, *, system: str = "") -> str:
-        """The answer's text."""
+        """Return the answer's text."""
 
 
 class Condensation(NamedTuple):
-    """Which messages are left out of the request, and the note in their place."""
+    """The messages to leave out of the request, and the note that replaces them."""
 
     keep_first: int
-    """So many messages at the beginning stay (the system message is not counted)."""
+    """Number of messages kept at the beginning (not counting the system message)."""
     dropped: int
-    """So many after them go."""
+    """Number of messages removed after them."""
     summary: str
-    """What is said in their place; may be empty."""
+    """The text in their place; may be empty."""
 
 
 class CondensationAction(Action):
@@ -55,26 +55,26 @@ class CondensationAction(Action):
 
     @classmethod
     def from_event(cls, data: Mapping[str, Any]) -> Self:
-        """The action for the data of a `condensation` event, which says more than this: its reason."""
+        """Make the action from the data of a `condensation` event, which also holds a reason."""
         return cls.model_validate({name: data[name] for name in cls.model_fields})
 
     def apply(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages afterwards: the beginning, a note in the place of what went, the rest."""
+        """Return the condensed messages: the beginning, a note in place of the dropped ones, the rest."""
         note = f"[Of this conversation {self.dropped} older messages are no longer shown.]"
         told = {"role": "user", "content": f"{note}\n{self.summary}" if self.summary else note}
         return [*messages[: self.keep_first], told, *messages[self.keep_first + self.dropped :]]
 
 
 class Condenser(ABC):
-    """Decides what goes when the conversation is too long for the model."""
+    """Selects the messages to drop when the conversation is too long for the model."""
 
     @abstractmethod
     def condense(self, messages: Sequence[Message], ask: Ask) -> Condensation | None:
-        """What to drop; None where nothing can go.
+        """Select the messages to drop; None if none can be dropped.
 
         Args:
             messages: the conversation in OpenAI form, without the system message.
-            ask: the model, for those that want a summary.
+            ask: the model, for condensers that summarise.
 
         Raises:
             ModelError: the model was asked and gave no answer.
@@ -82,22 +82,22 @@ class Condenser(ABC):
 
 
 class NoCondenser(Condenser):
-    """Drops nothing: a conversation that is too long ends."""
+    """Drops nothing: a conversation that becomes too long ends."""
 
     def condense(self, messages: Sequence[Message], ask: Ask) -> Condensation | None:  # noqa: ARG002 - the interface
-        """None."""
+        """Return None."""
         return None
 
 
 class WindowCondenser(Condenser):
-    """Keeps the beginning and the newest messages, and forgets what is between."""
+    """Keeps the beginning and the newest messages, and drops those between."""
 
     def __init__(self, *, keep_first: int = 1, keep_last: int = 40) -> None:
         self._keep_first = keep_first
         self._keep_last = keep_last
 
     def condense(self, messages: Sequence[Message], ask: Ask) -> Condensation | None:
-        """The middle, cut where no call loses its result; shorter than `keep_last` still loses its older half."""
+        """Drop the middle without separating a call from its result; if shorter than `keep_last`, its older half."""
         end = _end(messages, self._keep_first, keep_last=min(self._keep_last, len(messages) // 2))
         if end <= self._keep_first:
             return None
@@ -109,7 +109,7 @@ class WindowCondenser(Condenser):
 
 
 class SummarizingCondenser(WindowCondenser):
-    """As the window, with a summary by the model of what goes."""
+    """As `WindowCondenser`, with the model's summary of the dropped messages."""
 
     def _summary(self, dropped: Sequence[Message], ask: Ask) -> str:
         text = "\n\n".join(_as_text(message) for message in dropped)
@@ -117,7 +117,7 @@ class SummarizingCondenser(WindowCondenser):
 
 
 def _end(messages: Sequence[Message], keep_first: int, *, keep_last: int) -> int:
-    """The last place at or before the newest keep_last messages where a cut parts no call from its results."""
+    """The last index at or before the newest keep_last messages where a cut separates no call from its results."""
     end = len(messages) - keep_last
     while end > keep_first and not _begins_something(messages[end] if end < len(messages) else None):
         end -= 1
@@ -125,7 +125,7 @@ def _end(messages: Sequence[Message], keep_first: int, *, keep_last: int) -> int
 
 
 def _begins_something(message: Message | None) -> bool:
-    """A result belongs to what stands before it, and so do the images of a result."""
+    """False for a result and its images: they belong to the message before them."""
     if message is None or message["role"] == "assistant":
         return True
     return message["role"] == "user" and isinstance(message["content"], str)

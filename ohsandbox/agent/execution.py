@@ -1,4 +1,4 @@
-"""Running the calls of one response: each is stored before it runs, its result after."""
+"""Runs the calls of one response: each is stored before it runs, its result afterwards."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
     AnyCall = PlannedCall | StoredCall
 
 MAX_SIDE_BY_SIDE = 4
-"""Of the read-only calls of one response so many run at a time: more would only queue for the sandbox's cores."""
+"""Limit of concurrent read-only calls of one response: more would only queue for the sandbox's cores."""
 
 FINISHED_BEFORE = "Not executed: `finish` came before it in the same reply."
 ASKED_BEFORE = "Not executed: `ask_human` came before it in the same reply. Wait for the answer."
 
 
 class StepOutcome(Enum):
-    """What follows a step."""
+    """The outcome of a step."""
 
     CONTINUE = "continue"
-    """The model has the next word."""
+    """The model is asked next."""
     IDLE = "idle"
-    """The user has: the model answered in words, or called `ask_human`."""
+    """The user is next: the model answered with a message, or called `ask_human`."""
     FINISHED = "finished"
-    """The model called `finish`, or the user said `/exit`."""
+    """The model called `finish`, or the user sent `/exit`."""
     WAITING = "waiting"
-    """Somebody must allow the calls that were stored."""
+    """The stored calls wait for approval."""
 
 
 Step = Generator[EventBody, None, StepOutcome]
 
 
 def _never() -> None:
-    """Nobody stops the run."""
+    """Never stop the run."""
 
 
 def run_calls(planned: Sequence[PlannedCall | StoredCall], *, stopped: Callable[[], str | None] = _never) -> Step:
-    """Run the calls in their order; neighbours that only read run side by side.
+    """Run the calls in their order; adjacent read-only calls run concurrently.
 
     Nothing runs after `finish` and `ask_human`. All `tool_call` events of a group are yielded before any of it runs;
-    then its results, in the order of the calls, each as soon as it and those before it are there. `stopped` says, where
-    it does, why what has not begun is not run.
+    then its results, in the order of the calls, each as soon as it and those before it are available. `stopped`
+    returns the reason not to start further calls, or None.
     """
     outcome = StepOutcome.CONTINUE
     for group in _groups(planned):
@@ -82,7 +82,7 @@ def _outcome_of(call: AnyCall) -> StepOutcome:
 
 
 def _groups(planned: Sequence[AnyCall]) -> list[list[AnyCall]]:
-    """Neighbours that may run side by side together; every other call by itself."""
+    """Group adjacent calls that may run concurrently; every other call is its own group."""
     groups: list[list[AnyCall]] = []
     for call in planned:
         if groups and _runs_beside(call) and _runs_beside(groups[-1][-1]):
@@ -102,7 +102,7 @@ def _side_by_side(group: list[AnyCall]) -> Iterator[tuple[AnyCall, ResultEvent]]
 
 
 def _result(call: AnyCall, refusal: str | None = None) -> ResultEvent:
-    """The result; a tool's failure is one too, a sandbox's or an interrupt is not."""
+    """Run the call; a tool's failure is a result, a sandbox's failure or an interrupt is not."""
     if refusal is not None:
         return AgentErrorEvent(call.tool_call_id, call.name, refusal)
     assert call.tool is not None  # noqa: S101 - a call without refusal has its tool
@@ -111,10 +111,10 @@ def _result(call: AnyCall, refusal: str | None = None) -> ResultEvent:
         observation = call.tool(call.action)
     except SandboxFileError as error:
         observation = ErrorObservation(message=f"{error.filename}: {error.strerror}")
-    except (ToolError, UsageError) as error:  # a runtime that refuses what the model gave: a NUL, a directory
+    except (ToolError, UsageError) as error:  # a runtime rejects the model's input: a NUL, a directory
         observation = ErrorObservation(message=str(error))
     except OhsandboxError:
         raise
-    except Exception as error:  # noqa: BLE001 - a fault in a tool is the model's to hear, whatever it is
+    except Exception as error:  # noqa: BLE001 - the model gets every fault of a tool
         observation = ErrorObservation(message=f"Tool {call.name!r} failed: {type(error).__name__}: {error}")
     return ObservationEvent(call.tool_call_id, call.name, observation)

@@ -1,4 +1,4 @@
-"""Calls that are stored and held back until a person has said yes: what they are, and what became of them."""
+"""Stored calls that wait for the user's approval, and their state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ohsandbox.tool import ToolDefinition
 
 REFUSED = "The user refused this call"
-"""How a refusal begins; the person's reason follows."""
+"""The start of a refusal; the user's reason follows."""
 
 REFUSED_BEFORE_FINISH = "Not executed: the user refused a call before it in the same reply. Heed that first."
 
@@ -32,23 +32,23 @@ _RUNNING = events.ConversationStatus.RUNNING.value
 
 
 class Verdict(NamedTuple):
-    """What is thought of one call before it runs."""
+    """The assessment of one call before it runs."""
 
     risk: ActionSecurityRisk = ActionSecurityRisk.UNKNOWN
     why: tuple[str, ...] = ()
-    """For a person: what in the call gives it that risk."""
+    """For the user: the parts of the call that cause the risk."""
     asks: bool = False
-    """A person is to be asked."""
+    """Whether to ask the user."""
     approval: int | None = None
-    """The number of the standing approval for which nobody is."""
+    """The number of the standing approval that makes asking unnecessary."""
 
 
 Screen = Callable[[Sequence[ActionEvent]], Sequence[Verdict] | None]
-"""A verdict for each planned call of a response, or None where all may run at once and nobody need be named for it."""
+"""Gives a verdict for each planned call of a response, or None if all may run and no approval needs recording."""
 
 
 class HeldCall(NamedTuple):
-    """A call as the log has it, and what was decided."""
+    """A call from the log, and the decision on it."""
 
     tool_call_id: str
     name: str
@@ -57,28 +57,28 @@ class HeldCall(NamedTuple):
     verdict: Verdict
     only_reads: bool = False
     fault: str | None = None
-    """Why it would not run anyway."""
+    """Why it cannot run in any case."""
     approved: bool | None = None
-    """None: nobody has said."""
+    """None: not decided."""
     reason: str = ""
     approval: int | None = None
-    """The standing approval that lets it pass."""
+    """The standing approval that allows it."""
 
     @property
     def waits(self) -> bool:
-        """Whether somebody must say yes or no."""
+        """Whether it waits for a decision."""
         return self.verdict.asks and self.approved is None
 
     @property
     def refusal(self) -> str | None:
-        """What the model is told instead of a result; None where the call may run."""
+        """The message to the model instead of a result; None if the call may run."""
         if self.approved is False:
             return f"{REFUSED}: {self.reason}" if self.reason else f"{REFUSED}. No reason was given."
         return NEVER_ASKED if self.waits else self.fault
 
 
 class StoredCall(NamedTuple):
-    """A call that is in the log already, made ready to run."""
+    """A call from the log, ready to run."""
 
     tool_call_id: str
     name: str
@@ -96,10 +96,10 @@ class _Stage(Enum):
 
 
 class HeldCalls:
-    """The held calls of the newest response, by the events of the log alone: another process sees the same.
+    """The held calls of the newest response, derived only from the log's events: every process sees the same.
 
-    They are waiting until each that asks has its answer; released with the next RUNNING, when they begin to run; over
-    with any later status. So one that has an answer and never began is told from one that perhaps did.
+    They wait until each that asks has a decision; the next RUNNING status releases them to run; any later status ends
+    them. This separates a decided call that never began from one that perhaps did.
     """
 
     def __init__(self) -> None:
@@ -108,26 +108,26 @@ class HeldCalls:
 
     @property
     def all(self) -> list[HeldCall]:
-        """Those without a result, in order."""
+        """The calls without a result, in order."""
         return list(self._calls.values())
 
     @property
     def waiting(self) -> list[HeldCall]:
-        """Those that somebody must say yes or no to."""
+        """The calls that wait for a decision."""
         return [call for call in self._calls.values() if call.waits]
 
     @property
     def is_decided(self) -> bool:
-        """Whether there are some, all have their answer, and they have not begun to run."""
+        """Whether there are held calls, all are decided, and none has begun to run."""
         return bool(self._calls) and not self.waiting and self._stage is _Stage.WAITING
 
     @property
     def due(self) -> list[HeldCall]:
-        """Those that the run that has just begun is to answer."""
+        """The calls that the run that has just begun must answer."""
         return self.all if self._stage is _Stage.RELEASED else []
 
     def add(self, event: SDKEvent) -> None:
-        """Take in the next event."""
+        """Process the next event."""
         data = event.data
         if event.type == "tool_call" and "held" in data:
             self._calls[data["tool_call_id"]] = _held_call(data)
@@ -143,7 +143,7 @@ class HeldCalls:
             self._stage = _Stage.RELEASED
 
     def never_ran(self, tool_call_id: str) -> str | None:
-        """What the model is told of a call without a result that surely did not begin; None where it perhaps did."""
+        """The message to the model for a call that certainly did not begin; None if it perhaps did."""
         call = self._calls.get(tool_call_id)
         if call is None:
             return None
@@ -154,26 +154,26 @@ class HeldCalls:
         return None if tool_call_id in self._perhaps_begun() else NOT_BEGUN
 
     def clear(self) -> None:
-        """The response is closed."""
+        """Drop all calls: the response is closed."""
         self._calls.clear()
         self._stage = _Stage.WAITING
 
     def _decide(self, data: Mapping[str, Any]) -> None:
-        """The first word on a call counts."""
+        """Record a decision; only the first one on a call counts."""
         for tool_call_id in data["tool_call_ids"]:
             call = self._calls.get(tool_call_id)
             if call is not None and call.approved is None:
                 self._calls[tool_call_id] = call._replace(approved=data["approved"], reason=data["reason"])
 
     def _ask_again(self, number: object) -> None:
-        """What only a revoked approval let pass, and has not begun, waits for a person. No number: all were revoked."""
+        """Calls allowed only by a revoked approval that have not begun wait again. No number: all were revoked."""
         for tool_call_id, call in self._calls.items():
             if call.approval == number or (call.approval is not None and not isinstance(number, int)):
                 verdict = call.verdict._replace(asks=True, approval=None)
                 self._calls[tool_call_id] = call._replace(verdict=verdict, approval=None)
 
     def _perhaps_begun(self) -> set[str]:
-        """The first that may run, and the neighbours that run at its side: the next begins when it has its result."""
+        """The first runnable call and those that run concurrently with it: the next begins after its result."""
         begun: list[HeldCall] = []
         for call in self._calls.values():
             if begun and not (call.only_reads and begun[-1].only_reads):
@@ -198,7 +198,7 @@ def _held_call(data: Mapping[str, Any]) -> HeldCall:
 
 
 def held_events(planned: Sequence[ActionEvent], verdicts: Sequence[Verdict]) -> Iterator[EventBody]:
-    """The `tool_call` events of a response that waits for a person."""
+    """The `tool_call` events of a response that waits for approval."""
     for call, verdict in zip(planned, verdicts, strict=True):
         yield events.held(
             call.event,
@@ -211,7 +211,7 @@ def held_events(planned: Sequence[ActionEvent], verdicts: Sequence[Verdict]) -> 
 
 
 def ready(calls: Sequence[HeldCall], tools_map: Mapping[str, ToolDefinition[Any, Any]]) -> list[StoredCall]:
-    """The calls made ready to run from what the log has of them; one that cannot be is refused."""
+    """Prepare the log's calls to run; a call that cannot be prepared is refused."""
     planned: list[StoredCall] = []
     refused = False
     for call in calls:

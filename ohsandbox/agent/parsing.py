@@ -1,4 +1,4 @@
-"""The arguments that a model wrote, read where they have one reading."""
+"""Parses a model's arguments if they are unambiguous."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ MAX_ARGUMENTS_CHARS = 2 * 1024 * 1024
 """Room for a 1 MiB file with every character escaped; more would be sent again with every later request."""
 
 MAX_QUOTED_CHARS = 500
-"""Of malformed arguments the model is shown this much."""
+"""The part of malformed arguments quoted to the model."""
 
 _FENCE = "```"
 
 _DEBRIS = re.compile(r"(?:[\s}\]`;]|</?[\w|]+>)*")
-"""What may follow a whole object without saying anything: brackets too many, a fence, a token of the template."""
+"""Text allowed after a complete object: excess brackets, a fence, a template token."""
 
 
 def parse_arguments(raw: str) -> dict[str, Any]:
-    """The arguments that a model wrote, where they have one reading.
+    """Parse a model's arguments if they are unambiguous.
 
-    What passes: raw control characters in strings; an object in a JSON string, in chunks or in a Markdown fence; the
+    Accepted: raw control characters in strings; an object in a JSON string, in chunks or in a Markdown fence; the
     same object twice; brackets and template tokens after it.
 
     Raises:
-        ToolArgumentsError: no JSON object, or two, or not finite, or too long; says where, and quotes the beginning.
+        ToolArgumentsError: no JSON object, or two, or not finite, or too long; gives the place, quotes the beginning.
     """
     if len(raw) > MAX_ARGUMENTS_CHARS:
         raise ToolArgumentsError(
@@ -47,7 +47,7 @@ def parse_arguments(raw: str) -> dict[str, Any]:
 
 
 def is_strict(raw: str) -> bool:
-    """Whether any parser takes it for an object."""
+    """Whether every parser accepts it as an object."""
     try:
         return isinstance(json.loads(raw), dict)
     except (ValueError, RecursionError):
@@ -55,7 +55,7 @@ def is_strict(raw: str) -> bool:
 
 
 def _loads(text: str) -> Any:
-    """The JSON value in text, with what models write around it.
+    """Parse the JSON value in text; ignores text that models add around it.
 
     Raises:
         ValueError: there is none, or more than one.
@@ -77,7 +77,7 @@ def _loads(text: str) -> Any:
 
 
 def _unwrapped(value: Any) -> Any:
-    """The object that comes as a JSON string, or as a list of the string's chunks."""
+    """Decode an object given as a JSON string, or as a list of the string's chunks."""
     if isinstance(value, list) and value and all(isinstance(chunk, str) for chunk in value):
         value = "".join(value)
     if isinstance(value, str) and value.lstrip().startswith(("{", '"{')):

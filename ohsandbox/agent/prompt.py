@@ -1,4 +1,4 @@
-"""The system prompt: our words, the sandbox's facts, and what the user adds."""
+"""The system prompt: our text, the sandbox's facts, and the user's additions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 INSTRUCTIONS_NAME = "AGENTS.md"
-"""What projects call their notes for coding agents (agents.md, 2025)."""
+"""The standard file name of a project's instructions for coding agents (agents.md, 2025)."""
 
 MAX_INSTRUCTIONS_CHARS = 32_000
 """About 8,000 tokens, which every request carries."""
@@ -49,15 +49,15 @@ def render_system_prompt(
     microagents: Sequence[str] = (),
     workspace: str | None = None,
 ) -> str:
-    """The exact text of the system message.
+    """Return the exact text of the system message.
 
     Args:
-        tool_names: what can be called; the prompt mentions only those.
+        tool_names: the callable tools; the prompt mentions only these.
         runtime: describes the sandbox; None is a conversation without one.
-        system_prompt: takes the place of ours, as it is.
-        extensions: paragraphs put after it.
-        microagents: knowledge put after those.
-        workspace: what the workspace's own instructions file says; put last, and marked as what it is.
+        system_prompt: replaces ours, unchanged.
+        extensions: paragraphs appended to it.
+        microagents: knowledge appended to those.
+        workspace: the text of the workspace's instructions file; appended last, and marked as such.
     """
     base = system_prompt
     if base is None:
@@ -67,13 +67,13 @@ def render_system_prompt(
 
 
 def secrets_note(runtime: Runtime | None) -> tuple[str, ...]:
-    """The paragraph that names the secrets of commands; none where there are none."""
+    """The paragraph that names the secrets of commands; empty if there are none."""
     names = () if runtime is None else runtime.secrets.names
     return (_SECRETS.format(names=", ".join(names)),) if names else ()
 
 
 def read_workspace_instructions(runtime: Runtime) -> str | None:
-    """The text of `AGENTS.md` in the sandbox's working directory, its middle cut; None where there is none to read."""
+    """The text of `AGENTS.md` in the sandbox's working directory, its middle cut; None if it cannot be read."""
     try:
         data = runtime.read_bytes(INSTRUCTIONS_NAME, limit_bytes=_READ_BYTES)
     except SandboxFileError:
@@ -83,7 +83,7 @@ def read_workspace_instructions(runtime: Runtime) -> str | None:
 
 @lru_cache(maxsize=1)
 def _template() -> jinja2.Template:
-    import jinja2  # noqa: PLC0415 - 30 ms that only a run needs
+    import jinja2  # noqa: PLC0415 - takes 30 ms, and only a run needs it
 
     source = resources.files("ohsandbox.agent").joinpath("prompts", "system_prompt.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(  # noqa: S701 - plain text for a model, not HTML

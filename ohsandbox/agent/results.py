@@ -1,4 +1,4 @@
-"""What came of a call: an observation, or the reason why nothing ran."""
+"""The result of a call: an observation, or the reason why it did not run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ObservationEvent(NamedTuple):
-    """A tool ran, and this is what it observed; its failure is an observation too."""
+    """The observation of a tool that ran; a failure is an observation too."""
 
     tool_call_id: str
     name: str
@@ -29,7 +29,7 @@ class ObservationEvent(NamedTuple):
 
     @property
     def event(self) -> EventBody:
-        """The `tool_result` event: the text and images bounded, the short fields beside them."""
+        """The `tool_result` event: text and images, both limited, and the short fields."""
         images, left_out = _images(self.observation)
         text = cut_middle("\n".join([text_of(self.observation), *left_out]), limit_chars=MAX_RESULT_CHARS)
         return events.tool_result(
@@ -42,12 +42,12 @@ class ObservationEvent(NamedTuple):
 
 
 class AgentErrorEvent(NamedTuple):
-    """Nothing ran: unreadable arguments, an unknown tool, or a rejected call."""
+    """A call that did not run: unreadable arguments, an unknown tool, or a rejected call."""
 
     tool_call_id: str
     name: str
     error: str
-    """For the model: why, and what to do."""
+    """For the model: the reason and the remedy."""
 
     @property
     def is_error(self) -> bool:
@@ -65,7 +65,7 @@ ResultEvent = ObservationEvent | AgentErrorEvent
 
 
 def _images(observation: Observation) -> tuple[list[str], list[str]]:
-    """The images that the model is shown, and a line for each that is too much."""
+    """The images for the model, and a line for each excess one."""
     contents = [part for part in observation.to_llm_content if isinstance(part, ImageContent)]
     urls = [url for part in contents for url in part.image_urls]
     fitting = [url for url in urls if len(url) <= MAX_IMAGE_CHARS]

@@ -1,4 +1,4 @@
-"""`Action` and `Observation`: what goes into a tool and what comes out; and JSON Schema to and from them."""
+"""`Action` and `Observation`: a tool's input and output; and conversion to and from JSON Schema."""
 
 from ohsandbox.content import Content, ImageContent, TextContent
 from ohsandbox.schema.models import Action, ErrorObservation, Observation, Schema, TextObservation, text_of

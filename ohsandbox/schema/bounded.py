@@ -1,7 +1,7 @@
-"""A foreign JSON Schema, bounded: what is unknown, malformed, or too much is left out, so that any value passes there.
+"""Limits a foreign JSON Schema: unknown, malformed or excess parts are dropped, so that any value passes there.
 
-Whoever runs an MCP server decides on its schemas. What comes out of here is small enough to compile and to send with
-every request, and well-formed: a provider refuses a request with a malformed schema in it, and so every request.
+MCP servers choose their own schemas. The result is small enough to compile and to send with every request, and
+well-formed: a provider refuses a request that contains a malformed schema, and so every request.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MAX_DEPTH = 48
-"""Nested schemas. Those that people write nest 10 deep; both Python and providers give up somewhere past 100."""
+"""Nested schemas. Schemas in practice nest 10 deep; both Python and providers fail somewhere past 100."""
 
 MAX_NODES = 4_000
-"""Schemas and values together: some 1,000 arguments. A model with as many fields takes 50 ms to make."""
+"""Schemas and values together: some 1,000 arguments. A model with that many fields takes 50 ms to create."""
 
 MAX_CHARS = 128 * 1024
 """All names and texts together: some 30,000 tokens in every request."""
 
 MAX_ENUM = 1_000
-"""A longer enum is left out, its type stays."""
+"""A longer enum is dropped, its type stays."""
 
 TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 
 _BEYOND = 1e300
-"""A larger number limits nothing, and most readers of JSON cannot hold it."""
+"""A larger number limits nothing, and most JSON parsers cannot represent it."""
 
 _SCHEMA = frozenset({"additionalProperties", "items", "additionalItems", "contains", "propertyNames", "not",
                      "if", "then", "else", "unevaluatedProperties", "unevaluatedItems"})  # fmt: skip
 _SCHEMA_MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 _DEFINITIONS = frozenset({"$defs", "definitions"})
-"""Copied last, so that too many of them do not cost the arguments."""
+"""Copied last, so that an excess of them does not displace arguments."""
 _SCHEMA_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 
 
@@ -86,32 +86,32 @@ _DATA: Mapping[str, Callable[[Any], bool]] = {
     "multipleOf": lambda value: _is_number(value) and value > 0,
     **dict.fromkeys(("nullable", "uniqueItems", "deprecated", "readOnly", "writeOnly"), _is_flag),
 }
-"""The keywords that are kept, and what they must look like; `nullable` is OpenAPI's."""
+"""The supported keywords, each with the check of its value; `nullable` is OpenAPI's."""
 
 
 def bounded(schema: Any) -> dict[str, Any]:
-    """A copy within MAX_DEPTH, MAX_NODES and MAX_CHARS, of known keywords in their proper shape."""
+    """Copy the known, well-formed keywords within MAX_DEPTH, MAX_NODES and MAX_CHARS."""
     copy = _Copy().schema(schema, depth=0)
     return copy if isinstance(copy, dict) else {}
 
 
 class _TooMuchError(Exception):
-    """The bounds are reached."""
+    """The limits are reached."""
 
 
 class _NoJSONError(Exception):
-    """A value that cannot be kept."""
+    """A value that cannot be copied."""
 
 
 class _Copy:
-    """What is left of the bounds."""
+    """One copy operation, with the remaining limits."""
 
     def __init__(self) -> None:
         self._nodes = MAX_NODES
         self._chars = MAX_CHARS
 
     def schema(self, node: Any, *, depth: int) -> dict[str, Any] | bool:
-        """The schema; `True` where it is malformed or too deep, and only what fits where the bounds are reached."""
+        """Copy a schema; `True` if it is malformed or too deep; the part that fits if the limits are reached."""
         if node is False:
             return False
         if not isinstance(node, dict) or depth > MAX_DEPTH:
@@ -122,7 +122,7 @@ class _Copy:
             for key, value in sorted(node.items(), key=lambda item: item[0] in _DEFINITIONS):
                 self._keep(kept, key, value, depth=depth)
         except _TooMuchError:
-            kept.pop("additionalProperties", None)  # it speaks of the properties that were left out, too
+            kept.pop("additionalProperties", None)  # it would apply to the dropped properties, too
         return kept
 
     def _keep(self, kept: dict[str, Any], key: str, value: Any, *, depth: int) -> None:
@@ -140,18 +140,18 @@ class _Copy:
                 kept[key] = self.data(value, depth=depth)
 
     def _keep_map(self, copied: dict[str, Any], value: dict[Any, Any], *, depth: int) -> None:
-        """Copy into a map that is in its place already: what comes before the bounds are reached, stays."""
+        """Copy into a map already attached to its parent: entries copied before the limits are reached stay."""
         for name, item in value.items():
             if isinstance(name, str) and is_encodable(name):
                 self._take(1, len(name))
                 copied[name] = self.schema(item, depth=depth + 1)
 
     def data(self, value: Any, *, depth: int) -> Any:
-        """A copy of a JSON value.
+        """Copy a JSON value.
 
         Raises:
-            _NoJSONError: it is nested too deep, or holds what is not JSON.
-            _TooMuchError: the bounds are reached.
+            _NoJSONError: it is nested too deep, or holds a value that is not JSON.
+            _TooMuchError: the limits are reached.
         """
         if isinstance(value, str) and is_encodable(value):
             self._take(1, len(value))
@@ -173,7 +173,7 @@ class _Copy:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether it is free of lone surrogates."""
+    """Whether the text has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -182,5 +182,5 @@ def is_encodable(text: str) -> bool:
 
 
 def is_local(reference: str) -> bool:
-    """Whether it is a JSON pointer into the schema that it stands in: `#` or `#/...`."""
+    """Whether the reference is a JSON pointer into its own schema: `#` or `#/...`."""
     return reference == "#" or reference.startswith("#/")

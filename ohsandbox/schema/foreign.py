@@ -1,4 +1,4 @@
-"""Models from foreign JSON Schemas, made once each."""
+"""Models from foreign JSON Schemas, cached."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SchemaT = TypeVar("SchemaT", bound=Schema)
 
 CACHED = 128
-"""Models kept: more tools than an agent should have. With `bounded.MAX_CHARS` they hold some 50 MB at the very most."""
+"""Cached models: more tools than an agent should have. With `bounded.MAX_CHARS` they use at most some 50 MB."""
 
 _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _HINTS: dict[Any, Any] = {
@@ -34,25 +34,25 @@ _HINTS: dict[Any, Any] = {
 
 
 class FromJSON:
-    """What a model from a foreign schema has beside its fields: the schema itself."""
+    """Mixin of models from a foreign schema: holds the schema itself."""
 
     source_schema: ClassVar[dict[str, Any]] = {}
     validator: ClassVar[ArgumentsValidator]
 
     @classmethod
     def model_json_schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
-        """The schema that it came from, bounded; pydantic's options change nothing."""
+        """The original schema, limited; pydantic's options have no effect."""
         return copy.deepcopy(cls.source_schema)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """As a part of another model it is an object: its references would lead nowhere there."""
+        """An object inside another model's schema: its references would not resolve there."""
         del schema, handler
         return {"type": "object"}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The fields take any value, since the schema was checked before."""
+        """Fields accept any value: the schema was checked before."""
         return core_schema.no_info_before_validator_function(cls._checked, handler(source))
 
     @classmethod
@@ -61,7 +61,7 @@ class FromJSON:
 
 
 class _AnyValue:
-    """Gives a field the hint of its schema and the validator of `Any`."""
+    """Gives a field its schema's type hint and the validator of `Any`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         del source, handler
@@ -100,14 +100,14 @@ def _make(base: type[SchemaT], name: str, source: dict[str, Any]) -> type[Schema
 
 
 def class_name(name: str) -> str:
-    """The name as a class's: `fetch-url` becomes `FetchUrl`."""
+    """Convert to a class name: `fetch-url` becomes `FetchUrl`."""
     words = re.findall(r"[A-Za-z0-9]+", name)
     joined = "".join(word[0].upper() + word[1:] for word in words) or "FromJSON"
     return joined if joined[0].isalpha() else f"_{joined}"
 
 
 def _attributes(base: type[Schema], properties: dict[str, Any]) -> dict[str, str]:
-    """Property -> attribute: its own name, unless Python, pydantic or base has a use for that."""
+    """Map property -> attribute: its own name, unless Python, pydantic or base reserves it."""
     return {name: name if _can_be_attribute(name, base) else _substitute(name) for name in properties}
 
 
@@ -117,7 +117,7 @@ def _can_be_attribute(name: str, base: type[Schema]) -> bool:
 
 
 def _substitute(name: str) -> str:
-    """Ends in a hash, so that no argument that the schema does not name is called the same."""
+    """A name with a hash suffix, so that it equals no argument outside the schema."""
     readable = re.sub(r"\W", "_", name, flags=re.ASCII)[:60]
     return f"arg_{readable}_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
@@ -129,6 +129,6 @@ def _field(schema: Any, *, alias: str, required: bool) -> Any:
 
 
 def _hint(schema: Any) -> Any:
-    """What a reader of the class is shown; what is checked is the schema."""
+    """The type hint for readers of the class; validation uses the schema."""
     kind = schema.get("type") if isinstance(schema, dict) else None
     return _HINTS.get(kind, Any) if isinstance(kind, str) else Any

@@ -1,4 +1,4 @@
-"""`Schema` and its two branches: `Action`, what goes into a tool, and `Observation`, what comes out."""
+"""`Schema` and its two subclasses: `Action`, a tool's input, and `Observation`, its output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Schema(BaseModel):
         cannot be an attribute has another attribute and keeps its name in `model_validate` and `to_arguments`.
         The same schema gives the same class while it is among the 128 asked for last.
 
-        Never raises: any JSON value serves, however malformed or large.
+        Never raises: accepts any JSON value, however malformed or large.
         """
         from ohsandbox.schema.foreign import model_from_json  # noqa: PLC0415 - only tools of others need it
 
@@ -39,11 +39,11 @@ class Schema(BaseModel):
 
     @classmethod
     def to_mcp_schema(cls) -> dict[str, Any]:
-        """The JSON Schema, without references and titles. Shared by all callers: not to be changed."""
+        """The JSON Schema without references and titles. Shared by all callers: do not modify."""
         return plain_schema(cls)
 
     def to_arguments(self) -> dict[str, Any]:
-        """The fields that were given, and no others, by the names they were given by."""
+        """Only the fields that were given, by their original names."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
@@ -130,10 +130,10 @@ Place = tuple[str | int, ...]
 
 
 def refuse_booleans_for_numbers(given: Any, made: BaseModel) -> None:
-    """Compare what was given with what pydantic made of it.
+    """Compare the given values with pydantic's result.
 
     Raises:
-        ValidationError: a boolean became a number, in whatever depth; says where.
+        ValidationError: a boolean became a number, at any depth; gives the place.
     """
     faults = [
         InitErrorDetails(type=PydanticCustomError("number_needed", "A number is needed"), loc=place, input=value)
@@ -157,7 +157,7 @@ def _found(given: Any, made: Any, place: Place) -> Iterator[tuple[Place, bool]]:
 
 
 def _parts(made: Any) -> Iterator[tuple[str, Any]]:
-    """What was made, by the names it was given by."""
+    """The created parts, by the names they were given by."""
     if isinstance(made, BaseModel):
         for name, field in type(made).model_fields.items():
             yield field.alias or name, getattr(made, name)

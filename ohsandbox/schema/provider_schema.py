@@ -1,4 +1,4 @@
-"""A JSON Schema in the form that providers take: an object at the root, no references, no titles."""
+"""JSON Schema in the form that providers accept: an object at the root, no references, no titles."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 MAX_HOPS = 32
-"""References that only lead to further references; more of them go in a circle."""
+"""Limit of references that only lead to further references; more are a cycle."""
 
 
 def target_of(root: Any, reference: str) -> Any:
-    """What a local reference leads to, through further references; `True` (any value) where that is nothing."""
+    """Resolve a local reference, also through further ones; `True` (any value) if it has no target."""
     node = _step(root, reference)
     for _ in range(MAX_HOPS):
         if not (isinstance(node, dict) and set(node) & {"$ref"} and not set(node) - {"$ref", "description", "title"}):
@@ -32,7 +32,7 @@ def _step(root: Any, reference: str) -> Any:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and key in node:
             node = node[key]
-        elif isinstance(node, list) and key.isascii() and key.isdigit() and len(key) < 6 and int(key) < len(node):  # noqa: PLR2004 - no list is longer
+        elif isinstance(node, list) and key.isascii() and key.isdigit() and len(key) < 6 and int(key) < len(node):  # noqa: PLR2004 - lists are shorter
             node = node[int(key)]
         else:
             return True
@@ -42,18 +42,18 @@ def _step(root: Any, reference: str) -> Any:
 _CHOICES = ("anyOf", "oneOf")
 _KEPT = frozenset({"title", "description", "$defs", "definitions", "examples"})
 _MAX_MERGED = 32
-"""Branches of branches; what is past it lets anything pass."""
+"""Limit of nested branches; any value passes beyond it."""
 
 
 class _Merge:
-    """Schemas of objects, being put into one that accepts whatever they accept."""
+    """Merges object schemas into one that accepts every value that they accept."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         self._left = _MAX_MERGED
 
     def of(self, node: Any) -> dict[str, Any]:
-        """{properties, required, additionalProperties}, the last only where it is certain."""
+        """Return {properties, required, additionalProperties}, the last only if certain."""
         self._left -= 1
         if not isinstance(node, dict) or self._left < 0:
             return {"properties": {}, "required": []}
@@ -77,11 +77,11 @@ class _Merge:
 
 
 def object_schema(schema: Any) -> dict[str, Any]:
-    """A bounded schema with `type: object` and `properties` at the root.
+    """Convert a bounded schema to one with `type: object` and `properties` at the root.
 
     Choices at the root (anyOf, oneOf, allOf, a reference) become one object with all their properties, since
-    providers refuse them there; which of them belong together is the tool's to say. A root that is not an object takes
-    any arguments.
+    providers refuse them there; the tool itself checks which of them belong together. A root that is not an object
+    accepts any arguments.
     """
     root = bounded(schema)
     if "object" not in _types(root):
@@ -98,7 +98,7 @@ def _types(node: Any) -> list[str]:
 
 
 def _required(kind: str, lists: list[list[str]]) -> list[str]:
-    """Of all that hold every name counts; of one that holds, only the names that each of them has."""
+    """allOf: the union of the required names; anyOf and oneOf: their intersection."""
     if kind == "allOf" or not lists:
         return [name for names in lists for name in names]
     common = set(lists[0]).intersection(*lists[1:])
@@ -106,7 +106,7 @@ def _required(kind: str, lists: list[list[str]]) -> list[str]:
 
 
 def _add_properties(properties: dict[str, Any], more: dict[str, Any], kind: str) -> None:
-    """Where branches disagree on a property, either may be right."""
+    """If branches disagree on a property, accept either."""
     for name, schema in more.items():
         known = properties.get(name, schema)
         if known == schema:
@@ -118,34 +118,34 @@ def _add_properties(properties: dict[str, Any], more: dict[str, Any], kind: str)
 
 
 MAX_NODES = 4_000
-"""References written out can double at every level; past this many nodes a reference becomes "any value"."""
+"""Inlined references can double at every level; past this many nodes a reference becomes "any value"."""
 
 MAX_DEPTH = 64
-"""Schemas within each other, after which no reference is written out; no model fills in what lies deeper."""
+"""Nesting depth at which references are no longer inlined; no model fills in deeper values."""
 
 _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
 """Their keys are names, not keywords."""
 
 _DATA = frozenset({"default", "const", "enum", "examples", "required"})
-"""What stands in them is data, whatever it looks like."""
+"""Their values are data, even if they look like schemas."""
 
 
 @lru_cache(maxsize=256)
 def plain_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The model's JSON Schema without titles and references; an optional field is shown as its plain type.
 
-    Made once a model, since it is asked for before every request (0.2 ms each): not to be changed.
+    Cached per model, since every request needs it (0.2 ms each): do not modify.
     A recursive reference becomes its bare type: providers differ in whether they follow `$ref`.
     """
     schema = model.model_json_schema()
     plain: dict[str, Any] = _Plain(schema).of(schema, seen=())
     plain.setdefault("properties", {})
-    plain.pop("description", None)  # the class's docstring speaks to programmers
+    plain.pop("description", None)  # the class's docstring is for programmers
     return plain
 
 
 class _Plain:
-    """One schema being written out."""
+    """Inlines the references of one schema."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root

@@ -1,8 +1,8 @@
-"""A foreign JSON Schema as a validator: jsonschema-rs checks, near misses are repaired, faults become pydantic's.
+"""A validator from a foreign JSON Schema: jsonschema-rs checks, near misses are repaired, faults become pydantic's.
 
 jsonschema-rs has no bound on the work behind references (28 definitions that lead to the next one twice keep it busy
-for 15 s and more) and overflows small stacks on deep schemas. It is given a schema in which references are written out,
-within bounds. A keyword that cannot be checked exactly is left out, and any value passes there: the server checks too.
+for 15 s and more) and overflows small stacks on deep schemas. It gets a schema with references inlined, within limits.
+A keyword that cannot be checked exactly is dropped, and any value passes there: the server checks too.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MAX_NODES = 4_000
-"""Schemas with all references written out. A reference past it lets any value pass."""
+"""Limit of schemas with all references inlined. A reference past it accepts any value."""
 
 MAX_LEVELS = 60
-"""Schemas within each other. jsonschema-rs 0.60 ends the process at 120 levels on a stack of 256 KiB, and not at 64."""
+"""Nesting depth. jsonschema-rs 0.60 ends the process at 120 levels on a stack of 256 KiB, and not at 64."""
 
 MAX_RECURSION = 3
-"""Levels at which a recursive definition is checked."""
+"""Levels to which a recursive definition is checked."""
 
 MAX_PATTERNS = 50
-"""Checked in one schema. The slowest that the next bound lets through compiles in 10 ms."""
+"""Limit of patterns per schema. The slowest pattern within the next limit compiles in 10 ms."""
 
 MAX_PATTERN_BYTES = 256 * 1024
-"""Of a compiled pattern; a larger one is not checked. Matching takes time linear in the text: no backtracking."""
+"""Limit of a compiled pattern; a larger one is not checked. Matching takes linear time: no backtracking."""
 
 MAX_WORK = 50_000
 """Values checked times schemas. Each may be a fault, and jsonschema-rs takes some 20 us to describe one. Past it, only
 the argument at fault is named, and nothing is repaired. Whether a value fits takes a thousandth of that."""
 
 MAX_FAULTS = 50
-"""Reported of one value."""
+"""Limit of reported faults per value."""
 
 MAX_SHOWN = 20
-"""Values of an enum that a message lists."""
+"""Limit of enum values listed in a message."""
 
 _EXACT = ("enum", "const", "minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties",
           "maxProperties", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")  # fmt: skip
-"""Keywords that mean the same when what stands beside them is left out."""
+"""Keywords whose meaning does not depend on their sibling keywords."""
 
 _NO_ECMA = re.compile(r"&&|--|~~|\(\?(?!:)")
-"""What Rust's regular expressions read otherwise than ECMA 262, whose patterns JSON Schema has."""
+"""Syntax that Rust's regular expressions read differently from ECMA 262, which JSON Schema uses."""
 
 _WHOLE = "x-whole-number"
-"""Our keyword beside `type: integer`: 2.0 is an integer to JSON Schema, and none to many a server."""
+"""Our keyword beside `type: integer`: 2.0 is an integer in JSON Schema, but many servers reject it."""
 
 _LAX: dict[str, TypeAdapter[Any]] = {
     "integer": TypeAdapter(int),
@@ -86,15 +86,15 @@ class ArgumentsValidator:
         self._nodes = MAX_NODES - checkable.nodes_left
         try:
             self._validator = _validator(self._schema)
-        except ValueError:  # Fault is one: whatever jsonschema-rs still refuses, the server is left to check
+        except ValueError:  # Fault is a ValueError: the server checks whatever jsonschema-rs refuses
             self._validator = _validator({})
 
     def check(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments, repaired: numbers and booleans that came as text, nulls for optional arguments left out.
+        """Return the repaired arguments: numbers and booleans sent as text converted, nulls for optional ones dropped.
 
         Raises:
-            ValidationError: they do not fit; at most MAX_FAULTS faults, each with its place.
-            ValueError: they hold what is not JSON, or nest too deep.
+            ValidationError: they are invalid; at most MAX_FAULTS faults, each with its place.
+            ValueError: they hold a value that is not JSON, or nest too deep.
         """
         if self._validator.is_valid(arguments):
             return arguments
@@ -137,7 +137,7 @@ class ArgumentsValidator:
 
 
 def _place(arguments: Any, fault: Fault) -> tuple[str | int, ...]:
-    """Where the fault is. jsonschema-rs gives a property whose name looks like a number, `"01"` too, as that number."""
+    """The fault's location. jsonschema-rs gives a property whose name looks like a number, also `"01"`, as that number."""
     place: list[str | int] = []
     holder: Any = arguments
     for step in fault.instance_path:
@@ -155,13 +155,13 @@ def _validator(schema: Any) -> Draft202012Validator:
 
 
 def _count(value: Any) -> int:
-    """Values in the arguments, themselves included."""
+    """Number of values in the arguments, including themselves."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + sum(map(_count, parts))
 
 
 def _parsed(text: str, types: list[str]) -> Any:
-    """The number or boolean that a text spells; the text where it spells none of these types."""
+    """Parse the text as one of the types, a number or boolean; else return the text."""
     for kind in types:
         try:
             if kind in _LAX:
@@ -180,7 +180,7 @@ class _Checkable:
         self._patterns = MAX_PATTERNS
 
     def of(self, node: Any, *, seen: tuple[str, ...] = ()) -> dict[str, Any] | bool:
-        """The schema, `True` past MAX_LEVELS; seen are the references and levels that led here."""
+        """Convert a schema; `True` past MAX_LEVELS; seen holds the references and levels on the path."""
         self.nodes_left -= 1
         if not isinstance(node, dict) or len(seen) > MAX_LEVELS:
             return node is not False
@@ -237,7 +237,7 @@ class _Checkable:
 
 
 def _details(arguments: Any, fault: Fault) -> Iterator[InitErrorDetails]:
-    """What pydantic would report of the same fault, so that all tools' messages read alike."""
+    """Convert a fault to pydantic's form, so that all tools' messages look alike."""
     place, facts, kind = _place(arguments, fault), fault.kind.as_dict(), fault.kind.name
     given: Any = fault.instance
     parts: list[Fault] = _most_telling(facts["context"], place) if kind == "anyOf" else []
@@ -262,7 +262,7 @@ def _details(arguments: Any, fault: Fault) -> Iterator[InitErrorDetails]:
 
 
 def _most_telling(branches: list[list[Fault]], place: tuple[str | int, ...]) -> list[Fault]:
-    """The faults of the branch that was meant: one that fits in kind; all branches' where none does."""
+    """The faults of the intended branch: one whose type fits; all branches' faults if none does."""
     near = [branch for branch in branches if not any(
         fault.kind.name in ("type", "enum", "const") and len(fault.instance_path) == len(place) for fault in branch
     )]  # fmt: skip

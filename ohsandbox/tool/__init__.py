@@ -1,4 +1,4 @@
-"""What a tool is: arguments become an action, an executor makes of it an observation."""
+"""The tool interface: arguments become an action, an executor turns it into an observation."""
 
 from ohsandbox.tool.annotations import CallHint, Hint, ToolAnnotations, counted_lines
 from ohsandbox.tool.arguments import SecurityRisk, take_security_risk

@@ -1,4 +1,4 @@
-"""What a tool says of its effects (`ToolAnnotations`, in the words of MCP) and of a call (`CallHint`, in the log)."""
+"""A tool's description of its effects (`ToolAnnotations`, as in MCP) and of a call (`CallHint`, in the log)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ class ToolAnnotations(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str | None = None
-    """The name for a person's eyes."""
+    """The display name."""
     readOnlyHint: bool = False  # noqa: N815 - the protocol's spelling
     """The tool changes nothing."""
     destructiveHint: bool = True  # noqa: N815 - the protocol's spelling
-    """It may overwrite or delete; only meaningful where it is not read-only."""
+    """It may overwrite or delete; only meaningful if it is not read-only."""
     idempotentHint: bool = False  # noqa: N815 - the protocol's spelling
     """A second call with the same arguments changes nothing more."""
     openWorldHint: bool = True  # noqa: N815 - the protocol's spelling
-    """It reaches beyond a closed set of things: networks, other programs."""
+    """It interacts with external entities: networks, other programs."""
 
     @classmethod
     def reading(cls, title: str, *, open_world: bool = False) -> Self:
-        """Of a tool that only looks, and finds the same when asked again."""
+        """Annotations of a read-only, idempotent tool."""
         return cls(title=title, readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=open_world)
 
 
 class CallHint(BaseModel):
-    """What a reader of the log is told of a call without making its tool: how to show it, and whether it writes."""
+    """A call's display form and whether it writes, for readers of the log that do not create the tool."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -39,24 +39,24 @@ class CallHint(BaseModel):
     """One character: `$` a command, `>` input, `%` a Python cell, `+` a file written, `~` one changed, `<` one read,
     `?` a search, `@` a web page, `&` a sub-agent, `*` a thought, `.` anything else."""
     subject: str = ""
-    """The argument, a text, that tells what the call is about; empty shows all arguments."""
+    """The text argument that identifies the call's subject; empty shows all arguments."""
     note: str = ""
-    """Shown after the subject; from a newline on, on lines of its own."""
+    """Shown after the subject; text from a newline on is shown on separate lines."""
     writes: bool = True
-    """The call may change files of the sandbox, so they are kept before it."""
+    """The call may change files of the sandbox, so they are saved before it."""
     destructive: bool = False
-    """The tool says outright that it may overwrite or delete."""
+    """The tool declares that it may overwrite or delete."""
     answers: bool = False
-    """The subject is the agent's answer to the person."""
+    """The subject is the agent's answer to the user."""
     needs_agent: bool = False
-    """Of no use to an MCP client, which has a model and a person of its own."""
+    """Useless for an MCP client, which has its own model and user."""
 
 
 Hint = CallHint | Callable[[Mapping[str, Any]], CallHint]
-"""Of every call, or by its arguments, which may be anything where they come from a log."""
+"""A fixed hint, or a function of the call's arguments, which may be of any type if they come from a log."""
 
 
 def counted_lines(text: object) -> str:
-    """`(1 line)`, `(20 lines)`; of anything but a text, of none."""
+    """`(1 line)`, `(20 lines)`; a value that is no text counts as empty."""
     count = len(text.splitlines()) if isinstance(text, str) else 0
     return "(1 line)" if count == 1 else f"({count} lines)"

@@ -1,4 +1,4 @@
-"""A model's arguments become an action, or an error that tells it what to mend."""
+"""Converts a model's arguments to an action, or to an error with the remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ohsandbox.schema import Action
 
 SecurityRisk = Literal["LOW", "MEDIUM", "HIGH", "UNKNOWN"]
-"""UNKNOWN is what is recorded where the model said nothing; it may say so itself, and is not offered it."""
+"""UNKNOWN is recorded if the model gives none; it is accepted from the model, but not offered."""
 
 OFFERED_RISKS: tuple[SecurityRisk, ...] = ("LOW", "MEDIUM", "HIGH")
 
@@ -31,16 +31,16 @@ SECURITY_RISK_SCHEMA: dict[str, Any] = {
 }
 
 MAX_QUOTED_CHARS = 200
-"""Of a wrong value this much is quoted back: enough to recognise, short in the context."""
+"""The part of a wrong value quoted back: enough to recognise, short in the context."""
 
 MAX_DEPTH = 100
-"""Lists and objects within each other; pydantic and the log write no more than some 200 of them."""
+"""Nesting depth of lists and objects; pydantic and the log support no more than some 200."""
 
 MAX_FAULTS = 5
-"""So many are told at once: the rest often come of them."""
+"""Limit of reported faults: the rest often follow from them."""
 
 MAX_NAMED = 50
-"""So many allowed arguments are named in a message."""
+"""Limit of allowed arguments named in a message."""
 
 _NEEDED = {
     "missing": "An item is missing",
@@ -50,7 +50,7 @@ _NEEDED = {
     "dict_type": "An object is needed",
     "model_type": "An object is needed",
 }
-"""pydantic speaks of Python's types, and a model writes JSON."""
+"""pydantic names Python's types; a model writes JSON."""
 
 ActionT = TypeVar("ActionT", bound="Action")
 
@@ -58,12 +58,12 @@ ActionT = TypeVar("ActionT", bound="Action")
 def parse_action(
     tool: str, action_type: type[ActionT], arguments: Mapping[str, Any], *, also_allowed: tuple[str, ...] = ()
 ) -> ActionT:
-    """The action for a tool's arguments; also_allowed are named beside its fields where something is refused.
+    """Make the action from a tool's arguments; an error lists also_allowed with the action's fields.
 
     Numbers and booleans may come as strings ("5", "true"), lists and objects as JSON text: models send both.
 
     Raises:
-        ToolArgumentsError: an argument is missing, unknown or wrong; names it, what was given and what is allowed.
+        ToolArgumentsError: an argument is missing, unknown or wrong; names it, the given value and the allowed ones.
     """
     _refuse_what_cannot_be_kept(tool, arguments)
     try:
@@ -80,7 +80,7 @@ def parse_action(
 
 
 def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], SecurityRisk | None]:
-    """The arguments without `security_risk`, and the risk; lower case counts, absent and null are None.
+    """Split off `security_risk`: the other arguments, and the risk; lower case is accepted, absent and null are None.
 
     Raises:
         ToolArgumentsError: it is none of LOW, MEDIUM, HIGH, UNKNOWN.
@@ -106,7 +106,7 @@ def _refuse_what_cannot_be_kept(tool: str, arguments: Mapping[str, Any]) -> None
 
 
 def _fault_in(values: list[Any]) -> str:
-    """Level by level: what nests past the interpreter's own bound is found, too."""
+    """Searches level by level, so that nesting past the interpreter's recursion limit is found, too."""
     for _ in range(MAX_DEPTH):
         if not all(_is_encodable(text) for text in values if isinstance(text, str)):
             return "it holds a lone surrogate, which is no character. Send the text without it."
@@ -131,7 +131,7 @@ def _is_encodable(text: str) -> bool:
 
 
 def _decoded_json(arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any] | None:
-    """The arguments with each top-level JSON text decoded that should have been a list or an object."""
+    """Decode each top-level JSON text that should have been a list or an object."""
     decoded = dict(arguments)
     for fault in error.errors(include_url=False):
         name = fault["loc"][0] if fault["loc"] else None

@@ -1,4 +1,4 @@
-"""`ToolDefinition`: a tool's name, its words for the model, its types and its executor."""
+"""`ToolDefinition`: a tool's name, its description for the model, its types and its executor."""
 
 from __future__ import annotations
 
@@ -24,60 +24,60 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolBase(ABC, Generic[ActionT, ObservationT]):
-    """What can be created for a conversation as one or more tools."""
+    """Base of classes that create one or more tools for a conversation."""
 
     @classmethod
     @abstractmethod
     def create(cls, *args: Any, **kwargs: Any) -> Sequence[ToolDefinition[Any, Any]]:
-        """The tools, ready to run in the conversation; called as `create(**params, conv_state=state)`.
+        """Create the tools for the conversation; called as `create(**params, conv_state=state)`.
 
         Raises:
-            UsageError: params do not fit, or the conversation lacks what the tool needs.
+            UsageError: params are invalid, or the conversation lacks something that the tool needs.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolDefinition(ToolBase[ActionT, ObservationT]):
-    """A tool. Make an instance where it needs no conversation; subclass it and fill `create` where it does."""
+    """A tool. Create an instance if it needs no conversation; otherwise subclass it and implement `create`."""
 
     name: str
-    """What the model calls it by: letters, digits, `_` and `-`, at most 64 (the rule of every provider)."""
+    """The model's name for it: letters, digits, `_` and `-`, at most 64 (the rule of every provider)."""
     description: str
-    """Starts with a verb; says what the arguments are, what comes back, and the limits."""
+    """Starts with a verb; describes the arguments, the result and the limits."""
     action_type: type[ActionT]
     observation_type: type[ObservationT] | None = None
     annotations: ToolAnnotations | None = None
     """None is the protocol's cautious default: not read-only, destructive."""
     executor: ToolExecutor[ActionT, ObservationT] | None = None
-    """None is a tool that can be described and not called."""
+    """None: the tool can be described but not called."""
     aliases: tuple[str, ...] = ()
-    """Other names a model may call it by; they are not offered."""
+    """Other names that a model may use; they are not offered."""
     hint: Hint | None = None
-    """How its calls are shown, and whether they write; None shows the arguments, and goes by the annotations."""
+    """How its calls are shown, and whether they write; None shows the arguments and uses the annotations."""
     require_confirmation: bool = False
-    """A person must allow each call, whatever the conversation's policy says of others."""
+    """The user must approve each call, regardless of the conversation's policy."""
 
     def __post_init__(self) -> None:
-        """Check the name here, where it says whose it is: a provider refuses every request with a wrong one in it."""
+        """Check the name early: a provider refuses every request that contains an invalid one."""
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"A tool cannot be named {self.name!r}. Use 1 to 64 letters, digits, _ and -.")
 
     @classmethod
     def create(cls, *args: Any, **kwargs: Any) -> Sequence[ToolDefinition[Any, Any]]:  # noqa: ARG003 - a signature
-        """Not for plain definitions: those are instances already.
+        """Not supported for plain definitions: those are instances already.
 
         Raises:
-            UsageError: always; a subclass that belongs to a conversation fills this.
+            UsageError: always; a subclass that needs a conversation overrides this.
         """
         raise UsageError(f"{cls.__name__} has no create() of its own. Register an instance, or write create().")
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the tool says that it changes nothing."""
+        """Whether the tool declares that it changes nothing."""
         return self.annotations is not None and self.annotations.readOnlyHint
 
     def call_hint(self, arguments: Mapping[str, Any]) -> CallHint:
-        """What the log says of a call with these arguments."""
+        """The hint for the log of a call with these arguments."""
         hint = self.hint(arguments) if callable(self.hint) else self.hint or CallHint()
         said = self.annotations
         destructive = said is not None and "destructiveHint" in said.model_fields_set and said.destructiveHint
@@ -86,7 +86,7 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
 
     @property
     def arguments_type(self) -> type[Action]:
-        """What the arguments are checked against; the action, but where that only wraps them."""
+        """The type that validates the arguments: the action, unless that only wraps them."""
         return self.action_type
 
     def action_from_arguments(self, arguments: Mapping[str, Any]) -> ActionT:
@@ -102,10 +102,10 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
         return parse_action(self.name, self.action_type, arguments, also_allowed=also_allowed)
 
     def __call__(self, action: ActionT) -> ObservationT:
-        """Run it.
+        """Run the tool.
 
         Raises:
-            ToolError: it could not be done; or it has no executor; or action or observation is of another type.
+            ToolError: it failed; or it has no executor; or action or observation is of another type.
         """
         if self.executor is None:
             raise ToolError(f"Tool {self.name!r} cannot be called: it has no executor.")
@@ -120,21 +120,21 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
         return observation
 
     def with_executor(self, executor: ToolExecutor[ActionT, ObservationT]) -> Self:
-        """A copy that runs by executor."""
+        """Copy the tool with another executor."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return type(self)(**{**fields, "executor": executor})
 
     def interrupt(self) -> None:
-        """End what its executor runs now; from any thread."""
+        """End the executor's running call; from any thread."""
         if self.executor is not None:
             self.executor.interrupt()
 
     def last_output(self) -> bytes:
-        """The end of what its executor's running call has printed, not masked; from any thread."""
+        """The end of the running call's output, not masked; from any thread."""
         return b"" if self.executor is None else self.executor.last_output()
 
     def close(self) -> None:
-        """Let go of what the executor holds. Twice is fine."""
+        """Release the executor's resources. Safe to call twice."""
         if self.executor is not None:
             self.executor.close()
 

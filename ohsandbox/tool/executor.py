@@ -1,4 +1,4 @@
-"""`ToolExecutor`: the part of a tool that does the work."""
+"""`ToolExecutor`: the part of a tool that runs its calls."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class ToolExecutor(ABC, Generic[ActionT, ObservationT]):
 
     @abstractmethod
     def __call__(self, action: ActionT) -> ObservationT:
-        """Do it.
+        """Run the action.
 
         Raises:
-            ToolError: it cannot be done; the model is told and goes on.
+            ToolError: it failed; the model gets the message and the run continues.
             SandboxUnavailable: the sandbox is gone; the run ends.
         """
 
     def close(self) -> None:
-        """Let go of what the executor holds. Twice is fine."""
+        """Release the executor's resources. Safe to call twice."""
 
     def interrupt(self) -> None:
-        """End soon what runs now; called from another thread when the person stops the run. By default nothing."""
+        """End the running call soon; called from another thread when the user stops the run. Default: does nothing."""
 
     def last_output(self) -> bytes:
-        """The end of what the running call has printed, not masked; asked from another thread. By default nothing."""
+        """The end of the running call's output, not masked; called from another thread. Default: empty."""
         return b""

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Origin(NamedTuple):
-    """Where a tool comes from."""
+    """The source of a tool."""
 
     name: str
     """`ohsandbox`, a distribution, or the module that registered it."""
@@ -35,7 +35,7 @@ class Origin(NamedTuple):
 
 
 class Plugin(NamedTuple):
-    """What an entry point led to: a tool, or the reason why there is none."""
+    """The result of loading an entry point: a tool, or the reason why there is none."""
 
     origin: Origin
     tool: Any = None
@@ -47,15 +47,15 @@ class _Entry(NamedTuple):
 
     name: str
     value: str
-    """`module:attribute`, if whoever wrote it kept to that."""
+    """`module:attribute`, if the author followed the format."""
     origin: Origin
 
 
 class Plugins:
-    """The entry points of a group, each imported once, when it is asked for. Thread-safe."""
+    """The entry points of a group, each imported once, on demand. Thread-safe."""
 
     def __init__(self, group: str = GROUP, *, check: Callable[[str, Any], None]) -> None:
-        """Check takes name and object, and raises UsageError for what is no tool."""
+        """Check takes name and object, and raises UsageError if it is no tool."""
         self._group = group
         self._check = check
         self._guard = threading.RLock()
@@ -63,11 +63,11 @@ class Plugins:
         self._found: dict[str, _Entry] | None = None
 
     def names(self) -> list[str]:
-        """All names, nothing imported yet. A name that two distributions have is the first one's."""
+        """All names, without imports. If two distributions have a name, the first one gets it."""
         return sorted(self._entry_points())
 
     def get(self, name: str) -> Plugin | None:
-        """What the entry point leads to; None where there is no such name. A broken one is warned of, once."""
+        """Load the entry point; None if there is no such name. A broken one causes one warning."""
         with self._guard:
             entry = self._entry_points().get(name)
             if entry is not None and name not in self._loaded:
@@ -91,22 +91,22 @@ class Plugins:
             self._check(entry.name, tool)
         except UsageError as error:
             return Plugin(entry.origin, fault=str(error))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a foreign module does at import
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign module may raise anything at import
             reason = " ".join(str(error).split())[:300]
             return Plugin(entry.origin, fault=f"{entry.value} cannot be imported ({type(error).__name__}: {reason}).")
         return Plugin(entry.origin, tool=tool)
 
 
 class _Parser(configparser.ConfigParser):
-    """Names have upper and lower case."""
+    """A parser with case-sensitive names."""
 
     def optionxform(self, optionstr: str) -> str:
-        """The name itself."""
+        """Return the name unchanged."""
         return optionstr
 
 
 def _entries(distribution: Distribution, group: str) -> Iterator[_Entry]:
-    """The entry points of one distribution, by its own file.
+    """Read the entry points of one distribution from its own file.
 
     Not by `entry_points()`: where the backport importlib_metadata 8.9 is imported (litellm does), a single malformed
     line in any distribution makes that raise, and no tool would be found.
@@ -114,7 +114,7 @@ def _entries(distribution: Distribution, group: str) -> Iterator[_Entry]:
     parser = _Parser(delimiters=("=",), comment_prefixes=("#",), interpolation=None, strict=False)
     try:
         parser.read_string(distribution.read_text("entry_points.txt") or "")
-    except Exception:  # noqa: BLE001 - a file that cannot be read or is no such file offers nothing
+    except Exception:  # noqa: BLE001 - an unreadable or invalid file offers nothing
         _log.debug("The entry points of %r cannot be read", distribution, exc_info=True)
         return
     if parser.has_section(group):
@@ -125,5 +125,5 @@ def _entries(distribution: Distribution, group: str) -> Iterator[_Entry]:
 def _origin_of(distribution: Distribution, value: str) -> Origin:
     try:
         return Origin(distribution.name, distribution.version or "")
-    except Exception:  # noqa: BLE001 - metadata without a name or a version raises what its Python version likes
+    except Exception:  # noqa: BLE001 - metadata without name or version raises different errors by Python version
         return Origin(value.partition(":")[0])

@@ -1,4 +1,4 @@
-"""Names for tools, so that a plain spec can say which ones an agent has."""
+"""The registry of tools by name, so that a plain spec can list an agent's tools."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ OWN = "ohsandbox"
 
 
 class Tool(BaseModel):
-    """A spec: a registered name and the parameters its tool is created with."""
+    """A spec: a registered name and the parameters for its creation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1)
     params: dict[str, Any] = Field(default_factory=dict)
     require_confirmation: bool = False
-    """A person must allow each call of what it makes."""
+    """The user must approve each call of the created tools."""
 
 
 class ToolRegistry:
     """Tools by name: instances as they are, classes through `create`, factories by call. Thread-safe.
 
-    A name that is not registered is looked for among the plugins; one that is registered cannot be theirs.
+    An unregistered name is looked up among the plugins; they cannot replace a registered one.
     """
 
     def __init__(self, plugins: Plugins | None = None) -> None:
-        """Without plugins there is only what is registered."""
+        """Without plugins, it has only registered tools."""
         self._entries: dict[str, Registrable] = {}
         self._guard = threading.Lock()
         self._plugins = plugins
 
     def register(self, name: str, tool: Registrable) -> None:
-        """Give the tool a name; a second registration replaces the first.
+        """Register the tool under a name; a second registration replaces the first.
 
         Raises:
             UsageError: name is empty, or tool is none of the three kinds, or an instance that cannot run.
@@ -60,7 +60,7 @@ class ToolRegistry:
             self._entries[name] = tool
 
     def unregister(self, name: str) -> None:
-        """Take the name away; an unknown one is no error."""
+        """Remove the name; an unknown one is no error."""
         with self._guard:
             self._entries.pop(name, None)
 
@@ -79,7 +79,7 @@ class ToolRegistry:
         return registered or (self._plugins is not None and name in self._plugins.names())
 
     def origin(self, name: str) -> Origin:
-        """Where the tool of that name comes from.
+        """The source of the tool of that name.
 
         Raises:
             UsageError: there is none.
@@ -87,10 +87,10 @@ class ToolRegistry:
         return self._find(name)[1]
 
     def resolve(self, spec: Tool, conv_state: ConversationState) -> list[AnyTool]:
-        """The tools that spec stands for, made for the conversation.
+        """Create the spec's tools for the conversation.
 
         Raises:
-            UsageError: the name is not registered, or params do not fit, or a plugin's tool takes a registered name.
+            UsageError: the name is not registered, or params are invalid, or a plugin's tool takes a registered name.
         """
         entry, origin = self._find(spec.name)
         if isinstance(entry, ToolDefinition):
@@ -123,7 +123,7 @@ class ToolRegistry:
         return plugin is not None and not plugin.fault
 
     def _refuse_shadows(self, name: str, tools: Sequence[AnyTool], origin: Origin) -> None:
-        """What a plugin makes must not be called like a registered tool, whatever its entry point is called."""
+        """Refuse a plugin's tool that has a registered tool's name, even if its entry point has another name."""
         with self._guard:
             names = () if name in self._entries else [one for tool in tools for one in (tool.name, *tool.aliases)]
             taken = next((one for one in names if one in self._entries), None)
@@ -134,10 +134,10 @@ class ToolRegistry:
 
 
 def check_kind(name: str, tool: Any) -> None:
-    """Refuse what cannot be a tool.
+    """Refuse an object that cannot be a tool.
 
     Raises:
-        UsageError: it is no instance that can run, no subclass and no factory.
+        UsageError: it is neither an instance that can run, nor a subclass, nor a factory.
     """
     if isinstance(tool, ToolDefinition) and tool.executor is None:
         raise UsageError(f"Tool {name!r} has no executor. Give it one: ToolDefinition(..., executor=...).")
@@ -183,12 +183,12 @@ def register_tool(name: str, tool: Registrable) -> None:
 
 
 def unregister_tool(name: str) -> None:
-    """Take a name out of the process's registry."""
+    """Remove a name from the process's registry."""
     _registry.unregister(name)
 
 
 def resolve_tool(spec: Tool, conv_state: ConversationState) -> list[AnyTool]:
-    """The tools that spec stands for, by the process's registry."""
+    """Create the spec's tools with the process's registry."""
     return _registry.resolve(spec, conv_state)
 
 
@@ -198,12 +198,12 @@ def is_registered(name: str) -> bool:
 
 
 def list_registered_tools(pattern: str = "*") -> list[str]:
-    """The names that match the shell pattern, sorted; those of installed plugins are among them."""
+    """The names that match the shell pattern, sorted; includes installed plugins."""
     return _registry.names(pattern)
 
 
 def origin_of_tool(name: str) -> Origin:
-    """Where the tool of that name comes from, by the process's registry.
+    """The source of the tool of that name, by the process's registry.
 
     Raises:
         UsageError: there is none.

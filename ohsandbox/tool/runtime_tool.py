@@ -1,4 +1,4 @@
-"""Tools that a runtime brings beyond those that ship: what its `get_tools` lists, in MCP shape."""
+"""A runtime's own tools: the entries of its `get_tools`, in MCP form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RuntimeTool(BaseModel):
-    """One entry of `Runtime.get_tools()`. What else stands in it is left alone."""
+    """One entry of `Runtime.get_tools()`. Other keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -27,11 +27,11 @@ class RuntimeTool(BaseModel):
     annotations: ToolAnnotations | None = None
 
     def to_param(self) -> dict[str, Any]:
-        """The function tool of the chat completions API, its schema as plain as providers want it."""
+        """The function tool of the chat completions API, with the schema simplified for providers."""
         return self.definition().to_openai_tool()
 
     def definition(self, runtime: Runtime | None = None) -> ToolDefinition[Action, Observation]:
-        """The tool as an agent has it; without a runtime it can be described and not called.
+        """The tool's definition; without a runtime it can be described but not called.
 
         Raises:
             UsageError: providers refuse its name.
@@ -46,7 +46,7 @@ class RuntimeTool(BaseModel):
 
 
 class RuntimeToolExecutor(ToolExecutor[Action, Observation]):
-    """Has a runtime do it."""
+    """Runs the tool in a runtime."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         self._runtime = runtime
@@ -62,6 +62,6 @@ class RuntimeToolExecutor(ToolExecutor[Action, Observation]):
 
 
 def find_runtime_tool(runtime: Runtime, name: str) -> ToolDefinition[Action, Observation] | None:
-    """The tool of that name among those that the runtime lists."""
+    """Find the tool of that name among the runtime's tools."""
     found = next((entry for entry in runtime.get_tools() if entry["name"] == name), None)
     return None if found is None else RuntimeTool.model_validate(found).definition(runtime)

@@ -1,4 +1,4 @@
-"""The arguments of a tool as a model is offered them."""
+"""The schema of a tool's arguments for the model."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ohsandbox.tool.arguments import SECURITY_RISK, SECURITY_RISK_SCHEMA
 
 
 def with_security_risk(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with the optional argument `security_risk`, unless the tool has one of its own.
+    """Add the optional argument `security_risk`, unless the tool has its own.
 
-    It stands first: a model writes arguments in their order, and one that is cut short has said it by then.
+    It is first: a model writes arguments in order, so a truncated call still contains it.
     """
     if SECURITY_RISK in schema["properties"]:
         return schema

@@ -1,12 +1,12 @@
-"""Bounding what a model is shown."""
+"""Limits the text for a model."""
 
 from __future__ import annotations
 
 
 def cut_middle(text: str, *, limit_chars: int) -> str:
-    """The text, or its head and tail with a line between that says exactly how much is missing.
+    """The text, or its head and tail with a line between that states exactly how much is missing.
 
-    The head and the tail together are limit_chars long; the line between comes on top.
+    Head and tail together have limit_chars characters; the line between is additional.
     """
     if len(text) <= limit_chars:
         return text
