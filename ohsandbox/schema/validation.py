@@ -137,7 +137,7 @@ class ArgumentsValidator:
 
 
 def _place(arguments: Any, fault: Fault) -> tuple[str | int, ...]:
-    """The fault's location. jsonschema-rs gives a property whose name looks like a number, also `"01"`, as that number."""
+    """The fault's place. jsonschema-rs gives a property whose name looks like a number, also `"01"`, as that number."""
     place: list[str | int] = []
     holder: Any = arguments
     for step in fault.instance_path:

@@ -47,7 +47,7 @@ from ohsandbox.tools.think import AgentThinkAction, make_think_tool
 from ohsandbox.tools.web_read import WebReadAction, WebReadTool
 
 DEFAULT_TOOLS = ToolFlags().names()
-"""What an agent has when nothing is said."""
+"""The tools of an agent without a tools argument."""
 
 
 HINTS: Mapping[str, Hint] = {
@@ -73,11 +73,11 @@ HINTS: Mapping[str, Hint] = {
     "think": think.definition.HINT,
     "web_read": web_read.definition.HINT,
 }
-"""Of the tools that ship, by the names that a log or a command line may have for them."""
+"""Hints of the built-in tools, by the names that a log or a command line may use."""
 
 
 def hint_of(name: str, call: Mapping[str, Any]) -> CallHint:
-    """The hint in the data of a `tool_call` event; of one from before there were hints, what the shipped tool says."""
+    """The hint in the data of a `tool_call` event; for an older event without hints, the built-in tool's."""
     try:
         return CallHint.model_validate(call["hint"])
     except (KeyError, ValidationError):
@@ -86,7 +86,7 @@ def hint_of(name: str, call: Mapping[str, Any]) -> CallHint:
 
 
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments in the data of a `tool_call` event; of a log that somebody else made perhaps none."""
+    """The arguments in the data of a `tool_call` event; a foreign log may have none."""
     try:
         found = json.loads(call.get("arguments") or "{}")
     except (ValueError, TypeError, RecursionError):

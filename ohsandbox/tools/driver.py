@@ -1,8 +1,8 @@
-"""`Driver`: a long-lived program of ours inside the sandbox that answers requests.
+"""`Driver`: runs a long-lived program inside the sandbox that answers requests.
 
-Both ways a message is four bytes of length (big-endian) and a JSON array `[number, object]`; an answer carries the
-number of its request. A program's first message has the number 0 and holds its `pid`. Standard output is the
-protocol's; what comes on standard error is the program's own talk.
+In both directions a message is four bytes of length (big-endian) and a JSON array `[number, object]`; an answer has
+the number of its request. A program's first message has the number 0 and holds its `pid`. Standard output is
+reserved for the protocol; standard error holds the program's own output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ START_TIMEOUT_S = 60.0
 """From the program's start to its first message; IPython takes 0.5 s on an idle machine."""
 
 NO_PROGRAM = 127
-"""What a shell says of a program that it cannot find (POSIX 2.8.2)."""
+"""A shell's exit code for a program that it cannot find (POSIX 2.8.2)."""
 
 _START = 'cd "$1" && shift && exec "$@"'
 _BOOT = (
@@ -33,25 +33,25 @@ _BOOT = (
     "sys.version_info>=(3,8)or sys.exit('Python 3.8 or newer is needed, and this is '+sys.version.split()[0]);"
     "requests=os.fdopen(os.dup(0),'rb');exec(requests.read(%d))"
 )
-"""Short, because `ps` shows it; the rest comes through standard input."""
+"""Short, because `ps` shows it; standard input carries the rest."""
 _INSIDE = files("ohsandbox.tools").joinpath("driver_inside.py")
 
 
-class ProgramDied(ToolError):  # noqa: N818 - said as it is
-    """The program has ended, and what it held in memory is lost; the next request starts a new one."""
+class ProgramDied(ToolError):  # noqa: N818 - states the event
+    """The program has ended, and its memory is lost; the next request starts a new one."""
 
     def __init__(self, message: str, *, status: int | None = None, tail: str = "", had_started: bool = True) -> None:
-        """Status is the exit code where it is known, tail the end of its standard error."""
+        """Status is the exit code if known, tail the end of its standard error."""
         super().__init__(message)
         self.status, self.tail, self.had_started = status, tail, had_started
 
 
-class RequestTimedOut(ToolError):  # noqa: N818 - said as it is
+class RequestTimedOut(ToolError):  # noqa: N818 - states the event
     """No answer in time. The program still works on it: `await_answer`, `interrupt` or `kill`."""
 
 
 class Driver:
-    """One program, started by the first request and again by the first one after its death.
+    """One program, started by the first request, and restarted by the first one after its death.
 
     Requests are answered one at a time; `interrupt`, `kill` and `close` may come from any thread meanwhile.
     """
@@ -68,17 +68,17 @@ class Driver:
         preamble: bytes = b"",
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Nothing is started yet.
+        """Create the driver; this starts nothing.
 
         Args:
-            runtime: where it runs.
-            argv: what runs, found by the sandbox's PATH.
-            name: what messages call it.
+            runtime: runs the program.
+            argv: the program and its arguments, found by the sandbox's PATH.
+            name: its name in messages.
             env: added to the sandbox's own.
             workdir: None is the runtime's.
             user: None is the sandbox's.
             preamble: written to its standard input before the first request.
-            on_stderr: told of its standard error as it comes, in a thread of the driver's.
+            on_stderr: called with its standard error as it arrives, in a thread of the driver.
         """
         self._runtime = runtime
         self._argv = ["/bin/sh", "-c", _START, "sh", workdir or runtime.workdir, *argv]
@@ -96,7 +96,7 @@ class Driver:
     def python(cls, runtime: Runtime, source: str, *, interpreter: str = "python3", **options: Any) -> Driver:
         """A driver of a program in Python 3.8 or newer, which calls `ready`, `receive` and `send` (driver_inside.py).
 
-        Its standard input is empty, and what it prints is standard error. Options are those of the class.
+        Its standard input is empty, and its prints go to standard error. Options are those of the class.
         """
         inside, program = _INSIDE.read_bytes(), source.encode()
         preamble = inside + len(program).to_bytes(4, "big") + program
@@ -104,12 +104,12 @@ class Driver:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the running program said of itself at its start; empty while none runs."""
+        """The facts that the running program reported at its start; empty while none runs."""
         life = self._life
         return dict(life.facts) if life is not None and life.alive else {}
 
     def take_death(self) -> ProgramDied | None:
-        """A death that no request has raised, as between two requests; told once.
+        """A death that no request has raised, as between two requests; returned once.
 
         Raises:
             SandboxUnavailable: the sandbox died with it and could not be brought back.
@@ -122,10 +122,10 @@ class Driver:
     # --- requests -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Have the program run; it is not started twice.
+        """Start the program unless it runs.
 
         Raises:
-            ProgramDied: it cannot be started, or did not say in START_TIMEOUT_S that it is there.
+            ProgramDied: it cannot be started, or did not report within START_TIMEOUT_S.
             UsageError: the driver was closed.
             SandboxUnavailable: the sandbox cannot serve.
         """
@@ -133,7 +133,7 @@ class Driver:
             self._living()
 
     def request(self, payload: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The program's answer. An answer that a former request did not wait for is waited for first, and dropped.
+        """Return the program's answer. First awaits and drops an answer that an earlier request did not wait for.
 
         Raises:
             RequestTimedOut: no answer in timeout_s seconds, counted from when the program runs.
@@ -151,13 +151,13 @@ class Driver:
             deadline = time.monotonic() + timeout_s
             if life.pending is not None:
                 self._answer(life, deadline, timeout_s)
-            with self._signalling:  # an interrupt meant for the former request has arrived before this one is sent
+            with self._signalling:  # an interrupt for the earlier request has arrived before this one is sent
                 life.expect(self._number)
             life.write(len(data).to_bytes(4, "big") + data, deadline)
             return self._answer(life, deadline, timeout_s)
 
     def await_answer(self, timeout_s: float) -> dict[str, Any]:
-        """The answer to the request that timed out.
+        """Return the answer to the request that timed out.
 
         Raises:
             RequestTimedOut: not yet.
@@ -187,7 +187,7 @@ class Driver:
                 self.kill()
                 late = f"{self._name} did not start within {START_TIMEOUT_S:.0f} s. {life.last_words()}"
                 raise ProgramDied(late.strip(), had_started=False) from None
-            if self._closed:  # by another thread, which may have seen none to kill
+            if self._closed:  # by another thread, which may have found no program to kill
                 self.kill()
         if self._life is None:
             raise self._death_of_the_last()
@@ -205,9 +205,9 @@ class Driver:
     # --- ending it ----------------------------------------------------------------------------
 
     def interrupt(self, *, group: bool = False) -> bool:
-        """SIGINT to the program, if a request is being answered; with group to its whole process group.
+        """Send SIGINT to the program if it works on a request; with group, to its whole process group.
 
-        The signal is sent when this returns, and never reaches the request after. Returns whether it was sent.
+        The signal is sent before this returns, and never affects the next request. Returns whether it was sent.
 
         Raises:
             SandboxUnavailable: the sandbox cannot serve.
@@ -221,18 +221,18 @@ class Driver:
             return True
 
     def kill(self) -> None:
-        """End the program and all that it started; the next request starts a new one."""
+        """End the program and all its processes; the next request starts a new one."""
         life, self._life = self._life, None
         if life is not None:
             life.end()
 
     def close(self) -> None:
-        """`kill`, and no more requests. Twice is fine."""
+        """Kill the program and refuse further requests. Safe to call twice."""
         self._closed = True
         self.kill()
 
     def _bury(self) -> None:
-        """Of a program that has ended by itself: note the death, and end what it left behind."""
+        """Record the death of a program that ended by itself, and end its remaining processes."""
         life = self._life
         if life is None or life.alive:
             return

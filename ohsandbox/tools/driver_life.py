@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.process.worker import CallResult
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Eight large images in base64, and as much again."""
+"""Twice the size of eight large images in base64."""
 
 TICK_S = 0.5
-"""How long a death stays unseen while a child of the program holds its streams open."""
+"""The delay in noticing a death while a child of the program holds its streams open."""
 
 SETTLE_S = 2.0
-"""For the exit code, after the end of the streams."""
+"""Time for the exit code, after the end of the streams."""
 
 TAIL_BYTES = 4096
-"""Kept of standard error, for the message about a death."""
+"""The tail of standard error kept for the message about a death."""
 
 LAST_WORDS_CHARS = 500
-"""Of the last line, in that message."""
+"""Limit of the last line in that message."""
 
 INLINE_WRITE_BYTES = 32 * 1024
-"""A pipe takes 64 KiB without a reader (pipe(7)); more is written by a thread, so that no program can hold us up."""
+"""A pipe takes 64 KiB without a reader (pipe(7)); a thread writes more, so that no program can block us."""
 
 _LENGTH_BYTES = 4
 _FIRST_SIGNAL_CODE = 129
 
 
 class Life:
-    """The process, and the thread that reads from it. One thread at a time asks; any may `end`."""
+    """The process, and the thread that reads from it. One thread at a time may send requests; any may call `end`."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class Life:
             SandboxUnavailable, UnknownUserError: as `Runtime.open_channel`.
         """
         self.facts: dict[str, Any] = {}
-        """What it said at its start."""
+        """The facts that it reported at its start."""
         self.pending: int | None = 0
-        """The number of the request that it works on; 0 is its start."""
+        """The number of the request in progress; 0 is its start."""
         self.alive = True
         self.status: int | None = None
         """Its exit code, once it has one."""
@@ -84,20 +84,20 @@ class Life:
         self._reader = threading.Thread(target=self._read, name="ohsandbox-driver", daemon=True)
         self._reader.start()
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     @property
     def owes(self) -> bool:
-        """Whether there is an answer that nobody has taken, or one to come."""
+        """Whether an answer is unread or still to come."""
         return self.pending is not None or self._answered is not None
 
     def expect(self, number: int) -> None:
-        """Request number is sent next."""
+        """Set the number of the next request."""
         with self._changed:
             self.pending, self._answered = number, None
 
     def write(self, data: bytes, deadline: float) -> None:
-        """Send bytes, until deadline; a program that takes no more is found out by the answer that does not come."""
+        """Send bytes, until deadline; a program that stops reading is detected by its missing answer."""
         if len(data) <= INLINE_WRITE_BYTES:
             self._write(data)
             return
@@ -106,11 +106,11 @@ class Life:
         writer.join(max(0.0, deadline - time.monotonic()))
 
     def _write(self, data: bytes) -> None:
-        with contextlib.suppress(OSError, SandboxUnavailable):  # it ended: the reader says how
+        with contextlib.suppress(OSError, SandboxUnavailable):  # it ended: the reader reports how
             self._channel.write(data)
 
     def answer(self, deadline: float) -> dict[str, Any] | None:
-        """The answer to the last request; None when deadline passed or the program ended."""
+        """Return the answer to the last request; None if deadline passed or the program ended."""
         with self._changed:
             while self._answered is None and self.alive:
                 left = deadline - time.monotonic()
@@ -137,7 +137,7 @@ class Life:
                 self._changed.notify_all()
 
     def _read_all(self) -> None:
-        """Until the end of the streams, or of the process: a child may hold them open for longer."""
+        """Read until the streams or the process end: a child may hold the streams open for longer."""
         while not (self._stopping or self._complaint):
             chunks = self._channel.read(TICK_S)
             if chunks is None:
@@ -187,7 +187,7 @@ class Life:
     # --- the end ------------------------------------------------------------------------------
 
     def fell_with_sandbox(self) -> bool:
-        """Whether it was the sandbox that ended. To be asked first: any question to the sandbox starts it again."""
+        """Whether the sandbox itself ended. Call this first: any other request to the sandbox restarts it."""
         deadline = time.monotonic() + LOSS_SETTLES_S
         while self.status == KILLED and time.monotonic() < deadline:
             if not self._runtime.is_alive():
@@ -196,7 +196,7 @@ class Life:
         return self.failure is not None
 
     def end(self) -> None:
-        """Kill it and all that it started, as far as the sandbox still answers. Twice is fine."""
+        """Kill it and all its processes, as far as the sandbox still responds. Safe to call twice."""
         self._stopping = True
         with contextlib.suppress(OhsandboxError, OSError):
             if self.status is None and self.failure is None:
@@ -214,7 +214,7 @@ class Life:
         return self._runtime.snippet(body, user=self._user)
 
     def _kill_tree(self) -> None:
-        """Kill its session, its descendants, what carries its mark, and itself."""
+        """Kill its session, its descendants, the processes with its mark, and itself."""
         words = (self._channel.pid, quote(self._mark), ticks_at(self._ask, self._began))
         for _ in range(SWEEPS):
             if not self._ask(b"ohs_kill KILL %d %s %d 0" % words).stdout.strip():
@@ -222,7 +222,7 @@ class Life:
         self._ask(b"kill -KILL %d 2>/dev/null" % self._channel.pid)
 
     def _sweep(self) -> None:
-        """Kill what carries its mark and has outlived it: `ohs_kill` finds nothing after the leader's end."""
+        """Kill surviving processes with its mark: `ohs_kill` finds nothing after the leader's end."""
         body = (
             b"ohs_p=$(cd /proc && grep -ls %s [0-9]*/environ | sed s,/.*,,);"
             b'[ -z "$ohs_p" ] || kill -KILL $ohs_p 2>/dev/null; echo $ohs_p'
@@ -232,7 +232,7 @@ class Life:
                 break
 
     def cause(self) -> str:
-        """How it ended, in words."""
+        """Describe how it ended."""
         if self._complaint:
             return f"{self._complaint} and was killed"
         if self.status == KILLED and self._runtime.ran_out_of_memory():
@@ -242,6 +242,6 @@ class Life:
         return f"ended with exit code {self.status}"
 
     def last_words(self) -> str:
-        """The last line of its standard error, introduced; empty where there is none."""
+        """The last line of its standard error with an introduction; empty if there is none."""
         lines = clean(self.tail).strip().splitlines()
         return f"It said: {lines[-1][:LAST_WORDS_CHARS]}" if lines else ""

@@ -1,4 +1,4 @@
-"""`ToolFlags`: which tools an agent has that is not given any."""
+"""`ToolFlags`: the default tools of an agent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TOOLS_OF = {
     "enable_think": ("think",),
     "enable_finish": ("finish",),
 }
-"""In the order in which a model is offered them: the same from run to run, so that a provider's cache holds."""
+"""In the order in which they are offered: the same in every run, so that a provider's cache stays valid."""
 
 _SHIPPED_ALSO_AS = {
     "terminal": "execute_bash",
@@ -38,11 +38,11 @@ _SHIPPED_ALSO_AS = {
     "str_replace_editor": "file_editor",
     "BrowserTool": "browser",
 }
-"""Other names under which ours are registered: to leave one out by any of them must leave it out."""
+"""Other registered names of our tools: excluding any of them must exclude the tool."""
 
 
 class ToolFlags(BaseModel):
-    """A switch a family of tools, and single ones. What costs money, time or safety that nobody asked for is off."""
+    """Switches for families of tools and for single tools. Tools that cost money, time or safety are off by default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,14 +69,14 @@ class ToolFlags(BaseModel):
     enable_condensation_request: bool = False
     """`request_condensation`: the model itself may ask for its history to be shortened."""
     enable_ask_human: bool = False
-    """`ask_human`: the run stops for an answer, so somebody must read along."""
+    """`ask_human`: the run stops for an answer, so a user must be present."""
     enable_think: bool = True
     enable_finish: bool = True
 
     also: tuple[str, ...] = ()
     """More tools, by registered name: those of installed packages, or one of a family that is off."""
     without: tuple[str, ...] = ()
-    """Tools that are left out, whatever their family says."""
+    """Tools to exclude, even if their family is on."""
 
     def names(self) -> tuple[str, ...]:
         """The tools' registered names, in a fixed order."""

@@ -1,4 +1,4 @@
-"""`ask_human`: a question to the user, who has the next word."""
+"""`ask_human`: a question to the user, who answers next."""
 
 from ohsandbox.tools.ask_human.definition import AskHumanAction, AskHumanTool
 

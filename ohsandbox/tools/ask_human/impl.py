@@ -1,4 +1,4 @@
-"""How `ask_human` runs: it says that the user has the next word."""
+"""Implementation of `ask_human`: reports that the user answers next."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ class AskHumanExecutor(ToolExecutor[AskHumanAction, TextObservation]):
     """Asks nobody itself: the agent sees the action and ends the run."""
 
     def __call__(self, action: AskHumanAction) -> TextObservation:  # noqa: ARG002 - the call itself is the question
-        """Say so."""
+        """Return the confirmation."""
         return TextObservation(text=ASKED)

@@ -1,4 +1,4 @@
-"""`browser`: a Chromium in the sandbox, acted on by calls such as `click('e12')`."""
+"""`browser`: a Chromium in the sandbox, controlled by calls such as `click('e12')`."""
 
 from ohsandbox.tools.browser.definition import BrowseInteractiveAction, BrowserObservation, BrowserTool
 

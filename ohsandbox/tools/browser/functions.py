@@ -1,4 +1,4 @@
-"""The functions that `code` may call, and nothing else: parsed here with `ast`, executed nowhere as Python."""
+"""The functions that `code` may call: parsed here with `ast`, never executed as Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Kind = Literal["text", "bid", "texts", "number", "wait", "index", "flag", "button", "modifiers"]
 
 MAX_CODE_CHARS = 50_000
-"""Room for a long text in a `fill`; a file goes in by `upload_file`."""
+"""Enough for a long text in a `fill`; `upload_file` takes files."""
 MAX_CALLS = 50
 MAX_WAIT_MS = 30_000
 MAX_SCROLL_PX = 1_000_000
@@ -109,10 +109,10 @@ FUNCTIONS = {
 
 
 def parse(code: str) -> list[Call]:
-    """The calls that code is made of, in order.
+    """Parse code into its calls, in order.
 
     Raises:
-        ToolArgumentsError: it holds anything else; names the line and what is allowed. Nothing was done.
+        ToolArgumentsError: it holds anything else; names the line and the allowed forms. Nothing was executed.
     """
     if len(code) > MAX_CODE_CHARS:
         raise ToolArgumentsError(
@@ -129,7 +129,7 @@ def _statements(code: str) -> Sequence[ast.stmt]:
     plain = "\n".join("" if line.startswith("```") else line for line in dedent(code).split("\n"))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # '\d' in a string is the model's affair
+            warnings.simplefilter("ignore")  # '\d' in a string is harmless here
             return ast.parse(plain).body
     except SyntaxError as error:
         raise _refused(error.lineno or 1, f"is not written as Python: {error.msg}") from None
@@ -148,7 +148,7 @@ def _call(statement: ast.stmt) -> Call:
 
 
 def _bind(line: int, function: Function, call: ast.Call) -> dict[str, Any]:
-    """Arguments by name, checked, defaults filled in."""
+    """Validate the arguments; return them by name with defaults."""
     names = [parameter.name for parameter in function.parameters]
     given: dict[str, ast.expr] = dict(zip(names, call.args, strict=False))
     wrong = len(call.args) > len(names)
@@ -178,7 +178,7 @@ def _checked(line: int, function: Function, parameter: Parameter, node: ast.expr
 
 
 def _literal(line: int, node: ast.expr) -> Any:
-    """A number, a text, True, False, or a list of those; nothing is evaluated."""
+    """Read a number, a text, True, False, or a list of those; evaluates nothing."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
         return node.value
     if isinstance(node, ast.List | ast.Tuple):
@@ -190,7 +190,7 @@ def _literal(line: int, node: ast.expr) -> Any:
     raise _refused(line, f"has the argument {_source(node)}, which is no literal")
 
 
-# --- kinds: each gives the value to use, or None and what would do -----------------------------
+# --- kinds: each returns the value to use, or None and the expected form -----------------------
 
 
 def _text(value: Any) -> tuple[str | None, str]:

@@ -1,4 +1,4 @@
-"""How `browser` runs: calls are checked here, and done by a program in the sandbox that drives Chromium."""
+"""Implementation of `browser`: calls are validated here; a program in the sandbox executes them in Chromium."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INTERPRETERS = ("/opt/ohsandbox-browser/bin/python", "python3")
-"""Of images/browser, apart from the agent's own; and what a host may have."""
+"""That of images/browser, separate from the agent's own; and one that a host may have."""
 
 OVERHEAD_S = 120.0
-"""To start Chromium (0.6 s idle) and to look at a page, with every wait of theirs run out, beyond BUDGET_S."""
+"""Time beyond BUDGET_S to start Chromium (0.6 s idle) and to read a page, if every wait times out."""
 
 END_S = 5.0
-"""Chromium ends in 0.1 s when it is asked to."""
+"""Chromium exits within 0.1 s on request."""
 
 MAX_IMAGE_BYTES = 3 * 1024 * 1024
 MAX_HEAD_CHARS = 6_000
-"""Of everything above the tree."""
+"""Limit of the text above the tree."""
 
 REMEDY = (
     "Use an image with it: `docker build --tag ohsandbox-browser images/browser` in the ohsandbox source, then "
@@ -63,7 +63,7 @@ class _Tab(BaseModel):
 
 
 class _Answer(BaseModel):
-    """What the program says; it lives in the sandbox, so all of it is checked."""
+    """The program's answer; validated completely, since it comes from the sandbox."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -75,12 +75,12 @@ class _Answer(BaseModel):
     tabs: list[_Tab] = []
     tree: str | None = None
     scroll: tuple[float, float] | None = None
-    """How far down the page is, and its height, in pixels."""
+    """The scroll position and the page's height, in pixels."""
     image: str | None = None
 
 
 class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation]):
-    """Drives one browser in a runtime's sandbox; it is started by the first call and lives until `close`."""
+    """Controls one browser in a runtime's sandbox; the first call starts it, and `close` ends it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -89,10 +89,10 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
         self._asking = threading.Lock()
 
     def __call__(self, action: BrowseInteractiveAction) -> BrowserObservation:
-        """Do the calls, up to the first that fails, and look at the page.
+        """Execute the calls up to the first failure, then read the page.
 
         Raises:
-            ToolArgumentsError: code holds anything but calls of the functions; nothing was done.
+            ToolArgumentsError: code holds anything but calls of the functions; nothing was executed.
             ToolError: the sandbox has no browser; or the browser did not answer in time and was ended.
             SandboxUnavailable: the sandbox is gone.
         """
@@ -108,7 +108,7 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
         return _observation(calls, answer)
 
     def close(self) -> None:
-        """End the browser: with its profile removed when it is idle, by force when it is at work."""
+        """End the browser: removes its profile if idle, kills it if busy."""
         if self._driver is None:
             return
         if self._driver.facts and self._asking.acquire(blocking=False):
@@ -140,7 +140,7 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
             raise ToolError("The browser's program gave no proper answer and was ended; start again.") from None
 
     def _started(self) -> Driver:
-        """The driver, with the first interpreter that is there."""
+        """Start the driver with the first available interpreter."""
         for interpreter in INTERPRETERS:
             if self._driver is not None:
                 break
@@ -157,7 +157,7 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
         return self._driver
 
     def _in_sandbox(self, call: Call) -> dict[str, Any]:
-        """The arguments, with addresses and paths as the sandbox understands them."""
+        """The arguments, with addresses and paths translated for the sandbox."""
         arguments = dict(call.arguments)
         if call.name == "goto":
             arguments["url"] = self._url(arguments["url"].strip(), call)
@@ -174,7 +174,7 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
         return url if _SCHEME.match(url) else f"http://{url}"
 
 
-# --- what the model is shown -------------------------------------------------------------------
+# --- output for the model ----------------------------------------------------------------------
 
 
 def _observation(calls: Sequence[Call], answer: _Answer) -> BrowserObservation:

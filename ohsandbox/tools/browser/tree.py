@@ -1,7 +1,7 @@
-"""The accessibility tree for the model: a line an element, ids in brackets, what is in view before the rest.
+"""The accessibility tree for the model: one line per element, ids in brackets, elements in view first.
 
-What is read here is written by Playwright in the sandbox, of pages that may be hostile: lines that are not understood
-are shown as text, and nothing is trusted but its length.
+Playwright in the sandbox writes the input, from pages that may be hostile: unknown lines are shown as text, and
+nothing is trusted but its length.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ohsandbox.runtime.shell.terminal import sanitize_for_terminal
 
 MAX_NAME_CHARS = 500
 MAX_VALUE_CHARS = 8000
-"""Of one element's text: a file that is shown as text is one element. What is cut is said."""
+"""Limit of one element's text: a file shown as text is one element. A cut is stated."""
 MAX_LINES = 200_000
-"""More than any tree that the program sends has; read in 2 s."""
+"""More lines than any tree from the program; parsed in 2 s."""
 MAX_DEPTH = 200
-"""Deeper elements stand beside each other; Chromium itself nests to 512."""
+"""Deeper elements become siblings; Chromium itself nests to 512."""
 VIEW_WIDTH, VIEW_HEIGHT = 1280, 720
 
 INTERACTIVE = frozenset({
@@ -40,19 +40,19 @@ class Node:
     text: str
     ref: str = ""
     bare: bool = False
-    """Says nothing by itself: a box around others."""
+    """A container without content of its own."""
     interactive: bool = False
     in_view: bool = True
     focused: bool = False
     origin: tuple[float, float] = (0.0, 0.0)
-    """Where the boxes of what is inside begin: elsewhere in a frame."""
+    """The origin of its children's boxes: differs in a frame."""
     parents: list[Node] = field(default_factory=list)
 
 
 def render(snapshot: str, *, limit_chars: int) -> tuple[str, str]:
     """The tree as text, and the line of the focused element or an empty text.
 
-    Over limit_chars, what is out of view goes first, other than fields, links and buttons; a last line says how much.
+    Over limit_chars, elements out of view go first, except fields, links and buttons; a last line states how much.
     """
     nodes = _nodes(snapshot)
     focused = next((node.text for node in reversed(nodes) if node.focused and not node.bare), "")
@@ -166,7 +166,7 @@ def _seen(box: str, origin: tuple[float, float], *, otherwise: bool) -> tuple[bo
 
 
 def json_text(quoted: str) -> str:
-    """What a double-quoted text says; the text itself where it is none."""
+    """Decode a double-quoted text; return other text unchanged."""
     if quoted.startswith('"'):
         try:
             value = json.loads(quoted, strict=False)

@@ -1,4 +1,4 @@
-"""`delegate`: a task for an agent of its own, in the same sandbox."""
+"""`delegate`: a task for a sub-agent in the same sandbox."""
 
 from ohsandbox.tools.delegate.definition import AgentDelegateAction, DelegateAction, DelegateTool
 

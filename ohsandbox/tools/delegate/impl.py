@@ -1,4 +1,4 @@
-"""How `delegate` runs: the conversation does it."""
+"""Implementation of `delegate`: the conversation runs the sub-agent."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class DelegateExecutor(ToolExecutor[DelegateAction, TextObservation]):
         self._delegate = delegate
 
     def __call__(self, action: DelegateAction) -> TextObservation:
-        """Have it done.
+        """Run the sub-agent.
 
         Raises:
-            ToolError: the sub-agent came to no answer.
+            ToolError: the sub-agent gave no answer.
             SandboxUnavailable: the sandbox is gone.
         """
         return TextObservation(

@@ -1,4 +1,4 @@
-"""How `delegate_to_browsing_agent` runs: the conversation does it."""
+"""Implementation of `delegate_to_browsing_agent`: the conversation runs the sub-agent."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class BrowsingDelegateExecutor(ToolExecutor[AgentDelegateAction, TextObservation
         self._max_iterations = max_iterations
 
     def __call__(self, action: AgentDelegateAction) -> TextObservation:
-        """Have it done.
+        """Run the sub-agent.
 
         Raises:
-            ToolError: the sub-agent came to no answer.
+            ToolError: the sub-agent gave no answer.
             SandboxUnavailable: the sandbox is gone.
         """
         return TextObservation(

@@ -1,4 +1,4 @@
-"""How `edit_file` runs: read, merge by a question to the model, look that nothing changed meanwhile, write."""
+"""Implementation of `edit_file`: read, ask the model to merge, check for concurrent changes, write."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ohsandbox.state import AskModel
 
 ORIENTATION_LINES = 20
-"""Of the file before and after the range the merging model is shown so many."""
+"""Lines before and after the range that the merging model gets."""
 
 _BOM = "\ufeff"
 
@@ -46,7 +46,7 @@ class EditFileExecutor(ToolExecutor[EditFileAction, TextObservation]):
         self._ask_model = ask_model
 
     def __call__(self, action: EditFileAction) -> TextObservation:
-        """Make the edit; on every error the file is as it was.
+        """Make the edit; an error leaves the file unchanged.
 
         Raises:
             SandboxFileError: the file cannot be read or written.
@@ -145,7 +145,7 @@ def _piece(action: EditFileAction, lines: list[str], first: int, last: int) -> P
 
 
 def _diff(path: str, lines: list[str], changed: list[str], *, first: int, old: int, new: int) -> str:
-    """The diff around the range, which is all that can differ."""
+    """The diff of the range; nothing else can differ."""
     top = max(0, first - CONTEXT_LINES)
     return unified_diff(
         path,

@@ -1,4 +1,4 @@
-"""A text file as lines that keep their own ends, and the difference between two of them."""
+"""A text file as lines with their own line ends, and the diff of two files."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CONTEXT_LINES = 3
-"""As `diff -u` shows."""
+"""The default of `diff -u`."""
 
 _STAND_IN = re.compile(
     r"(?:#|//|--|;|%|\"|<!--|/\*|\{#)?[\t ]{0,4}\.\.\.[\t ]{0,4}"
     r"(?:existing|unchanged|rest of|no changes?|same as|other|previous|remaining)\b[^\n]{0,80}",
     re.IGNORECASE,
 )
-"""A line such as `# ... existing code ...`: it stands for lines and is none."""
+"""A placeholder line such as `# ... existing code ...`: it represents other lines."""
 
 
 def split_lines(text: str) -> list[str]:
-    r"""The lines with their ends; only \n ends one, so that joined they are the text again."""
+    r"""Split into lines with their ends; only \n ends one, so that joining restores the text."""
     lines = text.split("\n")
     ended = [f"{line}\n" for line in lines[:-1]]
     return [*ended, lines[-1]] if lines[-1] else ended
@@ -36,17 +36,17 @@ def without_end(line: str) -> str:
 
 
 def newline_of(lines: Sequence[str]) -> str:
-    r"""\r\n where most lines end so, else \n."""
+    r"""\r\n if most lines end with it, else \n."""
     return "\r\n" if 2 * sum(line.endswith("\r\n") for line in lines) > len(lines) else "\n"
 
 
 def with_newlines(text: str, newline: str) -> list[str]:
-    """The text's lines, each ended by newline; the last one too."""
+    """The text's lines, each ending with newline, including the last one."""
     return [f"{without_end(line)}{newline}" for line in split_lines(text)]
 
 
 def stand_ins(text: str) -> list[str]:
-    """The lines that only stand for others, without the space around them."""
+    """The placeholder lines, stripped."""
     return [line.strip() for line in text.split("\n") if _STAND_IN.fullmatch(line.strip())]
 
 
@@ -68,7 +68,7 @@ def decode(data: bytes, *, path: str) -> str:
 
 
 def keep_ends(old: Sequence[str], new: Sequence[str], *, ends_file: bool) -> list[str]:
-    """New, with each line that old has as well taken from old: a file of mixed line ends keeps each of them.
+    """Return new with every unchanged line taken from old: a file of mixed line ends keeps each of them.
 
     ends_file says whether these are the file's last lines; it then ends with a newline if it did before.
     """

@@ -1,4 +1,4 @@
-"""Asking the model for the merged lines, and reading its answer strictly."""
+"""Asks the model for the merged lines, and parses its answer strictly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ohsandbox.state import AskModel
 
 ATTEMPTS = 2
-"""One answer, and one more after it was told what was wrong."""
+"""One answer, and a second one after an error message."""
 
 SYSTEM = """\
 You merge a draft into a piece of a text file. The draft shows how the piece shall look; lines in it such as
@@ -49,7 +49,7 @@ _AGAIN = "\n\nAn earlier answer to this could not be used: {fault}. Answer in ex
 
 
 class Piece(NamedTuple):
-    """What is merged."""
+    """The input of a merge."""
 
     path: str
     before: str
@@ -60,11 +60,11 @@ class Piece(NamedTuple):
 
 
 def merged(piece: Piece, ask_model: AskModel) -> str:
-    r"""The piece after the merge, lines ended by \n.
+    r"""Return the merged piece; its lines end with \n.
 
     Raises:
         ToolError: the model gave no usable answer, twice.
-        ModelError: it gave none at all.
+        ModelError: it gave no answer.
     """
     tag = _tag(piece)
     question = _QUESTION.format(
@@ -83,7 +83,7 @@ def merged(piece: Piece, ask_model: AskModel) -> str:
 
 
 def _tag(piece: Piece) -> str:
-    """A name that does not occur in what is asked, and is the same whenever the same is asked."""
+    """A name that does not occur in the request, and is equal for equal requests."""
     text = "\n".join(piece)
     tag = hashlib.sha256(text.encode()).hexdigest()[:8]
     while tag in text:
@@ -92,7 +92,7 @@ def _tag(piece: Piece) -> str:
 
 
 def _read(answer: str, *, tag: str, piece: Piece) -> tuple[str, str]:
-    """The merged text, and "" or what is wrong with it."""
+    """The merged text, and its fault or ""."""
     opening, closing = f"<merged-{tag}>", f"</merged-{tag}>"
     if answer.count(opening) != 1 or answer.count(closing) != 1:
         return "", f"it held {opening} {answer.count(opening)} times and {closing} {answer.count(closing)} times"
@@ -109,7 +109,7 @@ def _read(answer: str, *, tag: str, piece: Piece) -> tuple[str, str]:
 
 
 def _unfenced(text: str, piece: Piece) -> str:
-    """Without the code fence that some models put around any code; one that belongs to the piece stays."""
+    """Remove the code fence that some models add around code; one that belongs to the piece stays."""
     lines = text.rstrip("\n").split("\n")
     fenced = len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```"
     own = any(part.lstrip().startswith("```") for part in (piece.text, piece.draft))

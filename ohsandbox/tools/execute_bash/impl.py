@@ -1,4 +1,4 @@
-"""How `execute_bash` runs: one call of `Runtime.execute`."""
+"""Implementation of `execute_bash`: one call of `Runtime.execute`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 KEYS = frozenset({"C-c", "C-d", "C-z"})
-"""No program is called so: where they come as a command, a model forgot is_input."""
+"""No program has these names: as a command, they mean that a model forgot is_input."""
 
 
 class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
@@ -32,10 +32,10 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         self._runtime = runtime
         self._session = session
         self._cancels: set[threading.Event] = set()
-        """Of the calls that are on."""
+        """The cancel events of running calls."""
 
     def __call__(self, action: CmdRunAction) -> CommandObservation:
-        """Run, answer or poll, as the action says.
+        """Run a command, send input or poll, as the action requests.
 
         Raises:
             ToolArgumentsError: reset together with is_input.
@@ -72,7 +72,7 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
             self._cancels.discard(cancel)
 
     def interrupt(self) -> None:
-        """End the calls that are on, by Ctrl-C and soon by SIGKILL; without any, Ctrl-C to what was left running."""
+        """End the running calls by Ctrl-C, then SIGKILL; without any, send Ctrl-C to the command left running."""
         cancels = [*self._cancels]
         for cancel in cancels:
             cancel.set()
@@ -80,12 +80,12 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
             self._runtime.interrupt(self._session)
 
     def last_output(self) -> bytes:
-        """The end of what the running command has printed."""
+        """The end of the running command's output."""
         return self._runtime.last_output(self._session)
 
 
 def _acknowledged(observation: CommandObservation) -> CommandObservation:
-    """With word of the new shell, in the place of `Nothing is running` where no command was given."""
+    """Add a note of the new shell; without a command it replaces `Nothing is running`."""
     done = (
         "The shell was reset: a new one has begun; files are kept, what ran in the old one and its variables are lost"
     )
@@ -94,7 +94,7 @@ def _acknowledged(observation: CommandObservation) -> CommandObservation:
 
 
 def _with_remedy(observation: CommandObservation, *, limit_s: float | None) -> CommandObservation:
-    """What was stopped is not started again by itself: half of its work may be done."""
+    """Add a remedy: a stopped command is not restarted, since half of its work may be done."""
     if not observation.timed_out or limit_s is None:
         return observation
     remedy = (
@@ -106,7 +106,7 @@ def _with_remedy(observation: CommandObservation, *, limit_s: float | None) -> C
 
 
 def bounded(observation: CommandObservation) -> CommandObservation:
-    """The observation with each of its texts cut to MAX_OUTPUT_CHARS, the middle's size stated."""
+    """Cut each text of the observation to MAX_OUTPUT_CHARS; states the size of the removed middle."""
     texts = {"output": observation.output, "background_output": observation.background_output}
     cut = {name: cut_middle(text, limit_chars=MAX_OUTPUT_CHARS) for name, text in texts.items()}
     return observation if cut == texts else observation.model_copy(update=cut)

@@ -1,4 +1,4 @@
-"""How `execute_ipython_cell` runs: one request to the kernel a cell, and its output beside it."""
+"""Implementation of `execute_ipython_cell`: one request to the kernel per cell; output arrives separately."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from ohsandbox.secrets import Masker
 
 GROUP_AFTER_S = 0.5
-"""An interrupt goes to the kernel alone, so that servers of earlier cells stay; `os.system` ignores it while its
-child runs, so the children hear of it too when it had no effect for so long."""
+"""An interrupt goes to the kernel only, so that servers of earlier cells keep running; `os.system` ignores it while its
+child runs, so the children get it too if it had no effect for this long."""
 
 KILL_AFTER_S = 5.0
-"""Of ignored interrupts; clean-up in `except KeyboardInterrupt` has this long."""
+"""Time of ignored interrupts before a kill; the limit of clean-up in `except KeyboardInterrupt`."""
 
 QUIT_S = 1.0
-"""For `atexit` and open files of a kernel that is reset or closed."""
+"""Time for `atexit` and open files of a kernel that is reset or closed."""
 
 MARK_S = 2.0
-"""From the answer to the end of the output: two streams, and the engine copies them by two threads."""
+"""Time from the answer to the end of the output: the engine copies the two streams in two threads."""
 
 CAPTURE_BYTES = 8 * MAX_OUTPUT_CHARS
-"""Room for MAX_OUTPUT_CHARS of the longest characters at either end."""
+"""Enough for MAX_OUTPUT_CHARS of the longest characters at both ends."""
 
 SIGNATURES = {
     "image/png": (b"\x89PNG\r\n\x1a\n",),
@@ -51,15 +51,15 @@ SIGNATURES = {
     "image/gif": (b"GIF87a", b"GIF89a"),
     "image/webp": (b"RIFF",),
 }
-"""A provider refuses a conversation with a broken image in it, for ever: the file's first bytes must fit its type."""
+"""A provider permanently refuses a conversation with a broken image: the first bytes must match the type."""
 
 MAX_IMAGE_CHARS = 5_000_000
-"""In base64: what the strictest of the large providers takes."""
+"""In base64: the limit of the strictest large provider."""
 
 _OUR_FRAMES = re.compile(
     r'^  File "(?:<ohsandbox>|<string>|[^"\n]*/IPython/core/[^"\n]*)", line \d+ in .*\n', re.MULTILINE
 )
-"""In what `faulthandler` prints of a crash."""
+"""Our frames in the crash output of `faulthandler`."""
 _NEXT = "All variables are lost, and the next cell starts a new kernel"
 
 
@@ -84,7 +84,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         )
 
     def __call__(self, action: IPythonRunCellAction) -> IPythonObservation:
-        """Run the cell to its end, or to the end of its time.
+        """Run the cell to its end or its timeout.
 
         Raises:
             ToolError: there is no Python 3.8 or newer in the sandbox, or its kernel does not start.
@@ -105,11 +105,11 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
             return observation.model_copy(update={"notice": said})
 
     def last_output(self) -> bytes:
-        """The end of what the running cell has printed."""
+        """The end of the running cell's output."""
         return self._output.last(LAST_BYTES)
 
     def interrupt(self) -> None:
-        """Interrupt the running cell, from any thread; called again it goes on to harder means, and at last kills."""
+        """Interrupt the running cell, from any thread; repeated calls escalate, finally to a kill."""
         now = time.monotonic()
         since = self._asked_to_stop
         if since is not None and now - since > KILL_AFTER_S:
@@ -118,7 +118,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
             self._asked_to_stop = now
 
     def close(self) -> None:
-        """End the kernel and what its cells started; a cell that runs in another thread ends with it."""
+        """End the kernel and its cells' processes; a cell that runs in another thread ends with it."""
         if self._lock.acquire(blocking=False):
             with contextlib.suppress(OhsandboxError):
                 self._quit()
@@ -128,7 +128,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
     # --- the kernel ---------------------------------------------------------------------------
 
     def _start(self) -> str | None:
-        """Have a kernel; what to say when the last one ended between two cells."""
+        """Ensure that a kernel runs; return a note if the last one ended between two cells."""
         death = self._driver.take_death()
         try:
             self._driver.start()
@@ -183,10 +183,10 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         )
 
     def _stop(self) -> dict[str, Any]:
-        """Interrupt the cell; its answer.
+        """Interrupt the cell; return its answer.
 
         Raises:
-            ProgramDied: it ignored that, and was killed.
+            ProgramDied: it ignored the interrupt and was killed.
         """
         for group, patience_s in ((False, GROUP_AFTER_S), (True, KILL_AFTER_S - GROUP_AFTER_S)):
             self._driver.interrupt(group=group)
@@ -196,7 +196,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         raise ProgramDied(f"The cell ignored its interrupt for {KILL_AFTER_S:g} s, so the kernel was killed")
 
     def _died(self, death: ProgramDied, between: Captured, *, timed_out: bool, timeout_s: float) -> IPythonObservation:
-        said = str(death).split(" It said: ")[0].rstrip(".")  # what it said stands in the text
+        said = str(death).split(" It said: ")[0].rstrip(".")  # the text holds its output
         late = f"The time of {timeout_s:g} s was over. " if timed_out else ""
         return IPythonObservation(
             text=_OUR_FRAMES.sub("", _text(between, self._output.take())),
@@ -212,7 +212,7 @@ LAST_BYTES = 4096
 
 
 class _Output:
-    """What the kernel's process tree prints, cut at the marks."""
+    """The output of the kernel's process tree, split at the marks."""
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
@@ -223,13 +223,13 @@ class _Output:
         self._ended = threading.Event()
 
     def expect(self, nonce: str) -> None:
-        """The mark that ends the next cell."""
+        """Set the mark that ends the next cell."""
         with self._lock:
             self._nonce = nonce
             self._ended.clear()
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the driver's thread."""
+        """Add bytes from the driver's thread."""
         with self._lock:
             for piece in self._splitter.feed(data):
                 if not isinstance(piece, Mark):
@@ -243,11 +243,11 @@ class _Output:
             return self._capture.last(size)
 
     def wait(self, timeout_s: float) -> None:
-        """Until the mark has come; without it what came in time is the cell's."""
+        """Wait for the mark; without it, the output received in time belongs to the cell."""
         self._ended.wait(timeout_s)
 
     def take(self) -> Captured:
-        """What came since the last take."""
+        """Return the output since the last take."""
         with self._lock:
             return self._capture.take(final=True, masker=self._masker)
 
@@ -262,7 +262,7 @@ def _text(between: Captured, cell: Captured) -> str:
 
 
 def _bounded(output: Captured) -> str:
-    """The output, or its head and tail with a line between that says how much is missing."""
+    """The output, or its head and tail with a line between that states how much is missing."""
     if not output.omitted_bytes and len(output.text) <= MAX_OUTPUT_CHARS:
         return output.text
     half = MAX_OUTPUT_CHARS // 2
@@ -275,7 +275,7 @@ def _bounded(output: Captured) -> str:
 
 
 def _images(said: object) -> tuple[tuple[str, ...], int]:
-    """The images of an answer as data URLs, and how many were refused. The sandbox is not believed."""
+    """The images of an answer as data URLs, and how many were refused. The sandbox is not trusted."""
     urls, refused = [], 0
     for image in (said if isinstance(said, list) else [])[:MAX_IMAGES]:
         kind, data = (image.get("type"), image.get("data")) if isinstance(image, dict) else (None, None)
@@ -297,7 +297,7 @@ def _is_image(kind: str, data: str) -> bool:
 
 
 def _no_kernel(error: ProgramDied, python: str) -> ToolError:
-    """Why there is none, and what to do."""
+    """The error for a missing kernel, with the remedy."""
     if error.status == NO_PROGRAM:
         return ToolError(
             f"This sandbox has no {python!r}, which this tool needs (3.8 or newer). Install it with execute_bash, or "

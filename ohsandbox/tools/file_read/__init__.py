@@ -1,4 +1,4 @@
-"""`file_read`: a text file of the sandbox, or some lines of it."""
+"""`file_read`: reads a text file of the sandbox, or some of its lines."""
 
 from ohsandbox.tools.file_read.definition import FileReadAction, FileReadSource, FileReadTool
 

@@ -1,4 +1,4 @@
-"""How `file_read` runs: one call of `Runtime.read_bytes`."""
+"""Implementation of `file_read`: one call of `Runtime.read_bytes`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FileReadExecutor(ToolExecutor[FileReadAction, TextObservation]):
 
 
 def _decoded(data: bytes, path: str) -> str:
-    """The text, with a byte order mark of UTF-8, as it is a part of it; a guess at the encoding is not made."""
+    """Decode UTF-8 and keep a byte order mark; other encodings are not guessed."""
     try:
         document = decode(data)
     except NotTextError as error:
@@ -67,9 +67,9 @@ def _selected(action: FileReadAction, text: str) -> str:
 
 
 def _bounded(text: str, *, first_line: int, left_out: str | None = None) -> str:
-    """The text, or as many whole lines as MAX_READ_CHARS holds and a line that says how to read on.
+    """The text, or as many whole lines as fit in MAX_READ_CHARS and a line that explains how to read on.
 
-    Left_out says what is left out where the text's own length is not all of it.
+    Left_out describes the omitted part if the text is not the whole file.
     """
     if len(text) <= MAX_READ_CHARS:
         return text

@@ -1,4 +1,4 @@
-"""`file_write`: a whole file of the sandbox."""
+"""`file_write`: writes a whole file of the sandbox."""
 
 from ohsandbox.tools.file_write.definition import FileWriteAction, FileWriteTool
 

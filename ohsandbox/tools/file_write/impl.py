@@ -1,4 +1,4 @@
-"""How `file_write` runs: one call of `Runtime.write_bytes`."""
+"""Implementation of `file_write`: one call of `Runtime.write_bytes`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`finish`: the model says that the task is done."""
+"""`finish`: the model reports that the task is done."""
 
 from ohsandbox.tools.finish.definition import AgentFinishAction, make_finish_tool
 

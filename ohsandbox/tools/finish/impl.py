@@ -1,4 +1,4 @@
-"""How `finish` runs: its message is the result."""
+"""Implementation of `finish`: its message is the result."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ class FinishExecutor(ToolExecutor[AgentFinishAction, TextObservation]):
     """Ends nothing itself: the agent sees the action and ends the run."""
 
     def __call__(self, action: AgentFinishAction) -> TextObservation:
-        """The message."""
+        """Return the message."""
         return TextObservation(text=action.message)

@@ -1,4 +1,4 @@
-"""`glob`: files by the pattern of their path, newest first."""
+"""`glob`: finds files by path pattern, newest first."""
 
 from ohsandbox.tools.glob.definition import GlobAction, GlobObservation, GlobTool
 

@@ -1,4 +1,4 @@
-"""How `glob` runs: `search.walk` finds the files, and as many are listed as are of use."""
+"""Implementation of `glob`: `search.walk` finds the files; a limited number is listed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GlobExecutor(ToolExecutor[GlobAction, GlobObservation]):
     """Finds files of a runtime."""
 
     def __init__(self, runtime: Runtime, *, limit_s: float = LIMIT_S) -> None:
-        """limit_s: what is found after that many seconds is all that is told."""
+        """limit_s: the search stops after this many seconds and reports its matches so far."""
         self._runtime = runtime
         self._limit_s = limit_s
 

@@ -1,4 +1,4 @@
-"""`grep`: lines of files by a regular expression, newest files first."""
+"""`grep`: finds lines by regular expression, newest files first."""
 
 from ohsandbox.tools.grep.definition import GrepAction, GrepObservation, GrepTool
 

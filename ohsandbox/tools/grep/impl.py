@@ -1,4 +1,4 @@
-"""How `grep` runs: one call finds the files that match, another reads the lines of those that are shown."""
+"""Implementation of `grep`: one call finds the matching files, another reads the lines of the shown ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GrepExecutor(ToolExecutor[GrepAction, GrepObservation]):
     """Searches the text of a runtime's files."""
 
     def __init__(self, runtime: Runtime, *, limit_s: float = LIMIT_S) -> None:
-        """limit_s: what is found after that many seconds is all that is told."""
+        """limit_s: the search stops after this many seconds and reports its matches so far."""
         self._runtime = runtime
         self._limit_s = limit_s
 
@@ -125,7 +125,7 @@ def _block(file: FileLines, *, only_count: bool) -> list[str]:
 
 
 def _cut(action: GrepAction, matches: Matches, blocks: list[list[str]], shown: int) -> str:
-    """What is missing of the files looked into, when only the first lines of all blocks are shown."""
+    """Describe the missing matches of the read files if only the first lines of all blocks are shown."""
     if action.mode == "counts":
         whole = sum(1 for _ in blocks)
         return f"{shown:,} of {whole:,} files shown. " if shown < whole else ""

@@ -1,4 +1,4 @@
-"""How `request_condensation` runs: it says what will come of the request."""
+"""Implementation of `request_condensation`: reports the request's effect."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ class RequestCondensationExecutor(ToolExecutor[CondensationRequestAction, TextOb
         self._answer = TextObservation(text=MAY_CONDENSE if has_condenser is None else known)
 
     def __call__(self, action: CondensationRequestAction) -> TextObservation:  # noqa: ARG002 - it holds nothing
-        """Say so."""
+        """Return the confirmation."""
         return self._answer

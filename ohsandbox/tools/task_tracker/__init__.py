@@ -1,4 +1,4 @@
-"""`task_tracker`: the agent's own list of what is to be done."""
+"""`task_tracker`: the agent's own task list."""
 
 from ohsandbox.tools.task_tracker.definition import TaskItem, TaskTrackerTool, TaskTrackingAction
 

@@ -1,4 +1,4 @@
-"""How `task_tracker` runs: a JSON file on the host, in the conversation's directory."""
+"""Implementation of `task_tracker`: a JSON file on the host, in the conversation's directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TASKS = TypeAdapter(tuple[TaskItem, ...])
 
 
 class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservation]):
-    """Holds the list; with a directory the file in it is the list, and a resumed conversation finds it again."""
+    """Holds the list; with a directory, it is stored in a file there for a resumed conversation."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
@@ -33,7 +33,7 @@ class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservatio
         """Show the list, or replace it.
 
         Raises:
-            ToolError: the file cannot be read or written; the list is then as before.
+            ToolError: the file cannot be read or written; the list is then unchanged.
         """
         if action.command == "plan":
             self._save(action.task_list or ())
@@ -42,7 +42,7 @@ class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservatio
         return TaskTrackerObservation(task_list=self._tasks, notices=(damage,) if damage else ())
 
     def _load(self) -> str | None:
-        """Read the file; what is wrong with it, in a sentence. A damaged one is put aside and counts as empty."""
+        """Read the file; return its fault as a sentence. A damaged one is moved aside and counts as empty."""
         if self._directory is None:
             return None
         path = self._directory / FILE_NAME

@@ -1,4 +1,4 @@
-"""`think`: a place for reasoning; nothing happens."""
+"""`think`: records reasoning; has no effect."""
 
 from ohsandbox.tools.think.definition import AgentThinkAction, make_think_tool
 

@@ -1,4 +1,4 @@
-"""How `think` runs: it answers."""
+"""Implementation of `think`: returns a confirmation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ohsandbox.tools.think.definition import AgentThinkAction
 
 
 class ThinkExecutor(ToolExecutor[AgentThinkAction, TextObservation]):
-    """Keeps nothing: the call itself is in the conversation."""
+    """Stores nothing: the conversation holds the call itself."""
 
     def __call__(self, action: AgentThinkAction) -> TextObservation:
-        """Confirm."""
+        """Return the confirmation."""
         return TextObservation(text=f"Noted ({len(action.thought)} characters).")

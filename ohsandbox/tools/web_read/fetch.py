@@ -1,4 +1,4 @@
-"""Fetching a page from inside the sandbox: a script there, its two streams here."""
+"""Fetches a page from inside the sandbox: runs a script there and reads its two streams here."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
 
 CONNECT_TIMEOUT_S = 15
-"""A server that is there answers within a second; a network that drops packets never."""
+"""A reachable server answers within a second; a network that drops packets never does."""
 
 USER_AGENT = "Mozilla/5.0 (compatible; ohsandbox)"
-"""Some servers refuse what does not begin so."""
+"""Some servers refuse agents without this prefix."""
 
 MAX_HEADER_BYTES = 256 * 1024
-"""Of all hops; curl itself takes no more from one."""
+"""Limit for all hops; curl itself accepts no more from one."""
 
 SCRIPT = files("ohsandbox.tools.web_read").joinpath("fetch.sh").read_text("utf-8")
 
 _STATUS = re.compile(r"HTTP/[0-9.]+ +([0-9]{3})(?: +(.*))?")
 _TOLD = re.compile(r"fetched with: (\w+)")
 _UNCHECKED = "TLS certificate validation not implemented"
-"""What busybox wget says when it speaks https."""
+"""busybox wget's message for https."""
 
 
 class Hop(NamedTuple):
-    """One response's head."""
+    """The head of one response."""
 
     status: int
     reason: str
     headers: dict[str, str]
-    """Names in lower case; the last one of a name."""
+    """Names in lower case; the last value of a name."""
 
 
 class Fetched(NamedTuple):
-    """What came back."""
+    """The fetched page."""
 
     url: str
-    """After all redirects."""
+    """The URL after all redirects."""
     hop: Hop
     body: bytes
     notes: tuple[str, ...]
-    """What a reader must know of it."""
+    """Notes for the reader."""
 
 
 @dataclass
@@ -60,12 +60,12 @@ class _Streams:
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
     ended: str = "whole"
-    """Or: 'late', 'long', 'stopped'."""
+    """'whole', 'late', 'long' or 'stopped'."""
     exit_code: int = 0
 
 
 class Fetcher:
-    """Fetches pages of a runtime; several threads may at once."""
+    """Fetches pages through a runtime; thread-safe."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -73,16 +73,16 @@ class Fetcher:
         self._stops: set[threading.Event] = set()
 
     def interrupt(self) -> None:
-        """End every fetch under way."""
+        """End every running fetch."""
         with self._guard:
             for stop in self._stops:
                 stop.set()
 
     def fetch(self, url: str) -> Fetched:
-        """The page at a url that `checked` let pass.
+        """Fetch the page at a url that `checked` accepted.
 
         Raises:
-            ToolError: nothing came: no program to fetch with, no network, no such server, no answer in time, stopped.
+            ToolError: no response: no program to fetch with, no network, no such server, no answer in time, stopped.
             SandboxUnavailable: the sandbox is gone.
         """
         streams = self._streams(url)
@@ -132,7 +132,7 @@ class Fetcher:
 
 
 def checked(url: str) -> str:
-    """The address as it goes over the wire: a plain host, and percent signs for what is not ASCII.
+    """Return the address as it is sent: a plain host, and non-ASCII characters percent-encoded.
 
     Raises:
         ToolError: it is no http or https address.
@@ -156,7 +156,7 @@ def checked(url: str) -> str:
 
 
 def _read(channel: Channel, stop: threading.Event) -> _Streams:
-    """Both streams to their end, or until they are too long or too late."""
+    """Read both streams to their end, or to the limit of size or time."""
     streams = _Streams()
     channel.close_stdin()
     deadline = time.monotonic() + FETCH_TIMEOUT_S
@@ -180,7 +180,7 @@ def _read(channel: Channel, stop: threading.Event) -> _Streams:
 
 
 def _split(data: bytes) -> tuple[list[Hop], bytes]:
-    """The heads of all hops, and the body behind the last: a redirect's own body is not passed on."""
+    """Split into the heads of all hops and the body of the last: a redirect's own body is dropped."""
     hops: list[Hop] = []
     while data.startswith(b"HTTP/") and (not hops or hops[-1].status < 200 or _redirects(hops[-1])):  # noqa: PLR2004
         head, end, rest = data.partition(b"\r\n\r\n")
@@ -193,7 +193,7 @@ def _split(data: bytes) -> tuple[list[Hop], bytes]:
 
 
 def _hops(text: str) -> list[Hop]:
-    """The heads in lines of text; lines that belong to none are passed over."""
+    """Parse the heads in lines of text; other lines are skipped."""
     hops: list[Hop] = []
     for raw in text.split("\n"):
         line = raw.strip()
@@ -210,7 +210,7 @@ def _redirects(hop: Hop) -> bool:
 
 
 def _joined(base: str, target: str) -> str:
-    """Where a redirect leads; base where that cannot be said."""
+    """Resolve a redirect's target; base if it is invalid."""
     try:
         url = checked(urljoin(base, target))
     except (ValueError, ToolError):

@@ -1,4 +1,4 @@
-"""How `web_read` runs: fetched in the sandbox, made readable here, kept for reading on."""
+"""Implementation of `web_read`: fetches in the sandbox, converts here, caches pages for reading on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 KEPT_PAGES = 4
-"""Pages whose rest can be read without fetching them again."""
+"""Cached pages, whose rest can be read without another fetch."""
 
 
 class WebReadExecutor(ToolExecutor[WebReadAction, TextObservation]):
-    """Reads pages through a runtime; calls may run side by side."""
+    """Reads pages through a runtime; calls may run concurrently."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._fetcher = Fetcher(runtime)
@@ -29,10 +29,10 @@ class WebReadExecutor(ToolExecutor[WebReadAction, TextObservation]):
         self._pages: OrderedDict[str, Page] = OrderedDict()
 
     def __call__(self, action: WebReadAction) -> TextObservation:
-        """Fetch the page, or read on in one that was fetched.
+        """Fetch the page, or read on in a cached one.
 
         Raises:
-            ToolError: it cannot be had, is no text, or ends before offset.
+            ToolError: it cannot be fetched, is no text, or ends before offset.
             SandboxUnavailable: the sandbox is gone.
         """
         url = checked(action.url)
@@ -46,7 +46,7 @@ class WebReadExecutor(ToolExecutor[WebReadAction, TextObservation]):
         return TextObservation(text=_shown(page, action.offset))
 
     def interrupt(self) -> None:
-        """End the fetches under way."""
+        """End the running fetches."""
         self._fetcher.interrupt()
 
     def _keep(self, url: str, page: Page) -> None:

@@ -1,4 +1,4 @@
-"""A fetched body becomes text: what kind it is, which encoding, and HTML as Markdown."""
+"""Converts a fetched body to text: media type, encoding, and HTML to Markdown."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CONVERT_TIMEOUT_S = 10.0
 """5 MiB of the worst HTML we know takes 3 s."""
 
 MAX_KIND_CHARS = 100
-"""A longer media type is none."""
+"""A longer media type is invalid."""
 
 HEAD_BYTES = 4096
-"""Where a page says its encoding and its kind (HTML standard: the first 1024)."""
+"""The part that may declare a page's encoding and type (HTML standard: the first 1024)."""
 
 _CONVERTER = Path(__file__).with_name("convert.py")
 
@@ -42,7 +42,7 @@ _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE)
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
           (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
 _NO_CHARSETS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "utf-7", "mbcs", "oem"}
-"""Codecs of Python that no page is in; some take quadratic time."""
+"""Python codecs that no page uses; some take quadratic time."""
 
 _TITLE = re.compile(r"<title[^<>]{0,200}>([^<]{0,2000})", re.IGNORECASE)
 _SCRIPTS = re.compile(r"<(script|style|template|noscript)\b[^<>]*>.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
@@ -51,7 +51,7 @@ _BLANKS = re.compile(r"\n{3,}")
 
 
 class Page(NamedTuple):
-    """What the model reads."""
+    """The text for the model."""
 
     url: str
     kind: str
@@ -62,10 +62,10 @@ class Page(NamedTuple):
 
 
 def page_of(fetched: Fetched) -> Page:
-    """The page's text.
+    """Convert the page to text.
 
     Raises:
-        ToolError: the server refused, or what came is no text.
+        ToolError: the server refused, or the body is no text.
     """
     hop = fetched.hop
     if hop.status >= 400:  # noqa: PLR2004 - of HTTP
@@ -86,7 +86,7 @@ def page_of(fetched: Fetched) -> Page:
 
 
 def _unpacked(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """The body without a compression that nobody asked for, at most MAX_PAGE_BYTES of it."""
+    """Decompress a body compressed without request, at most MAX_PAGE_BYTES of it."""
     encoding = headers.get("content-encoding", "identity").lower()
     if encoding in {"identity", ""}:
         return body
@@ -100,10 +100,10 @@ def _unpacked(body: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def _kind(body: bytes, headers: Mapping[str, str], *, url: str) -> str:
-    """The media type, if it is one of text.
+    """The media type, if it is a text type.
 
     Raises:
-        ToolError: it is none.
+        ToolError: it is no text type.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()[:MAX_KIND_CHARS]
     head = body[:HEAD_BYTES]
@@ -142,7 +142,7 @@ def _decoded(body: bytes, content_type: str, *, is_html: bool) -> str:
 
 
 def _markdown(text: str, url: str) -> str | None:
-    """The page as Markdown; None where the converter failed, took too long or found nothing in a page with text."""
+    """The page as Markdown; None if the converter failed, took too long or found nothing in a page with text."""
     library = importlib.util.find_spec("html_to_markdown")
     places = [] if library is None or library.origin is None else [str(Path(library.origin).parents[1])]
     command = [sys.executable, "-I", str(_CONVERTER), url, *places]
@@ -154,7 +154,7 @@ def _markdown(text: str, url: str) -> str | None:
             timeout=CONVERT_TIMEOUT_S,
             check=False,
             cwd="/",
-            env={},  # what parses a hostile page has no key to leak, and no variable that loads code
+            env={},  # the parser of a hostile page gets no key to leak, and no variable that loads code
         )
     except subprocess.TimeoutExpired:
         return None
@@ -165,14 +165,14 @@ def _markdown(text: str, url: str) -> str | None:
 
 
 def bare_text(text: str) -> str:
-    """HTML without its tags; in linear time, whatever it is given."""
+    """Remove the tags of HTML; linear time for any input."""
     lines = (line.strip() for line in _plain(_TAGS.sub(" ", _SCRIPTS.sub(" ", text))).split("\n"))
     return _BLANKS.sub("\n\n", "\n".join(lines)).strip()
 
 
 def _plain(text: str) -> str:
-    """The text with its character references replaced."""
+    """Replace the text's character references."""
     try:
         return html.unescape(text)
-    except ValueError:  # a number of more than 4300 digits, which Python does not read
+    except ValueError:  # a number of more than 4300 digits, which Python rejects
         return text
