@@ -62,11 +62,11 @@ class ActionSecurityRisk(Enum):
 
 
 class MessageAction(Action):
-    """A message to the user: a response without tool calls."""
+    """Words for the user: what a response without tool calls is."""
 
     content: str
     wait_for_response: bool = True
-    """The user speaks next."""
+    """The user has the next word."""
 
 
 class ToolCallMetadata(NamedTuple):

@@ -1,7 +1,7 @@
-"""What the conversation has seen and done: the state in which each file was last seen, and edits that can be undone.
+"""The editor's history in a conversation: the last seen state of each file, and the edits that can be undone.
 
-Both stand in memory and, where the conversation has a directory, on the host's disk, so that a resumed conversation
-goes on with them. An edit is kept as the change of bytes, not as a copy of the file.
+Both are in memory and, if the conversation has a directory, on the host's disk for a resumed conversation. An edit is
+stored as the change of bytes, not as a copy of the file.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 MAX_EDITS = 500
 MAX_BYTES = 64 * 1024 * 1024
-"""Of all edits of a conversation together; the oldest go first. One edit of the largest file still fits."""
+"""Limit of all edits of a conversation together; the oldest are dropped first. One edit of the largest file fits."""
 
 MAX_SEEN = 2_000
-"""Files whose state is remembered; the one seen longest ago goes first, and counts as never seen."""
+"""Limit of files with a stored state; the one seen longest ago is dropped first, and counts as never seen."""
 
 _SEEN_NAME = "seen.json"
 _EDIT_SUFFIX = ".edit"
 
 
 class Seen(NamedTuple):
-    """A file as the conversation knows it."""
+    """The state of a file as the conversation last saw it."""
 
     digest: str
     encoding: str | None = None
-    """The one that the model asked for."""
+    """The encoding that the model requested."""
 
 
 class Edit(NamedTuple):
-    """One change that can be taken back."""
+    """One change that can be undone."""
 
     number: int
     path: str
@@ -49,16 +49,16 @@ class Edit(NamedTuple):
     removed: bytes
     added_bytes: int
     before: str | None
-    """The digest of the file before; None where the edit made the file."""
+    """The digest of the file before; None if the edit created the file."""
     after: str
 
     def undone(self, data: bytes) -> bytes:
-        """The bytes before the edit, of the bytes after it."""
+        """Return the bytes before the edit from the bytes after it."""
         return data[: self.offset] + self.removed + data[self.offset + self.added_bytes :]
 
 
 class History:
-    """The memory of one conversation. Not thread-safe: its executor takes one call at a time."""
+    """The history of one conversation. Not thread-safe: its executor takes one call at a time."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
@@ -66,7 +66,7 @@ class History:
         self._seen: dict[str, Seen] = {}
         self._is_loaded = directory is None
         self.trouble: str | None = None
-        """Why the disk does not hold everything; None as long as it does."""
+        """Why the disk copy is incomplete; None while it is complete."""
 
     def seen(self, path: str) -> Seen | None:
         """The state in which the file was last seen."""
@@ -74,7 +74,7 @@ class History:
         return self._seen.get(_key(path))
 
     def see(self, path: str, data: bytes, *, encoding: str | None = None) -> None:
-        """Remember the file's state."""
+        """Record the file's state."""
         self._load()
         known, now = self._seen.pop(_key(path), None), Seen(digest(data), encoding)
         self._seen[_key(path)] = now
@@ -85,12 +85,12 @@ class History:
         self._store(_SEEN_NAME, json.dumps(self._seen).encode())
 
     def forget(self, path: str) -> None:
-        """The file is gone, and with it what was known."""
+        """Drop the state of a file that no longer exists."""
         if self._seen.pop(_key(path), None):
             self._store(_SEEN_NAME, json.dumps(self._seen).encode())
 
     def add(self, path: str, command: str, splice: Splice, *, before: bytes | None, after: bytes) -> Edit:
-        """Remember an edit, before it is made: one that was not made after all is known by the file's state."""
+        """Record an edit before it is made: the file's state shows whether it was made."""
         self._load()
         number = self._edits[-1].number + 1 if self._edits else 1
         edit = Edit(
@@ -108,10 +108,10 @@ class History:
         return edit
 
     def drop(self, edit: Edit) -> None:
-        """The edit is undone, or was never made."""
+        """Remove an edit that is undone or was never made."""
         self._edits.remove(edit)
         if self._directory is not None:
-            with contextlib.suppress(OSError):  # a file that stays is an edit whose states fit no file any more
+            with contextlib.suppress(OSError):  # a leftover file is an edit whose states match no file
                 (self._directory / _name(edit)).unlink(missing_ok=True)
 
     def edits(self, path: str) -> list[Edit]:
@@ -123,7 +123,7 @@ class History:
         if self._is_loaded or self._directory is None:
             return
         self._is_loaded = True
-        with contextlib.suppress(OSError, ValueError, TypeError):  # absent, or not written by us: nothing was seen
+        with contextlib.suppress(OSError, ValueError, TypeError):  # absent or foreign: counts as never seen
             stored = json.loads((self._directory / _SEEN_NAME).read_bytes())
             self._seen = {path: Seen(*fields) for path, fields in stored.items()}
         for file in sorted(self._directory.glob(f"*{_EDIT_SUFFIX}")):
@@ -145,7 +145,7 @@ class History:
 
 
 def digest(data: bytes) -> str:
-    """What two states of a file are compared by: their content, not their time."""
+    """The key for comparing two states of a file: their content, not their time."""
     return hashlib.sha256(data).hexdigest()
 
 

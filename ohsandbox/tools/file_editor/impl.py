@@ -1,4 +1,4 @@
-"""How `file_editor` works: a file's bytes are read, one stretch of them is changed, all of them are written back."""
+"""Implementation of `file_editor`: reads a file's bytes, changes one range of them, writes all of them back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _THERE = {
 
 
 class _Change(NamedTuple):
-    """What goes where in a document's text."""
+    """A change of a document's text."""
 
     start: int
     end: int
@@ -40,16 +40,16 @@ class _Change(NamedTuple):
 
 
 class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
-    """Views and edits files of a runtime; remembers what one conversation saw and did."""
+    """Views and edits files of a runtime; keeps the history of one conversation."""
 
     def __init__(self, runtime: Runtime, *, directory: Path | None = None) -> None:
-        """Directory, on the host, keeps the memory for a resumed conversation; None keeps it in this process."""
+        """Directory, on the host, stores the history for a resumed conversation; None keeps it in this process."""
         self._runtime = runtime
         self._history = History(directory)
         self._guard = threading.Lock()
 
     def __call__(self, action: FileEditAction) -> FileEditObservation:
-        """Do what the action says.
+        """Run the action's command.
 
         Raises:
             SandboxFileError: the path cannot be read or written.
@@ -127,7 +127,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         new = (action.new_str or "").removesuffix("\n").removesuffix("\r")
         if document.has_crlf:
             new = new.replace("\r\n", "\n").replace("\n", end)
-        is_open = at == len(text) != 0 and not text.endswith("\n")  # a last line without an end stays without
+        is_open = at == len(text) != 0 and not text.endswith("\n")  # a last line without a line end stays without one
         return self._edit(action, document, _Change(at, at, end + new if is_open else new + end))
 
     def _undo_edit(self, action: FileEditAction) -> FileEditObservation:
@@ -138,7 +138,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         data = self._read_bytes(path)
         state = digest(data)
         edit = edits.pop()
-        while state == edit.before != edit.after and edits:  # it was noted, and then could not be made
+        while state == edit.before != edit.after and edits:  # it was recorded, but could not be made
             self._history.drop(edit)
             edit = edits.pop()
         if state != edit.after:
@@ -173,10 +173,10 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
             old_lines=count_lines(text), diff=report.diff_of(text, "", first=1),
         )  # fmt: skip
 
-    # --- what they share ----------------------------------------------------------------------
+    # --- common parts -------------------------------------------------------------------------
 
     def _with_whole_path(self, action: FileEditAction) -> FileEditAction:
-        """With an absolute path, so that one file has one history however it is named."""
+        """Make the path absolute, so that one file has one history under any name."""
         path = action.path
         if path == "~" or path.startswith("~/"):
             raise ToolError(f"Path {path!r}: `~` has no meaning here. Write the home directory out.")
@@ -196,7 +196,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
             ) from None
 
     def _read(self, action: FileEditAction) -> bytes:
-        """The bytes of a file to be edited, which must be what the model last saw, if it saw it."""
+        """Read a file to edit; it must be unchanged since the model last saw it, if it did."""
         data = self._read_bytes(action.path)
         seen = self._history.seen(action.path)
         if seen is not None and seen.digest != digest(data):
@@ -207,7 +207,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         return data
 
     def _encoding(self, action: FileEditAction, data: bytes) -> str | None:
-        """The one asked for, now or when these bytes were last seen."""
+        """The requested encoding, of this action or of the last view of these bytes."""
         if action.encoding:
             return action.encoding
         seen = self._history.seen(action.path)
@@ -254,13 +254,13 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
 
 
 def _prove(document: Document, old: str) -> Document:
-    """The document, or where its encoding is a guess, the first in which old is there: that is no guess then."""
+    """The document, or if its encoding is a guess, the first decoding that contains old, which proves it."""
     if not document.guessed or old.isascii() or is_in(document, old):
         return document
     return next((other for other in decodings(document.data) if is_in(other, old)), document)
 
 
 def _refuse_nul(text: str) -> None:
-    """A file with a NUL is binary, and could not be edited here again."""
+    """Refuse a NUL: it would make the file binary, and this tool could not edit it again."""
     if "\0" in text:
         raise ToolError("The text holds a NUL; nothing was changed. Write such a file with printf in execute_bash.")

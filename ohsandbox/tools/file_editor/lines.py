@@ -1,4 +1,4 @@
-"""Lines: numbering them for a reader, bounding what is shown, keeping the ends that they have.
+"""Lines: numbering, limiting the output, and preserving line ends.
 
 A line ends at a line feed and nowhere else, as for `sed -n 2,3p`; a carriage return before it belongs to its end.
 """
@@ -12,13 +12,13 @@ from ohsandbox.tool import output
 MAX_VIEW_CHARS = output.MAX_CHARS
 
 MAX_LINE_CHARS = 2_000
-"""Of a long line, where not everything fits, so much is shown."""
+"""The shown part of a long line if not everything fits."""
 
 _END = re.compile("\r?\n")
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines without their ends; what follows the last line feed counts when it is not empty."""
+    """The lines without their ends; non-empty text after the last line feed is a line."""
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
@@ -26,7 +26,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def count_lines(text: str) -> int:
-    """Lines, the last one with or without its line feed."""
+    """Number of lines; the last one may lack its line feed."""
     return text.count("\n") + (text != "" and not text.endswith("\n"))
 
 
@@ -36,7 +36,7 @@ def numbered(lines: list[str], *, first: int, last: int | None = None, limit_cha
     Args:
         lines: without ends; a carriage return at the end is not shown.
         first: the number of the first one.
-        last: the number of the last line asked for, where lines holds only as many as can be needed.
+        last: the number of the last requested line, if lines holds only as many as can be needed.
         limit_chars: about as many are returned.
     """
     last = first + len(lines) - 1 if last is None else last
@@ -63,12 +63,12 @@ def _clip(line: str, number: int, *, is_long: bool) -> str:
 
 
 def line_of(text: str, index: int) -> int:
-    """The number of the line in which text[index] stands."""
+    """The number of the line that contains text[index]."""
     return text.count("\n", 0, index) + 1
 
 
 def line_start(text: str, number: int) -> int:
-    """The index at which the line begins; that of the end for the line after the last."""
+    """The start index of the line; the end of the text for the line after the last."""
     at = 0
     for _ in range(number - 1):
         at = text.find("\n", at) + 1
@@ -78,7 +78,7 @@ def line_start(text: str, number: int) -> int:
 
 
 def around(text: str, start: int, end: int, *, context: int) -> tuple[int, int]:
-    """The indices where the lines begin and end that hold text[start:end] and context lines on both sides."""
+    """The start and end indices of the lines that hold text[start:end], plus context lines on both sides."""
     first = text.rfind("\n", 0, start) + 1
     for _ in range(context):
         if first == 0:
@@ -94,7 +94,7 @@ def around(text: str, start: int, end: int, *, context: int) -> tuple[int, int]:
 
 
 def end_near(text: str, index: int) -> str:
-    """The line end in use at text[index]: that of its line, else that of the line before, else LF."""
+    """The line end at text[index]: that of its line, else that of the line before, else LF."""
     at = text.find("\n", index)
     if at < 0:
         at = text.rfind("\n", 0, index)
@@ -102,12 +102,12 @@ def end_near(text: str, index: int) -> str:
 
 
 def with_ends_of(old: str, new: str, *, end: str) -> str:
-    """New with line ends like those of old: lines that are the same keep theirs, a line in place of another takes its.
+    """Give new the line ends of old: equal lines keep theirs, a replaced line passes on its own.
 
     Args:
         old: text of the file, its ends LF or CRLF.
-        new: text that takes its place; its ends do not count.
-        end: for new lines where old has no end to take.
+        new: the replacement; its line ends are ignored.
+        end: for new lines without a counterpart in old.
     """
     ends = _END.findall(old)
     was, now = _END.split(old), _END.split(new)

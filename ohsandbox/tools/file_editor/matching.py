@@ -1,4 +1,4 @@
-"""Finding the text to replace: exactly, and once; else saying where it is, or what comes close."""
+"""Finds the text to replace: exactly one exact match; otherwise reports the places or near misses."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from ohsandbox.tools.file_editor.text import Document
 
 MAX_LINES_NAMED = 10
-"""Of the lines on which a text stands so many are named; more are a sign that it is too short."""
+"""Limit of line numbers reported for a text; more mean that the text is too short."""
 
 MAX_HINT_CHARS = 2_000_000
-"""Near misses are looked for in files up to here: folding 2 MB costs about 0.1 s."""
+"""Limit of files searched for near misses: folding 2 MB costs about 0.1 s."""
 
 MAX_QUOTED_CHARS = 600
-"""Of the file's own text a hint quotes this much: enough for what models get wrong, short in the context."""
+"""The part of the file that a hint quotes: enough for typical model errors, short in the context."""
 
 CLOSE_LINES = 2_000
 CLOSE_CHARS = 100
-"""A line that resembles is looked for among so many lines, by so much of each: 0.4 s of difflib at worst."""
+"""Limits of the search for a similar line, in lines and in characters of each: 0.4 s of difflib at worst."""
 
 _LOOKS_LIKE = str.maketrans(
     {
@@ -40,13 +40,13 @@ _LOOKS_LIKE = str.maketrans(
         **dict(zip("αονρυΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "aovpuABEZHIKMNOPTYX", strict=True)),  # noqa: RUF001
     }
 )
-"""What NFKD leaves apart and no reader tells apart: typographic signs, Cyrillic and Greek letters."""
+"""Look-alikes that NFKD does not unify: typographic signs, Cyrillic and Greek letters."""
 
 _NUMBERS = re.compile(r"^ *\d+\t", re.MULTILINE)
 
 
 class Match(NamedTuple):
-    """The one place, as indices, and the text that comes there."""
+    """The only match, as indices, and its replacement."""
 
     start: int
     end: int
@@ -54,13 +54,13 @@ class Match(NamedTuple):
 
 
 def match_once(document: Document, old: str, new: str) -> Match:
-    """Where old stands, and new as it has to be written there: with the line ends and undecoded bytes of the file.
+    """Find old, and convert new to the line ends and undecoded bytes of the file.
 
-    Line ends need not be given: where the file has CRLF, a line feed in old stands for either, unless old itself
-    holds a carriage return; then both texts are taken literally.
+    Line ends need not match: if the file has CRLF, a line feed in old matches both, unless old itself
+    contains a carriage return; then both texts are literal.
 
     Raises:
-        ToolError: old is not there, with a hint; or more than once, with the lines.
+        ToolError: old has no match (with a hint), or more than one (with the lines).
     """
     text = document.shown
     places = [*islice(_places(text, old, is_crlf=document.has_crlf), MAX_LINES_NAMED + 1)]
@@ -78,12 +78,12 @@ def match_once(document: Document, old: str, new: str) -> Match:
 
 
 def is_in(document: Document, old: str) -> bool:
-    """Whether old is there at all."""
+    """Whether old has a match."""
     return next(_places(document.shown, old, is_crlf=document.has_crlf), None) is not None
 
 
 def _places(text: str, old: str, *, is_crlf: bool) -> Iterator[tuple[int, int]]:
-    """Every place, overlapping ones too, in time that grows with the text alone (no pattern: files may be hostile)."""
+    """Every match, also overlapping ones, in time linear in the text (no pattern: files may be hostile)."""
     is_loose = is_crlf and "\n" in old and "\r" not in old
     plain = text.replace("\r\n", "\n") if is_loose else text
     at = plain.find(old)
@@ -95,7 +95,7 @@ def _places(text: str, old: str, *, is_crlf: bool) -> Iterator[tuple[int, int]]:
 
 
 def _advance(text: str, start: int, count: int) -> int:
-    """The index count characters after start, where CRLF is one."""
+    """The index count characters after start; CRLF counts as one."""
     end = start
     while count:
         counted, end = max(start, end - 1), end + count
@@ -116,7 +116,7 @@ def _say_all(document: Document, old: str, places: list[tuple[int, int]]) -> str
 
 
 def _with_bytes_of(real: str, shown: str, new: str) -> str:
-    """New with the file's own bytes where it repeats the signs that stand for them.
+    """Replace the placeholder characters in new by the file's own bytes.
 
     Raises:
         ToolError: it has more or fewer of them than old had.
@@ -137,7 +137,7 @@ def _with_bytes_of(real: str, shown: str, new: str) -> str:
 
 
 def explain_miss(text: str, old: str) -> str:
-    """One or two sentences for the model: what in the text comes close to old, and how to go on."""
+    """One or two sentences for the model: the text closest to old, and the remedy."""
     if len(text) > MAX_HINT_CHARS:
         return "The file is too large to look for what comes close: search it with grep -n in execute_bash."
     plain = old.replace("\r\n", "\n")
@@ -185,7 +185,7 @@ def _by_look(text: str, old: str) -> str | None:
 
 
 def _strange(real: str, old: str) -> str:
-    """The characters that only one of them has, by name."""
+    """The names of characters that only one of them contains."""
     named = [
         f"{who} has U+{ord(char):04X} {unicodedata.name(char, 'unnamed')}"
         for who, one, other in (("the file", real, old), ("old_str", old, real))
@@ -196,7 +196,7 @@ def _strange(real: str, old: str) -> str:
 
 
 def _by_lines(text: str, old: str) -> str:
-    """The place where the most lines in a row agree, or a line that resembles the first one."""
+    """The place with the most consecutive equal lines, or a line similar to the first one."""
     lines = [line.strip() for line in split_lines(text)]
     wanted = [line.strip() for line in split_lines(old.strip("\n"))]
     first = wanted[0] if wanted else ""
@@ -218,7 +218,7 @@ def _by_lines(text: str, old: str) -> str:
 
 
 def _flexible(text: str, old: str) -> tuple[int, int] | None:
-    """The first place of old where any blanks stand for any others, as indices."""
+    """The indices of the first match of old if all runs of blanks are equal."""
     plain, wanted = " ".join(text.split()), " ".join(old.split())
     at = plain.find(wanted)
     if at < 0 or not wanted:
@@ -227,15 +227,15 @@ def _flexible(text: str, old: str) -> tuple[int, int] | None:
 
 
 def _index_in(text: str, plain: str, at: int) -> int:
-    """The index in text of what is plain[at]; plain is the words of text with one blank between them."""
+    """The index in text that corresponds to plain[at]; plain is the words of text with one blank between them."""
     word = next(islice(re.finditer(r"\S+", text), plain.count(" ", 0, at), None))
     return word.start() + at - (plain.rfind(" ", 0, at) + 1)
 
 
 def _fold(text: str) -> str:
-    """What a reader sees: signs and letters that look alike as one, accents left away. Line feeds stay where they are.
+    """Unify look-alike signs and letters and drop accents. Line feeds are preserved.
 
-    Character by character: normalizing a whole text takes time in the square of a run of combining marks.
+    Works by character: normalizing a whole text is quadratic in the length of a run of combining marks.
     """
     return text if text.isascii() else text.translate({ord(char): _fold_char(char) for char in set(text)})
 
@@ -252,7 +252,7 @@ def _line(text: str, part: str) -> int:
 
 
 def _quoted(text: str, start: int, end: int) -> str:
-    """The whole lines of the place, as a literal: blanks, tabs and line breaks can be told apart."""
+    """The whole lines of the place as a literal, which distinguishes blanks, tabs and line breaks."""
     start, end = text.rfind("\n", 0, start) + 1, text.find("\n", end)
     real = text[start : len(text) if end < 0 else end].replace("\r\n", "\n").removesuffix("\r")
     more = f" ({len(real) - MAX_QUOTED_CHARS} more characters)" if len(real) > MAX_QUOTED_CHARS else ""

@@ -1,4 +1,4 @@
-"""Some lines of a file that is too large to be moved, found by the sandbox itself."""
+"""Reads some lines of a file that is too large to transfer; the sandbox itself finds them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 PATIENCE_S = 10.0
-"""GNU tail passes about 1 GB a second; what takes longer is work for a shell."""
+"""GNU tail reads about 1 GB a second; a longer search is a task for a shell."""
 
 MAX_PART_BYTES = 4 * MAX_VIEW_CHARS
 """No character takes more than four bytes in UTF-8."""
@@ -22,16 +22,16 @@ _SCRIPT = files("ohsandbox.tools.file_editor").joinpath("part.sh").read_text("ut
 
 
 class Part(NamedTuple):
-    """What was found."""
+    """The lines found."""
 
     size_bytes: str
-    """Of the whole file, as `ls` says it."""
+    """The size of the whole file, as `ls` reports it."""
     text: str
-    """The lines from the first one asked for on, as far as MAX_PART_BYTES go."""
+    """The lines from the first requested one, up to MAX_PART_BYTES."""
 
 
 def read_part(runtime: Runtime, path: str, view_range: tuple[int, ...] | None) -> Part:
-    """The lines of view_range (None is from the first on).
+    """Read the lines of view_range (None: from the first line).
 
     Raises:
         ToolError: the file is binary, has no such lines, or they were not reached in PATIENCE_S seconds.

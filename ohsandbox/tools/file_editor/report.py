@@ -1,4 +1,4 @@
-"""What is said of an edit: the lines around it for the model, a diff for a person."""
+"""The report of an edit: the lines around it for the model, a diff for the user."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CONTEXT_LINES = 4
 """Lines shown before and after a change: enough to see a wrong indentation."""
 
 MAX_SNIPPET_CHARS = 6_000
-"""The model knows what it wrote; this is for looking at the seams."""
+"""The model knows its own text; this shows the surroundings."""
 
 MAX_WINDOW_CHARS = 400
-"""Of a long line that was changed, so much on either side of where the change begins."""
+"""The shown part of a long changed line on either side of the change's start."""
 
 MAX_DIFF_LINES = 400
-"""For a person; longer ones show the file, not the change. difflib takes 20 ms for these at worst."""
+"""For the user; a longer diff shows the file, not the change. difflib takes at most 20 ms for these."""
 
 
 class Both(NamedTuple):
@@ -35,7 +35,7 @@ class Both(NamedTuple):
 
 
 def edited(command: Command, path: str, done: str, both: Both) -> FileEditObservation:
-    """The observation of an edit; done says what was done."""
+    """Make the observation of an edit; done describes the edit."""
     old_lines, new_lines = count_lines(both.old), count_lines(both.new)
     was = "" if old_lines == new_lines else f" (it had {old_lines})"
     return FileEditObservation(
@@ -83,7 +83,7 @@ def _diff(both: Both) -> str:
 
 
 def diff_of(old: str, new: str, *, first: int) -> str:
-    """Lines that begin with a blank, `-` or `+`, after one that says where; bounded in number and to 200 columns."""
+    """Lines that begin with a blank, `-` or `+`, after one with the position; limited in number and to 200 columns."""
     was, now = split_lines(old), split_lines(new)
     if len(was) + len(now) <= MAX_DIFF_LINES:
         rows = [*difflib.unified_diff(was, now, n=MAX_DIFF_LINES, lineterm="")][3:]

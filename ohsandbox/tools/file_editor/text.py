@@ -1,7 +1,7 @@
-"""A file's bytes as text, so that whatever an edit does not touch keeps its bytes.
+"""A file's bytes as text; everything outside an edit keeps its bytes.
 
-No decoding is trusted: `Document.splice` encodes what stands before and after the edit and compares it with the bytes
-that were read. A wrong guess of the encoding is then seen in the text, never in bytes that nobody edited.
+No decoding is trusted: `Document.splice` encodes the text before and after the edit and compares it with the bytes
+read. A wrong guess of the encoding then affects the shown text, never bytes outside the edit.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ohsandbox.errors import ToolError
 from ohsandbox.tools.file_editor.lines import count_lines
 
 SNIFFED_BYTES = 8192
-"""Where a NUL means binary: git looks at 8,000 bytes, GNU grep at its first buffer of 32 KiB."""
+"""A NUL in this prefix means binary: git checks 8,000 bytes, GNU grep its first buffer of 32 KiB."""
 
 MAX_CONTROL_SHARE = 0.05
-"""Of legacy text fewer of the bytes are control characters; of compressed data one in nine is."""
+"""Legacy text has a smaller share of control characters; in compressed data one byte in nine is one."""
 
 FALLBACK = "cp1252"
-"""What text without a declared encoding is, in most files that are not UTF-8; every byte of it can be shown."""
+"""The most frequent encoding of undeclared text that is not UTF-8; it can show every byte."""
 
 PROVABLE = ("cp1252", "cp1251", "koi8-r", "gb18030", "shift_jis", "euc_jp", "euc_kr", "big5", "cp1250", "cp1253")
-"""Encodings in which a text that the model knows is looked for, the common ones first."""
+"""Encodings tried in the search for a text known to the model, the common ones first."""
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -34,7 +34,7 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-"""The mark of UTF-32-LE begins with that of UTF-16-LE, so it stands before it."""
+"""The mark of UTF-32-LE begins with that of UTF-16-LE, so it comes first."""
 
 _DECLARED = re.compile(rb"(?:coding|charset)\s*[:=]\s*[\"']?([A-Za-z][\w.-]*)")
 """PEP 263, Emacs and vim modelines, XML declarations, HTML meta elements."""
@@ -43,18 +43,18 @@ _OF_FILES = re.compile(
     r"ascii|utf-8(-sig)?|utf-(16|32)(-[bl]e)?|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|tis-620|kz1048|ptcp154"
     r"|gb2312|gbk|gb18030|big5(hkscs)?|shift_jis\w*|euc_\w+|johab"
 )
-"""Of Python's codecs those without state and in linear time: a file that declares `punycode` would hold us up."""
+"""Python's stateless, linear-time codecs: a file that declares `punycode` would block us."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = bytes({*range(0x20), 0x7F} - {0x08, 0x09, 0x0A, 0x0C, 0x0D, 0x1B})
 
 
 class NotTextError(ToolError):
-    """The bytes are no text, or none in the encoding asked for; the message goes on after "is "."""
+    """The bytes are no text, or none in the requested encoding; the message continues after "is "."""
 
 
 class Splice(NamedTuple):
-    """A change of bytes: at `offset`, `removed` goes and `added` comes."""
+    """A change of bytes: at `offset`, `added` replaces `removed`."""
 
     offset: int
     removed: bytes
@@ -69,13 +69,13 @@ class Document:
     bom: bytes
     encoding: str
     text: str
-    """Bytes that the encoding has no character for are lone surrogates (PEP 383)."""
+    """Bytes without a character in the encoding are lone surrogates (PEP 383)."""
     guessed: bool = False
-    """Nothing in the file says that this is its encoding."""
+    """The file does not declare this encoding."""
 
     @cached_property
     def shown(self) -> str:
-        """The text with U+FFFD for what is no character; every other character has the same index."""
+        """The text with U+FFFD for undecodable bytes; every other character keeps its index."""
         return shown(self.text)
 
     @cached_property
@@ -85,12 +85,12 @@ class Document:
 
     @property
     def line_count(self) -> int:
-        """Lines, the last one with or without its line feed."""
+        """Number of lines; the last one may lack its line feed."""
         return count_lines(self.text)
 
     @property
     def remarks(self) -> list[str]:
-        """What is not plain about the file: encoding, byte order mark, line ends."""
+        """Unusual properties of the file: encoding, byte order mark, line ends."""
         remarks = []
         if self.encoding != "utf-8":
             guess = ", a guess: pass `encoding` if it reads wrong" if self.guessed else ""
@@ -105,7 +105,7 @@ class Document:
         return remarks
 
     def splice(self, start: int, end: int, new: str) -> Splice:
-        """The change of bytes that puts new in place of text[start:end].
+        """The change of bytes that replaces text[start:end] by new.
 
         Raises:
             ToolError: new has a character that the encoding lacks, or other bytes would change with it.
@@ -134,7 +134,7 @@ def shown(text: str) -> str:
 
 
 def encode_new(text: str, encoding: str | None) -> bytes:
-    """The bytes of a new file: UTF-8 where no encoding is given; those of UTF-16 and UTF-32 begin with a mark.
+    """The bytes of a new file: UTF-8 if no encoding is given; UTF-16 and UTF-32 begin with a byte order mark.
 
     Raises:
         ToolError: the encoding is not known, or it lacks a character.
@@ -157,7 +157,7 @@ def _encode(text: str, name: str) -> bytes:
 
 
 def decode(data: bytes, *, encoding: str | None = None) -> Document:
-    """The text of data; encoding, where given, is taken at its word.
+    """Decode data; a given encoding is used as it is.
 
     Without one: a byte order mark, else UTF-8, else what the file itself declares, else mostly UTF-8 with some other
     bytes, else windows-1252.
@@ -177,7 +177,7 @@ def decode(data: bytes, *, encoding: str | None = None) -> Document:
 
 
 def decodings(data: bytes) -> list[Document]:
-    """The documents that data may be besides UTF-8, for a search that proves which."""
+    """The possible decodings of data other than UTF-8, for a search that proves one."""
     return [found for name in PROVABLE if (found := _try(data, name))]
 
 
@@ -220,7 +220,7 @@ def _try(data: bytes, name: str, *, bom: bytes = b"") -> Document | None:
 
 
 def _codec(name: str) -> str:
-    """Python's name of an encoding that files are written in."""
+    """Python's name of an encoding used for files."""
     try:
         found = codecs.lookup(name).name
     except (LookupError, ValueError):
@@ -233,7 +233,7 @@ def _codec(name: str) -> str:
 
 
 def _errors(name: str) -> str:
-    """UTF-16 and UTF-32 have no single bytes to escape."""
+    """The codec's error handler: UTF-16 and UTF-32 have no single bytes to escape."""
     return "strict" if name.startswith(("utf-16", "utf-32")) else "surrogateescape"
 
 
@@ -244,7 +244,7 @@ def _spoken(name: str) -> str:
 
 
 def _is_clean(text: str) -> bool:
-    """Whether no lone surrogate is in it; a search by pattern costs 0.1 s on 20 MB, this nothing on ASCII."""
+    """Whether it has no lone surrogate; a regex search costs 0.1 s on 20 MB, this nothing on ASCII."""
     if text.isascii():
         return True
     try:

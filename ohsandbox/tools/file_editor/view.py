@@ -1,4 +1,4 @@
-"""What `view` shows: a text file, an image, a directory, a part of a file that is too large to be moved."""
+"""The output of `view`: a text file, an image, a directory, a part of a file that is too large to transfer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from ohsandbox.tools.file_editor.text import Document
 
 PATIENCE_S = 10.0
-"""For listing a directory; longer is work for a shell."""
+"""Limit for listing a directory; a longer listing is a task for a shell."""
 
 MAX_ENTRIES = 1_000
-"""Of a directory's entries, both levels together."""
+"""Limit of a directory's entries, both levels together."""
 
 MAX_INNER_ENTRIES = 100
-"""Of each directory in it: one `node_modules` must not crowd out the rest."""
+"""Limit per subdirectory: one `node_modules` must not displace the rest."""
 
 MAX_NAMED = 10
-"""Directories of which more was left out are named up to so many."""
+"""Limit of named directories with omitted entries."""
 
 _LIST_LIMIT_BYTES = 4 * 1024 * 1024
 
@@ -41,7 +41,7 @@ _MAGIC = (
 
 
 def image_url(data: bytes, path: str) -> str | None:
-    """The data URL of an image, by its first bytes, whatever its name; None for anything else.
+    """The data URL of an image, detected by its first bytes, not its name; None for other files.
 
     Raises:
         ToolError: it is too large to be shown.
@@ -68,7 +68,7 @@ def _image_kind(data: bytes) -> str | None:
 
 
 def text_view(document: Document, path: str, view_range: tuple[int, ...] | None) -> str:
-    """The lines with their numbers below a line that says which of how many they are, and what is not plain.
+    """The numbered lines below a line that states their range, the total and the file's remarks.
 
     Raises:
         ToolError: the file has no such lines.
@@ -88,7 +88,7 @@ def text_view(document: Document, path: str, view_range: tuple[int, ...] | None)
 
 
 def part_view(runtime: Runtime, path: str, view_range: tuple[int, ...] | None) -> str:
-    """Lines of a file that is too large to be read whole.
+    """Lines of a file that is too large to read whole.
 
     Raises:
         ToolError: see `read_part`.
@@ -131,7 +131,7 @@ def directory_view(runtime: Runtime, path: str) -> str:
 
 
 def _bounded(entries: list[_Listed]) -> tuple[list[str], list[str]]:
-    """The lines to show, and what was left out: entries of the second level before any of the first."""
+    """The lines to show, and the omissions: entries of the second level are omitted before those of the first."""
     inner = Counter(entry.name.rpartition("/")[0] for entry in entries)
     outer = inner.pop("", 0)
     most = min(MAX_INNER_ENTRIES, max(0, MAX_ENTRIES - outer) // max(1, len(inner)))
@@ -155,7 +155,7 @@ def _bounded(entries: list[_Listed]) -> tuple[list[str], list[str]]:
 
 
 def _spelled(name: str) -> str:
-    """The name; one with control characters or odd bytes as a word that a shell takes."""
+    """The name; quoted for a shell if it has control characters or invalid bytes."""
     if name.isprintable():
         return name
     raw = "".join(

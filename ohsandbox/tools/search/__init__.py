@@ -1,1 +1,1 @@
-"""What `glob` and `grep` share: patterns, ignore files, and the one script that looks into the sandbox."""
+"""Common parts of `glob` and `grep`: patterns, ignore files, and the script that runs in the sandbox."""

@@ -1,7 +1,7 @@
 """Glob patterns: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any directories; `pathspec` translates them.
 
-A translated pattern backtracks: `*a*a*a*b` takes years on a name of 255 characters. So all matches of a search have a
-time, and the patterns are run by `regex`, whose matches can be stopped.
+A translated pattern backtracks: `*a*a*a*b` takes years on a name of 255 characters. So all matches of a search share a
+time limit, and `regex` runs the patterns, since its matches can be stopped.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     import regex
 
 MAX_ALTERNATIVES = 200
-"""Brace alternatives in all: more than anyone writes, and `find` takes one test for each."""
+"""Total brace alternatives: more than needed in practice, and `find` gets one test for each."""
 
 MATCHING_LIMIT_S = 5.0
-"""For all matches of one search on the host, and no other part of it; 20,000 paths take 0.1 s. The interpreter's lock
-is held meanwhile."""
+"""Limit for all matches of one search on the host, and no other part of it; 20,000 paths take 0.1 s. Matching holds the
+GIL."""
 
 _WILDCARD = re.compile(r"[*?\[\\]")
 _BRACES = re.compile(r"(?<!\\)\{([^{},]*+(?:,[^{},]*+)++)\}")
 _NOT_PLAIN = re.compile(r"\\.|[^A-Za-z0-9._+@=, -]", re.DOTALL)
 """In a name: what `find -name` and the globs of `rg --type-add` may read differently, bytes above ASCII among it."""
 _EVERYTHING = {".": ".+", "(?:/)": ".+/"}
-"""What pathspec makes of `*` and `*/`: it searches for them anywhere."""
+"""pathspec's translations of `*` and `*/`: it searches for them anywhere."""
 
 
 def _check_no_nul(text: str) -> str:
@@ -42,11 +42,11 @@ def _check_no_nul(text: str) -> str:
 
 
 PathText = Annotated[str, AfterValidator(_check_no_nul)]
-"""Text that can be an argument of a program."""
+"""Text that can be a program's argument (no NUL)."""
 
 
 class MatchBudget:
-    """The time that all matches of one search may take together, and the compiling of their patterns."""
+    """The time limit that all matches of one search, and the compilation of their patterns, share."""
 
     def __init__(self, limit_s: float = MATCHING_LIMIT_S) -> None:
         self._left_s = limit_s
@@ -81,12 +81,12 @@ class MatchBudget:
             self._left_s -= time.monotonic() - began
 
     def compile(self, text: str) -> regex.Pattern[str]:
-        """The pattern, compiled.
+        """Compile the pattern.
 
         Raises:
             ToolError: the time is used up.
         """
-        import regex  # noqa: PLC0415 - 50 ms, and few conversations search
+        import regex  # noqa: PLC0415 - takes 50 ms, and few conversations search
 
         self.check()
         began = time.monotonic()
@@ -103,18 +103,18 @@ class Glob:
     prefix: str
     """Leading directories without a wildcard, "" for none; the search begins there."""
     names: tuple[str, ...]
-    """Globs of `*` and plain characters, one of which each wanted file's name matches; empty where any may."""
+    """Globs of `*` and plain characters; each wanted file's name matches one of them; empty allows any name."""
     depth: int | None
-    """Levels below prefix that a wanted file can lie on; None without limit."""
+    """Maximum levels of a wanted file below prefix; None: no limit."""
     dotted: bool
-    """It names something hidden, so hidden files have to be visited."""
+    """Whether it names hidden files, so that the search must visit them."""
     _paths: regex.Pattern[str] | None
-    """None: whatever is named as names say is wanted, in any directory."""
+    """None: every file with a name in names is wanted, in any directory."""
     _hidden: regex.Pattern[str] | None
     """Names of hidden files and directories that are wanted; None wants all."""
 
     def matches(self, path: str, budget: MatchBudget) -> bool:
-        """Whether a path, relative to prefix and of a name that names allow, is wanted.
+        """Whether a path, relative to prefix and with a name that names allows, is wanted.
 
         Raises:
             ToolError: the time is used up.
@@ -189,7 +189,7 @@ def translate(pattern: str) -> tuple[str, bool] | None:
 
 
 def _is_valid(pattern: str) -> bool:
-    import regex  # noqa: PLC0415 - 50 ms, and few conversations search
+    import regex  # noqa: PLC0415 - takes 50 ms, and few conversations search
 
     try:
         regex.compile(pattern)
@@ -199,7 +199,7 @@ def _is_valid(pattern: str) -> bool:
 
 
 def _compiled(pattern: str, globs: list[str]) -> regex.Pattern[str]:
-    import regex  # noqa: PLC0415 - 50 ms, and few conversations search
+    import regex  # noqa: PLC0415 - takes 50 ms, and few conversations search
 
     translated = [translate(glob[:-1] + "\\ " if glob.endswith(" ") else glob) for glob in globs]
     if None in translated:
@@ -217,7 +217,7 @@ def _components(path: str) -> tuple[str, ...]:
 
 
 def _common_prefix(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """The leading directories that all share and that hold no wildcard; never `.git`, which is not searched."""
+    """The common leading directories without a wildcard; never `.git`, which is not searched."""
     shared: list[str] = []
     for parts in zip(*(path[:-1] for path in paths), strict=False):
         if len(set(parts)) > 1 or _WILDCARD.search(parts[0]) or parts[0] == ".git":

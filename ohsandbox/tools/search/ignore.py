@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NAME = ".gitignore"
 
 MAX_PRUNED = 200
-"""`find` runs each test on every directory; what is not pruned is left out later."""
+"""`find` runs each test on every directory; ignored entries that are not pruned are dropped later."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9._+@=, /-]+")
 _SUFFIX = re.compile(r"\*\.[A-Za-z0-9_+@=, -]+")
@@ -30,7 +30,7 @@ class Rule(NamedTuple):
     """Without `!` and the slashes at both ends."""
     excludes: bool
     anchored: bool
-    """It is matched against the path below the ignore file's directory, else against the name alone."""
+    """It matches the path below the ignore file's directory, else only the name."""
     regex: str
 
 
@@ -61,7 +61,7 @@ class _IgnoreFile:
         self._any_path = self._joined([rule for rule in rest if rule.anchored])
 
     def decision(self, path: str) -> bool | None:
-        """Whether the path, relative to the file's directory, is excluded; None where no rule matches."""
+        """Whether the path, relative to the file's directory, is excluded; None if no rule matches."""
         name = path[path.rfind("/", 0, -1) + 1 :]
         bare = name.rstrip("/")
         may_match = (
@@ -85,7 +85,7 @@ class _IgnoreFile:
 
 
 class IgnoreTree:
-    """All ignore files that count below a root."""
+    """All ignore files that apply below a root."""
 
     def __init__(self, root: str, texts: Mapping[str, bytes], budget: MatchBudget) -> None:
         """texts: the content of each ignore file by its absolute path, in root, below and above.
@@ -95,7 +95,7 @@ class IgnoreTree:
         """
         self._root = _bytes_as_characters(root.rstrip("/"))
         self.rules = {path[: -len(NAME) - 1]: rules for path, text in texts.items() if (rules := parse(text))}
-        """By the directories that the ignore files stand in."""
+        """By the directories of the ignore files."""
         self._files = {
             _bytes_as_characters(directory): _IgnoreFile(rules, budget) for directory, rules in self.rules.items()
         }
@@ -104,7 +104,7 @@ class IgnoreTree:
         of each one's directory is; None where the directory is excluded."""
 
     def kept(self, found: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Of pairs of anything and a file's path, relative to root, those that are not ignored.
+        """Filter pairs of any value and a file's path, relative to root: drops ignored files.
 
         Raises:
             ToolError: the time is used up.
@@ -119,7 +119,7 @@ class IgnoreTree:
         return places is None or self._decision(path, places)
 
     def _enter(self, directory: str) -> list[tuple[_IgnoreFile, int]] | None:
-        """Fills in directory and all above it, from above; no recursion, for a path may have 2,000 components."""
+        """Fill in directory and its parents from the top; no recursion, since a path may have 2,000 components."""
         unknown = []
         while directory not in self._places:
             unknown.append(directory)

@@ -1,4 +1,4 @@
-"""The lines of known files that match, with their numbers and what stands around them."""
+"""The matching lines of known files, with their numbers and context."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from ohsandbox.tools.search.regexes import Regex
 
 MAX_LINES_BYTES = 8 * 1024 * 1024
-"""Of what the sandbox sends, long lines cut: names are repeated on every line, so this is far more than is shown."""
+"""Limit of the sandbox's output with long lines cut: every line repeats a name, so this far exceeds the shown text."""
 MAX_LINE_CHARS = 500
-"""Of a line this much is shown."""
+"""Limit of a shown line."""
 _CUT_BYTES = 4 * MAX_LINE_CHARS + 64
-"""Enough for MAX_LINE_CHARS of any UTF-8, a number, and a sign that there was more."""
+"""Enough for MAX_LINE_CHARS of any UTF-8, a number, and a truncation mark."""
 
 _AMBIGUOUS = re.compile(r"[:-][0-9]+[:-]|:[0-9]+\n|\n")
-"""In a name: what could be taken for the end of it in `name:12:text`."""
+"""Parts of a name that could be mistaken for its end in `name:12:text`."""
 _NUMBER = re.compile(r"([:-])([0-9]+)\1")
 _GAP = "--\n"
-"""Between lines that are not neighbours, where there is context; a name begins with a slash."""
+"""Separates non-adjacent lines in output with context; a name begins with a slash."""
 _COUNT = re.compile(r":([0-9]+)\n")
 
 
@@ -33,26 +33,26 @@ class Line(NamedTuple):
     text: str
     """A little over MAX_LINE_CHARS at most; undecodable bytes as surrogate escapes, NUL as \\x01."""
     matches: bool
-    """False: it stands around one that does."""
+    """False: it is a context line."""
 
 
 class FileLines(NamedTuple):
-    """What matches in a file."""
+    """The matches in a file."""
 
     path: str
     total: int
-    """All matching lines; where the limit of time was reached, those met until then."""
+    """All matching lines; if the time limit was reached, those found until then."""
     lines: tuple[Line, ...]
-    """The first ones; fewer than total where the limit of size was reached."""
+    """The first ones; fewer than total if the size limit was reached."""
 
 
 class Matches(NamedTuple):
-    """What matches in some files."""
+    """The matches in some files."""
 
     files: list[FileLines]
-    """In the order asked for, without those in which nothing matches."""
+    """In the requested order, without files that have no match."""
     stopped: bool
-    """The limit of time was reached: counts may be too low."""
+    """The time limit was reached: counts may be too low."""
     unreadable: bool
     """Some files could not be read."""
 
@@ -111,7 +111,7 @@ class _Search(NamedTuple):
         )
 
     def counts(self, lines: dict[str, list[Line]]) -> _Told:
-        """How many lines match in each file, beside the lines known of it."""
+        """The number of matching lines in each file, with its known lines."""
         reply = self._call(0)
         found = {}
         at = 0

@@ -19,7 +19,7 @@ _CHARACTERS = {"t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 
 
 class Regex(NamedTuple):
-    """What lines are searched for."""
+    """The pattern to search for."""
 
     pattern: str
     ignore_case: bool = False
@@ -28,7 +28,7 @@ class Regex(NamedTuple):
         """The options, as one word, and the pattern for `rg` or `posix`.
 
         Raises:
-            ToolError: the pattern holds a newline, or what `grep -E` cannot do.
+            ToolError: the pattern holds a newline, or syntax that `grep -E` does not support.
         """
         if "\n" in self.pattern:
             raise self._refusal("a newline", "lines are searched one by one; search for a part of one line")

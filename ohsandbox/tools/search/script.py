@@ -1,4 +1,4 @@
-"""Calls of the scripts: a search is one process of the sandbox, limited in time and in what it may print."""
+"""Calls of the scripts: a search is one process of the sandbox, with limits of time and output."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _JOBS = {
     },
     **{job: ("common", "limited", "bounded", job) for job in ("posix-lines", "rg-lines")},
 }
-"""What each job's script is made of: it goes to the sandbox with every call, where 1 KB of it takes 0.7 ms."""
+"""The parts of each job's script: every call sends it to the sandbox, where 1 KB of it takes 0.7 ms."""
 
 LIMIT_S = 30.0
-"""A search that takes longer is too wide to be of use."""
+"""A search that takes longer is too wide to be useful."""
 GRACE_S = 5.0
-"""For what comes after the limited programs: asking the times of what they found."""
+"""Time for the work after the limited programs: reading the times of the files found."""
 MAX_LIST_BYTES = 64 * 1024 * 1024
 """Some 600,000 files."""
 
 STOPPED = 143
-"""The exit code of what the script ended after its limit: 128 + SIGTERM."""
+"""The exit code of a program that the script ended after its limit: 128 + SIGTERM."""
 UNREADABLE = 2
-"""What grep and rg end with when they could not read something."""
+"""The exit code of grep and rg if they could not read a file."""
 KILLED = 137
-"""128 + SIGKILL: the kernel ended it for its use of memory."""
+"""128 + SIGKILL: the kernel killed it for its memory use."""
 NOT_EXECUTABLE, MISSING = 126, 127
 _PROGRAMS = "find, grep, xargs, stat, tr, cut, head"
 
@@ -50,7 +50,7 @@ RG_OPTIONS = (
 and NULs end lines: with `--text` a sparse file of 5 GB is one line, held in memory."""
 
 _NO_MEMORY = re.compile("terminated by signal 9|out of memory|memory exhausted|memory allocation")
-"""What xargs, busybox, GNU grep and rg say then."""
+"""The messages of xargs, busybox, GNU grep and rg in that case."""
 
 _PROBE = """\
 rg "$@" --files /dev/null >/dev/null 2>&1; test $? -lt 2 && echo rg
@@ -58,12 +58,12 @@ find -files0-from - -maxdepth 0 -printf x </dev/null >/dev/null 2>&1 && echo fin
 
 
 class Engine(NamedTuple):
-    """What a sandbox can search with."""
+    """The search programs of a sandbox."""
 
     has_rg: bool
-    """An `rg` that knows our options (12.0 and newer)."""
+    """An `rg` that supports our options (12.0 and newer)."""
     times: str = "stat"
-    """What tells files' times: `find` (GNU, 4.9 and newer) or `stat`."""
+    """The program that reports files' times: `find` (GNU, 4.9 and newer) or `stat`."""
 
     @property
     def name(self) -> str:
@@ -80,14 +80,14 @@ class _Fields(NamedTuple):
     stdout: str
     """Undecodable bytes as surrogate escapes."""
     token: str
-    """What begins each record in stdout."""
+    """The prefix of each record in stdout."""
     records: tuple[str, ...]
-    """Of stderr: a letter that says the kind, and a text."""
+    """Of stderr: a letter for the kind, and a text."""
     truncated: bool
 
 
 class Reply(_Fields):
-    """What a call of the script gave."""
+    """The result of a call of the script."""
 
     @cached_property
     def statuses(self) -> dict[str, int]:
@@ -97,7 +97,7 @@ class Reply(_Fields):
 
     @property
     def stopped(self) -> bool:
-        """A limit of time was reached."""
+        """Whether a time limit was reached."""
         return self.exit_code is None or STOPPED in self.statuses.values()
 
     def texts(self, kind: str) -> list[str]:
@@ -106,7 +106,7 @@ class Reply(_Fields):
 
 
 def engine_of(runtime: Runtime) -> Engine:
-    """What this sandbox can search with; asked once a runtime."""
+    """The search programs of this sandbox; detected once per runtime."""
     if runtime not in _engines:
         asked = runtime.run(["sh", "-c", _PROBE, "sh", *RG_OPTIONS], workdir="/", timeout_s=GRACE_S)
         words = asked.stdout.split()
@@ -115,7 +115,7 @@ def engine_of(runtime: Runtime) -> Engine:
 
 
 def use_engine(runtime: Runtime, engine: Engine | None) -> None:
-    """Search with this one; None asks the sandbox again."""
+    """Set the engine; None detects it again."""
     if engine is None:
         _engines.pop(runtime, None)
     else:
@@ -124,7 +124,7 @@ def use_engine(runtime: Runtime, engine: Engine | None) -> None:
 
 @cache
 def _script(job: str) -> str:
-    """Without comments and indentation."""
+    """The job's script without comments and indentation."""
     text = "".join(_FOLDER.joinpath(f"{part}.sh").read_text("utf-8") for part in _JOBS[job])
     return re.sub(r"(?m)^ *#.*\n|^ +|^\n", "", text)
 

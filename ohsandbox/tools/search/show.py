@@ -1,4 +1,4 @@
-"""Names, lines and numbers as the model reads them."""
+"""Formats names, lines and numbers for the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_CHARS = output.MAX_CHARS
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\u2028\u2029\udc80-\udcff]")
 _BINARY = re.compile(r"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")
-"""Controls that no text holds; NUL arrives as \\x01."""
+"""Control characters that text does not contain; NUL arrives as \\x01."""
 
 
 def shown_path(path: str) -> str:
@@ -38,7 +38,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def is_binary(file: FileLines) -> bool:
-    """Whether a line that matched holds what no text does."""
+    """Whether a matching line contains binary data."""
     return any(_BINARY.search(line.text) for line in file.lines if line.matches)
 
 
@@ -66,7 +66,7 @@ def _text(line: Line) -> str:
 
 
 def fitting(lines: list[str], *, limit_chars: int) -> list[str]:
-    """As many of the first lines as limit_chars hold, each with its newline."""
+    """As many of the first lines as fit in limit_chars, each with its newline."""
     room = limit_chars
     for number, line in enumerate(lines):
         room -= len(line) + 1
@@ -76,14 +76,14 @@ def fitting(lines: list[str], *, limit_chars: int) -> list[str]:
 
 
 def left_out(*, hidden: bool, ignored: bool) -> str:
-    """What a search that found nothing did not look at."""
+    """Names the files that a search without results did not visit."""
     kinds = [] if hidden else ["hidden files (`hidden`: true)"]
     kinds += [] if ignored else ["files that .gitignore excludes (`ignored`: true)"]
     return f" Not looked at: {', '.join(kinds)}." if kinds else ""
 
 
 def warnings(listing: Listing, limit_s: float) -> list[str]:
-    """Why the answer may not be whole, a line each."""
+    """Reasons why the answer may be incomplete, one per line."""
     told = []
     if listing.stopped:
         told.append(f"[Stopped after {limit_s:g} s: this is what was found until then. Search a smaller `path`.]")

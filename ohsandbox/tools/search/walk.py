@@ -1,4 +1,4 @@
-"""Which files of a sandbox are wanted: one call with `rg`, two with POSIX tools, and the same answer from both."""
+"""Lists the wanted files of a sandbox: one call with `rg`, two with POSIX tools, with equal results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ohsandbox.tools.search.regexes import Regex
 
 PSEUDO = ("proc", "sys", "dev")
-"""Below / these hold no files that anybody wrote."""
+"""Directories below / that hold no files written by users."""
 
 ENDLESS = ("pagemap", "mem", "kcore", "kmsg", "kpage*")
-"""Files of /proc that are no text, and that reading never ends, or waits."""
+"""Files of /proc that are no text, and whose reading never ends or blocks."""
 
 _REPORT = ("-exec", "sh", "-c", 'printf "${token}i%s\\0" "$@" >&3', "sh", "{}", "+")
 _MATCH_ODD = """\
@@ -31,7 +31,7 @@ for file do
     printf '%sm%s %s\\n\\0' "$token" "$(stat -c %y "$file")" "$file" >&3
   fi
 done"""
-"""For names with a newline, which the list that `grep -l` prints cannot hold."""
+"""For names with a newline, which the output of `grep -l` cannot represent."""
 
 _REFUSALS = {
     101: (2, "No such file or directory"),
@@ -39,12 +39,12 @@ _REFUSALS = {
     103: (22, "It is neither a directory nor a regular file"),
     104: (13, "The directory may not be entered"),
 }
-"""Exit codes of the script's `enter`: errno, and what to say."""
+"""Exit codes of the script's `enter`: errno and message."""
 IS_FILE, NO_PREFIX = 102, 105
 
 
 class Query(NamedTuple):
-    """What is looked for."""
+    """The criteria of a search."""
 
     path: str
     """An absolute directory."""
@@ -52,18 +52,18 @@ class Query(NamedTuple):
     hidden: bool = False
     """Also hidden files; `.git` never."""
     ignored: bool = False
-    """Also what .gitignore excludes."""
+    """Also files that .gitignore excludes."""
     regex: Regex | None = None
-    """What a line of the file must match; None wants every file."""
+    """A line of the file must match it; None selects every file."""
 
     @property
     def hidden_walked(self) -> bool:
-        """Whether hidden directories have to be entered."""
+        """Whether the search must enter hidden directories."""
         return self.hidden or self.glob.dotted
 
     @property
     def pseudo(self) -> tuple[str, ...]:
-        """Directories right below the one searched that are no business of ours."""
+        """Directories directly below the searched one to skip."""
         return PSEUDO if posixpath.normpath(f"/{self.path}/{self.glob.prefix}") == "/" else ()
 
     @property
@@ -79,7 +79,7 @@ class Listing(NamedTuple):
     files: list[str]
     """Absolute and physical, newest first; of one age by name. Undecodable bytes as surrogate escapes."""
     stopped: bool = False
-    """The limit of time or size was reached: there may be more."""
+    """The limit of time or size was reached: there may be more files."""
     unreadable: bool = False
     """Some directories or files could not be read."""
     is_file: bool = False
@@ -87,17 +87,17 @@ class Listing(NamedTuple):
 
 
 Found = tuple[str, str]
-"""A time, which sorts as text, and a path relative to the directory searched; plain, for there may be many."""
+"""A time, which sorts as text, and a path relative to the searched directory; a plain tuple: there may be many."""
 
 
 def absolute(workdir: str, path: str) -> str:
-    """The path, from workdir, without `.` and doubled slashes; `..` stays, since a symlink may stand before it."""
+    """The path, from workdir, without `.` and doubled slashes; `..` stays, since a symlink may precede it."""
     parts = posixpath.join(workdir, path).split("/")
     return "/" + "/".join(part for part in parts if part not in ("", "."))
 
 
 def list_files(runtime: Runtime, query: Query, *, limit_s: float = LIMIT_S) -> Listing:
-    """The wanted files, all of them.
+    """List all wanted files.
 
     Raises:
         SandboxFileError: ENOENT, EACCES or EINVAL of path.
@@ -150,7 +150,7 @@ def _find(runtime: Runtime, engine: str, query: Query, options: Sequence[str], l
 
 
 def _entered(reply: Reply, query: Query) -> tuple[str | None, list[Found]]:
-    """The directory that was searched and what was found; None where path is a file, or prefix not there.
+    """The searched directory and the files found; None if path is a file, or prefix does not exist.
 
     Raises:
         SandboxFileError: path is neither file nor directory, or cannot be entered.
@@ -171,10 +171,10 @@ def _split(record: str, start: str) -> Found:
 
 
 def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
-    """The arguments of `find .`: what to print, what not to enter, and which ignore files to report.
+    """The arguments of `find .`: files to print, directories to skip, and ignore files to report.
 
     No `-exec ... +` stands in parentheses: there busybox 1.37 never runs what it has collected. Each test costs 0.2 us
-    a file, so those that decide most stand first.
+    a file, so the most selective ones come first.
     """
     hidden = query.hidden_walked
     names = [word for name in query.glob.names for word in ("-o", "-name", name)][1:]
@@ -195,7 +195,7 @@ def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def _read(runtime: Runtime, paths: list[str]) -> dict[str, bytes]:
-    """Contents of ignore files; of those that cannot be read, nothing."""
+    """Contents of ignore files; unreadable ones are left out."""
     if not paths:
         return {}
     reply = call(runtime, "contents", *paths)
@@ -217,7 +217,7 @@ def _contents(reply: Reply, text: str) -> dict[str, bytes]:
 
 
 def _listing(root: str, query: Query, found: list[Found], reply: Reply) -> Listing:
-    """Sorted; what `find` and `rg` could not sort out by the name is sorted out here."""
+    """Sort the files; first drops those that `find` and `rg` could not exclude by name."""
     budget = MatchBudget()
     wanted = sorted([file for file in found if query.glob.matches(file[1], budget)], key=itemgetter(1))
     wanted.sort(key=itemgetter(0), reverse=True)

@@ -1,7 +1,7 @@
-"""A program of its own: HTML on stdin, Markdown on stdout. Its arguments: the page's address, where the library lies.
+"""A separate program: HTML on stdin, Markdown on stdout. Its arguments: the page's address, the library's directory.
 
-It runs apart so that a page that was made to exhaust a parser exhausts a process that can be killed. Exit code 0 is
-success; with any other there is no Markdown that could stand for the page.
+It runs separately so that a page that exhausts a parser exhausts a process that can be killed. Exit code 0 is
+success; with any other there is no usable Markdown.
 """
 
 from __future__ import annotations
