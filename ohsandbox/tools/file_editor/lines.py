@@ -107,7 +107,7 @@ def with_ends_of(old: str, new: str, *, end: str) -> str:
     Args:
         old: text of the file, its ends LF or CRLF.
         new: the replacement; its line ends are ignored.
-        end: for new lines without a counterpart in old.
+        end: the line end if old contains none.
     """
     ends = _END.findall(old)
     was, now = _END.split(old), _END.split(new)

@@ -218,7 +218,7 @@ def _by_lines(text: str, old: str) -> str:
 
 
 def _flexible(text: str, old: str) -> tuple[int, int] | None:
-    """The indices of the first match of old if all runs of blanks are equal."""
+    """The indices of the first match of old, with all runs of blanks treated as equal."""
     plain, wanted = " ".join(text.split()), " ".join(old.split())
     at = plain.find(wanted)
     if at < 0 or not wanted:
