@@ -97,7 +97,7 @@ class WindowCondenser(Condenser):
         self._keep_last = keep_last
 
     def condense(self, messages: Sequence[Message], ask: Ask) -> Condensation | None:
-        """Drop the middle without separating a call from its result; if shorter than `keep_last`, its older half."""
+        """Drop the middle, never a call without its result; of fewer than `keep_last` messages, the older half."""
         end = _end(messages, self._keep_first, keep_last=min(self._keep_last, len(messages) // 2))
         if end <= self._keep_first:
             return None

@@ -42,7 +42,7 @@ def _step(root: Any, reference: str) -> Any:
 _CHOICES = ("anyOf", "oneOf")
 _KEPT = frozenset({"title", "description", "$defs", "definitions", "examples"})
 _MAX_MERGED = 32
-"""Limit of nested branches; any value passes beyond it."""
+"""Limit of merged branches in total; any value passes beyond it."""
 
 
 class _Merge:
