@@ -352,7 +352,7 @@ def _sizes_below(directory: int, *, depth: int) -> Iterator[int]:
 
 
 def _too_many(what: str) -> UsageError:
-    return UsageError(f"The directory holds {what}: too many to keep. WorkspaceDiff in a smaller one.")
+    return UsageError(f"The directory holds {what}: too many to keep. Work in a smaller one.")
 
 
 def _entry(kind: Literal["file", "link", "dir"], facts: os.stat_result, what: str = "") -> FileEntry:

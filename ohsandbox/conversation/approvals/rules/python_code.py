@@ -166,7 +166,7 @@ class _PythonReader:
         elif name == "getattr" and len(node.args) > 1:
             self._name(_string(node.args[1]) or "", base="?")
         elif name in _RUNS:
-            self._run_thread(node)
+            self._run_call(node)
         elif name in _DELETES_TREE and first is not None and (path := _path(first)) is not None:
             self.texts.append(f"rm -r {shlex.quote(path)}")
         elif name == "open" and _writes(node) and (path := _path(first)) is not None:
@@ -182,7 +182,7 @@ class _PythonReader:
         ):
             self.findings.append(Finding("HIGH", "Sends data over the network."))
 
-    def _run_thread(self, node: ast.Call) -> None:
+    def _run_call(self, node: ast.Call) -> None:
         for argument in [
             *node.args[:2],
             *(keyword.value for keyword in node.keywords if keyword.arg in {"args", "cmd"}),
