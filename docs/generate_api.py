@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "api.md"
-MODULES = ("ohsandbox", "ohsandbox.errors", "ohsandbox.runtime", "ohsandbox.testing")
+MODULES = ("ohsandbox", "ohsandbox.errors", "ohsandbox.runtime", "ohsandbox.testing", "ohsandbox.testing.conformance")
 """What each exports, a section a module; a name is described where it stands first."""
 HEAD = """\
 # API reference
 
-Made from the docstrings by `make docs`; a test compares it with them. How the parts work together is in
+Made from the docstrings by `make docs`; a test compares it with them. These modules are the public interface;
+every other module is internal and may change in any release. How the parts work together is in
 [architecture.md](architecture.md).
 """
 

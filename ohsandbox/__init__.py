@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from ohsandbox.events import ConversationStatus, SDKEvent, ToolResult
     from ohsandbox.llm import LLM, ChatModel, LLMConfig, ReplayLLM, ScriptedLLM, open_model
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.docker import DockerRuntime
-    from ohsandbox.runtime.docker import Limits as SandboxLimits
+    from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
     from ohsandbox.runtime.local import CLIRuntime
     from ohsandbox.runtime.results import CommandObservation, ExecResult
     from ohsandbox.schema import Action, Observation, TextObservation
     from ohsandbox.settings import Settings
     from ohsandbox.state import ConversationState
     from ohsandbox.tool import Tool, ToolAnnotations, ToolDefinition, ToolExecutor, register_tool
-    from ohsandbox.tools.flags import ToolFlags
+    from ohsandbox.tools.tool_flags import ToolFlags
 
 __version__ = "0.1.0"
 
@@ -88,18 +87,16 @@ _HOMES = {
     "events": ("ConversationStatus", "SDKEvent", "ToolResult"),
     "llm": ("LLM", "ChatModel", "LLMConfig", "ReplayLLM", "ScriptedLLM", "open_model"),
     "runtime.base": ("Runtime",),
-    "runtime.docker": ("DockerRuntime",),
+    "runtime.docker": ("DockerRuntime", "SandboxLimits"),
     "runtime.local": ("CLIRuntime",),
     "runtime.results": ("CommandObservation", "ExecResult"),
     "schema": ("Action", "Observation", "TextObservation"),
     "settings": ("Settings",),
     "state": ("ConversationState",),
     "tool": ("Tool", "ToolAnnotations", "ToolDefinition", "ToolExecutor", "register_tool"),
-    "tools.flags": ("ToolFlags",),
+    "tools.tool_flags": ("ToolFlags",),
 }
-_HOME_OF = {name: (module, name) for module, names in _HOMES.items() for name in names} | {
-    "SandboxLimits": ("runtime.docker", "Limits"),
-}
+_HOME_OF = {name: (module, name) for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,10 +1,15 @@
-"""What a model can be shown: text and images."""
+"""What a model can be shown: text and images, and how much of them."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+from ohsandbox.text import cut_middle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class TextContent(BaseModel):
@@ -34,3 +39,51 @@ class ImageContent(BaseModel):
 
 
 Content = TextContent | ImageContent
+
+
+class OutputLimits(BaseModel):
+    """How much of a tool's result is shown: one policy for our tools, for MCP servers, and for our own server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_chars: int = Field(default=30_000, ge=1_000, le=1_000_000)
+    """Of one of our tools or an MCP server: about 8,000 tokens, enough for a long test report, but not for a log file.
+    Longer text is cut, and states how much is left out."""
+    max_result_chars: int = Field(default=100_000, ge=1_000, le=10_000_000)
+    """Of any result: a plug-in's tool need not cut by itself."""
+    max_images: int = Field(default=8, ge=0, le=100)
+    """Of one result; each costs a model some 1,500 tokens."""
+    max_image_chars: int = Field(default=5 * 1024 * 1024, gt=0)
+    """Of one image as a data URL; the default is the limit of Anthropic's API (docs, "Vision", 2025)."""
+
+    def fill(self, description: str) -> str:
+        """The description of a tool, with max_chars for each `{max_chars}`."""
+        return description.replace("{max_chars}", str(self.max_chars))
+
+    def fit(self, content: Sequence[Content]) -> tuple[str, list[str]]:
+        """The text of a result, cut in the middle, with a line for images left out; and the URLs of those shown."""
+        urls = [url for part in content if isinstance(part, ImageContent) for url in part.image_urls]
+        fitting = [url for url in urls if len(url) <= self.max_image_chars]
+        texts = [part.text for part in content if isinstance(part, TextContent)]
+        if len(fitting) < len(urls):
+            too_large = f"over {self.max_image_chars / 1024 / 1024:g} MiB"
+            texts.append(f"[{len(urls) - len(fitting)} image(s) {too_large} left out]")
+        if len(fitting) > self.max_images:
+            excess = len(fitting) - self.max_images
+            texts.append(f"[{excess} more image(s) left out; at most {self.max_images} are shown]")
+        return cut_middle("\n".join(texts), limit_chars=self.max_result_chars), fitting[: self.max_images]
+
+
+DEFAULT_LIMITS = OutputLimits()
+
+
+_IMAGE_SIGNATURES = {
+    b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
+}  # fmt: skip
+
+
+def image_type(data: bytes) -> str | None:
+    """The MIME type of an image that models read (PNG, JPEG, GIF, WebP), by its first bytes; None for other data."""
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for signature, kind in _IMAGE_SIGNATURES.items() if data.startswith(signature)), None)

@@ -30,6 +30,36 @@ from __future__ import annotations
 import errno
 from typing import ClassVar
 
+__all__ = [
+    "CallCancelledError",
+    "ConversationOpenError",
+    "EngineUnavailable",
+    "ImageUnavailable",
+    "LimitReachedError",
+    "LogCorruptError",
+    "LogWriteError",
+    "ModelError",
+    "OhsandboxError",
+    "SandboxFileError",
+    "SandboxFileNotFoundError",
+    "SandboxGone",
+    "SandboxIsADirectoryError",
+    "SandboxNotADirectoryError",
+    "SandboxPaused",
+    "SandboxPermissionError",
+    "SandboxRefused",
+    "SandboxUnavailable",
+    "ToolArgumentsError",
+    "ToolError",
+    "UnknownSessionError",
+    "UnknownToolError",
+    "UnknownUserError",
+    "UsageError",
+    "WorkdirError",
+    "WorkdirMissingError",
+    "WorkdirNotADirectoryError",
+]
+
 
 class OhsandboxError(Exception):
     """Root of the tree. `str(error)` is one line: fact, value, remedy."""

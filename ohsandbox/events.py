@@ -171,7 +171,7 @@ def tool_call(
 
     `approval` is the number of the standing approval without which a person would be asked.
 
-    `hint` is a `tool.CallHint`, by which the call is shown and the files are kept; older logs have none.
+    `hint` is a `tool.CallHint`, by which the call is shown and the files are kept; older logs have none, or no `kind`.
     `arguments` is always a JSON object as text: as the model sent it, or "{}" with what it sent in `raw_arguments`.
     `thought`, `usage` and `cost_usd` belong to the response and stand on its first call (call_index 0) only.
     """

@@ -13,14 +13,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 MAX_BLANKS = 64
 """More in a row are counted instead: deeper indentation is rare, and eighty push what follows into the next row."""
-
 MAX_EMPTY_LINES = 5
 """More in a row are counted instead, so that none push the end of a text out of sight."""
-
 _MARKS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
 _HIDDEN = re.compile(
     "["
@@ -36,14 +34,12 @@ _HIDDEN = re.compile(
     f"]|(?<=[{_MARKS}]{{2}})[{_MARKS}]"  # the third mark over one letter, which begins to cover other lines
 )
 """Categories Cc, Cf, Cs, Co, Zl, Zp and Zs, and Default_Ignorable_Code_Point, of Unicode 15.1; a test compares them."""
-
 _EMOJI = "\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u21ff\u2300-\u27bf\u2900-\u297f\u2b00-\u2bff\u3030\u303d\u3297\u3299"
 _EMOJI += "\U0001f000-\U0001faff"
 _AS_EMOJI = re.compile(
     f"(?<=[{_EMOJI}])\ufe0f(?:\u200d(?=[{_EMOJI}]))?|(?<=[{_EMOJI}])\u200d(?=[{_EMOJI}])|(?<=[0-9#*])\ufe0f(?=\u20e3)"
 )
 """What makes emoji of symbols, as UTS 51 has it: one selector or joiner after a symbol that is seen."""
-
 _SPELT = re.compile(r"\\(?=u\{[0-9a-f]{1,6}(?:\*\d{1,9})?\})", re.IGNORECASE)
 _BLANKS = re.compile(rf"[ \t]{{{MAX_BLANKS + 1},}}")
 _WORD = re.compile(r"[^\W\d_]+")
@@ -58,7 +54,8 @@ _ALIKE = frozenset(
     "\u03b1\u03b3\u03b9\u03ba\u03bd\u03bf\u03c1\u03c5\u03f2\u03f3\u03f9\u0555\u0578\u057d\u0585\u0570"
 )
 """Letters of Cyrillic, Greek and Armenian that are drawn as Latin ones (UTS 39, confusables)."""
-
+_NAMED = 3
+"""So many kinds of characters are named."""
 CONCEALS = "It holds characters that cannot be seen"
 MIXES = "It holds words that mix look-alike letters"
 
@@ -69,7 +66,8 @@ def visible(text: str) -> str:
         text = _SPELT.sub(r"\\u{5c}", text)
     if not text.isascii():
         text = _spell_look_alikes(text)
-    text = _spell_hidden(text)
+    emoji = _emoji_in(text)
+    text = _HIDDEN.sub(lambda found: found[0] if found.start() in emoji else _spelt(found), text)
     text = _BLANKS.sub(lambda found: "".join(_counted(*run) for run in groupby(found[0])), text)
     return _count_empty_lines(text)
 
@@ -81,32 +79,24 @@ def on_one_line(shown: str) -> str:
 
 def concealed_in(text: str) -> list[str]:
     """Sentences for a person on what of the text is not seen as itself; empty for nearly every text."""
-    found: list[str] = []
-    if hidden := dict.fromkeys(_hidden_in(text)):
-        names = ", ".join(_name(character) for character in [*hidden][:_NAMED])
-        more = f" and {len(hidden) - _NAMED} more kinds" if len(hidden) > _NAMED else ""
-        found.append(f"{CONCEALS}: {names}{more}.")
-    if not text.isascii() and (mixed := next(_mixed(text), None)) is not None:
-        others = dict.fromkeys(_OTHER.findall(mixed[0]))
-        found.append(f"{MIXES}: {', '.join(map(_name, [*others][:_NAMED]))} among Latin ones.")
-    return found
-
-
-_NAMED = 3
-
-
-def _hidden_in(text: str) -> Iterator[str]:
     if text.isascii() and text.isprintable():
-        return
-    emoji = {at for found in _AS_EMOJI.finditer(text) for at in range(*found.span())}
-    yield from (found[0] for found in _HIDDEN.finditer(text) if found.start() not in emoji)
+        return []
+    emoji = _emoji_in(text)
+    hidden = dict.fromkeys(found[0] for found in _HIDDEN.finditer(text) if found.start() not in emoji)
+    sentences: list[str] = []
+    if hidden:
+        more = f" and {len(hidden) - _NAMED} more kinds" if len(hidden) > _NAMED else ""
+        sentences.append(f"{CONCEALS}: {_names(hidden)}{more}.")
+    if (mixed := next(_mixed(text), None)) is not None:
+        sentences.append(f"{MIXES}: {_names(dict.fromkeys(_OTHER.findall(mixed[0])))} among Latin ones.")
+    return sentences
 
 
-def _spell_hidden(text: str) -> str:
+def _emoji_in(text: str) -> set[int]:
+    """Where hidden characters stand that only make emoji of symbols."""
     if text.isascii():
-        return _HIDDEN.sub(_spelt, text)
-    emoji = {at for found in _AS_EMOJI.finditer(text) for at in range(*found.span())}
-    return _HIDDEN.sub(lambda found: found[0] if found.start() in emoji else _spelt(found), text)
+        return set()
+    return {at for found in _AS_EMOJI.finditer(text) for at in range(*found.span())}
 
 
 def _spelt(found: re.Match[str]) -> str:
@@ -135,12 +125,9 @@ def _mixed(text: str) -> Iterator[re.Match[str]]:
         if word[0].isascii() or not _LATIN.search(word[0]):
             continue
         others = _OTHER.findall(word[0])
-        if others and (_ALIKE.issuperset(others) or any(map(_is_mixed, _WORD.findall(word[0])))):
+        parts = _WORD.findall(word[0])
+        if others and (_ALIKE.issuperset(others) or any(_LATIN.search(p) and _CYRILLIC.search(p) for p in parts)):
             yield word
-
-
-def _is_mixed(word: str) -> bool:
-    return bool(_LATIN.search(word) and _CYRILLIC.search(word))
 
 
 def _spell_look_alikes(text: str) -> str:
@@ -152,7 +139,9 @@ def _spell_look_alikes(text: str) -> str:
     return "".join([*pieces, text[done:]])
 
 
-def _name(character: str) -> str:
-    names = {"\r": "CARRIAGE RETURN", "\x1b": "ESCAPE", "\x00": "NUL", "\x08": "BACKSPACE", "\x7f": "DELETE"}
-    name = names.get(character) or unicodedata.name(character, "")
-    return f"U+{ord(character):04X} {name}".strip()
+def _names(characters: Iterable[str]) -> str:
+    """Code points and names of the first few."""
+    controls = {"\r": "CARRIAGE RETURN", "\x1b": "ESCAPE", "\x00": "NUL", "\x08": "BACKSPACE", "\x7f": "DELETE"}
+    return ", ".join(
+        f"U+{ord(one):04X} {controls.get(one) or unicodedata.name(one, '')}".strip() for one in [*characters][:_NAMED]
+    )

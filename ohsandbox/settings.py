@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 
+from ohsandbox.content import OutputLimits
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import check_private, state_dir
+from ohsandbox.runtime.factory import DEFAULT_IMAGE
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.strict_json import parse
-from ohsandbox.tools.flags import ToolFlags
+from ohsandbox.tools.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
     from ohsandbox.llm import LLMConfig
-
-DEFAULT_IMAGE = "python:3.12"
-"""Most tasks are Python or need it; any image with a POSIX `sh` serves."""
 
 MAX_FILE_BYTES = 1_000_000
 """As of an MCP configuration, which may stand in it."""
@@ -79,6 +78,9 @@ class Settings(BaseModel):
     """The same in lists: {"stdio_servers": [...], "shttp_servers": [...], "sse_servers": [...]}."""
     tools: ToolFlags = Field(default_factory=ToolFlags)
     """Which tools an agent has that is not given any: {"enable_browsing": true, ...}."""
+
+    output: OutputLimits = Field(default_factory=OutputLimits)
+    """How much of a tool's result the model is shown: {"max_chars": 60000, ...}."""
 
     secrets: dict[str, str] = Field(default_factory=dict)
     """Variables of the agent's commands: {"GH_TOKEN": "env:GH_TOKEN", "KEY": "file:~/key"}. Never a value."""

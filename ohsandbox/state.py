@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Delegation(NamedTuple):
 
     task: str
     name: str
-    """What the agent is called in the trail: letters, digits, `_` and `-`."""
+    """The agent's name in the log: letters, digits, `_` and `-`."""
     tools: tuple[str, ...] | None = None
     """Registered names; None is those of the agent that delegates, without delegation."""
     max_iterations: int | None = None
@@ -37,7 +38,7 @@ class Delegation(NamedTuple):
 
 
 class Delegate(Protocol):
-    """Has a task done by a sub-agent in the same sandbox, with an event trail of its own."""
+    """Has a task done by a sub-agent in the same sandbox, with a log of its own."""
 
     def __call__(self, delegation: Delegation) -> str:
         """The sub-agent's answer.
@@ -57,13 +58,15 @@ class ConversationState:
 
     conversation_id: str
     runtime: Runtime | None = None
-    """Where the hands are; None in a conversation without a sandbox."""
+    """The sandbox; None in a conversation without a sandbox."""
     user_id: str | None = None
     directory: Path | None = None
     """On the host, for what a tool must keep when the conversation is resumed (undo, tasks); a tool makes a directory
     of its own name in it. None keeps nothing."""
     ask_model: AskModel | None = None
     delegate: Delegate | None = None
+    output: OutputLimits = DEFAULT_LIMITS
+    """How much of a result is shown."""
 
     def require_runtime(self) -> Runtime:
         """The runtime.

@@ -25,7 +25,7 @@ def parse(data: bytes | str) -> Any:
         return json.loads(
             text,
             object_pairs_hook=_without_duplicates,
-            parse_constant=_refuse_constant,
+            parse_constant=refuse_constant,
             parse_float=_finite,
             parse_int=_bounded,
         )
@@ -42,7 +42,16 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def is_object(text: str) -> bool:
+    """Whether every parser takes text as a JSON object."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """As `parse_constant`: refuse NaN and the infinities."""
     raise ValueError(f"{name} is not a JSON number")
 
 

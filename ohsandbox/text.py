@@ -1,4 +1,4 @@
-"""Foreign text made fit to be stored and quoted: the one place of both.
+"""Foreign text made fit to be stored, quoted, and shown to a model within a limit: the one place of all three.
 
 Not for what a person decides by (`review_text`), nor for what a program printed (`runtime.shell.terminal`).
 """
@@ -35,3 +35,16 @@ def quoted_line(text: str, *, limit_chars: int) -> str:
     """At most limit_chars characters of text in one line, without control and format characters; a cut ends in "…"."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= limit_chars else line[: limit_chars - 1] + "…"
+
+
+def cut_middle(text: str, *, limit_chars: int) -> str:
+    """The text, or its head and tail with a line between that states exactly how much is missing.
+
+    Head and tail together have limit_chars characters; the line between is additional.
+    """
+    if len(text) <= limit_chars:
+        return text
+    head = limit_chars // 2
+    tail = limit_chars - head
+    missing = len(text) - limit_chars
+    return f"{text[:head]}\n[... {missing} of {len(text)} characters left out here ...]\n{text[len(text) - tail :]}"

@@ -23,7 +23,7 @@ Turn = ChatResponse | BaseException | Callable[[], ChatResponse]
 
 
 def call(name: str | None, arguments: Any = None, *, call_id: str = "") -> ToolCall:
-    """A tool call; arguments that are no string are written as JSON."""
+    """A tool call; arguments that are not a string are written as JSON."""
     raw = arguments if isinstance(arguments, str) else json.dumps(arguments if arguments is not None else {})
     return ToolCall(id=call_id, function=FunctionCall(name=name or "", arguments=raw))
 

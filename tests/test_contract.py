@@ -34,7 +34,7 @@ NAMES = {
     "ohsandbox.schema": "Action Observation Schema TextContent ImageContent ErrorObservation",
     "ohsandbox.mcp": "MCPAction MCPClient MCPToolAction MCPToolDefinition MCPToolExecutor MCPToolObservation "
     "create_mcp_tools",
-    "ohsandbox.mcp.tool_listing": "_create_mcp_action_type",
+    "ohsandbox.mcp.definition": "_create_mcp_action_type",
     "ohsandbox.agent": "ActionEvent ActionSecurityRisk AgentErrorEvent CondensationAction FunctionCallNotExistsError "
     "FunctionCallValidationError MessageAction ObservationEvent RISK_LEVELS SECURITY_RISK_DESC ToolCallMetadata "
     "combine_thought response_to_actions set_security_risk",

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import review_text, strict_json
-from ohsandbox.cli.rendering.streaming import StreamedMarkdown
+from ohsandbox.cli.rendering.markdown import StreamedMarkdown
 from ohsandbox.errors import OhsandboxError
-from ohsandbox.llm.text_calls.markup import find_call
-from ohsandbox.mcp import text as mcp_text
+from ohsandbox.llm.text_calls import find_call
+from ohsandbox.mcp import content as mcp_text
 from ohsandbox.runtime.files.operations import error_of
 from ohsandbox.runtime.shell import terminal
-from ohsandbox.runtime.shell.capture import Capture
+from ohsandbox.runtime.shell.output import Capture
 from ohsandbox.secrets import Masker
-from ohsandbox.tool.text import cut_middle
+from ohsandbox.text import cut_middle
 from ohsandbox.tools.file_editor.matching import explain_miss
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _capture(text: str) -> None:
 
 
 def _stream(text: str) -> None:
-    masking = MASKER.text_stream()
+    masking = MASKER.stream()
     for at in range(0, len(text), 64):
         masking.feed(text[at : at + 64])
     masking.flush()

@@ -13,7 +13,7 @@ import pytest
 
 from ohsandbox import Settings
 from ohsandbox.conversation.mcp_servers import pins_path
-from ohsandbox.conversation.storage.metadata import FileConversationStore
+from ohsandbox.conversation.metadata import FileConversationStore
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import check_apart, check_private, conversations_dir, open_directory, state_dir, subdirectory
 from ohsandbox.persistence import LOG_NAME
@@ -195,7 +195,7 @@ def test_a_bind_mount_is_seen_through(tmp_path: Path, ours: str, workspace: str)
     script = f"""
 import pathlib, sys
 from ohsandbox.conversation.mcp_servers import pins_path
-from ohsandbox.conversation.storage.metadata import FileConversationStore
+from ohsandbox.conversation.metadata import FileConversationStore
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import LOG_NAME
 from ohsandbox.paths import check_apart

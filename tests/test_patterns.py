@@ -28,13 +28,9 @@ MADE_AT_RUN_TIME = {
         "b'%s:(\\\\d{1,3}|%s):(free|held)\\\\n\\\\Z' % (mark.encode(), _WHY_NOT)",
     ): "on _TAIL_BYTES",
     (
-        "ohsandbox.runtime.docker.exec",
+        "ohsandbox.runtime.docker.channel",
         "b'%s (\\\\d{1,10})([^\\\\r\\\\n]*)\\\\r?\\\\n' % nonce.encode()",
     ): "begins with a secret",
-    (
-        "ohsandbox.conversation.approvals.rules.programs",
-        "_STEERING_VALUES.get(name, '(?!)')",
-    ): "literals of that table, none with a repetition of more than a class",
     ("ohsandbox.runtime.docker.error_mapping", "pattern"): "found in the tables it makes",
 }
 """Calls of `re` whose pattern stands in no literal, and why that is no danger."""

@@ -1,6 +1,6 @@
 import pytest
 
-from ohsandbox.text import encodable, encodable_tree, quoted_line
+from ohsandbox.text import cut_middle, encodable, encodable_tree, quoted_line
 
 
 @pytest.mark.parametrize("text", ["", "plain", "é \U0001f600", "x" * 1_000_000])
@@ -39,3 +39,13 @@ def test_a_tree_is_copied() -> None:
 )
 def test_a_quoted_line_is_bounded_and_printable(text: str, line: str) -> None:
     assert quoted_line(text, limit_chars=8) == line
+
+
+@pytest.mark.parametrize("length", [0, 9, 10, 11, 1000])
+def test_cut_says_exactly_what_is_missing(length: int) -> None:
+    text = "".join(chr(97 + i % 26) for i in range(length))
+    cut = cut_middle(text, limit_chars=10)
+    if length <= 10:
+        assert cut == text
+    else:
+        assert cut == f"{text[:5]}\n[... {length - 10} of {length} characters left out here ...]\n{text[-5:]}"

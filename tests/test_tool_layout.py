@@ -1,4 +1,4 @@
-"""Every tool is laid out alike, and what runs it is imported by whoever runs it."""
+"""Every tool is laid out alike: a module, or a folder whose implementation is imported by whoever runs it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from pathlib import Path
 import pytest
 
 import ohsandbox
+from ohsandbox.tools import HINTS
 
 TOOLS = Path(ohsandbox.__file__).parent / "tools"
 PARTS = {"definition.py", "impl.py"}
 FOLDERS = sorted({path.parent for path in TOOLS.glob("*/*.py") if path.name in PARTS})
 """A folder with neither is what several tools share."""
+ALIASES = {"terminal", "BashTool", "BrowserTool", "str_replace_editor"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_tool_is_a_folder_with_definition_and_impl(folder: Path) -> None:
+def test_a_folder_of_a_tool_has_definition_and_impl(folder: Path) -> None:
     assert {"__init__.py", *PARTS} <= {path.name for path in folder.iterdir()}
 
 
-def test_tools_that_ship_are_among_them() -> None:
-    assert {"execute_bash", "file_read", "file_write", "finish", "think"} <= {folder.name for folder in FOLDERS}
+def test_each_tool_that_ships_is_a_module_or_a_folder_of_its_name() -> None:
+    modules = {path.stem for path in TOOLS.glob("*.py")}
+    assert set(HINTS) - ALIASES <= modules | {folder.name for folder in FOLDERS}
 
 
 def _top_level_imports(path: Path) -> set[str]:

@@ -16,10 +16,9 @@ from ohsandbox.agent.calls import (
     set_security_risk,
 )
 from ohsandbox.agent.condenser import CondensationAction
-from ohsandbox.agent.execution import StepOutcome
+from ohsandbox.agent.execution import AgentErrorEvent, ObservationEvent, StepOutcome
 from ohsandbox.agent.history import History, messages_from_events
 from ohsandbox.agent.prompt import render_system_prompt
-from ohsandbox.agent.results import AgentErrorEvent, ObservationEvent
 
 __all__ = [
     "RISK_LEVELS",

@@ -50,16 +50,6 @@ NUDGE = (
 )
 
 
-def _chosen(switches: Mapping[str, bool]) -> tuple[Entry, ...]:
-    return (
-        ToolFlags()
-        .switched(
-            on=[name for name, on in switches.items() if on], off=[name for name, on in switches.items() if not on]
-        )
-        .names()
-    )
-
-
 class Agent:
     """A model, its tools and its prompt. Holds no conversation: one agent may serve several at a time."""
 
@@ -93,9 +83,10 @@ class Agent:
             UsageError: a switch is unknown, or both tools and switches are given.
         """
         if tools is not None and switches:
-            raise UsageError(f"Agent(tools=[...]) names its tools, so {', '.join(switches)} say nothing.")
+            raise UsageError(f"Agent(tools=[...]) excludes {', '.join(switches)}. Name the tools, or leave tools out.")
+        on, off = ([name for name, is_on in switches.items() if is_on is wanted] for wanted in (True, False))
         self.llm = llm
-        self.tools = _chosen(switches) if tools is None else tuple(tools)
+        self.tools: tuple[Entry, ...] = ToolFlags().switched(on=on, off=off).names() if tools is None else tuple(tools)
         self.mcp_config = mcp_config
         self.condenser = condenser or SummarizingCondenser()
         self.microagents = tuple(microagents or ())
@@ -104,20 +95,19 @@ class Agent:
 
     def with_tools(self, tools: Sequence[Entry]) -> Agent:
         """Copy the agent with other tools."""
-        agent = copy.copy(self)
-        agent.tools = tuple(tools)
-        return agent
+        return self._copy(tools=tuple(tools))
 
     def with_llm(self, llm: ChatModel) -> Agent:
         """Copy the agent with another model."""
-        agent = copy.copy(self)
-        agent.llm = llm
-        return agent
+        return self._copy(llm=llm)
 
     def with_mcp(self, mcp_config: MCPSource | None) -> Agent:
         """Copy the agent with other MCP servers, or none."""
+        return self._copy(mcp_config=mcp_config)
+
+    def _copy(self, **changes: object) -> Agent:
         agent = copy.copy(self)
-        agent.mcp_config = mcp_config
+        vars(agent).update(changes)
         return agent
 
     def initialize(self, state: ConversationState) -> ToolsMap:
@@ -131,7 +121,7 @@ class Agent:
             for tool in _made(entry, state):
                 if tool.name in tools_map:
                     raise UsageError(f"Two tools are named {tool.name!r}. Leave one out, or rename it.")
-                tools_map[tool.name] = tool
+                tools_map[tool.name] = replace(tool, limits=state.output) if tool.limits != state.output else tool
         return tools_map
 
     def system_message(self, state: ConversationState, tools_map: ToolsMap, *, note: str = "") -> EventBody:

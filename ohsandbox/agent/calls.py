@@ -10,10 +10,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ohsandbox import events
-from ohsandbox.agent.parsing import is_strict, parse_arguments
+from ohsandbox.agent.parsing import parse_arguments
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError
 from ohsandbox.schema import Action
-from ohsandbox.tool.arguments import SECURITY_RISK, SECURITY_RISK_SCHEMA, take_security_risk
+from ohsandbox.strict_json import is_object
+from ohsandbox.tool.annotations import SECURITY_RISK, SECURITY_RISK_SCHEMA, CallHint, take_security_risk
 from ohsandbox.tools.ask_human import AskHumanAction
 from ohsandbox.tools.file_read import FileReadSource
 from ohsandbox.tools.finish import AgentFinishAction
@@ -114,6 +115,11 @@ class ActionEvent(NamedTuple):
         return self.metadata.function_name if self.metadata else ""
 
     @property
+    def hint(self) -> CallHint:
+        """What its tool says of the call; nothing without a tool."""
+        return CallHint() if self.tool is None else self.tool.call_hint(json.loads(self.arguments))
+
+    @property
     def event(self) -> EventBody:
         """The `tool_call` or `assistant_message` event, to be stored before anything runs.
 
@@ -125,6 +131,11 @@ class ActionEvent(NamedTuple):
             return events.assistant_message(
                 choice.message.content, response_id=self.response.id, finish_reason=choice.finish_reason, **cost
             )
+        hint = None
+        if self.tool is not None and self.action is not None:
+            given = self.hint
+            said = given.model_dump(exclude_defaults=True, exclude={"needs_agent"})
+            hint = {"kind": given.kind, "writes": given.writes, **said}
         return events.tool_call(
             tool_call_id=self.metadata.tool_call_id,
             name=self.metadata.function_name,
@@ -137,16 +148,9 @@ class ActionEvent(NamedTuple):
             raw_arguments=self.raw_arguments,
             raw_name=self.raw_name,
             approval=self.approval,
-            hint=self._hint(),
+            hint=hint,
             **(cost if self.metadata.call_index == 0 else {}),
         )
-
-    def _hint(self) -> dict[str, Any] | None:
-        """The call's hint; None if it cannot run."""
-        if self.tool is None or self.action is None:
-            return None
-        hint = self.tool.call_hint(json.loads(self.arguments))
-        return {"writes": hint.writes, **hint.model_dump(exclude_defaults=True, exclude={"needs_agent"})}
 
 
 PlannedCall = ActionEvent
@@ -188,17 +192,26 @@ def set_security_risk(event: ActionEvent, arguments: Mapping[str, Any]) -> Actio
         ToolArgumentsError: the risk given is none of RISK_LEVELS.
     """
     assert event.tool is not None  # noqa: S101 - only a tool has a risk
-    given = None
-    if SECURITY_RISK not in event.tool.arguments_type.model_fields:
-        _, given = take_security_risk(event.tool.name, arguments)
-    if given is not None:
-        return event._replace(security_risk=ActionSecurityRisk(given))
-    return event._replace(security_risk=None if event.tool.is_read_only else ActionSecurityRisk.UNKNOWN)
+    is_argument = SECURITY_RISK in event.tool.arguments_type.model_fields
+    _, given = ({}, None) if is_argument else take_security_risk(event.tool.name, arguments)
+    if given is None and event.tool.is_read_only:
+        return event._replace(security_risk=None)
+    return event._replace(security_risk=ActionSecurityRisk(given or "UNKNOWN"))
 
 
 def action_of(tool: AnyTool, arguments: dict[str, Any]) -> Action:
-    """The action for an event's arguments; ToolArgumentsError if they do not fit the tool."""
-    action: Action = tool.action_from_arguments(_without_idle_nulls(tool, arguments))
+    """The action for an event's arguments; ToolArgumentsError if they do not fit the tool.
+
+    Nulls for optional arguments whose schema does not allow null are left out: models send them to omit an argument.
+    """
+    fields = tool.arguments_type.model_fields
+    idle = {
+        name
+        for name, field in fields.items()
+        if not field.is_required() and type(None) not in get_args(field.annotation)
+    }
+    kept = {name: value for name, value in arguments.items() if value is not None or name not in idle}
+    action: Action = tool.action_from_arguments(kept)
     return action
 
 
@@ -229,74 +242,47 @@ def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:
     raise UnknownToolError(_no_such_tool(tools_map, name))
 
 
-# --- one call ---------------------------------------------------------------------------------------
-
-
 def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEvent) -> ActionEvent:
-    """Complete the event with its tool, arguments and action, or with the refusal."""
-    event = _named(event, call.function.name)._replace(raw_arguments=call.function.arguments)
+    """Complete the event with its tool, arguments and action, or with the refusal.
+
+    The arguments are stored as strict JSON: providers refuse a history with anything else.
+    """
+    name, raw, parse_error = call.function.name, call.function.arguments, call.function.parse_error
+    event = _named(event._replace(raw_arguments=raw), name, _REFUSED_IN_NAMES.sub("_", name or "unknown")[:64])
     blocked = _blocked(event)
     try:
-        if call.function.parse_error:
-            raise ToolArgumentsError(call.function.parse_error)  # noqa: TRY301 - reported like every other argument error
-        event = _with_arguments(event, call.function.arguments, tools_map)
-        tool = find_tool(tools_map, call.function.name)
-        event = _named(event._replace(tool=tool), call.function.name, tool=tool)
-        arguments = json.loads(event.arguments)
-        event = set_security_risk(event, arguments)
-        event = event._replace(action=action_of(tool, arguments))
+        tool, unknown = find_tool(tools_map, name), None
     except UnknownToolError as error:
-        return event._replace(refusal=blocked or f"{error} Nothing ran. You sent: {_shown(event.arguments)}")
+        tool, unknown = None, error
+    try:
+        if parse_error:
+            raise ToolArgumentsError(parse_error)  # noqa: TRY301 - reported like every other argument error
+        needs_none = tool is not None and not tool.to_openai_tool()["function"]["parameters"].get("required")
+        arguments = {} if raw.strip() in {"", "null"} and needs_none else parse_arguments(raw)
+        stored = (raw, None) if is_object(raw) else (json.dumps(arguments), raw)
+        event = event._replace(arguments=stored[0], raw_arguments=stored[1])
+        if tool is None:
+            return event._replace(refusal=blocked or f"{unknown} Nothing ran. You sent: {_shown(event.arguments)}")
+        event = set_security_risk(_named(event._replace(tool=tool), name, tool.name), arguments)
+        event = event._replace(action=action_of(tool, json.loads(event.arguments)))
     except ToolArgumentsError as error:
         return event._replace(tool=None, security_risk=None, refusal=blocked or str(error))
     return event._replace(refusal=blocked)
 
 
-def _named(event: ActionEvent, name: str, *, tool: AnyTool | None = None) -> ActionEvent:
+def _named(event: ActionEvent, name: str, known: str) -> ActionEvent:
     assert event.metadata is not None  # noqa: S101 - a call has metadata
-    known = tool.name if tool else _REFUSED_IN_NAMES.sub("_", name or "unknown")[:64]
     metadata = event.metadata._replace(function_name=known)
     return event._replace(metadata=metadata, raw_name=name[:1000] if name != known else None)
 
 
-def _with_arguments(event: ActionEvent, raw: str, tools_map: Mapping[str, AnyTool]) -> ActionEvent:
-    """Set the arguments in the stored form: providers refuse a history with malformed JSON."""
-    empty = raw.strip() in {"", "null"} and not _requires_arguments(tools_map, event)
-    arguments = {} if empty else parse_arguments(raw)
-    if is_strict(raw):
-        return event._replace(arguments=raw, raw_arguments=None)
-    return event._replace(arguments=json.dumps(arguments))
-
-
-def _requires_arguments(tools_map: Mapping[str, AnyTool], event: ActionEvent) -> bool:
-    try:
-        tool = find_tool(tools_map, event.raw_name or event.name)
-    except UnknownToolError:
-        return True
-    return bool(tool.to_openai_tool()["function"]["parameters"].get("required"))
-
-
-def _without_idle_nulls(tool: AnyTool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Remove nulls for optional arguments if the schema does not allow null: models send them to omit an argument."""
-    fields = tool.arguments_type.model_fields
-    return {
-        name: value
-        for name, value in arguments.items()
-        if value is not None
-        or name not in fields
-        or fields[name].is_required()
-        or type(None) in get_args(fields[name].annotation)
-    }
-
-
 def _blocked(event: ActionEvent) -> str | None:
-    assert event.metadata is not None  # noqa: S101 - a call has metadata
     if event.response.choices[0].finish_reason == "length":
         return (
             "Not executed: your reply was cut at the output limit, so its last call is incomplete and none was run. "
             "Send the calls again in smaller pieces, one at a time."
         )
-    if event.metadata.call_index >= MAX_CALLS:
+    if event.metadata and event.metadata.call_index >= MAX_CALLS:
         return (
             f"Not executed: too many calls in one reply; at most {MAX_CALLS} run. Send it again if it is still needed."
         )
@@ -306,9 +292,6 @@ def _blocked(event: ActionEvent) -> str | None:
 def _shown(arguments: str) -> str:
     more = "..." if len(arguments) > MAX_SHOWN_ARGUMENTS_CHARS else ""
     return arguments[:MAX_SHOWN_ARGUMENTS_CHARS] + more
-
-
-# --- names ------------------------------------------------------------------------------------------
 
 
 def _spelling(name: str) -> str:

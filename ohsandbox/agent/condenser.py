@@ -98,11 +98,9 @@ class WindowCondenser(Condenser):
 
     def condense(self, messages: Sequence[Message], ask: Ask) -> Condensation | None:
         """Drop the middle, never a call without its result; of fewer than `keep_last` messages, the older half."""
-        end = _end(messages, self._keep_first, keep_last=min(self._keep_last, len(messages) // 2))
-        if end <= self._keep_first:
-            return None
-        summary = self._summary(messages[self._keep_first : end], ask)
-        return Condensation(self._keep_first, end - self._keep_first, summary)
+        first = self._keep_first
+        end = _end(messages, first, keep_last=min(self._keep_last, len(messages) // 2))
+        return Condensation(first, end - first, self._summary(messages[first:end], ask)) if end > first else None
 
     def _summary(self, dropped: Sequence[Message], ask: Ask) -> str:  # noqa: ARG002 - a subclass asks
         return f"{len(dropped)} older messages were left out. Look again at what you need of them."
@@ -117,32 +115,27 @@ class SummarizingCondenser(WindowCondenser):
 
 
 def _end(messages: Sequence[Message], keep_first: int, *, keep_last: int) -> int:
-    """The last index at or before the newest keep_last messages where a cut separates no call from its results."""
+    """The last index at or before the newest keep_last messages where a cut separates no call from its results.
+
+    A result and its images belong to the message before them.
+    """
     end = len(messages) - keep_last
-    while end > keep_first and not _begins_something(messages[end] if end < len(messages) else None):
+    while keep_first < end < len(messages):
+        role, content = messages[end]["role"], messages[end]["content"]
+        if role == "assistant" or (role == "user" and isinstance(content, str)):
+            break
         end -= 1
     return end
-
-
-def _begins_something(message: Message | None) -> bool:
-    """False for a result and its images: they belong to the message before them."""
-    if message is None or message["role"] == "assistant":
-        return True
-    return message["role"] == "user" and isinstance(message["content"], str)
 
 
 def _as_text(message: Message) -> str:
     content = message["content"]
     text = content if isinstance(content, str) else " ".join(part.get("text", "[image]") for part in content)
+    if message["role"] == "tool":
+        result = json.loads(text)
+        text = str(result.get("error") or result.get("output") or "")
     calls = "".join(
         f"\n-> {call['function']['name']} {cut_middle(call['function']['arguments'], limit_chars=MAX_RESULT_CHARS)}"
         for call in message.get("tool_calls", ())
     )
-    if message["role"] == "tool":
-        text = _result_text(text)
     return f"{message['role']}: {cut_middle(text, limit_chars=MAX_RESULT_CHARS)}{calls}"
-
-
-def _result_text(content: str) -> str:
-    result = json.loads(content)
-    return str(result.get("error") or result.get("output") or "")

@@ -1,25 +1,27 @@
-"""Runs the calls of one response: each is stored before it runs, its result afterwards."""
+"""Runs the calls of one response: each is stored before it runs, its result or refusal afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ohsandbox import events
 from ohsandbox.agent.calls import runs_beside
-from ohsandbox.agent.results import AgentErrorEvent, ObservationEvent, ResultEvent
+from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import OhsandboxError, SandboxFileError, ToolError, UsageError
-from ohsandbox.events import EventBody
+from ohsandbox.events import EventBody, ToolResult
 from ohsandbox.schema import ErrorObservation, Observation
+from ohsandbox.text import cut_middle
 from ohsandbox.tools import AgentFinishAction
 from ohsandbox.tools.ask_human import AskHumanAction
 
 if TYPE_CHECKING:
     from ohsandbox.agent.calls import PlannedCall
-    from ohsandbox.agent.held import StoredCall
+    from ohsandbox.agent.held import HeldCall
 
-    AnyCall = PlannedCall | StoredCall
+    AnyCall = PlannedCall | HeldCall
 
 MAX_SIDE_BY_SIDE = 4
 """Limit of concurrent read-only calls of one response: more would only queue for the sandbox's cores."""
@@ -43,12 +45,54 @@ class StepOutcome(Enum):
 
 Step = Generator[EventBody, None, StepOutcome]
 
-
-def _never() -> None:
-    """Never stop the run."""
+_TOO_LATE = {StepOutcome.FINISHED: FINISHED_BEFORE, StepOutcome.IDLE: ASKED_BEFORE}
 
 
-def run_calls(planned: Sequence[PlannedCall | StoredCall], *, stopped: Callable[[], str | None] = _never) -> Step:
+class ObservationEvent(NamedTuple):
+    """The observation of a tool that ran; a failure is an observation too."""
+
+    tool_call_id: str
+    name: str
+    observation: Observation
+    limits: OutputLimits = DEFAULT_LIMITS
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the tool failed."""
+        return self.observation.is_error
+
+    @property
+    def event(self) -> EventBody:
+        """The `tool_result` event: text and images, both limited, and the short fields."""
+        text, images = self.limits.fit(self.observation.to_llm_content)
+        details = events.short_fields(self.observation.model_dump(exclude={"images"}))
+        return _result_event(self, text, details=details, images=images)
+
+
+class AgentErrorEvent(NamedTuple):
+    """A call that did not run: unreadable arguments, an unknown tool, or a rejected call."""
+
+    tool_call_id: str
+    name: str
+    error: str
+    """For the model: the reason and the remedy."""
+    is_error: bool = True
+
+    @property
+    def event(self) -> EventBody:
+        """The `tool_result` event of status error."""
+        return _result_event(self, cut_middle(self.error, limit_chars=DEFAULT_LIMITS.max_result_chars))
+
+
+ResultEvent = ObservationEvent | AgentErrorEvent
+
+
+def _result_event(result: ResultEvent, text: str, **extra: Any) -> EventBody:
+    answer = ToolResult.failed(text) if result.is_error else ToolResult.ok(text)
+    return events.tool_result(tool_call_id=result.tool_call_id, name=result.name, result=answer, **extra)
+
+
+def run_calls(planned: Sequence[AnyCall], *, stopped: Callable[[], str | None] = lambda: None) -> Step:
     """Run the calls in their order; adjacent read-only calls run concurrently.
 
     Nothing runs after `finish` and `ask_human`. All `tool_call` events of a group are yielded before any of it runs;
@@ -68,17 +112,10 @@ def run_calls(planned: Sequence[PlannedCall | StoredCall], *, stopped: Callable[
         for call, result in results:
             yield result.event
             if outcome is StepOutcome.CONTINUE and not result.is_error:
-                outcome = _outcome_of(call)
+                asks = isinstance(call.action, AskHumanAction)
+                ended = StepOutcome.IDLE if asks else StepOutcome.CONTINUE
+                outcome = StepOutcome.FINISHED if isinstance(call.action, AgentFinishAction) else ended
     return outcome
-
-
-_TOO_LATE = {StepOutcome.FINISHED: FINISHED_BEFORE, StepOutcome.IDLE: ASKED_BEFORE}
-
-
-def _outcome_of(call: AnyCall) -> StepOutcome:
-    if isinstance(call.action, AgentFinishAction):
-        return StepOutcome.FINISHED
-    return StepOutcome.IDLE if isinstance(call.action, AskHumanAction) else StepOutcome.CONTINUE
 
 
 def _groups(planned: Sequence[AnyCall]) -> list[list[AnyCall]]:
@@ -117,4 +154,4 @@ def _result(call: AnyCall, refusal: str | None = None) -> ResultEvent:
         raise
     except Exception as error:  # noqa: BLE001 - the model gets every fault of a tool
         observation = ErrorObservation(message=f"Tool {call.name!r} failed: {type(error).__name__}: {error}")
-    return ObservationEvent(call.tool_call_id, call.name, observation)
+    return ObservationEvent(call.tool_call_id, call.name, observation, call.tool.limits)

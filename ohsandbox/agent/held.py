@@ -63,6 +63,13 @@ class HeldCall(NamedTuple):
     reason: str = ""
     approval: int | None = None
     """The standing approval that allows it."""
+    hint: Mapping[str, Any] | None = None
+    """The fields of its `tool.CallHint`; None in an older log."""
+    tool: ToolDefinition[Any, Any] | None = None
+    """Set, with its action, by `ready` for a call that may run."""
+    action: Action | None = None
+    event: EventBody | None = None
+    """None: it was stored before."""
 
     @property
     def waits(self) -> bool:
@@ -77,22 +84,7 @@ class HeldCall(NamedTuple):
         return NEVER_ASKED if self.waits else self.fault
 
 
-class StoredCall(NamedTuple):
-    """A call from the log, ready to run."""
-
-    tool_call_id: str
-    name: str
-    tool: ToolDefinition[Any, Any] | None = None
-    action: Action | None = None
-    refusal: str | None = None
-    event: EventBody | None = None
-    """Always None: it was stored before."""
-
-
-class _Stage(Enum):
-    WAITING = "waiting"
-    RELEASED = "released"
-    OVER = "over"
+_Stage = Enum("_Stage", ["WAITING", "RELEASED", "OVER"])
 
 
 class HeldCalls:
@@ -186,15 +178,8 @@ class HeldCalls:
 def _held_call(data: Mapping[str, Any]) -> HeldCall:
     held = data["held"]
     verdict = Verdict(ActionSecurityRisk(held["risk"]), tuple(held["why"]), held["asks"])
-    return HeldCall(
-        data["tool_call_id"],
-        data["name"],
-        data["arguments"],
-        verdict,
-        held["only_reads"],
-        held.get("fault"),
-        approval=data.get("approval"),
-    )
+    call = HeldCall(data["tool_call_id"], data["name"], data["arguments"], verdict, approval=data.get("approval"))
+    return call._replace(only_reads=held["only_reads"], fault=held.get("fault"), hint=data.get("hint"))
 
 
 def held_events(planned: Sequence[ActionEvent], verdicts: Sequence[Verdict]) -> Iterator[EventBody]:
@@ -210,25 +195,19 @@ def held_events(planned: Sequence[ActionEvent], verdicts: Sequence[Verdict]) -> 
         )
 
 
-def ready(calls: Sequence[HeldCall], tools_map: Mapping[str, ToolDefinition[Any, Any]]) -> list[StoredCall]:
+def ready(calls: Sequence[HeldCall], tools_map: Mapping[str, ToolDefinition[Any, Any]]) -> list[HeldCall]:
     """Prepare the log's calls to run; a call that cannot be prepared is refused."""
-    planned: list[StoredCall] = []
-    refused = False
+    planned: list[HeldCall] = []
     for call in calls:
-        refused = refused or call.approved is False
-        planned.append(_ready(call, tools_map, after_refusal=refused))
+        prepared = call
+        if call.refusal is None:
+            try:
+                tool = find_tool(tools_map, call.name)
+                prepared = call._replace(tool=tool, action=action_of(tool, json.loads(call.arguments)))
+            except (ToolArgumentsError, UnknownToolError) as error:
+                changed = f"Not executed: since it was sent, the tools have changed. {error}"
+                prepared = call._replace(fault=changed)
+        if isinstance(prepared.action, AgentFinishAction) and any(one.approved is False for one in planned):
+            prepared = call._replace(fault=REFUSED_BEFORE_FINISH)
+        planned.append(prepared)
     return planned
-
-
-def _ready(call: HeldCall, tools_map: Mapping[str, ToolDefinition[Any, Any]], *, after_refusal: bool) -> StoredCall:
-    stored = StoredCall(call.tool_call_id, call.name, refusal=call.refusal)
-    if stored.refusal is not None:
-        return stored
-    try:
-        tool = find_tool(tools_map, call.name)
-        action = action_of(tool, json.loads(call.arguments))
-    except (ToolArgumentsError, UnknownToolError) as error:
-        return stored._replace(refusal=f"Not executed: since it was sent, the tools have changed. {error}")
-    if after_refusal and isinstance(action, AgentFinishAction):
-        return stored._replace(refusal=REFUSED_BEFORE_FINISH)
-    return stored._replace(tool=tool, action=action)

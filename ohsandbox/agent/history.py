@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 from ohsandbox.agent.condenser import CondensationAction
 from ohsandbox.agent.held import HeldCall, HeldCalls
 from ohsandbox.events import ToolResult
-from ohsandbox.tools.ask_human.definition import TOOL_NAME as ASK_HUMAN
-from ohsandbox.tools.request_condensation.definition import TOOL_NAME as REQUEST_CONDENSATION
+from ohsandbox.tools.ask_human import TOOL_NAME as ASK_HUMAN
+from ohsandbox.tools.request_condensation import TOOL_NAME as REQUEST_CONDENSATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,17 +107,13 @@ class History:
             self._add(event)
 
     def messages(self, *, system: bool = True) -> list[dict[str, Any]]:
-        """All messages, for the next request. A call without a result is answered "interrupted" first.
+        """All messages, with the system message or without, for the next request.
 
-        system False leaves the system message out.
-
-        The caller may modify the list, but not the messages in it.
+        A call without a result is answered "interrupted" first. The caller may modify the list, not the messages in it.
         """
         with self._guard:
             self._close_response()
-            first = (
-                [] if self._system is None or not system else [{"role": "system", "content": self._system["content"]}]
-            )
+            first = [{"role": "system", "content": self._system["content"]}] if system and self._system else []
             shown = [*first, *self._messages]
             for number in self._image_places[:-MAX_IMAGE_MESSAGES]:
                 label = self._messages[number]["content"][0]["text"]
@@ -138,11 +134,9 @@ class History:
             self.empty_answers = 0
             self.last_user_message = data["content"]
             self._waits_for_user = False
-            queue = self._messages if self._response is None else self._said_meanwhile
-            queue.append({"role": "user", "content": data["content"]})
+            self._say(data["content"])
         elif event.type == "notice" and data.get("to_model"):
-            queue = self._messages if self._response is None else self._said_meanwhile
-            queue.append({"role": "user", "content": NOTICE.format(message=data["message"])})
+            self._say(NOTICE.format(message=data["message"]))
         elif event.type == "assistant_message":
             self._close_response()
             self.empty_answers = 0
@@ -156,10 +150,15 @@ class History:
         elif event.type == "condensation":
             self._close_response()
             self._messages = CondensationAction.from_event(data).apply(self._messages)
-            self._image_places = [n for n, message in enumerate(self._messages) if _holds_images(message)]
+            self._image_places = [n for n, one in enumerate(self._messages) if isinstance(one["content"], list)]
             self.prompt_tokens = 0
             self.condensation_requested = False
         self.held.add(event)
+
+    def _say(self, content: str) -> None:
+        """Add a user message; while a response is being answered it waits until that is done."""
+        said = self._messages if self._response is None else self._said_meanwhile
+        said.append({"role": "user", "content": content})
 
     def _add_call(self, data: dict[str, Any]) -> None:
         if self._response is None or self._response[0] != data["response_id"] or data["call_index"] == 0:
@@ -179,7 +178,9 @@ class History:
             return
         self._answer(data["tool_call_id"], data["result"])
         if data.get("images"):
-            self._shown.append(_images_message(data))
+            label = {"type": "text", "text": f"[Images from {data['name']}, call {data['tool_call_id']}]"}
+            images = [{"type": "image_url", "image_url": {"url": url}} for url in data["images"]]
+            self._shown.append({"role": "user", "content": [label, *images]})
         if data["result"]["status"] == "ok":
             self.condensation_requested |= data["name"] == REQUEST_CONDENSATION
             self._waits_for_user |= data["name"] == ASK_HUMAN and not self._said_meanwhile
@@ -202,16 +203,6 @@ class History:
         self._shown.clear()
         self._messages.extend(self._said_meanwhile)
         self._said_meanwhile.clear()
-
-
-def _images_message(data: dict[str, Any]) -> dict[str, Any]:
-    label = {"type": "text", "text": f"[Images from {data['name']}, call {data['tool_call_id']}]"}
-    images = [{"type": "image_url", "image_url": {"url": url}} for url in data["images"]]
-    return {"role": "user", "content": [label, *images]}
-
-
-def _holds_images(message: dict[str, Any]) -> bool:
-    return message["role"] == "user" and isinstance(message["content"], list)
 
 
 def messages_from_events(events: Iterable[SDKEvent]) -> list[dict[str, Any]]:

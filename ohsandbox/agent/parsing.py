@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, NoReturn
+from typing import Any
 
 from ohsandbox.errors import ToolArgumentsError
+from ohsandbox.strict_json import refuse_constant
 
 MAX_ARGUMENTS_CHARS = 2 * 1024 * 1024
 """Room for a 1 MiB file with every character escaped; more would be sent again with every later request."""
@@ -37,21 +38,12 @@ def parse_arguments(raw: str) -> dict[str, Any]:
         )
     try:
         arguments = _unwrapped(_loads(raw))
-    except ValueError as error:
-        raise ToolArgumentsError(_malformed(str(error), raw)) from None
-    except RecursionError:
-        raise ToolArgumentsError(_malformed("it is nested too deep", raw)) from None
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise ToolArgumentsError(_malformed(why, raw)) from None
     if not isinstance(arguments, dict):
         raise ToolArgumentsError(_malformed(f"a JSON object is needed, not {type(arguments).__name__}", raw))
     return arguments
-
-
-def is_strict(raw: str) -> bool:
-    """Whether every parser accepts it as an object."""
-    try:
-        return isinstance(json.loads(raw), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _loads(text: str) -> Any:
@@ -94,17 +86,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
 def _finite(digits: str) -> float:
     value = float(digits)
-    return value if math.isfinite(value) else _refuse_constant(digits)
+    return value if math.isfinite(value) else refuse_constant(digits)
 
 
 _DECODER = json.JSONDecoder(
-    strict=False, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique
+    strict=False, parse_constant=refuse_constant, parse_float=_finite, object_pairs_hook=_unique
 )
 
 

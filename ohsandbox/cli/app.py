@@ -1,12 +1,14 @@
 """The command line on one page: every command, its arguments and the exit codes.
 
-What a command does is in a module of its own, imported when the command runs: `--help` imports none of them.
+What a command does is in a module of its own, imported when the command runs: `--help` imports none of them. Whatever
+it raises, `entrypoint` explains on one line, and makes it an exit code.
 """
 
-# ruff: noqa: PLC0415, TC003 - a command's module is imported when it runs; typer reads annotations at run time
+# ruff: noqa: B008, PLC0415, TC003 - `option` is read once; a command's module is imported when it runs; typer reads types
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,9 +29,9 @@ from ohsandbox.cli.options import (
     ServeOptions,
     SettingsFile,
     Yes,
+    path,
 )
-from ohsandbox.cli.typer_options import Debug, Only, command, new_app
-from ohsandbox.cli.validators import path
+from ohsandbox.cli.typer_options import Debug, argument, command, new_app, option, switch
 
 app = new_app(
     "ohsandbox",
@@ -77,7 +79,7 @@ def run(what: RunOptions, where: SandboxOptions) -> int:
 
 
 @command(app)
-def demo(where: Annotated[SandboxOptions, Only.of("image", "runtime")], *, no_tui: NoTui = False) -> int:
+def demo(where: Annotated[SandboxOptions, {"image", "runtime"}], *, no_tui: NoTui = False) -> int:
     """Run a scripted agent in a sandbox; no API key is needed."""
     from ohsandbox.cli.run import run_demo
 
@@ -88,7 +90,7 @@ def demo(where: Annotated[SandboxOptions, Only.of("image", "runtime")], *, no_tu
 def exec_(
     program: Annotated[list[str], typer.Argument(metavar="CMD...", help="Program and its arguments.")],
     how: ExecOptions,
-    where: Annotated[SandboxOptions, Only.but("keep")],
+    where: Annotated[SandboxOptions, {one.name for one in fields(SandboxOptions)} - {"keep"}],
 ) -> int:
     """Run a command in a new sandbox and exit with its exit code (124 after --timeout).
 
@@ -117,15 +119,13 @@ def confirm(
 def approvals(
     conversation: ConversationId,
     *,
-    revoke: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="Revoke approval number N; may be repeated.")
-    ] = None,
-    revoke_all: Annotated[bool, typer.Option("--revoke-all", help="Revoke all approvals.")] = False,
+    revoke: list[int] | None = option("Revoke approval number N; may be repeated.", "N"),
+    revoke_all: bool = switch("Revoke all approvals.", "--revoke-all"),
     as_json: AsJson = False,
     root: Root = None,
 ) -> int:
     """List or revoke the standing approvals of a conversation."""
-    from ohsandbox.cli.approvals import list_or_revoke
+    from ohsandbox.cli.confirm import list_or_revoke
 
     return list_or_revoke(conversation, root, revoke=revoke or [], revoke_all=revoke_all, as_json=as_json)
 
@@ -136,30 +136,26 @@ def approvals(
 @command(app)
 def ps(*, as_json: AsJson = False) -> int:
     """List the sandboxes of the engine."""
-    from ohsandbox.cli.sandboxes import list_them
+    from ohsandbox.cli.sandboxes import list_sandboxes
 
-    return list_them(as_json=as_json)
+    return list_sandboxes(as_json=as_json)
 
 
 @command(app)
 def gc(
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be removed; remove nothing.")] = False,
-    kept: Annotated[
-        bool, typer.Option("--kept", help="Also remove sandboxes kept by --keep or for `run --resume`.")
-    ] = False,
+    dry_run: bool = switch("Print what would be removed; remove nothing.", "--dry-run"),
+    kept: bool = switch("Also remove sandboxes kept by --keep or for `run --resume`.", "--kept"),
 ) -> int:
     """Remove the sandboxes whose owner process has ended."""
-    from ohsandbox.cli.sandboxes import collect
+    from ohsandbox.cli.sandboxes import collect_garbage
 
-    return collect(dry_run=dry_run, kept=kept)
+    return collect_garbage(dry_run=dry_run, kept=kept)
 
 
 @command(app)
 def tools(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Show the description and schema of this tool.")
-    ] = None,
+    name: str | None = argument("Show the description and schema of this tool.", "NAME"),
     *,
     as_json: AsJson = False,
 ) -> int:
@@ -182,10 +178,8 @@ def doctor(*, as_json: AsJson = False) -> int:
 
 @command(app)
 def undo(
-    conversation: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Conversation id or its beginning.  [default: newest]")
-    ] = None,
-    turns: Annotated[str | None, typer.Argument(metavar="N", help="Number of turns.  [default: 1]")] = None,
+    conversation: str | None = argument("Conversation id or its beginning.  [default: newest]", "ID"),
+    turns: str | None = argument("Number of turns.  [default: 1]", "N"),
     *,
     yes: Yes = False,
     root: Root = None,
@@ -202,10 +196,7 @@ def undo(
 
 @command(app)
 def redo(
-    conversation: Annotated[
-        str | None,
-        typer.Argument(metavar="ID", help="Conversation that undo created, or its beginning.  [default: newest]"),
-    ] = None,
+    conversation: str | None = argument("Conversation that undo created, or its beginning.  [default: newest]", "ID"),
     *,
     yes: Yes = False,
     root: Root = None,
@@ -220,11 +211,8 @@ def redo(
 def fork(
     conversation: ConversationId,
     *,
-    at: Annotated[int | None, typer.Option(metavar="EVENT", help="Last event to copy.  [default: last]")] = None,
-    workspace: Annotated[
-        Path | None,
-        typer.Option(parser=path, metavar="DIR", help="Empty directory for the files of a bound workspace."),
-    ] = None,
+    at: int | None = option("Last event to copy.  [default: last]", "EVENT"),
+    workspace: Path | None = option("Empty directory for the files of a bound workspace.", "DIR", parser=path),
     root: Root = None,
 ) -> int:
     """Create a conversation from the first events of another, with the files at that event."""
@@ -236,10 +224,10 @@ def fork(
 @command(app)
 def diff(
     conversation: ConversationId,
-    a: Annotated[int | None, typer.Argument(metavar="A", help="Compare from event A.  [default: start]")] = None,
-    b: Annotated[int | None, typer.Argument(metavar="B", help="Compare to event B.  [default: now]")] = None,
+    a: int | None = argument("Compare from event A.  [default: start]", "A"),
+    b: int | None = argument("Compare to event B.  [default: now]", "B"),
     *,
-    stat: Annotated[bool, typer.Option("--stat", help="Print only the names of changed files.")] = False,
+    stat: bool = switch("Print only the names of changed files.", "--stat"),
     root: Root = None,
 ) -> int:
     """Print the agent's changes to its workspace as a patch for `git apply`."""
@@ -252,14 +240,9 @@ def diff(
 def apply_(
     conversation: ConversationId,
     *,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            parser=path,
-            metavar="DIR",
-            help="Directory to change.  [default: source of the copy, else current directory]",
-        ),
-    ] = None,
+    to: Path | None = option(
+        "Directory to change.  [default: source of the copy, else current directory]", "DIR", parser=path
+    ),
     yes: Yes = False,
     root: Root = None,
 ) -> int:
@@ -309,10 +292,8 @@ def show(
     ctx: typer.Context,
     wanted: ConversationId,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print new events until no process has the conversation open.")
-    ] = False,
+    as_json: bool = switch("Print one JSON object per event.", "--json"),
+    follow: bool = switch("Print new events until no process has the conversation open.", "--follow", "-f"),
     no_tui: NoTui = False,
     root: Root = None,
 ) -> int:
@@ -327,19 +308,15 @@ def export(
     ctx: typer.Context,
     wanted: ConversationId,
     *,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", parser=path, metavar="FILE", help="File to create.  [default: stdout]"),
-    ] = None,
-    form: Annotated[
-        Literal["jsonl", "md"],
-        typer.Option("--format", help="jsonl: all events, unchanged. md: Markdown to read."),
-    ] = "jsonl",
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    output: Path | None = option("File to create.  [default: stdout]", "FILE", flags=["--output", "-o"], parser=path),
+    form: Literal["jsonl", "md"] = option(
+        "jsonl: all events, unchanged. md: Markdown to read.", default="jsonl", flags=["--format"]
+    ),
+    force: bool = switch("Overwrite FILE.", "--force"),
     root: Root = None,
 ) -> int:
     """Export a conversation to one self-contained file."""
-    from ohsandbox.cli.export import export_conversation
+    from ohsandbox.cli.conversations import export_conversation
 
     return export_conversation(wanted, root or ctx.obj, output=output, form=form, force=force)
 
@@ -355,13 +332,10 @@ def repair(ctx: typer.Context, wanted: ConversationId, *, root: Root = None) -> 
 @command(conversations)
 def delete(
     ctx: typer.Context,
-    wanted: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Conversations to delete.")] = None,
+    wanted: list[str] | None = argument("Conversations to delete.", "ID..."),
     *,
-    older_than: Annotated[
-        str | None,
-        typer.Option(metavar="AGE", help="Delete conversations without an event for AGE: 30d, 12h, 45min, 2w."),
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Delete all conversations.")] = False,
+    older_than: str | None = option("Delete conversations without an event for AGE: 30d, 12h, 45min, 2w.", "AGE"),
+    everything: bool = switch("Delete all conversations.", "--all"),
     yes: Yes = False,
     root: Root = None,
 ) -> int:
@@ -385,7 +359,7 @@ def _mcp(ctx: typer.Context) -> None:
 
 @command(mcp, "list")
 def list_(
-    where: Annotated[SandboxOptions, Only.of("image", "runtime", "network", "ca_bundle")],
+    where: Annotated[SandboxOptions, {"image", "runtime", "network", "ca_bundle"}],
     *,
     mcp_config: McpConfig = None,
     settings: SettingsFile = None,

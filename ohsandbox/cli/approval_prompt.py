@@ -10,8 +10,7 @@ import json
 import posixpath
 import re
 import sys
-from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ohsandbox.cli.prompt import Typed, answer_to
 from ohsandbox.cli.rendering.tables import open_console
@@ -20,32 +19,29 @@ from ohsandbox.conversation.approvals import AnyCall, Decision, EditsUnder, Exac
 from ohsandbox.conversation.approvals.scopes import offers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ohsandbox.conversation.approvals import PendingCall
 
 MAX_ROWS = 200
 """Of one question so much is shown at once: about five screens, which a person still scrolls through."""
-
 USUAL_COLUMNS = 100
 """A longer row counts as several."""
-
 MIN_COLUMNS, FILE_COLUMNS = 20, 1000
 """Rows are as long as the terminal, and not shorter; where there is none, programs read along."""
-
 MAX_REASONS = 20
 
 GUTTER = "  | "
 """Before every row that a call's own text takes: so none of it can pass for a row of ours."""
-
 NAMED = "  = "
 """Before an argument's name, and before no other row: so no text of one argument can pass for another."""
-
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
-
-_MAIN = {"execute_bash": "command", "execute_ipython_cell": "code"}
-
-_PAGER_ENDS = frozenset({"q", "n", "no"})
+_PROGRAMS = frozenset({"command", "input", "python"})
+"""Kinds of calls whose subject is shown first, without its name."""
+ONE_BY_ONE: Final = "one by one"
+_YES, _NO, _HELP = frozenset({"y", "yes"}), frozenset({"n", "no"}), frozenset({"?", "h", "help"})
+_PAGER_ENDS = _NO | {"q"}
+_LETTERS = {ExactCall: "e", AnyCall: "t", EditsUnder: "d"}
 
 HELP = """\
 y: yes, this once.
@@ -55,12 +51,6 @@ o: where several wait, one by one.
 e, t, d: yes, and from now on to all that the question says beside the letter, in this conversation. `d DIR` takes
 another directory above the file. `/approvals` and `ohsandbox approvals` list and revoke what is allowed so.
 Ctrl-D leaves it open: it waits. Anything else decides nothing."""
-
-
-class PersonRequest(Enum):
-    """What a person may say beside yes and no."""
-
-    ONE_BY_ONE = "one by one"
 
 
 class Shown(NamedTuple):
@@ -78,23 +68,18 @@ def shown(pending: Sequence[PendingCall]) -> Shown:
     columns = open_console().width if sys.stdout.isatty() else FILE_COLUMNS
     calls = [_Rows.of(number, call, columns) for number, call in enumerate(pending, 1)]
     rows = [row for call in calls for row in call.all]
-    limit = MAX_ROWS if sum(_height(row) for row in rows) <= MAX_ROWS else max(MAX_ROWS // len(calls), 3)
-    cut = [call.cut(limit) for call in calls]
-    return Shown("\n".join(row for one in cut for row in one.rows), sum(one.unseen for one in cut), rows)
+    limit = MAX_ROWS if _height(rows) <= MAX_ROWS else max(MAX_ROWS // len(calls), 3)
+    parts = [call.cut(limit) for call in calls]
+    return Shown("\n".join(row for kept, _ in parts for row in kept), sum(unseen for _, unseen in parts), rows)
 
 
-def ask(pending: Sequence[PendingCall], *, read: Callable[[str], Typed] = answer_to) -> Decision | PersonRequest | None:
-    """Show pending, and ask about all of it until there is an answer that can be understood.
+def ask(
+    pending: Sequence[PendingCall], *, read: Callable[[str], Typed] = answer_to
+) -> Decision | Literal["one by one"] | None:
+    """Show pending, at least one, and ask about all of it until there is an answer that can be understood.
 
-    Args:
-        pending: at least one.
-        read: gives a line that was typed after what was printed, or raises EOFError.
-
-    Returns:
-        The decision, a wish, or None where the person leaves it open (end of input).
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C.
+    read gives a line that was typed after what was printed, or raises EOFError, at which the person leaves it open:
+    then the answer is None. Ctrl-C raises KeyboardInterrupt.
     """
     try:
         return _Question(pending, read).ask()
@@ -103,7 +88,7 @@ def ask(pending: Sequence[PendingCall], *, read: Callable[[str], Typed] = answer
 
 
 def count_of(number: int) -> str:
-    """So many calls."""
+    """`this call`, `these 3 calls`."""
     return "this call" if number == 1 else f"these {number} calls"
 
 
@@ -111,27 +96,25 @@ class _Question:
     """One question, asked until it has its answer."""
 
     def __init__(self, pending: Sequence[PendingCall], read: Callable[[str], Typed]) -> None:
-        self._pending = pending
-        self._read = read
-        seen = shown(pending)
-        self._rows = seen.rows
-        self._unseen = seen.unseen_rows
-        print(seen.text, flush=True)
-        self._scopes = _scopes_of(pending[0]) if len(pending) == 1 else {}
+        self._count, self._read = len(pending), read
+        text, self._unseen, self._rows = shown(pending)
+        print(text, flush=True)
+        offered = offers(pending[0]) if len(pending) == 1 else ()
+        self._scopes = {_LETTERS[type(scope)]: scope for scope in offered}
         for letter, scope in self._scopes.items():
             print(f"{letter}: from now on {safe_line(scope, limit_chars=sys.maxsize)}")
 
-    def ask(self) -> Decision | PersonRequest:
+    def ask(self) -> Decision | Literal["one by one"]:
         while True:
             if self._unseen:
                 print(f"{self._unseen:,} rows were not shown: `v` shows all, by pages; `unseen` allows it unseen.")
             yes = ["unseen"] if self._unseen else ["y", *self._scopes]
-            choices = [*yes, "n", "v", *(["o"] if len(self._pending) > 1 else [])]
-            said = self._read(f"Allow {count_of(len(self._pending))}? [{'/'.join(choices)}, ? helps] ")
+            choices = [*yes, "n", "v", *(["o"] if self._count > 1 else [])]
+            said = self._read(f"Allow {count_of(self._count)}? [{'/'.join(choices)}, ? helps] ")
             if said.text and (answer := self._take(said)) is not None:
                 return answer
 
-    def _take(self, said: Typed) -> Decision | PersonRequest | None:
+    def _take(self, said: Typed) -> Decision | Literal["one by one"] | None:
         """What it decides; None for nothing."""
         word, _, rest = said.text.partition(" ")
         word = word.lower().rstrip(",:.")
@@ -145,18 +128,19 @@ class _Question:
             print(HELP)
         elif word == "v":
             self._unseen = 0 if _page_through(self._rows, self._read) else self._unseen
-        elif word == "o" and len(self._pending) > 1:
-            return PersonRequest.ONE_BY_ONE
+        elif word == "o" and self._count > 1:
+            return ONE_BY_ONE
         elif word == "unseen" if self._unseen else word in _YES:
             return Decision(approved=True)
-        elif not (self._unseen and word in _YES):
-            _not_understood(said)
+        elif not (self._unseen and word in _YES):  # a stray key, or a line for somebody else, is not a refusal
+            what = safe_line("Pasted text" if said.is_pasted else repr(said.text))
+            print(f"{what} is not an answer; nothing was decided. `n REASON` rejects with a reason; ? shows help.")
         return None
 
     def _from_now_on(self, letter: str, directory: str) -> Decision | None:
         scope = self._scopes[letter]
         if directory and isinstance(scope, EditsUnder):
-            wanted = EditsUnder(directory=posixpath.normpath(directory))
+            wanted = scope.model_copy(update={"directory": posixpath.normpath(directory)})
             if not f"{scope.directory.rstrip('/')}/".startswith(f"{wanted.directory.rstrip('/')}/"):
                 print(f"{safe_line(directory)} is not an absolute directory above this file; nothing was decided.")
                 return None
@@ -165,21 +149,6 @@ class _Question:
             print(f"`{letter}` takes no more words; nothing was decided.")
             return None
         return Decision(approved=True, scope=scope)
-
-
-def _scopes_of(call: PendingCall) -> dict[str, ExactCall | AnyCall | EditsUnder]:
-    return {_LETTERS[type(scope)]: scope for scope in offers(call)}
-
-
-_LETTERS = {ExactCall: "e", AnyCall: "t", EditsUnder: "d"}
-
-_YES, _NO, _HELP = frozenset({"y", "yes"}), frozenset({"n", "no"}), frozenset({"?", "h", "help"})
-
-
-def _not_understood(said: Typed) -> None:
-    """Say so: a stray key, or a line that was meant for something else, is not taken for a refusal."""
-    what = "Pasted text" if said.is_pasted else repr(said.text)
-    print(f"{safe_line(what)} is not an answer; nothing was decided. `n REASON` rejects with a reason; ? shows help.")
 
 
 def _page_through(rows: Sequence[str], read: Callable[[str], Typed]) -> bool:
@@ -195,11 +164,6 @@ def _page_through(rows: Sequence[str], read: Callable[[str], Typed]) -> bool:
     return True
 
 
-class _Cut(NamedTuple):
-    rows: list[str]
-    unseen: int
-
-
 class _Rows(NamedTuple):
     """One call: a row that says what it is, its own text, and why it is risky."""
 
@@ -210,8 +174,9 @@ class _Rows(NamedTuple):
     @classmethod
     def of(cls, number: int, call: PendingCall, columns: int) -> _Rows:
         arguments = dict(call.arguments)
-        main = arguments.pop(_MAIN.get(call.name, ""), None)
-        body = [] if main is None else _folded(safe(main), columns)
+        body: list[str] = []
+        if call.hint.kind in _PROGRAMS and call.hint.subject in arguments:
+            body = _folded(safe(arguments.pop(call.hint.subject)), columns)
         for name, value in arguments.items():
             label = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
             text = safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
@@ -227,30 +192,25 @@ class _Rows(NamedTuple):
     def all(self) -> list[str]:
         return [self.head, *self.body, *self.why]
 
-    def cut(self, limit: int) -> _Cut:
-        """At most limit rows of its text: two thirds from the beginning, one from the end."""
-        if sum(map(_height, self.body)) <= limit:
-            return _Cut(self.all, 0)
-        first, last = _beginning(self.body, limit * 2 // 3), _beginning(self.body[::-1], limit // 3)
+    def cut(self, limit: int) -> tuple[list[str], int]:
+        """At most limit rows of its text, two thirds from the beginning; and how many are left out."""
+        if _height(self.body) <= limit:
+            return self.all, 0
+        first, last = _fitting(self.body, limit * 2 // 3), _fitting(self.body[::-1], limit // 3)
         left_out = self.body[first : len(self.body) - last]
         chars = sum(len(row) - len(GUTTER) for row in left_out)
         told = f"  … {len(left_out):,} rows, {chars:,} characters, are not shown here …"
-        rows = [self.head, *self.body[:first], told, *self.body[len(self.body) - last :], *self.why]
-        return _Cut(rows, len(left_out))
+        kept = [self.head, *self.body[:first], told, *self.body[len(self.body) - last :], *self.why]
+        return kept, len(left_out)
 
 
-def _beginning(rows: Sequence[str], limit: int) -> int:
-    """How many of the rows fit into limit."""
-    height = 0
-    for count, row in enumerate(rows):
-        height += _height(row)
-        if height > limit:
-            return count
-    return len(rows)
+def _fitting(rows: Sequence[str], limit: int) -> int:
+    """How many of the rows, from the first, fit into limit."""
+    return next((count for count in range(len(rows)) if _height(rows[: count + 1]) > limit), len(rows))
 
 
-def _height(row: str) -> int:
-    return 1 + len(row) // USUAL_COLUMNS
+def _height(rows: Iterable[str]) -> int:
+    return sum(1 + len(row) // USUAL_COLUMNS for row in rows)
 
 
 def _folded(text: str, columns: int) -> list[str]:

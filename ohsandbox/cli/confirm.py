@@ -1,31 +1,43 @@
-"""Asking the person before the agent acts: at the terminal of a run, and for `ohsandbox confirm` from another."""
+"""What the agent may do: `ohsandbox confirm` and the question of a run, `ohsandbox approvals` and `/approvals`."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.cli.approval_prompt import PersonRequest, ask, count_of, shown
+from ohsandbox.cli.approval_prompt import ONE_BY_ONE, ask, count_of, shown
 from ohsandbox.cli.entrypoint import WAITING
 from ohsandbox.cli.prompt import Typed, answer_to, person_present
-from ohsandbox.conversation.approvals import POLICIES, Approvals, Decision, PendingCall, pending_of
+from ohsandbox.cli.rendering.tables import print_json
+from ohsandbox.cli.rendering.text import safe_line, say
+from ohsandbox.conversation.approvals import POLICIES, Approvals, Decision, ExactCall, PendingCall, pending_of
+from ohsandbox.conversation.approvals.scopes import StandingApprovals
 from ohsandbox.conversation.log import ConversationLog
-from ohsandbox.conversation.storage.catalog import find_stored
+from ohsandbox.conversation.storage import find_stored
 from ohsandbox.errors import UsageError
+from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
+from ohsandbox.persistence import stream_events
 from ohsandbox.private_files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from ohsandbox.cli.options import ConfirmOptions
     from ohsandbox.conversation import Conversation
+    from ohsandbox.conversation.approvals import Approval
 
 POLICY_NAME = "confirm"
 """Beside the log."""
+COMMAND = "/approvals"
+MAX_APPROVAL_CHARS = 1000
+
+
+# --- the question ---------------------------------------------------------------------------------
 
 
 def answer_at_terminal(conversation: Conversation) -> bool:
@@ -37,81 +49,11 @@ def answer_at_terminal(conversation: Conversation) -> bool:
 
     def decide(decision: Decision) -> None:
         if decision.approved:
-            conversation.confirm(decision.tool_call_ids, by=who(), scope=decision.scope)
+            conversation.confirm(decision.tool_call_ids, by=_user(), scope=decision.scope)
         else:
-            conversation.reject(decision.reason, decision.tool_call_ids, by=who())
+            conversation.reject(decision.reason, decision.tool_call_ids, by=_user())
 
     return settle(lambda: conversation.pending, decide)
-
-
-def waiting_line(conversation: Conversation) -> str:
-    """How to answer, on one line."""
-    count = len(conversation.pending)
-    verb = "waits" if count == 1 else "wait"
-    return f"{count_of(count)} {verb} for confirmation. Answer: ohsandbox confirm {conversation.id}"
-
-
-def keep_policy(directory: Path, name: str) -> None:
-    """Keep the policy's name with the conversation, so that who resumes it is asked about the same."""
-    if name != (kept_policy(directory) or "never"):
-        write_atomically(directory / POLICY_NAME, f"{name}\n".encode())
-
-
-def kept_policy(directory: Path) -> str | None:
-    """The name that was kept; None where none was. One that cannot be read asks about everything."""
-    try:
-        name = (directory / POLICY_NAME).read_text(encoding="ascii", errors="replace").strip()
-    except FileNotFoundError:
-        return None
-    except OSError:
-        return "always"
-    return name if name in POLICIES else "always"
-
-
-def answer_stored(wanted: str, options: ConfirmOptions, *, root: Path | None = None) -> int | str:
-    """Show what waits in a conversation on disk, and store the answer that options give or the person at the terminal.
-
-    Returns:
-        The conversation's id where the run can go on; else the exit code: 0 nothing more to do, 6 it waits still.
-
-    Raises:
-        UsageError: the conversation does not exist, no call waits, or options contradict each other.
-        ConversationOpenError: another process has it.
-    """
-    if options.yes and options.no:
-        raise UsageError("--yes and --no exclude each other. Use one of them.")
-    if options.as_json and (options.yes or options.no):
-        raise UsageError("--json prints the pending calls without answering. Leave out --json, or --yes and --no.")
-    if options.unseen and not options.yes:
-        raise UsageError("--unseen needs --yes. Use both, or neither.")
-    if options.reason and not options.no:
-        raise UsageError("--reason needs --no. Use both, or neither.")
-    directory = find_stored(root or conversations_dir(), wanted)
-    log = ConversationLog(directory, conversation_id=directory.name)
-    approvals = Approvals(log)
-    log.open(approvals.standing.add)
-    try:
-        pending = pending_of(log.history)
-        if not pending and not log.history.held.is_decided:
-            raise UsageError(f"Nothing waits for confirmation in conversation {directory.name!r}.")
-        if options.as_json:
-            print(json.dumps([_fields(call) for call in pending], indent=2))
-            return WAITING if pending else 0
-        if pending:
-            _store_answers(approvals, options)
-        if log.history.held.waiting:
-            return WAITING
-    finally:
-        log.close()
-    return 0 if options.no_run else directory.name
-
-
-def who() -> str:
-    """The person, for the log."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user id, no variable
-        return "user"
 
 
 def settle(
@@ -132,7 +74,7 @@ def settle(
         said = ask(asked, read=read)
         if said is None:
             return False
-        if isinstance(said, PersonRequest):
+        if said == ONE_BY_ONE:
             one_by_one = True
             continue
         names = tuple(call.tool_call_id for call in asked) if said.approved or one_by_one else None
@@ -140,14 +82,68 @@ def settle(
     return True
 
 
-def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
-    """The answer that options give, or the person's. What is piped into stdin answers nothing.
+def tell_waiting(conversation: Conversation) -> None:
+    """Say how to answer, if something waits."""
+    if conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
+        count = len(conversation.pending)
+        verb = "waits" if count == 1 else "wait"
+        say(f"{count_of(count)} {verb} for confirmation. Answer: ohsandbox confirm {conversation.id}")
 
-    Raises:
-        UsageError: --yes would allow what was not shown.
+
+def keep_policy(directory: Path, name: str) -> None:
+    """Keep the policy's name with the conversation, so that who resumes it is asked about the same."""
+    if name != (kept_policy(directory) or "never"):
+        write_atomically(directory / POLICY_NAME, f"{name}\n".encode())
+
+
+def kept_policy(directory: Path) -> str | None:
+    """The name that was kept; None where none was. One that cannot be read asks about everything."""
+    try:
+        name = (directory / POLICY_NAME).read_text(encoding="ascii", errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return "always"
+    return name if name in POLICIES else "always"
+
+
+# --- confirm --------------------------------------------------------------------------------------
+
+
+def answer_stored(wanted: str, options: ConfirmOptions) -> int | str:
+    """Show what waits in a conversation on disk, and store the answer that options give or the person at the terminal.
+
+    Returns:
+        The conversation's id where the run can go on; else the exit code: 0 nothing more to do, 6 it waits still.
     """
-    if not (options.yes or options.no) and person_present(no_tui=False):
-        settle(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=who()))
+    if options.yes and options.no:
+        raise UsageError("--yes and --no exclude each other. Use one of them.")
+    if options.as_json and (options.yes or options.no):
+        raise UsageError("--json prints the pending calls without answering. Leave out --json, or --yes and --no.")
+    if options.unseen and not options.yes:
+        raise UsageError("--unseen needs --yes. Use both, or neither.")
+    if options.reason and not options.no:
+        raise UsageError("--reason needs --no. Use both, or neither.")
+    directory = find_stored(conversations_dir(), wanted)
+    with _opened(directory) as (log, approvals):
+        pending = pending_of(log.history)
+        if not pending and not log.history.held.is_decided:
+            raise UsageError(f"Nothing waits for confirmation in conversation {directory.name!r}.")
+        if options.as_json:
+            calls = ({**call._asdict(), "risk": call.risk.value, "why": [*call.why]} for call in pending)
+            print_json({name: call[name] for name in call if name != "hint"} for call in calls)
+            return WAITING if pending else 0
+        if pending:
+            _store_answers(approvals, options)
+        if log.history.held.waiting:
+            return WAITING
+    return 0 if options.no_run else directory.name
+
+
+def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
+    """The answer that options give, or the person's. What is piped into stdin answers nothing."""
+    if not (options.yes or options.no) and person_present():
+        settle(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=_user()))
         return
     seen = shown(approvals.pending)
     print(seen.text, flush=True)
@@ -157,8 +153,78 @@ def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
             "Look at all of it with --json, or at a terminal without --yes; or say --yes --unseen."
         )
     if options.yes or options.no:
-        approvals.decide(Decision(approved=options.yes, reason=options.reason), by=who())
+        approvals.decide(Decision(approved=options.yes, reason=options.reason), by=_user())
 
 
-def _fields(call: PendingCall) -> dict[str, Any]:
-    return {**call._asdict(), "risk": call.risk.value, "why": list(call.why)}
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[tuple[ConversationLog, Approvals]]:
+    log = ConversationLog(directory, conversation_id=directory.name)
+    approvals = Approvals(log)
+    log.open(approvals.standing.add)
+    try:
+        yield log, approvals
+    finally:
+        log.close()
+
+
+def _user() -> str:
+    """The person, for the log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user id, no variable
+        return "user"
+
+
+# --- approvals ------------------------------------------------------------------------------------
+
+
+def list_or_revoke(wanted: str, root: Path | None, *, revoke: Sequence[int], revoke_all: bool, as_json: bool) -> int:
+    """Print the approvals of a stored conversation, or revoke some."""
+    if revoke_all and revoke:
+        raise UsageError("--revoke and --revoke-all exclude each other. Use one of them.")
+    directory = find_stored(root or conversations_dir(), wanted)
+    if revoke or revoke_all:
+        with _opened(directory) as (_, approvals):
+            for number in revoke or [one.number for one in approvals.standing.in_force]:
+                approvals.revoke(number, by=_user())
+                print(f"Approval {number} is revoked.")
+        return 0
+    standing = StandingApprovals()
+    stream_events(directory, standing.add)
+    if as_json:
+        print_json(_fields(one) for one in standing.in_force)
+    else:
+        _list(standing.in_force, lambda line: print(safe_line(line, limit_chars=MAX_APPROVAL_CHARS)))
+    return 0
+
+
+def list_or_revoke_live(conversation: Conversation, arguments: Sequence[str], tell: Callable[[str], None]) -> None:
+    """What a person typed behind `/approvals`."""
+    match arguments:
+        case []:
+            _list(conversation.approvals, tell)
+        case ["revoke", "all"]:
+            for one in conversation.approvals:
+                conversation.revoke(one.number, by=_user())
+            tell("No approval is in force.")
+        case ["revoke", number] if number.isascii() and number.isdecimal():
+            try:
+                conversation.revoke(int(number[:9]), by=_user())
+            except UsageError as error:
+                tell(str(error))
+            else:
+                tell(f"Approval {number} is revoked.")
+        case _:
+            tell(f"{COMMAND} lists what is allowed from now on; {COMMAND} revoke N, or revoke all, takes it back.")
+
+
+def _list(approvals: Sequence[Approval], tell: Callable[[str], None]) -> None:
+    if not approvals:
+        tell("No approval is in force.")
+    for one in approvals:
+        exact = f": {json.dumps(one.scope.arguments, ensure_ascii=False)}" if isinstance(one.scope, ExactCall) else ""
+        tell(f"{one.number}  by {one.by}: {one.scope}{exact}")
+
+
+def _fields(one: Approval) -> dict[str, Any]:
+    return {"number": one.number, "by": one.by, "text": str(one.scope), "scope": one.scope.model_dump()}

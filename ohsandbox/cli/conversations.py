@@ -1,36 +1,40 @@
-"""`ohsandbox conversations`: what lies on disk, for a person to look at, repair and delete."""
+"""`ohsandbox conversations`: list, show, export, repair and delete what is stored on this machine."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shlex
 import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ohsandbox.cli.prompt import confirm
-from ohsandbox.cli.rendering.tables import print_table
-from ohsandbox.cli.rendering.text import cut, safe_line, size
+from ohsandbox.cli.prompt import is_agreed, person_present
+from ohsandbox.cli.rendering.markdown import MarkdownExport
+from ohsandbox.cli.rendering.tables import print_json, print_table
+from ohsandbox.cli.rendering.text import age, cut, safe_line, size
 from ohsandbox.cli.rendering.view import open_view
-from ohsandbox.conversation.storage.catalog import (
+from ohsandbox.conversation.storage import (
+    ConversationDeleter,
     StoredConversation,
     find_stored,
     list_stored,
     read_stored,
     size_of,
 )
-from ohsandbox.conversation.storage.deletion import ConversationDeleter
-from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
+from ohsandbox.errors import ConversationOpenError, LogCorruptError, OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
-from ohsandbox.persistence import LogFollower, holder_of, repair_log, stream_events
+from ohsandbox.persistence import LogFollower, encode_record, holder_of, repair_log, stream_events
+from ohsandbox.private_files import new_file, opened_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from ohsandbox.events import SDKEvent
@@ -41,10 +45,12 @@ MAX_TITLE_CHARS = 80
 """Enough to know it again; `show` has the whole message."""
 ENGINE_WAIT_S = 1.0
 """An engine that takes longer to list its containers is not waited for: the list is of files."""
-
 MAX_AGE_S = 100 * 365 * 86400
 """The calendar of Python ends 2000 years ago."""
-
+SECRETS_NOTE = (
+    "It holds all that the agent was told and has seen, files and outputs among them. "
+    "Look for keys and passwords in it before you pass it on."
+)
 _AGE = re.compile(r"(\d{1,6})(min|h|d|w)")
 _SECONDS = {"min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -53,38 +59,23 @@ _SECONDS = {"min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def list_conversations(root: Path | None, *, as_json: bool, limit: int) -> int:
-    """Print what is in root; limit 0 is all, and JSON is always all.
-
-    Raises:
-        UsageError: HOME is not set, and root not given.
-    """
+    """Print what is in root; limit 0 is all, and JSON is always all."""
     found = list_stored(root or conversations_dir())
     containers = _containers() if found else {}
     if as_json:
-        print(json.dumps([_fields(one, containers.get(one.id)) for one in found], indent=2))
-    elif not found:
+        print_json(_fields(one, containers.get(one.id)) for one in found)
+        return 0
+    if not found:
         print("No conversations.")
-    else:
-        shown = found[:limit] if limit else found
-        _print(shown, containers)
-        if len(shown) < len(found):
-            print(f"{len(found) - len(shown)} older ones are not shown; --limit 0 shows all.")
-    return 0
-
-
-def _fields(one: StoredConversation, container: str | None) -> dict[str, object]:
-    facts = {"open_in_process": one.holder, "fault": one.fault, "container": container, "directory": str(one.directory)}
-    return one.metadata.model_dump(mode="json") | {"state": _status(one)} | facts
-
-
-def _print(shown: Sequence[StoredConversation], containers: dict[str, str]) -> None:
+        return 0
+    shown = found[:limit] if limit else found
     rows = [
         (
             one.id,
-            age_of(one.metadata.updated_at),
+            age(one.metadata.updated_at),
             _status(one),
             str(one.metadata.steps),
-            "" if one.metadata.cost_usd is None else f"${one.metadata.cost_usd:.4f}",
+            _cost(one),
             containers.get(one.id, ""),
             one.metadata.model or "",
             cut(one.metadata.title or "", MAX_TITLE_CHARS),
@@ -92,6 +83,14 @@ def _print(shown: Sequence[StoredConversation], containers: dict[str, str]) -> N
         for one in shown
     ]
     print_table(("ID", "AGE", "STATUS", "STEPS", "COST", "CONTAINER", "MODEL", "TITLE"), rows)
+    if len(shown) < len(found):
+        print(f"{len(found) - len(shown)} older ones are not shown; --limit 0 shows all.")
+    return 0
+
+
+def _fields(one: StoredConversation, container: str | None) -> dict[str, Any]:
+    facts = {"open_in_process": one.holder, "fault": one.fault, "container": container, "directory": str(one.directory)}
+    return one.metadata.model_dump(mode="json") | {"state": _status(one)} | facts
 
 
 def _status(one: StoredConversation) -> str:
@@ -105,13 +104,8 @@ def _status(one: StoredConversation) -> str:
     return f"{word}, open in {one.holder}" if one.holder else word
 
 
-def age_of(when: datetime) -> str:
-    """How long ago, in the largest unit that fits."""
-    seconds = max(0, int((datetime.now(UTC) - when).total_seconds()))
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
+def _cost(one: StoredConversation) -> str:
+    return "" if one.metadata.cost_usd is None else f"${one.metadata.cost_usd:.4f}"
 
 
 def _containers() -> dict[str, str]:
@@ -136,24 +130,26 @@ def _containers() -> dict[str, str]:
     return dict(found)
 
 
-# --- show -----------------------------------------------------------------------------------------
+# --- show and export ------------------------------------------------------------------------------
 
 
 def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: bool, no_tui: bool) -> int:
-    """Print the events of a conversation; follow goes on until no process has it open.
-
-    Raises:
-        LogCorruptError: its log is damaged; what stands before the damage was shown.
-        UsageError: the conversation does not exist.
-    """
+    """Print the events of a conversation; follow goes on until no process has it open."""
     directory = find_stored(root or conversations_dir(), wanted)
     if as_json:
         _read(directory, _print_json, follow=follow)
         return 0
     one = read_stored(directory)
-    print(f"Conversation {one.id}, begun {one.metadata.created_at.astimezone():%Y-%m-%d %H:%M}", flush=True)
+    print(f"Conversation {one.id}, begun {_date(one.metadata.created_at)}", flush=True)
     _read(directory, open_view(no_tui=no_tui, stored=True).show, follow=follow)
-    _print_sums(read_stored(directory), wanted, root)
+    one = read_stored(directory)
+    known, cost = one.metadata, _cost(one)
+    parts = [_status(one), f"{known.steps} steps", f"{known.calls} calls", f"{_tokens(one):,} tokens"]
+    parts += [*([cost] if cost else []), known.model or "", str(directory)]
+    print(safe_line(" · ".join(parts), limit_chars=1000))
+    where = "" if root is None else f" --dir {shlex.quote(str(root))}"
+    for name in one.sub_agents:
+        print(safe_line(f"Its sub-agent: ohsandbox conversations show{where} {shlex.quote(f'{wanted}/{name}')}"))
     return 0
 
 
@@ -176,29 +172,78 @@ def _print_json(event: SDKEvent) -> None:
     print(json.dumps(event.model_dump(mode="json", exclude={"data"}) | {"data": event.data}))  # pydantic nests 255 deep
 
 
-def _print_sums(one: StoredConversation, wanted: str, root: Path | None) -> None:
-    known = one.metadata
-    tokens = known.prompt_tokens + known.completion_tokens
-    parts = [_status(one), f"{known.steps} steps", f"{known.calls} calls", f"{tokens:,} tokens"]
-    if known.cost_usd is not None:
-        parts.append(f"${known.cost_usd:.4f}")
-    print(safe_line(" · ".join([*parts, known.model or "", str(one.directory)]), limit_chars=1000))
-    where = "" if root is None else f" --dir {shlex.quote(str(root))}"
-    for name in one.sub_agents:
-        print(safe_line(f"Its sub-agent: ohsandbox conversations show{where} {shlex.quote(f'{wanted}/{name}')}"))
+def _tokens(one: StoredConversation) -> int:
+    return one.metadata.prompt_tokens + one.metadata.completion_tokens
+
+
+def _date(when: datetime) -> str:
+    return f"{when.astimezone():%Y-%m-%d %H:%M}"
+
+
+def export_conversation(wanted: str, root: Path | None, *, output: Path | None, form: str, force: bool) -> int:
+    """Write a conversation to output (mode 0600), or to stdout."""
+    one = read_stored(find_stored(root or conversations_dir(), wanted))
+    export = MarkdownExport()
+    with _opened(output, one, force=force) as out:
+        if form == "jsonl":
+            stream_events(one.directory, lambda event: _write(out, encode_record(event, None)))
+        else:
+            out.write(_heading(one).encode())
+            stream_events(
+                one.directory,
+                lambda event: _write(out, "".join(f"{part}\n\n" for part in export.paragraphs(event)).encode()),
+            )
+    written = "" if output is None else f"{safe_line(output, limit_chars=1000)}: {one.metadata.events} events. "
+    print(f"{written}{SECRETS_NOTE}", file=sys.stderr)
+    return 0
+
+
+def _write(out: BinaryIO, data: bytes) -> None:
+    out.write(data)
+
+
+def _heading(one: StoredConversation) -> str:
+    known, cost = one.metadata, _cost(one)
+    return (
+        f"# {safe_line(known.title or one.id)}\n\n"
+        f"Conversation {one.id}, begun {_date(known.created_at)}, last event {_date(known.updated_at)}; "
+        f"model {safe_line(known.model or 'unknown')}; {known.steps} steps, {_tokens(one):,} tokens"
+        f"{cost and f', {cost}'}.\n\n"
+    )
+
+
+@contextlib.contextmanager
+def _opened(output: Path | None, one: StoredConversation, *, force: bool) -> Iterator[BinaryIO]:
+    """Where to write. A file appears when it is whole, or holds what a damaged log had before the damage."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if output.resolve().is_relative_to(one.directory.resolve()):
+        raise UsageError(f"File {str(output)!r} would lie in the conversation itself. Name another place.")
+    if os.path.lexists(output) and not (force and output.is_file()):
+        remedy = "Name a file" if output.is_dir() else "Name another one, or say --force"
+        raise UsageError(f"File {str(output)!r} already exists. {remedy}.")
+    try:
+        damage: LogCorruptError | None = None
+        with opened_dir(output.parent.resolve()) as parent, new_file(parent, output.name) as file:
+            try:
+                yield file
+            except LogCorruptError as error:
+                damage = error
+        if damage is not None:
+            raise damage
+    except OSError as error:
+        raise UsageError(
+            f"File {str(output)!r} cannot be written: {error.strerror}. Name another file with --output."
+        ) from error
 
 
 # --- repair ---------------------------------------------------------------------------------------
 
 
 def repair_conversation(wanted: str, root: Path | None) -> int:
-    """Cut a damaged log, and say what was lost.
-
-    Raises:
-        ConversationOpenError: a process has it open.
-        LogWriteError: the disk is full or broken.
-        UsageError: the conversation does not exist.
-    """
+    """Cut a damaged log, and say what was lost."""
     directory = find_stored(root or conversations_dir(), wanted)
     done = repair_log(directory, conversation_id=directory.name)
     if done.copy is None:
@@ -216,12 +261,7 @@ def repair_conversation(wanted: str, root: Path | None) -> int:
 def delete_conversations(
     wanted: Sequence[str], root: Path | None, *, older_than: str | None, everything: bool, yes: bool
 ) -> int:
-    """Delete what was named, or what is old, or all; those that a process has open are left, and told at the end.
-
-    Raises:
-        ConversationOpenError: some are open.
-        UsageError: not exactly one of the three was given, one is not there, or nobody can be asked.
-    """
+    """Delete what was named, or what is old, or all; those that a process has open are left, and told at the end."""
     root = root or conversations_dir()
     if sum((bool(wanted), older_than is not None, everything)) != 1:
         raise UsageError("Say which to delete: give ids, or --older-than AGE, or --all.")
@@ -233,9 +273,15 @@ def delete_conversations(
     if not doomed:
         print("Nothing to delete.")
         return 0
-    if not yes and not _agreed(doomed):
-        print("Nothing was deleted.")
-        return 1
+    if not yes:
+        if person_present():
+            for directory in doomed:
+                print(safe_line(f"{directory.name}  {read_stored(directory).metadata.title or ''}"))
+        count, freed = len(doomed), size(sum(map(size_of, doomed)))
+        question = f"Delete {count} conversation{'' if count == 1 else 's'}, {freed}, for good?"
+        if not is_agreed(question, what=f"{count} conversations would be deleted", yes=False):
+            print("Nothing was deleted.")
+            return 1
     _delete(doomed)
     return 0
 
@@ -255,22 +301,6 @@ def _delete(doomed: Sequence[Path]) -> None:
                 print(safe_line(line, limit_chars=1000), file=sys.stderr)
     if still_open:
         raise ConversationOpenError(f"Not deleted, because open: {', '.join(still_open)}. Close them there first.")
-
-
-def _agreed(doomed: Sequence[Path]) -> bool:
-    """A person's word.
-
-    Raises:
-        UsageError: there is nobody to ask.
-    """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(
-            f"{len(doomed)} conversations would be deleted, and there is no terminal to confirm at. Use --yes."
-        )
-    for directory in doomed:
-        print(safe_line(f"{directory.name}  {read_stored(directory).metadata.title or ''}"))
-    freed = size(sum(map(size_of, doomed)))
-    return confirm(f"Delete {len(doomed)} conversation{'' if len(doomed) == 1 else 's'}, {freed}, for good?")
 
 
 def _age(text: str) -> timedelta:

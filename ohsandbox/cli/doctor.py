@@ -1,9 +1,7 @@
 """`ohsandbox doctor`: what is here, what is missing, what is weak, and what to do about it."""
 
-# ruff: noqa: T201 - a command prints
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +13,7 @@ from rich.text import Text
 from ohsandbox import __version__
 from ohsandbox.cli.entrypoint import code_of
 from ohsandbox.cli.model import key_source, provider_variables
-from ohsandbox.cli.rendering.tables import open_console
+from ohsandbox.cli.rendering.tables import open_console, print_json
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.paths import conversations_dir
@@ -24,10 +22,8 @@ from ohsandbox.settings import Settings
 
 PACKAGES = ("docker", "litellm", "pydantic")
 """Those whose version a report of a fault should name."""
-
 MIN_TABLE_COLUMNS = 60
 """Narrower than that what was found stands below its name."""
-
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
@@ -35,7 +31,7 @@ def examine(*, as_json: bool) -> int:
     """Print every check; 0 unless one failed, then 4."""
     found = [_versions(), *_own_state(), _bubblewrap(), *checks()]
     if as_json:
-        print(json.dumps([check._asdict() for check in found], indent=2))
+        print_json(check._asdict() for check in found)
     else:
         _print(found)
     return code_of(SandboxUnavailable()) if any(check.status == "fail" for check in found) else 0
@@ -43,15 +39,12 @@ def examine(*, as_json: bool) -> int:
 
 def _versions() -> Check:
     parts = [f"ohsandbox {__version__}", f"Python {platform.python_version()}"]
-    parts += [f"{name} {_version(name)}" for name in PACKAGES]
+    for package in PACKAGES:
+        try:
+            parts.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            parts.append(f"{package} missing")
     return Check("versions", "ok", ", ".join([*parts, f"{platform.system()} {platform.machine()}"]))
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "missing"
 
 
 def _own_state() -> list[Check]:
@@ -63,13 +56,12 @@ def _own_state() -> list[Check]:
         return [Check("settings", "fail", str(error))]
     where = str(path) if path.exists() else f"{path} is not there; defaults are used"
     warned = [Check("settings", "warn", text) for text in settings.warnings]
-    return [*(warned or [Check("settings", "ok", where)]), _model(settings), _key(settings), _conversations()]
-
-
-def _model(settings: Settings) -> Check:
-    if settings.model:
-        return Check("model", "ok", settings.model)
-    return Check("model", "warn", "none named", 'put "model": "provider/model" into the settings, or use --model')
+    remedy = 'put "model": "provider/model" into the settings, or use --model'
+    model = Check("model", "ok", settings.model) if settings.model else Check("model", "warn", "none named", remedy)
+    root = conversations_dir()
+    count = sum(1 for _ in root.iterdir()) if root.is_dir() else 0
+    stored = Check("conversations", "ok", f"{count} in {root}")
+    return [*(warned or [Check("settings", "ok", where)]), model, _key(settings), stored]
 
 
 def _key(settings: Settings) -> Check:
@@ -86,20 +78,12 @@ def _key(settings: Settings) -> Check:
     return Check("model key", "ok", source)
 
 
-def _conversations() -> Check:
-    root = conversations_dir()
-    count = sum(1 for _ in root.iterdir()) if root.is_dir() else 0
-    return Check("conversations", "ok", f"{count} in {root}")
-
-
 def _bubblewrap() -> Check:
     """Only --runtime cli uses it."""
-    found = shutil.which("bwrap")
-    if found:
-        return Check(
-            "bubblewrap", "ok", f"{found}; --runtime cli can write in its working directory and /tmp only (not as root)"
-        )
-    return Check("bubblewrap", "warn", "not here: --runtime cli works with no walls at all", "install bubblewrap")
+    if (found := shutil.which("bwrap")) is None:
+        return Check("bubblewrap", "warn", "not here: --runtime cli works with no walls at all", "install bubblewrap")
+    what = "--runtime cli can write in its working directory and /tmp only (not as root)"
+    return Check("bubblewrap", "ok", f"{found}; {what}")
 
 
 def _print(found: list[Check]) -> None:

@@ -21,26 +21,19 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ohsandbox.cli.rendering.masking import masked
 from ohsandbox.errors import OhsandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-FAILED = 1
-USAGE = 2
-WAITING = 6
-INTERRUPTED = 130
-TERMINATED = 143
+FAILED, WAITING, INTERRUPTED, TERMINATED = 1, 6, 130, 143
 SIGNALED = 128
 """The shells' convention: above it a signal's number."""
-STDOUT = 1
-
 DEBUG_VARIABLE = "OHSANDBOX_DEBUG"
-
+MAX_VALUE_CHARS = 100
+"""Of a wrong value so much is quoted."""
 _PERMISSION = "Make it writable for you, or set HOME to a directory that is."
 _ROOM = "Make room on the disk (of ~/.ohsandbox, or where the output goes), and try again."
-_NO_REMEDY = "The system refused it; --debug shows where."
 _REMEDIES = {
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,
@@ -49,12 +42,8 @@ _REMEDIES = {
     errno.EDQUOT: _ROOM,
     errno.EMFILE: "Raise the limit with `ulimit -n`.",
 }
-"""What the system refuses is no fault of ours, and often none of the command's."""
-
-MAX_VALUE_CHARS = 100
-"""Of a wrong value so much is quoted."""
+"""What the system refuses is not our fault, and often none of the command's."""
 _INVALID = "Invalid value for"
-
 
 closed_streams: set[int] = set()
 """Descriptors of stdin, stdout and stderr that were closed (`>&-`) when this process began."""
@@ -73,18 +62,15 @@ def prepare_streams() -> None:
 
     Otherwise the next file that is opened gets a closed one's number, and what is printed reaches a log or a socket.
     """
-    for number in range(3):
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
             closed_streams.add(number)
             os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
-    if sys.stdin is None:
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - the process's own
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - the process's own
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - the process's own
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - the process's own
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
@@ -108,52 +94,48 @@ def exit_code_of(command: Callable[[], Any]) -> int:
 
 def explain(error: BaseException) -> int:
     """Print the error's one line (and its traceback, with --debug) to stderr; returns its exit code."""
-    line, code = line_of(error), code_of(error)
+    from ohsandbox.cli.rendering.text import safe  # noqa: PLC0415 - `--help` does without
+
     with contextlib.suppress(OSError):
         if os.environ.get(DEBUG_VARIABLE, "") not in {"", "0"}:
-            from ohsandbox.review_text import visible  # noqa: PLC0415 - for --debug alone
-
-            print(visible(masked("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
-        print(f"ohsandbox: {line}", file=sys.stderr, flush=True)
-    return code
+            print(safe("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        print(f"ohsandbox: {line_of(error)}", file=sys.stderr, flush=True)
+    return code_of(error)
 
 
 def code_of(error: BaseException) -> int:
     """The exit code of an error."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
-    if isinstance(error, Terminated):
-        return error.exit_code
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else FAILED
-    code = getattr(error, "exit_code", FAILED)
+    code = getattr(error, "code" if isinstance(error, SystemExit) else "exit_code", FAILED)
     return code if isinstance(code, int) else FAILED
 
 
 def line_of(error: BaseException) -> str:
     """Fact, value and remedy on one line that is safe to print."""
+    from ohsandbox.cli.rendering.text import masked  # noqa: PLC0415 - as above
+    from ohsandbox.review_text import visible  # noqa: PLC0415 - as above
+
+    return visible(" ".join(re.split(r"[ \t\n]+", masked(_sentences(error)).strip(" \t\n"))))
+
+
+def _sentences(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "Interrupted."
     if isinstance(error, Terminated):
         return "Terminated."
     if isinstance(error, OhsandboxError | SystemExit):
-        return _one_line(str(error))
+        return str(error)
     if hasattr(error, "format_message"):  # typer's usage errors; their class is private to it
         fact = _with_value(error.format_message(), error.__cause__)
-        return _one_line(f"{_sentence(fact)} Try `{_command_of(error)} --help`.")
+        context = getattr(error, "ctx", None)
+        command = "ohsandbox" if context is None else context.command_path
+        return f"{fact}{'' if fact.endswith(('.', '?')) else '.'} Try `{command} --help`."
     if isinstance(error, OSError) and error.strerror:
-        return _one_line(f"{error.strerror}{_place(error)}. {_REMEDIES.get(error.errno or 0, _NO_REMEDY)}")
-    return _one_line(f"{type(error).__name__}: {error}. This is a fault of ohsandbox; --debug shows where.")
-
-
-def _place(error: OSError) -> str:
-    return f": {os.fsdecode(error.filename)!r}" if isinstance(error.filename, str | bytes) else ""
-
-
-def _one_line(text: str) -> str:
-    from ohsandbox.review_text import visible  # noqa: PLC0415 - `--help` does without
-
-    return visible(" ".join(re.split(r"[ \t\n]+", masked(text).strip(" \t\n"))))
+        place = f": {os.fsdecode(error.filename)!r}" if isinstance(error.filename, str | bytes) else ""
+        remedy = _REMEDIES.get(error.errno or 0, "The system refused it; --debug shows where.")
+        return f"{error.strerror}{place}. {remedy}"
+    return f"{type(error).__name__}: {error}. This is a fault of ohsandbox; --debug shows where."
 
 
 def _with_value(message: str, cause: Any) -> str:
@@ -163,15 +145,6 @@ def _with_value(message: str, cause: Any) -> str:
     value = repr(cause.errors()[0]["input"])
     shown = value if len(value) <= MAX_VALUE_CHARS else f"{value[: MAX_VALUE_CHARS - 1]}…"
     return message.replace(_INVALID, f"Invalid value {shown} for", 1).replace(": Value error, ", ": ", 1)
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "?")) else f"{text}."
-
-
-def _command_of(error: BaseException) -> str:
-    context = getattr(error, "ctx", None)
-    return str(context.command_path) if context is not None else "ohsandbox"
 
 
 def _is_closed_output(error: BaseException) -> bool:
@@ -185,7 +158,7 @@ def _output_closed() -> int:
     """Whoever read our output has gone. What is buffered goes nowhere, so that the interpreter's own flush passes."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, STDOUT)
+        os.dup2(nowhere, 1)
         os.close(nowhere)
     return TERMINATED
 

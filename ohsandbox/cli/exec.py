@@ -1,6 +1,5 @@
 """`ohsandbox exec`: one command in a sandbox, its streams ours, its exit code ours."""
 
-# ruff: noqa: T201 - a command prints
 from __future__ import annotations
 
 import contextlib
@@ -12,7 +11,7 @@ import time
 import tty
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.runtime import make_runtime, started
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.runtime.channel import Stream
@@ -23,17 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ohsandbox.cli.options import ExecOptions, SandboxOptions
-    from ohsandbox.runtime.channel import Channel, Chunk
+    from ohsandbox.runtime.channel import Channel
 
 TIMED_OUT = 124
 """As timeout(1) of coreutils has it."""
-DEFAULT_SIZE = (80, 24)
-"""Columns and rows of the terminals that the others descend from."""
-MAX_LINE_CHARS = 5000
-"""A path is at most 4096 bytes."""
 READ_BYTES = 65536
 """What a pipe holds."""
-
 _PIPES_SCRIPT = 'exec "$@"'
 """A shell in between makes a missing program exit code 127 on every backend."""
 _TERMINAL_SCRIPT = 'stty rows "$1" cols "$2" 2>/dev/null; shift 2; exec "$@"'
@@ -42,58 +36,41 @@ _TERMINAL_SCRIPT = 'stty rows "$1" cols "$2" 2>/dev/null; shift 2; exec "$@"'
 def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOptions) -> int:
     """Run the command; its exit code, or 124 if options.timeout_s ended it.
 
-    Our stdin is its stdin where that is no terminal. With a terminal of its own it owns ours, as with ssh; without one,
+    Our stdin is its stdin unless that is a terminal. With a terminal of its own it owns ours, as with ssh; without one,
     what it prints reaches a terminal cleaned of escapes, and a file or pipe byte by byte.
-
-    Raises:
-        UsageError: an option is wrong; nothing ran.
-        SandboxUnavailable: the sandbox cannot be started, or was lost.
-        BrokenPipeError: nobody reads our output any more.
     """
-    env = _environment(options.env or ())
+    for pair in options.env or ():
+        if "=" not in pair[1:]:
+            raise UsageError(f"Invalid --env {pair!r}: expected NAME=VALUE.")
+    env = dict(pair.split("=", 1) for pair in options.env or ())
     if options.user is not None and not options.user:
         raise UsageError("--user is empty. Name a user of the image or a numeric id, or leave it out.")
     if options.user and not where.backend.users:
         raise UsageError(f"--user {options.user!r} needs a container. Leave it out, or --runtime {where.runtime}.")
     runtime = make_runtime(where.checked().with_settings(Settings.load()))
-    at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    with_tty = at_terminal if options.tty is None else options.tty
-    argv = _argv(command, with_tty=with_tty)
+    with_tty = sys.stdin.isatty() and sys.stdout.isatty() if options.tty is None else options.tty
+    argv = ["/bin/sh", "-c", _PIPES_SCRIPT, "sh", *command]
     if with_tty:
+        columns, rows = _terminal_size()
+        argv = ["/bin/sh", "-c", _TERMINAL_SCRIPT, "sh", str(rows), str(columns), *command]
         env = {"TERM": os.environ.get("TERM", "dumb")} | env
     if where.copies and sys.stderr.isatty():
-        _warn(f"The command works on a copy of {where.workspace}, which is deleted when it ends.")
-    with started(runtime, warn=_warn):
+        say(f"The command works on a copy of {where.workspace}, which is deleted when it ends.")
+    with started(runtime, warn=say):
         channel = runtime.open_channel(argv, tty=with_tty, env=env, user=options.user)
         with channel, _killed_on_error(channel), _raw_terminal(wanted=with_tty and sys.stdin.isatty()):
-            _feed_in_background(channel, with_tty=with_tty)
+            if sys.stdin.isatty() and not with_tty:  # it would be typed text that nobody asked for
+                channel.close_stdin()
+            else:
+                threading.Thread(target=_feed, args=(channel,), kwargs={"with_tty": with_tty}, daemon=True).start()
             return _relay(channel, options.timeout_s, raw=with_tty)
-
-
-def _warn(text: str) -> None:
-    with contextlib.suppress(OSError):
-        print(f"ohsandbox: {safe_line(text, limit_chars=MAX_LINE_CHARS)}", file=sys.stderr, flush=True)
-
-
-def _environment(pairs: Sequence[str]) -> dict[str, str]:
-    for pair in pairs:
-        if "=" not in pair[1:]:
-            raise UsageError(f"Invalid --env {pair!r}: expected NAME=VALUE.")
-    return dict(pair.split("=", 1) for pair in pairs)
-
-
-def _argv(command: Sequence[str], *, with_tty: bool) -> list[str]:
-    if not with_tty:
-        return ["/bin/sh", "-c", _PIPES_SCRIPT, "sh", *command]
-    columns, rows = _terminal_size()
-    return ["/bin/sh", "-c", _TERMINAL_SCRIPT, "sh", str(rows), str(columns), *command]
 
 
 def _terminal_size() -> tuple[int, int]:
     """Columns and rows of our terminal; not shutil's, which believes COLUMNS and LINES first."""
     with contextlib.suppress(OSError):
         return os.get_terminal_size(sys.stdout.fileno())
-    return DEFAULT_SIZE
+    return 80, 24
 
 
 @contextlib.contextmanager
@@ -122,14 +99,6 @@ def _raw_terminal(*, wanted: bool) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def _feed_in_background(channel: Channel, *, with_tty: bool) -> None:
-    """Pass our stdin on; a terminal's only to a terminal, for else it would be typed text that nobody asked for."""
-    if sys.stdin.isatty() and not with_tty:
-        channel.close_stdin()
-        return
-    threading.Thread(target=_feed, args=(channel,), kwargs={"with_tty": with_tty}, daemon=True).start()
-
-
 def _feed(channel: Channel, *, with_tty: bool) -> None:
     with contextlib.suppress(OSError, OhsandboxError):  # the command has ended, or we have no stdin
         while data := os.read(0, READ_BYTES):
@@ -141,64 +110,51 @@ def _feed(channel: Channel, *, with_tty: bool) -> None:
 def _relay(channel: Channel, timeout_s: float | None, *, raw: bool) -> int:
     """Copy output until the command ends; its exit code."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    writers = {stream: _Writer(stream, raw=raw) for stream in Stream}
+    writers = {stream: _StreamWriter(stream, raw=raw) for stream in Stream}
+
+    def left_s() -> float | None:
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
     try:
-        while chunks := _read(channel, deadline):
-            _write(writers, chunks)
-        for writer in writers.values():
-            writer.finish()
-        return channel.wait(_left(deadline))
+        while chunks := channel.read(left_s()):
+            for stream, data in chunks:
+                writers[stream].write(data)
+        if chunks is not None:  # it ended
+            for writer in writers.values():
+                writer.finish()
+            return channel.wait(left_s())
     except TimeoutError:
-        channel.kill()
-        print(f"ohsandbox: the command was killed after {timeout_s:g} s (--timeout).", file=sys.stderr)
-        return TIMED_OUT
+        pass
+    channel.kill()
+    say(f"the command was killed after {timeout_s:g} s (--timeout).")
+    return TIMED_OUT
 
 
-def _read(channel: Channel, deadline: float | None) -> list[Chunk]:
-    chunks = channel.read(_left(deadline))
-    if chunks is None:
-        raise TimeoutError
-    return chunks
-
-
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
-def _write(writers: dict[Stream, _Writer], chunks: list[Chunk]) -> None:
-    for stream, data in chunks:
-        writers[stream].write(data)
-
-
-class _Writer:
+class _StreamWriter:
     """One of our output streams."""
 
     def __init__(self, stream: Stream, *, raw: bool) -> None:
         self._descriptor = int(stream)
-        self._clean = not raw and os.isatty(self._descriptor)
+        self._is_cleaned = not raw and os.isatty(self._descriptor)
         self._held = b""
 
     def write(self, data: bytes) -> None:
         """All of data, or what of it can be shown already."""
-        if not self._clean:
-            _write_all(self._descriptor, data)
-            return
-        data = self._held + data
-        count = whole_prefix(data)
-        self._held = data[count:]
-        self._show(data[:count])
+        if self._is_cleaned:
+            data = self._held + data
+            count = whole_prefix(data)
+            data, self._held = _cleaned(data[:count]), data[count:]
+        self._write_all(data)
 
     def finish(self) -> None:
         """What was held back."""
-        self._show(self._held)
-        self._held = b""
+        self._write_all(_cleaned(self._held))
 
-    def _show(self, data: bytes) -> None:
-        text = sanitize_for_terminal(data.decode("utf-8", "surrogateescape"))
-        _write_all(self._descriptor, text.encode("utf-8", "replace"))
+    def _write_all(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def _cleaned(data: bytes) -> bytes:
+    return sanitize_for_terminal(data.decode("utf-8", "surrogateescape")).encode("utf-8", "replace")

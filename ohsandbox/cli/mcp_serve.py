@@ -1,6 +1,5 @@
 """`ohsandbox mcp serve`: the sandbox's tools for any MCP client. Nothing but the protocol reaches stdout."""
 
-# ruff: noqa: T201 - what a person should know goes to stderr
 from __future__ import annotations
 
 import contextlib
@@ -16,12 +15,13 @@ import anyio
 
 from ohsandbox.cli import entrypoint
 from ohsandbox.cli.entrypoint import Terminated
-from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.runtime import make_runtime, progress_text, started
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server
-from ohsandbox.secrets.vault import check_reference, look_up
-from ohsandbox.settings import DEFAULT_IMAGE, Settings
+from ohsandbox.runtime.factory import DEFAULT_IMAGE
+from ohsandbox.secrets.vault import look_up
+from ohsandbox.settings import Settings
 from ohsandbox.tools import HINTS, hint_of
 
 if TYPE_CHECKING:
@@ -32,44 +32,32 @@ if TYPE_CHECKING:
     from ohsandbox.cli.options import SandboxOptions, ServeOptions
     from ohsandbox.mcp_server import SandboxSession
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.tools.flags import ToolFlags
+    from ohsandbox.tools.tool_flags import ToolFlags
 
 NEEDS_AGENT = tuple(name for name in HINTS if hint_of(name, {}).needs_agent)
 """Tools that are of no use without our agent and its model; the client has its own."""
-
-MAX_LINE_CHARS = 5000
-"""A path is at most 4096 bytes."""
-
 MIN_IDLE_S = 1.0
 """A client pauses between two calls."""
-
 MIN_TOKEN_CHARS = 16
 """A shorter one could be guessed."""
 
 
 def serve(what: ServeOptions, where: SandboxOptions) -> int:
-    """Serve until the client goes, or a signal comes.
-
-    Raises:
-        UsageError: an option is wrong; nothing was served.
-        KeyboardInterrupt, Terminated: a signal came; everything has been cleaned up.
-    """
+    """Serve until the client goes, or a signal comes."""
     if what.idle_timeout_s < MIN_IDLE_S:
         raise UsageError(f"Invalid --idle-timeout {what.idle_timeout_s:g}: expected {MIN_IDLE_S:g} second or more.")
     settings = Settings.load(what.settings)
     full = where.checked().with_settings(settings)
-    names = _names(settings.tools, what)
-    server = make_server(_place(full), names, instructions=_instructions(full))
-    if what.http is None:
-        if what.token:
-            raise UsageError(
-                "--token needs --http. Leave it out: over stdio, only the client that started this can call."
-            )
-        return _serve_stdio(server)
-    return _serve_http(server, what)
+    names = _tools(settings.tools, what)
+    server = make_server(_factory(full), names, instructions=_instructions(full), limits=settings.output)
+    if what.http is not None:
+        return _serve_http(server, what)
+    if what.token:
+        raise UsageError("--token needs --http. Leave it out: over stdio, only the client that started this can call.")
+    return _serve_stdio(server)
 
 
-def _names(usual: ToolFlags, what: ServeOptions) -> list[str]:
+def _tools(usual: ToolFlags, what: ServeOptions) -> list[str]:
     wanted = usual.switched(on=what.enable or (), off=what.disable or ()).names()
     for name in NEEDS_AGENT:
         if name in wanted and name not in usual.names():
@@ -80,17 +68,17 @@ def _names(usual: ToolFlags, what: ServeOptions) -> list[str]:
     return names
 
 
-def _place(full: SandboxOptions) -> SandboxFactory:
+def _factory(full: SandboxOptions) -> SandboxFactory:
     def make(tell: Callable[[str], None]) -> Runtime:
         return make_runtime(full, progress=lambda progress: tell(progress_text(progress)))
 
     @contextlib.contextmanager
     def start(runtime: Runtime) -> Iterator[Runtime]:
-        with started(runtime, warn=_say):
+        with started(runtime, warn=say):
             name = str(getattr(runtime, "name", "") or runtime.id)
             yield runtime
         if full.keep:
-            _say(f"Container {name} is kept. Go on in it: --attach {name}")
+            say(f"Container {name} is kept. Go on in it: --attach {name}")
 
     return SandboxFactory(make, start)
 
@@ -119,7 +107,7 @@ def _serve_stdio(server: Server[SandboxSession]) -> int:
     if entrypoint.closed_streams & {0, 1}:
         raise UsageError("stdin or stdout is closed. Start this as an MCP client does, or with --http.")
     if sys.stdin.isatty():
-        _say("An MCP client is expected on stdin: put this command into its configuration. Ctrl-C ends it.")
+        say("An MCP client is expected on stdin: put this command into its configuration. Ctrl-C ends it.")
     _run(lambda: serve_stdio(server))
     return 0
 
@@ -134,26 +122,22 @@ def _serve_http(server: Server[SandboxSession], what: ServeOptions) -> int:
     )
     with listening(wanted) as (listener, address):
         if what.token is None:
-            _say(f"Clients need the header `Authorization: Bearer {token}`; choose your own with --token.")
-            _say(f"For a client's configuration: {_client_entry(address.url, token)}")
+            say(f"Clients need the header `Authorization: Bearer {token}`; choose your own with --token.")
+            # as Claude Code, Cursor and others read it
+            entry = {"type": "http", "url": address.url, "headers": {"Authorization": f"Bearer {token}"}}
+            say(f"For a client's configuration: {json.dumps({'mcpServers': {'sandbox': entry}})}")
         if not is_loopback(address.host):
-            _say(f"warning: {address.host} can be reached by others, and nothing is encrypted. Put TLS in front of it.")
-        _run(lambda: serve_http(sessions, listener, ready=lambda: _say(f"Serving {address.url}; Ctrl-C ends it.")))
+            say(f"warning: {address.host} can be reached by others, and nothing is encrypted. Put TLS in front of it.")
+        _run(lambda: serve_http(sessions, listener, ready=lambda: say(f"Serving {address.url}; Ctrl-C ends it.")))
     return 0
-
-
-def _client_entry(url: str, token: str) -> str:
-    """As Claude Code, Cursor and others read it (`mcpServers`)."""
-    entry = {"type": "http", "url": url, "headers": {"Authorization": f"Bearer {token}"}}
-    return json.dumps({"mcpServers": {"sandbox": entry}})
 
 
 def _token(reference: str | None) -> str:
     if reference is None:
         return ""
-    found = look_up("--token", check_reference("--token", reference), os.environ)
-    for warning in found.warnings:
-        _say(f"warning: {warning}")
+    found = look_up("--token", reference, os.environ)
+    if found.warning:
+        say(f"warning: {found.warning}")
     if len(found.value) < MIN_TOKEN_CHARS or not found.value.isascii() or not found.value.isprintable():
         raise UsageError(f"Invalid token: expected {MIN_TOKEN_CHARS} or more printable ASCII characters.")
     return found.value
@@ -161,17 +145,15 @@ def _token(reference: str | None) -> str:
 
 def _run(work: Callable[[], Awaitable[None]]) -> None:
     """Run it until it ends, or until a signal has come and it has cleaned up."""
-    number = anyio.run(_until_signal, work)
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    if number is not None:
-        raise Terminated(number)
+    if (number := anyio.run(_until_signal, work)) is not None:
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
 
 async def _until_signal(work: Callable[[], Awaitable[None]]) -> int | None:
     came: list[int] = []
-    ignored = {number for number in (signal.SIGHUP,) if signal.getsignal(number) is signal.SIG_IGN}  # nohup
-    wanted = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} - ignored
+    wanted = {signal.SIGINT, signal.SIGTERM}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        wanted.add(signal.SIGHUP)
 
     async def watch(scope: anyio.CancelScope) -> None:
         async for number in numbers:  # what comes during the clean-up must not cut it short
@@ -185,8 +167,3 @@ async def _until_signal(work: Callable[[], Awaitable[None]]) -> int | None:
                 await work()
             group.cancel_scope.cancel()
     return came[0] if came else None
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):
-        print(f"ohsandbox: {safe_line(text, limit_chars=MAX_LINE_CHARS)}", file=sys.stderr, flush=True)

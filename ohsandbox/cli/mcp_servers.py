@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ohsandbox.cli.prompt import confirm, person_present
-from ohsandbox.cli.rendering.tables import print_table
-from ohsandbox.cli.rendering.text import safe, safe_line
+from ohsandbox.cli.prompt import ask_yes_no, person_present
+from ohsandbox.cli.rendering.tables import print_json, print_table
+from ohsandbox.cli.rendering.text import safe, safe_line, say
 from ohsandbox.cli.runtime import make_runtime, started
 from ohsandbox.conversation.mcp_servers import pins_path
 from ohsandbox.mcp import MCPConfig, MCPConfigError, MCPServers, Pins, ServerState, read_mcp_config
@@ -29,38 +28,29 @@ if TYPE_CHECKING:
 DIFF_CONTEXT_LINES = 3
 """As git has it."""
 
-SERVING = frozenset({ServerState.READY, ServerState.DISABLED})
-
 
 def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
-    """The settings with the servers of file as well; one of the same name takes the place of the settings' own.
-
-    Raises:
-        MCPConfigError: the file, or what the settings say, is wrong.
-    """
+    """The settings with the servers of file as well; one of the same name takes the place of the settings' own."""
     config = MCPConfig.parse(settings.mcp_config or {})
     if file is None:
         return settings
     try:
         added = read_mcp_config(file)
     except MCPConfigError as error:
-        raise type(error)(_with_remedy(str(error))) from error
+        remedy = "" if "--mcp-config" in str(error) else " Correct the file, or name another with --mcp-config."
+        raise type(error)(f"{error}{remedy}") from error
     return settings.with_flags(mcp={}, mcpServers=merged(config, added).to_dict()["mcpServers"])
 
 
 def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Path | None, as_json: bool) -> int:
-    """Start them, print a table or JSON, end them. 1 where one that is not disabled is not ready.
-
-    Raises:
-        OhsandboxError: the configuration is wrong, or there is no sandbox.
-    """
+    """Start them, print a table or JSON, end them. 1 where one that is not disabled is not ready."""
     loaded = with_mcp_file(Settings.load(settings), mcp_config)
     config = MCPConfig.parse(loaded.mcp_config or {})
     if not config.servers:
         print("[]" if as_json else "No MCP servers are configured. Use --mcp-config FILE, or the settings' mcpServers.")
         return 0
     for warning in config.warnings:
-        print(f"ohsandbox: warning: {safe_line(warning)}", file=sys.stderr)
+        say(f"warning: {warning}")
     with (
         started(make_runtime(where.checked().with_settings(loaded))) as runtime,
         MCPServers(config, runtime, variables=os.environ, pins=Pins(pins_path()), on_event=_show_progress) as servers,
@@ -68,34 +58,30 @@ def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Pa
         servers.wait()
         found = servers.status()
     if as_json:
-        print(json.dumps([_fields(one) for one in found], indent=2))
+        print_json({**one._asdict(), "state": one.state.value} for one in found)
     else:
         rows = [(one.name, one.state.value, one.where, _tools(one)) for one in found]
         print_table(("NAME", "STATE", "WHERE", "TOOLS"), rows)
-    return 0 if all(one.state in SERVING for one in found) else 1
+    return 0 if all(one.state in {ServerState.READY, ServerState.DISABLED} for one in found) else 1
 
 
 def approve_tool(server: str, tool: str) -> int:
-    """Pin the tool as it was last seen. At a terminal the person is shown what changed first, and asked.
-
-    Raises:
-        UsageError: it does not wait for that, or changed while the person read.
-    """
+    """Pin the tool as it was last seen. At a terminal the person is shown what changed first, and asked."""
     pins = Pins(pins_path())
     shown = next((one for one in pins.changed() if (one.server, one.tool) == (server, tool)), None)
     what = f"Tool {tool!r} of MCP server {server!r}"
-    if shown is not None and person_present(no_tui=False):
-        print(safe_line(f"{what} has changed."))
-        _show_change(shown)
-        if not confirm("Trust it as it is now?"):
-            print("Nothing was changed.")
-            return 1
-        pins.approve(server, tool, shown=shown)
+    if shown is None or not person_present():
+        changed = pins.approve(server, tool)
         print(safe_line(f"{what} is trusted as it is now."))
+        _show_change(changed)
         return 0
-    changed = pins.approve(server, tool)
+    print(safe_line(f"{what} has changed."))
+    _show_change(shown)
+    if not ask_yes_no("Trust it as it is now?"):
+        print("Nothing was changed.")
+        return 1
+    pins.approve(server, tool, shown=shown)
     print(safe_line(f"{what} is trusted as it is now."))
-    _show_change(changed)
     return 0
 
 
@@ -112,18 +98,9 @@ def _show_change(changed: ChangedTool) -> None:
         print(safe(sentence))
 
 
-def _with_remedy(fact: str) -> str:
-    """The package does not know by which option the file was named."""
-    return fact if "--mcp-config" in fact else f"{fact} Correct the file, or name another with --mcp-config."
-
-
 def _show_progress(event: MCPEvent) -> None:
     if event.kind == "status" and sys.stderr.isatty():
         print(safe_line(f"{event.server}: {event.message}"), file=sys.stderr)
-
-
-def _fields(one: ServerStatus) -> dict[str, Any]:
-    return {**one._asdict(), "state": one.state.value}
 
 
 def _tools(one: ServerStatus) -> str:

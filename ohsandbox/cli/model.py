@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MODEL_VARIABLE = "OHSANDBOX_MODEL"
 KEY_VARIABLE = "OHSANDBOX_API_KEY"
 
-PROVIDER_VARIABLES = {
+_PROVIDER_VARIABLES = {
     "anthropic": ("ANTHROPIC_API_KEY",),
     "cohere": ("COHERE_API_KEY",),
     "deepseek": ("DEEPSEEK_API_KEY",),
@@ -33,12 +33,10 @@ PROVIDER_VARIABLES = {
 }
 """Where litellm 1.106 looks for a provider's key. Known here too, so that a missing one is found before an image is
 pulled and without the seconds that importing litellm takes; a provider that is not listed is left to litellm."""
-
 _BARE_NAMES = {"gpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "claude": "anthropic"}
 _ADDRESS = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
 """What a client can ask; anything else is tried for a minute, and then called unreachable."""
-
-OFFLINE = ("scripted:", "replay:")
+_OFFLINE = ("scripted:", "replay:")
 
 
 def complete(settings: Settings, *, person: bool) -> Settings:
@@ -47,20 +45,36 @@ def complete(settings: Settings, *, person: bool) -> Settings:
     Raises:
         UsageError: it is missing, and nobody is there to be asked; or the setting's variable is not set.
     """
-    settings = _with_model(settings, person=person)
+    model = settings.model or os.environ.get(MODEL_VARIABLE) or ""
+    if not model and person:
+        model = ask("Model (provider/model, or scripted:demo to look around): ")
+    if not model:
+        raise UsageError(
+            'No model is named. Use --model PROVIDER/MODEL, put "model" into ~/.ohsandbox/settings.json, '
+            f"or set {MODEL_VARIABLE}. `ohsandbox demo` needs none."
+        )
+    settings = settings.with_flags(model=model)
     if settings.base_url is not None and _ADDRESS.fullmatch(settings.base_url) is None:
         raise UsageError(
             f"Invalid base URL {settings.base_url!r}: expected an address, as in http://localhost:8000/v1."
         )
-    return _with_key(settings, person=person)
+    source = key_source(settings)
+    if source == _named(KEY_VARIABLE):
+        return settings.with_flags(api_key=os.environ[KEY_VARIABLE])
+    if source is not None:
+        return settings
+    key = ask_secret(f"Key for {model} (not shown): ") if person else ""
+    if not key:
+        variable = provider_variables(model)[0]
+        raise UsageError(
+            f"No API key for model {model!r}. Set {variable}, "
+            f'put "api_key": "env:{variable}" into ~/.ohsandbox/settings.json, or use --api-key.'
+        )
+    return settings.with_flags(api_key=key)
 
 
 def model_config(settings: Settings) -> LLMConfig:
-    """The model's part of complete settings.
-
-    Raises:
-        UsageError: a value is invalid, or the key's variable is not set.
-    """
+    """The model's part of complete settings."""
     try:
         return settings.llm_config()
     except ValidationError as error:
@@ -79,51 +93,23 @@ def with_model_of(settings: Settings, model: str | None) -> Settings:
 def key_source(settings: Settings) -> str | None:
     """Where the key comes from, in words; None where the provider needs one and none was found."""
     model = settings.model or ""
-    if model.startswith(OFFLINE):
+    if model.startswith(_OFFLINE):
         return "none needed"
     if settings.api_key is not None and settings.api_key.get_secret_value().strip():
         return "settings"
-    variables = (KEY_VARIABLE, *provider_variables(model))
-    found = next((name for name in variables if os.environ.get(name)), None)
-    if found:
-        return f"environment variable {found}"
-    if settings.base_url or not provider_variables(model):
-        return "none given; the server may need none"
-    return None
+    variables = provider_variables(model)
+    if found := next((name for name in (KEY_VARIABLE, *variables) if os.environ.get(name)), None):
+        return _named(found)
+    return "none given; the server may need none" if settings.base_url or not variables else None
+
+
+def _named(variable: str) -> str:
+    return f"environment variable {variable}"
 
 
 def provider_variables(model: str) -> tuple[str, ...]:
     """The environment variables that hold the key for the model's provider; none where that is not known."""
-    provider, slash, name = model.partition("/")
-    if slash:
-        return PROVIDER_VARIABLES.get(provider, ())
-    bare = next((owner for start, owner in _BARE_NAMES.items() if provider.startswith(start)), "")
-    return PROVIDER_VARIABLES.get(bare, ()) if not name else ()
-
-
-def _with_model(settings: Settings, *, person: bool) -> Settings:
-    model = settings.model or os.environ.get(MODEL_VARIABLE) or ""
-    if not model and person:
-        model = ask("Model (provider/model, or scripted:demo to look around): ")
-    if not model:
-        raise UsageError(
-            'No model is named. Use --model PROVIDER/MODEL, put "model" into ~/.ohsandbox/settings.json, '
-            f"or set {MODEL_VARIABLE}. `ohsandbox demo` needs none."
-        )
-    return settings.with_flags(model=model)
-
-
-def _with_key(settings: Settings, *, person: bool) -> Settings:
-    source = key_source(settings)
-    if source is None:
-        variables = provider_variables(settings.model or "")
-        key = ask_secret(f"Key for {settings.model} (not shown): ") if person else ""
-        if not key:
-            raise UsageError(
-                f"No API key for model {settings.model!r}. Set {variables[0]}, "
-                f'put "api_key": "env:{variables[0]}" into ~/.ohsandbox/settings.json, or use --api-key.'
-            )
-        return settings.with_flags(api_key=key)
-    if source == f"environment variable {KEY_VARIABLE}":
-        return settings.with_flags(api_key=os.environ[KEY_VARIABLE])
-    return settings
+    provider, slash, _ = model.partition("/")
+    if not slash:
+        provider = next((owner for start, owner in _BARE_NAMES.items() if model.startswith(start)), "")
+    return _PROVIDER_VARIABLES.get(provider, ())

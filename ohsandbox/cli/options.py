@@ -3,29 +3,75 @@
 `typer_options.command` makes options of the annotated fields. Nothing slow is imported: `--help` reads this.
 """
 
+# ruff: noqa: RUF009 - `option` gives a dataclasses.field
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
-from ohsandbox.cli.validators import byte_size, cpu_count, path, positive_number
+from ohsandbox.cli.typer_options import argument, option, switch
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from ohsandbox.runtime.factory import BackendInfo, RuntimeSettings
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.factory import BackendInfo
     from ohsandbox.settings import Settings
 
-RESOURCE_LIMITS = ("memory", "cpus", "pids", "disk")
-"""Bounds of a container that is created; they cannot be set on one that is there."""
+MAX_NUMBER = 1e9
+"""Thirty years of seconds; timers of the system overflow at 9.2e9."""
+MAX_BYTES = 1024**5
+"""The engine takes signed 64-bit numbers; no machine has so much."""
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([bkmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+_FACTORS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+"""Powers of 1024, as `docker run --memory` has them."""
 
-BACKEND_OPTIONS = ("image", "network", "git", "keep", "attach", "ca_bundle", "copy", "copy_all", *RESOURCE_LIMITS)
-"""Options that some backends do not support; one that is given to such a backend is refused, never ignored."""
 
-_MODEL, _SANDBOX, _TOOLS, _LIMITS, _RESUME = "Model", "Sandbox", "Tools and prompt", "Run limits", "Resume"
-"""The groups of `--help`."""
+# --- parsers of values: typer puts the option's name before the message of a BadParameter -----------
+
+
+def _number(text: str, *, minimum: float = 0, expected: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not (0 < number <= MAX_NUMBER and number >= minimum):  # nan is neither
+        raise BadParameter(f"expected {expected}, got {text!r}")
+    return number
+
+
+_positive_number = partial(_number, expected=f"a number above 0 and at most {MAX_NUMBER:,.0f}")
+_cpu_count = partial(_number, minimum=0.01, expected="a number of processors, 0.01 or more")
+"""The engine takes hundredths."""
+
+
+def _byte_size(*, minimum: int) -> Callable[[str], int]:
+    """A parser of sizes such as 512m and 2g, of at most MAX_BYTES; a number without a unit is bytes."""
+
+    def parse(text: str) -> int:
+        found = _SIZE.fullmatch(text.strip())
+        size = 0 if found is None else int(float(found[1]) * _FACTORS[found[2].lower()])
+        if not minimum <= size <= MAX_BYTES:
+            least = f"{minimum // 1024**2}m"
+            raise BadParameter(f"expected a size of {least} or more, as in 512m or 2g, got {text!r}")
+        return size
+
+    return parse
+
+
+def path(text: str) -> Path:
+    """The path of a file or directory. `Path("")` would be the current directory, which nobody named."""
+    if not text:
+        raise BadParameter("expected a path, got an empty text")
+    return Path(text)
+
+
+# --- options of more than one command ---------------------------------------------------------------
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 NoTui = Annotated[bool, Option("--no-tui", help="Print one plain line per event; no colors, no prompts.")]
@@ -39,23 +85,7 @@ McpConfig = Annotated[
         parser=path,
         metavar="FILE",
         help='More MCP servers, beside those of the settings: {"mcpServers": {...}}.',
-        rich_help_panel=_TOOLS,
-    ),
-]
-Enable = Annotated[
-    list[str] | None,
-    Option(
-        metavar="TOOLS",
-        help="Enable a tool or a family of tools (browsing, web_read, ...); may be repeated.",
-        rich_help_panel=_TOOLS,
-    ),
-]
-Disable = Annotated[
-    list[str] | None,
-    Option(
-        metavar="TOOLS",
-        help="Disable a tool or a family of tools (cmd, jupyter, ...); may be repeated.",
-        rich_help_panel=_TOOLS,
+        rich_help_panel="Tools and prompt",
     ),
 ]
 ConversationId = Annotated[str, Argument(metavar="ID", help="Conversation id, its beginning, or 'last'.")]
@@ -71,133 +101,62 @@ Root = Annotated[
 Yes = Annotated[bool, Option("--yes", "-y", help="Skip the confirmation prompt.")]
 
 
+# --- options of the big commands ------------------------------------------------------------------
+
+_model = partial(option, rich_help_panel="Model")
+_sandbox = partial(option, rich_help_panel="Sandbox")
+_tools = partial(option, rich_help_panel="Tools and prompt")
+_limit = partial(option, rich_help_panel="Run limits")
+_enable = partial(_tools, "Enable a tool or a family of tools (browsing, web_read, ...); may be repeated.", "TOOLS")
+_disable = partial(_tools, "Disable a tool or a family of tools (cmd, jupyter, ...); may be repeated.", "TOOLS")
+
+
 @dataclass(frozen=True, kw_only=True)
 class SandboxOptions:
     """Which sandbox to work in, as asked; None takes the settings' value, else the default."""
 
-    image: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="Container image.  [default: image of the settings, else python:3.12]",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = None
-    workspace: Annotated[
-        Path | None,
-        Option(
-            parser=path,
-            metavar="DIR",
-            help="Host directory to work in, bound at /workspace.",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = None
-    copy: Annotated[
-        bool,
-        Option(
-            "--copy",
-            help="Work on a copy of --workspace, without ignored files and secrets. After `run`, `ohsandbox apply` "
-            "brings the changes back.",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = False
-    copy_all: Annotated[
-        bool,
-        Option("--copy-all", help="Like --copy, with ignored files and secrets.", rich_help_panel=_SANDBOX),
-    ] = False
-    network: Annotated[
-        Literal["none", "open"] | None,
-        Option(help="none: no network (default). open: internet access.", rich_help_panel=_SANDBOX),
-    ] = None
-    git: Annotated[
-        Literal["guarded", "ro", "rw"] | None,
-        Option(
-            help="Protection of repositories in --workspace. guarded: commits work; git config, hooks and files that "
-            "editors and agents execute are read-only (default). ro: .git is read-only. rw: no protection.",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = None
-    memory: Annotated[
-        int | None,
-        Option(
-            parser=byte_size(minimum=32 * 1024**2),
-            metavar="SIZE",
-            help="Memory limit, swap included, as in 512m or 4g.  [default: 2g]",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = None
-    cpus: Annotated[
-        float | None,
-        Option(
-            parser=cpu_count,
-            metavar="N",
-            help="Number of processors, as in 0.5.  [default: 2]",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = None
-    pids: Annotated[
-        int | None,
-        Option(
-            metavar="N",
-            min=16,
-            max=4_194_304,
-            help="Maximum number of processes and threads.  [default: 512]",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = None
-    disk: Annotated[
-        int | None,
-        Option(
-            parser=byte_size(minimum=64 * 1024**2),
-            metavar="SIZE",
-            help="Disk limit of the container; needs an engine on xfs with pquota, or btrfs.  [default: none]",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = None
-    keep: Annotated[
-        bool,
-        Option(
-            "--keep",
-            help="Keep the container, and its processes, after exit.",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = False
-    attach: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="Work in a running container, which is kept, instead of a new one.",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = None
-    runtime: Annotated[
-        Literal["docker", "cli"] | None,
-        Option(
-            help="docker: a container (default). cli: THIS HOST, without a container.",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = None
-    ca_bundle: Annotated[
-        Path | None,
-        Option(
-            parser=path,
-            metavar="FILE",
-            help="PEM file with additional CA certificates to trust in the sandbox.",
-            rich_help_panel=_SANDBOX,
-        ),
-    ] = None
+    image: str | None = _sandbox("Container image.  [default: image of the settings, else python:3.12]", "NAME")
+    workspace: Path | None = _sandbox("Host directory to work in, bound at /workspace.", "DIR", parser=path)
+    copy: bool = switch(
+        "Work on a copy of --workspace, without ignored files and secrets. After `run`, `ohsandbox apply` brings the "
+        "changes back.",
+        "--copy",
+        rich_help_panel="Sandbox",
+    )
+    copy_all: bool = switch("Like --copy, with ignored files and secrets.", "--copy-all", rich_help_panel="Sandbox")
+    network: Literal["none", "open"] | None = _sandbox("none: no network (default). open: internet access.")
+    git: Literal["guarded", "ro", "rw"] | None = _sandbox(
+        "Protection of repositories in --workspace. guarded: commits work; git config, hooks and files that editors "
+        "and agents execute are read-only (default). ro: .git is read-only. rw: no protection."
+    )
+    memory: int | None = _sandbox(
+        "Memory limit, swap included, as in 512m or 4g.  [default: 2g]", "SIZE", parser=_byte_size(minimum=32 * 1024**2)
+    )
+    cpus: float | None = _sandbox("Number of processors, as in 0.5.  [default: 2]", "N", parser=_cpu_count)
+    pids: int | None = _sandbox("Maximum number of processes and threads.  [default: 512]", "N", min=16, max=4_194_304)
+    disk: int | None = _sandbox(
+        "Disk limit of the container; needs an engine on xfs with pquota, or btrfs.  [default: none]",
+        "SIZE",
+        parser=_byte_size(minimum=64 * 1024**2),
+    )
+    keep: bool = switch("Keep the container, and its processes, after exit.", "--keep", rich_help_panel="Sandbox")
+    attach: str | None = _sandbox("Work in a running container, which is kept, instead of a new one.", "NAME")
+    runtime: Literal["docker", "cli"] | None = _sandbox(
+        "docker: a container (default). cli: THIS HOST, without a container."
+    )
+    ca_bundle: Path | None = _sandbox(
+        "PEM file with additional CA certificates to trust in the sandbox.", "FILE", parser=path
+    )
     host_workdir: Path | None = None
     """Working directory of `--runtime cli` without a workspace; None is the current directory."""
 
     def checked(self) -> SandboxOptions:
-        """The same options.
+        """The same options. One that the backend does not support is refused, never ignored."""
+        from ohsandbox.runtime.factory import BACKENDS, RESOURCE_LIMITS  # noqa: PLC0415 - `--help` reads this module
 
-        Raises:
-            UsageError: two options exclude each other.
-        """
         if self.runtime is not None:
-            supported = self.backend.options | ({"copy_all"} if "copy" in self.backend.options else set())
-            if given := self._given(*(name for name in BACKEND_OPTIONS if name not in supported)):
+            of_some = {name for backend in BACKENDS.values() for name in backend.options - self.backend.options}
+            if given := self._given(*of_some, *({"copy_all"} if "copy" in of_some else ())):
                 raise UsageError(f"{given[0]} needs a container. Leave out {given[0]} or --runtime {self.runtime}.")
         if self.copies and self.workspace is None:
             raise UsageError("--copy needs a directory to copy. Name one with --workspace.")
@@ -216,15 +175,6 @@ class SandboxOptions:
 
         return backend_info(self.runtime)
 
-    def runtime_settings(self, conversation_id: str | None = None) -> RuntimeSettings:
-        """The options for `runtime_from`; what is None has the default of `RuntimeSettings`."""
-        from ohsandbox.runtime.factory import RuntimeSettings  # noqa: PLC0415 - as above
-
-        names = {*BACKEND_OPTIONS, "runtime", "workspace", "host_workdir"} - {"copy", "copy_all"}
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        copy: bool | Literal["all"] = "all" if self.copy_all else self.copy
-        return RuntimeSettings(**given, copy=copy, conversation=conversation_id)
-
     @property
     def copies(self) -> bool:
         """The work is on a copy, and nothing of the host is bound."""
@@ -242,99 +192,51 @@ class SandboxOptions:
         )
 
     def _given(self, *names: str) -> list[str]:
-        """Those of the options that were given, as flags."""
-        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
+        """Those of the options that were given, as flags, in the order of their declaration."""
+        return [
+            f"--{name.replace('_', '-')}"
+            for name in (field.name for field in fields(self))
+            if name in names and getattr(self, name)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """The options of `run`, without the sandbox's."""
 
-    task: Annotated[
-        str | None,
-        Argument(metavar="TASK", help="Task for the agent; '-' reads it from stdin. Without it you are prompted."),
-    ] = None
+    task: str | None = argument("Task for the agent; '-' reads it from stdin. Without it you are prompted.", "TASK")
     settings: SettingsFile = None
     no_tui: NoTui = False
-    confirm: Annotated[
-        Literal["never", "always", "risky", "medium"] | None,
-        Option(
-            help="Which calls need your approval. risky: calls that can do harm. medium: also calls that the rules "
-            "cannot judge.  [default: never; with --runtime cli at a terminal: risky]"
-        ),
-    ] = None
-    secrets: Annotated[
-        list[str] | None,
-        Option(
-            "--secret",
-            metavar="NAME[=env:OTHER|=file:PATH]",
-            help="Set this environment variable for commands and mask its value in the log, in requests to the model "
-            "and in output; may be repeated.",
-        ),
-    ] = None
-    model: Annotated[
-        str | None, Option(metavar="PROVIDER/MODEL", help="Model name, as in litellm.", rich_help_panel=_MODEL)
-    ] = None
-    api_key: Annotated[
-        str | None,
-        Option(
-            metavar="KEY",
-            help="API key, visible in `ps`. Prefer the settings file or an environment variable.",
-            rich_help_panel=_MODEL,
-        ),
-    ] = None
-    base_url: Annotated[
-        str | None, Option(metavar="URL", help="Base URL of an OpenAI-compatible server.", rich_help_panel=_MODEL)
-    ] = None
-    tool_choice: Annotated[
-        Literal["auto", "required"],
-        Option(help="required: the model's first answer must call a tool.", rich_help_panel=_MODEL),
-    ] = "auto"
-    autoresume: Annotated[
-        bool, Option("--autoresume", help="Resume the newest conversation.", rich_help_panel=_RESUME)
-    ] = False
-    resume: Annotated[
-        str | None,
-        Option(metavar="ID", help="Resume this conversation: id, its beginning, or 'last'.", rich_help_panel=_RESUME),
-    ] = None
-    max_iterations: Annotated[
-        int | None,
-        Option(metavar="N", min=1, help="Maximum requests to the model in one run.", rich_help_panel=_LIMITS),
-    ] = None
-    max_time_s: Annotated[
-        float | None,
-        Option(parser=positive_number, metavar="SECONDS", help="Maximum duration of one run.", rich_help_panel=_LIMITS),
-    ] = None
-    max_tokens: Annotated[
-        int | None,
-        Option(
-            metavar="N",
-            min=1,
-            help="Maximum tokens, input and output, of the whole conversation.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None
-    max_cost_usd: Annotated[
-        float | None,
-        Option(
-            parser=positive_number,
-            metavar="DOLLARS",
-            help="Maximum cost of the whole conversation.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None
-    instructions: Annotated[
-        Path | None,
-        Option(
-            parser=path,
-            metavar="FILE",
-            help="Text file appended to the system prompt.",
-            rich_help_panel=_TOOLS,
-        ),
-    ] = None
+    confirm: Literal["never", "always", "risky", "medium"] | None = option(
+        "Which calls need your approval. risky: calls that can do harm. medium: also calls that the rules cannot "
+        "judge.  [default: never; with --runtime cli at a terminal: risky]"
+    )
+    secrets: list[str] | None = option(
+        "Set this environment variable for commands and mask its value in the log, in requests to the model and in "
+        "output; may be repeated.",
+        "NAME[=env:OTHER|=file:PATH]",
+        flags=["--secret"],
+    )
+    model: str | None = _model("Model name, as in litellm.", "PROVIDER/MODEL")
+    api_key: str | None = _model(
+        "API key, visible in `ps`. Prefer the settings file or an environment variable.", "KEY"
+    )
+    base_url: str | None = _model("Base URL of an OpenAI-compatible server.", "URL")
+    tool_choice: Literal["auto", "required"] = _model(
+        "required: the model's first answer must call a tool.", default="auto"
+    )
+    autoresume: bool = switch("Resume the newest conversation.", "--autoresume", rich_help_panel="Resume")
+    resume: str | None = option(
+        "Resume this conversation: id, its beginning, or 'last'.", "ID", rich_help_panel="Resume"
+    )
+    max_iterations: int | None = _limit("Maximum requests to the model in one run.", "N", min=1)
+    max_time_s: float | None = _limit("Maximum duration of one run.", "SECONDS", parser=_positive_number)
+    max_tokens: int | None = _limit("Maximum tokens, input and output, of the whole conversation.", "N", min=1)
+    max_cost_usd: float | None = _limit("Maximum cost of the whole conversation.", "DOLLARS", parser=_positive_number)
+    instructions: Path | None = _tools("Text file appended to the system prompt.", "FILE", parser=path)
     mcp_config: McpConfig = None
-    enable: Enable = None
-    disable: Disable = None
+    enable: list[str] | None = _enable()
+    disable: list[str] | None = _disable()
     talks: bool = True
     """Without a task the person is prompted for messages."""
 
@@ -343,73 +245,47 @@ class RunOptions:
 class ExecOptions:
     """How `exec` runs its command."""
 
-    env: Annotated[
-        list[str] | None,
-        Option("--env", "-e", metavar="NAME=VALUE", help="Set an environment variable; may be repeated."),
-    ] = None
-    user: Annotated[str | None, Option(metavar="NAME", help="User name or uid in the sandbox.")] = None
-    timeout_s: Annotated[
-        float | None,
-        Option(
-            "--timeout",
-            parser=positive_number,
-            metavar="SECONDS",
-            help="Kill the command after this time; the exit code is then 124.",
-        ),
-    ] = None
-    tty: Annotated[
-        bool | None,
-        Option(
-            "--tty/--no-tty",
-            "-t/-T",
-            help="Allocate a pseudo-terminal.  [default: if stdin and stdout are terminals]",
-        ),
-    ] = None
+    env: list[str] | None = option("Set an environment variable; may be repeated.", "NAME=VALUE", flags=["--env", "-e"])
+    user: str | None = option("User name or uid in the sandbox.", "NAME")
+    timeout_s: float | None = option(
+        "Kill the command after this time; the exit code is then 124.",
+        "SECONDS",
+        flags=["--timeout"],
+        parser=_positive_number,
+    )
+    tty: bool | None = option(
+        "Allocate a pseudo-terminal.  [default: if stdin and stdout are terminals]", flags=["--tty/--no-tty", "-t/-T"]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmOptions:
     """The answer that `confirm` gives."""
 
-    yes: Annotated[bool, Option("--yes", help="Approve all pending calls, if they are shown in full.")] = False
-    unseen: Annotated[
-        bool, Option("--unseen", help="With --yes: also approve calls that are too long to be shown in full.")
-    ] = False
-    no: Annotated[bool, Option("--no", help="Reject all pending calls.")] = False
-    reason: Annotated[str, Option(metavar="TEXT", help="With --no: reason that the agent is told.")] = ""
-    no_run: Annotated[
-        bool, Option("--no-run", help="Store the answer without continuing the run; `run --resume` continues it.")
-    ] = False
-    as_json: Annotated[bool, Option("--json", help="Print the pending calls as JSON; do not prompt.")] = False
+    yes: bool = switch("Approve all pending calls, if they are shown in full.", "--yes")
+    unseen: bool = switch("With --yes: also approve calls that are too long to be shown in full.", "--unseen")
+    no: bool = switch("Reject all pending calls.", "--no")
+    reason: str = option("With --no: reason that the agent is told.", "TEXT", default="")
+    no_run: bool = switch("Store the answer without continuing the run; `run --resume` continues it.", "--no-run")
+    as_json: bool = switch("Print the pending calls as JSON; do not prompt.", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
     """How `mcp serve` offers the tools."""
 
-    http: Annotated[
-        str | None,
-        Option(metavar="[HOST:]PORT", help="Serve over HTTP at /mcp.  [default: stdin and stdout]"),
-    ] = None
-    token: Annotated[
-        str | None,
-        Option(
-            metavar="env:NAME|file:PATH",
-            help="With --http: bearer token of the clients.  [default: generated and printed]",
-        ),
-    ] = None
-    max_sessions: Annotated[
-        int, Option(metavar="N", min=1, help="With --http: maximum number of concurrent sandboxes.")
-    ] = 8
-    idle_timeout_s: Annotated[
-        float,
-        Option(
-            "--idle-timeout",
-            parser=positive_number,
-            metavar="SECONDS",
-            help="With --http: end a session that is idle for this time.",
-        ),
-    ] = 1800.0
+    http: str | None = option("Serve over HTTP at /mcp.  [default: stdin and stdout]", "[HOST:]PORT")
+    token: str | None = option(
+        "With --http: bearer token of the clients.  [default: generated and printed]", "env:NAME|file:PATH"
+    )
+    max_sessions: int = option("With --http: maximum number of concurrent sandboxes.", "N", min=1, default=8)
+    idle_timeout_s: float = option(
+        "With --http: end a session that is idle for this time.",
+        "SECONDS",
+        flags=["--idle-timeout"],
+        parser=_positive_number,
+        default=1800.0,
+    )
     settings: SettingsFile = None
-    enable: Enable = None
-    disable: Disable = None
+    enable: list[str] | None = _enable()
+    disable: list[str] | None = _disable()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.rendering.view import MODEL_WORKS, RunTotals
+from ohsandbox.cli.rendering.view import MODEL_WORKS
+from ohsandbox.conversation.limits import Spending
 from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ohsandbox.cli.rendering.view import View
     from ohsandbox.conversation import Conversation
@@ -18,18 +19,21 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 """How often a spinner turns."""
+_WORDS = {
+    ConversationStatus.FINISHED: "Finished",
+    ConversationStatus.IDLE: "Answered",
+    ConversationStatus.ERROR: "Failed",
+    ConversationStatus.CANCELED: "Stopped",
+    ConversationStatus.RUNNING: "Still running",
+    ConversationStatus.WAITING_FOR_CONFIRMATION: "Waits for confirmation",
+}
 
 
 class Presenter:
     """Runs messages one at a time and shows each event in the main thread, where signals arrive."""
 
     def __init__(
-        self,
-        conversation: Conversation,
-        view: View,
-        *,
-        echo: bool,
-        answer: Callable[[Conversation], bool] | None = None,
+        self, conversation: Conversation, view: View, *, echo: bool, answer: Callable[[Conversation], bool] | None
     ) -> None:
         """Listen to the conversation.
 
@@ -40,14 +44,15 @@ class Presenter:
             answer: asks the person about calls that wait; says whether the run goes on. None leaves them waiting.
         """
         self.conversation = conversation
+        self.view = view
         self.hurried = False
         """A second Ctrl-C came while the run was being stopped: leave without waiting."""
         self.has_worked = conversation.resume_state.has_worked
         """Something was called in the sandbox."""
-        self._view = view
         self._echo = echo
         self._answer = answer
-        self._totals = RunTotals()
+        self._spending = Spending()
+        self._responses: set[str] = set()
         self._events: queue.SimpleQueue[SDKEvent | LLMEvent] = queue.SimpleQueue()
         """What happened, in its order: pieces of an answer stand before the event that holds it."""
         conversation.register_callback(self._events.put)
@@ -68,49 +73,56 @@ class Presenter:
         """Act on answers that were stored, or do what was cut off, as `run` does; else there is nothing to show."""
         return self._shown(lambda: self.conversation.go_on() or self.conversation.resume())
 
-    def _shown(self, begin: Callable[[], object]) -> ConversationStatus:
-        self._totals = RunTotals()
-        self._view.status(MODEL_WORKS)
-        begin()
-        try:
-            self._follow()
-            while self._is_answered():
-                self._view.status(MODEL_WORKS)
-                self._follow()
-        except KeyboardInterrupt:
-            self._stop()
-        self._view.status("")
-        status = self.conversation.status()
-        self._view.info(f"{_WORDS[status]} · {self._totals}")
-        return status
-
     def tell_where(self) -> None:
         """Say how to look at the conversation, and how to go on with it."""
         if (self.conversation.directory / LOG_NAME).exists():
-            self._view.info(f"To look at it: ohsandbox conversations show {self.conversation.id}")
-            self._view.info(f"To go on:      ohsandbox run --resume {self.conversation.id}")
+            self.view.info(f"To look at it: ohsandbox conversations show {self.conversation.id}")
+            self.view.info(f"To go on:      ohsandbox run --resume {self.conversation.id}")
 
     def close(self) -> None:
         """Close the conversation; after a second Ctrl-C its thread is left to end with the process."""
         if not self.hurried:
             self.conversation.close()
 
+    def _shown(self, begin: Callable[[], object]) -> ConversationStatus:
+        self._spending, self._responses = Spending(), set()
+        self.view.status(MODEL_WORKS)
+        begin()
+        try:
+            self._follow()
+            while self._is_answered():
+                self.view.status(MODEL_WORKS)
+                self._follow()
+        except KeyboardInterrupt:
+            self.hurried = True
+            self.view.status("stopping; Ctrl-C again leaves at once")
+            self.conversation.stop()
+            self._follow()
+            self.hurried = False
+        self.view.status("")
+        status = self.conversation.status()
+        self.view.info(" · ".join([_WORDS[status], *self._totals()]))
+        return status
+
+    def _totals(self) -> Iterator[str]:
+        """Duration, steps (answers of the model), tokens and cost of the run."""
+        spent, steps = self._spending, len(self._responses)
+        yield f"{spent.elapsed_s:.1f} s"
+        yield f"{steps} step{'' if steps == 1 else 's'}"
+        if spent.tokens:
+            yield f"{spent.tokens:,} tokens"
+        if spent.cost_usd:
+            yield f"${spent.cost_usd:.4f}"
+
     def _is_answered(self) -> bool:
-        self._view.status("")
+        self.view.status("")
         if self._answer is None or self.conversation.status() is not ConversationStatus.WAITING_FOR_CONFIRMATION:
             return False
         self.conversation.wait()  # the event that ends this run must not be taken for the end of the next
         while not self._events.empty():
             self._show(self._events.get())
-        self._view.status("")
+        self.view.status("")
         return self._answer(self.conversation)
-
-    def _stop(self) -> None:
-        self.hurried = True
-        self._view.status("stopping; Ctrl-C again leaves at once")
-        self.conversation.stop()
-        self._follow()
-        self.hurried = False
 
     def _follow(self) -> None:
         """Show events until the one that ends the run; a log that failed has none, so the status is asked as well."""
@@ -121,36 +133,24 @@ class Presenter:
                 while not self._show(self._events.get(timeout=TICK_S)):
                     pass
             except queue.Empty:
-                self._show_status()
-                self._view.tick()
+                status = None  # a server that is downloaded, a call that tells its progress
+                while not self._statuses.empty():
+                    status = self._statuses.get()
+                if status is not None:
+                    self.view.status(status or MODEL_WORKS)
+                self.view.tick()
             else:
                 return
-
-    def _show_status(self) -> None:
-        """What goes on now, where somebody said it: a server that is downloaded, a call that tells its progress."""
-        text = None
-        while not self._statuses.empty():
-            text = self._statuses.get()
-        if text is not None:
-            self._view.status(text or MODEL_WORKS)
 
     def _show(self, event: SDKEvent | LLMEvent) -> bool:
         """Show it; True for the last one of a run."""
         if not isinstance(event, SDKEvent):
-            self._view.stream(event)
+            self.view.stream(event)
             return False
-        self._totals.add(event)
+        self._spending.add(event)
+        if response_id := event.data.get("response_id"):
+            self._responses.add(response_id)
         self.has_worked = self.has_worked or event.type == "tool_call"
         if self._echo or event.type != "user_message":
-            self._view.show(event)
+            self.view.show(event)
         return event.type == "status_update" and event.data["status"] != ConversationStatus.RUNNING.value
-
-
-_WORDS = {
-    ConversationStatus.FINISHED: "Finished",
-    ConversationStatus.IDLE: "Answered",
-    ConversationStatus.ERROR: "Failed",
-    ConversationStatus.CANCELED: "Stopped",
-    ConversationStatus.RUNNING: "Still running",
-    ConversationStatus.WAITING_FOR_CONFIRMATION: "Waits for confirmation",
-}

@@ -11,60 +11,83 @@ import select
 import sys
 import termios
 import time
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 QUIET_S = 0.5
 """Whoever types while a question appears types on for longer than that: keys count after so much silence."""
-
+MAX_ANSWER_BYTES = 16_384
+"""Of what is typed so much is taken: four lines as long as a terminal edits them."""
 _PASTE_ON, _PASTE_OFF = "\x1b[?2004h", "\x1b[?2004l"
 """Bracketed paste: the terminal puts marks around what is pasted (xterm control sequences, DECSET 2004)."""
 _PASTED, _PASTE_END = "\x1b[200~", "\x1b[201~"
 
-MAX_ANSWER_BYTES = 16_384
-"""Of what is typed so much is taken: four lines as long as a terminal edits them."""
+_LOCAL_MODES, _CHARACTERS = 3, 6
+"""Where `termios.tcgetattr` has them."""
 
 
-class Prompt(Protocol):
-    """Asks for the next message."""
+def open_prompt() -> Callable[[], str]:
+    """What asks for the next message: a line editor at a terminal, else plain lines of stdin.
 
-    def ask(self) -> str:
-        """A line.
+    It raises EOFError where there are no more, and KeyboardInterrupt at Ctrl-C.
+    """
+    if not person_present():
+        return input
+    from prompt_toolkit import PromptSession  # noqa: PLC0415 - 0.1 s, for those who type
 
-        Raises:
-            EOFError: there are no more.
-            KeyboardInterrupt: Ctrl-C.
-        """
+    session: PromptSession[str] = PromptSession()
+    return lambda: session.prompt("> ")
 
 
-def person_present(*, no_tui: bool) -> bool:
+def person_present(*, no_tui: bool = False) -> bool:
     """Whether somebody can be asked: both ends are a terminal, and headless was not asked for."""
     return not no_tui and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def open_prompt() -> Prompt:
-    """A line editor at a terminal, else plain lines of stdin."""
-    return _TerminalPrompt() if sys.stdin.isatty() and sys.stdout.isatty() else _LinePrompt()
+def read_task() -> str:
+    """The task from stdin."""
+    text = sys.stdin.read().strip()
+    if not text:
+        raise UsageError("TASK is '-' and stdin is empty. Pipe the task in, or write it as an argument.")
+    return text
 
 
 def ask(question: str) -> str:
     """One answer, without blanks around it; empty for none."""
-    try:
+    with contextlib.suppress(EOFError):
         return input(question).strip()
-    except EOFError:
-        return ""
+    return ""
 
 
 def ask_secret(question: str) -> str:
     """An answer that is not shown."""
-    try:
+    with contextlib.suppress(EOFError):
         return getpass.getpass(question).strip()
+    return ""
+
+
+def ask_yes_no(question: str) -> bool:
+    """A yes that a person typed after the question was shown; anything else is a no, and so is what is piped in."""
+    try:
+        said = answer_to(f"{question} [y/N] ")
     except EOFError:
-        return ""
+        return False
+    return said.text.lower() in {"y", "yes"} and not said.is_pasted
+
+
+def is_agreed(question: str, *, what: str, yes: bool) -> bool:
+    """A person's word on what cannot be undone; yes, as in `--yes`, is theirs already.
+
+    Raises:
+        UsageError: there is nobody to ask. The message begins with what would be done.
+    """
+    if not (yes or person_present()):
+        raise UsageError(f"{what}, and there is no terminal to confirm at. Use --yes.")
+    return yes or ask_yes_no(question)
 
 
 class Typed(NamedTuple):
@@ -74,15 +97,6 @@ class Typed(NamedTuple):
     """Without blanks around it."""
     is_pasted: bool = False
     """It was pasted, all or some of it: so it was not typed in answer to the question."""
-
-
-def confirm(question: str) -> bool:
-    """A yes that a person typed after the question was shown; anything else is a no, and so is what is piped in."""
-    try:
-        said = answer_to(f"{question} [y/N] ")
-    except EOFError:
-        return False
-    return said.text.lower() in {"y", "yes"} and not said.is_pasted
 
 
 def answer_to(question: str) -> Typed:
@@ -113,22 +127,17 @@ def answer_to(question: str) -> Typed:
 def _discard(terminal: int) -> bool:
     """Throw away what was typed, and what is typed until it has been quiet; whether something was."""
     with _unseen_keys(terminal):
-        discarded = _waiting_bytes(terminal) > 0
+        waiting = fcntl.ioctl(terminal, termios.FIONREAD, bytes(4))
+        discarded = int.from_bytes(waiting, sys.byteorder) > 0
         termios.tcflush(terminal, termios.TCIFLUSH)
         quiet_at = time.monotonic() + QUIET_S
         while (left_s := quiet_at - time.monotonic()) > 0:
-            if not select.select([terminal], [], [], left_s)[0]:
-                continue
-            if not _read(terminal):
-                return discarded
-            discarded = True
-            quiet_at = time.monotonic() + QUIET_S
+            if select.select([terminal], [], [], left_s)[0]:
+                if not _read(terminal):
+                    break
+                discarded = True
+                quiet_at = time.monotonic() + QUIET_S
     return discarded
-
-
-def _waiting_bytes(terminal: int) -> int:
-    """How much waits to be read."""
-    return int.from_bytes(fcntl.ioctl(terminal, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 @contextlib.contextmanager
@@ -144,10 +153,6 @@ def _unseen_keys(terminal: int) -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
-
-
-_LOCAL_MODES, _CHARACTERS = 3, 6
-"""Where `termios.tcgetattr` has them."""
 
 
 def _typed_line(terminal: int) -> str:
@@ -171,32 +176,3 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # EIO: it is gone
         return b""
-
-
-def read_task() -> str:
-    """The task from stdin.
-
-    Raises:
-        UsageError: it is empty.
-    """
-    text = sys.stdin.read().strip()
-    if not text:
-        raise UsageError("TASK is '-' and stdin is empty. Pipe the task in, or write it as an argument.")
-    return text
-
-
-class _TerminalPrompt:
-    """prompt_toolkit: history, editing, multi-line paste."""
-
-    def __init__(self) -> None:
-        from prompt_toolkit import PromptSession  # noqa: PLC0415 - 0.1 s, for those who type
-
-        self._session: PromptSession[str] = PromptSession()
-
-    def ask(self) -> str:
-        return str(self._session.prompt("> "))
-
-
-class _LinePrompt:
-    def ask(self) -> str:
-        return input()

@@ -1,44 +1,66 @@
-"""From options to a started sandbox; without an engine, what a person is told and asked."""
+"""From options to a started sandbox, those of a resumed conversation too, and what is told of what it left."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import time
+from collections import Counter
+from dataclasses import asdict, fields, replace
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ohsandbox.cli.post_run_report import tell_changes
+from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.rendering.text import safe_line, size
-from ohsandbox.conversation.projections.resume import ResumeState, resume_runtime
-from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError
-from ohsandbox.runtime.factory import open_inventory, runtime_from
+from ohsandbox.conversation.environment import ResumeState, resume_runtime
+from ohsandbox.conversation.metadata import FileConversationStore
+from ohsandbox.conversation.storage import find_conversation
+from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
+from ohsandbox.events import ConversationStatus
+from ohsandbox.paths import conversations_dir, subdirectory
+from ohsandbox.private_files import write_atomically
+from ohsandbox.runtime.factory import RuntimeSettings, open_inventory, runtime_from
+from ohsandbox.runtime.workspace.changes import ChangeKind, WorkspaceChange, WorkspaceReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ohsandbox.cli.options import SandboxOptions
+    from ohsandbox.cli.presenter import Presenter
     from ohsandbox.cli.rendering.view import View
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.results import PullProgress
 
+SANDBOX_NAME = "sandbox.json"
+"""Beside the log: the options that the sandbox was made with."""
+_PATHS = ("workspace", "ca_bundle", "host_workdir")
+_UNFINISHED = {
+    ConversationStatus.RUNNING,
+    ConversationStatus.ERROR,
+    ConversationStatus.CANCELED,
+    ConversationStatus.WAITING_FOR_CONFIRMATION,
+}
 MAX_LEFT_OUT_NAMED = 12
 """Of what is not copied; what looks like a secret first."""
-
 MAX_IMAGES_NAMED = 5
 """As many local images as a line holds."""
+MAX_NAMES = 200
+"""So many names of a kind are printed; more of a kind are an attack by themselves, and all stand in a file."""
+MAX_EXECUTABLES = 20
+"""A build makes hundreds: more are counted by directory."""
 
 
 def make_runtime(
     options: SandboxOptions,
-    *,
     conversation_id: str | None = None,
+    *,
     progress: Callable[[PullProgress], None] | None = None,
 ) -> Runtime:
-    """The runtime that the options (with settings) name, not started. No engine is asked.
-
-    Raises:
-        UsageError: an image name, directory or option that cannot be.
-    """
-    return runtime_from(options.runtime_settings(conversation_id), progress=progress)
+    """The runtime that the options (with settings) name, not started. No engine is asked."""
+    names = {field.name for field in fields(options)} - {"copy", "copy_all"}
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    copy: bool | Literal["all"] = "all" if options.copy_all else options.copy
+    return runtime_from(RuntimeSettings(**given, copy=copy, conversation=conversation_id), progress=progress)
 
 
 @contextlib.contextmanager
@@ -57,24 +79,23 @@ def started(
     try:
         resume_runtime(runtime, past or ResumeState())
     except EngineUnavailable as error:
-        raise EngineUnavailable(with_remedies(str(error))) from error
+        remedy = " Start the engine (`ohsandbox doctor` looks at it), or work on this host with --runtime cli."
+        raise EngineUnavailable(f"{error}{'' if '--runtime cli' in str(error) else remedy}") from error
     except ImageUnavailable as error:
-        raise ImageUnavailable(f"{error}{_local_images()}") from error
+        names = _local_images()[:MAX_IMAGES_NAMED]
+        here = f" Here are: {', '.join(names)} (--image NAME)." if names else ""
+        raise ImageUnavailable(f"{error}{here}") from error
     try:
         if warn is not None:
-            _tell_beginning(runtime, warn)
+            for note in runtime.workspace_notes:
+                warn(note)
+            if runtime.previous_was_killed:
+                tell_news(runtime, warn)
         yield runtime
     finally:
         runtime.close()
         if warn is not None:
             tell_news(runtime, warn, last=True)
-
-
-def _tell_beginning(runtime: Runtime, warn: Callable[[str], None]) -> None:
-    for note in runtime.workspace_notes:
-        warn(note)
-    if runtime.previous_was_killed:
-        tell_news(runtime, warn)
 
 
 def tell_news(runtime: Runtime | None, warn: Callable[[str], None], *, last: bool = False) -> None:
@@ -89,44 +110,179 @@ def tell_news(runtime: Runtime | None, warn: Callable[[str], None], *, last: boo
 
 def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
     """Say what of the workspace was not copied."""
-    left_out = dict(getattr(runtime, "left_out", {}))
+    left_out: dict[str, str] = getattr(runtime, "left_out", {})
     if not left_out:
         return
     ranked = sorted(left_out.items(), key=lambda one: (one[1] == "ignored by git", one[0]))
     shown = [f"{path} ({why})" for path, why in ranked[:MAX_LEFT_OUT_NAMED]]
     more = f" and {len(ranked) - len(shown)} more" if len(ranked) > len(shown) else ""
     how = "" if options.copy_all else " --copy-all takes them along."
-    source = safe_line(Path(options.workspace or ".").resolve())
+    source = Path(options.workspace or ".").resolve()
     view.info(f"Not in the copy of {source}: {', '.join(shown)}{more}.{how}")
 
 
-def with_remedies(fact: str) -> str:
-    """The fact that no engine answers, with both remedies."""
-    if "--runtime cli" in fact:
-        return fact
-    return f"{fact} Start the engine (`ohsandbox doctor` looks at it), or work on this host with --runtime cli."
-
-
 def progress_text(progress: PullProgress) -> str:
-    """How far a pull is, on a line."""
-    layers = f", {progress.layers_done} of {progress.layers_total} layers" if progress.layers_total else ""
+    """The progress of a pull on one line."""
     if progress.status == "waiting":
         return f"{progress.image}: another process is pulling it"
-    if not progress.total_bytes:
-        return f"{progress.image}: {progress.status}{layers}"
-    return f"{progress.image}: {progress.status} {size(progress.done_bytes)} of {size(progress.total_bytes)}{layers}"
+    done = f" {size(progress.done_bytes)} of {size(progress.total_bytes)}" if progress.total_bytes else ""
+    layers = f", {progress.layers_done} of {progress.layers_total} layers" if progress.layers_total else ""
+    return f"{progress.image}: {progress.status}{done}{layers}"
 
 
-def _local_images() -> str:
-    """A sentence that names images which need no pull; empty where there are none."""
-    names = local_images()[:MAX_IMAGES_NAMED]
-    return f" Here are: {', '.join(names)} (--image NAME)." if names else ""
-
-
-def local_images() -> list[str]:
+def _local_images() -> list[str]:
     """Tags of the engine's images, without our checkpoints; none where it cannot be asked."""
     try:
         with open_inventory() as inventory:
             return inventory.list_images()
     except OhsandboxError:
         return []
+
+
+# --- resumption: which conversation, where it worked, and what stays of its sandbox -----------------
+
+
+class ResumedConversation(NamedTuple):
+    """A conversation that is resumed."""
+
+    id: str
+    title: str | None
+    model: str | None
+    """The last that it asked."""
+    where: SandboxOptions
+    """Where it works: as asked now, else as before."""
+
+
+def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversation:
+    """The conversation by its id or the beginning of it; None is the one with the newest event.
+
+    Raises:
+        UsageError: there is none, several begin so, or what is asked would put it where its files are not.
+    """
+    root = conversations_dir()
+    conversation_id = find_conversation(root, wanted)
+    known = FileConversationStore(root).load(conversation_id)
+    where = asked
+    if (before := _load_options(root / conversation_id)) is not None:
+        _check_place(asked, before, conversation_id)
+        given = {name: value for name, value in asdict(asked).items() if value}
+        where = replace(before, **({"image": None} if asked.attach else {}) | given)
+    return ResumedConversation(conversation_id, known.title if known else None, known.model if known else None, where)
+
+
+def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
+    """Keep the options for who resumes. A disk that is full is told by the log; this then stays as it was."""
+    fields: dict[str, Any] = asdict(full) | {"runtime": full.runtime or "docker"}
+    if not full.backend.isolated:
+        fields["host_workdir"] = runtime.workdir
+    for name in {"image", "network", "git"} - full.backend.options:
+        fields[name] = None  # comes from the settings, and this backend does not support it
+    if full.workspace is None or full.copies:
+        fields["git"] = None  # comes from the settings, and only matters for a bound workspace
+    for name in _PATHS:
+        fields[name] = str(Path(fields[name]).resolve()) if fields[name] else None
+    with contextlib.suppress(OSError):
+        write_atomically(directory / SANDBOX_NAME, json.dumps(fields, indent=2).encode() + b"\n")
+
+
+def _load_options(directory: Path) -> SandboxOptions | None:
+    try:
+        fields = json.loads((directory / SANDBOX_NAME).read_bytes())
+        for name in _PATHS:
+            fields[name] = Path(fields[name]) if fields[name] else None
+        return SandboxOptions(**fields)
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+
+
+def leave_on_exit(presenter: Presenter, runtime: Runtime, *, stays: bool) -> Callable[..., bool]:
+    """For an ExitStack, before the runtime is closed: a conversation that was cut off leaves its sandbox behind.
+
+    stays: it does in any case, kept or joined.
+    """
+
+    def leave(_kind: object, error: BaseException | None, _traceback: object) -> bool:
+        unfinished = error is not None or presenter.conversation.status() in _UNFINISHED
+        if stays or not unfinished or not presenter.has_worked:
+            return False
+        runtime.leave(at_once=presenter.hurried)
+        if getattr(runtime, "name", "") and not presenter.hurried:
+            with contextlib.suppress(OSError):  # nobody reads any more
+                presenter.view.info(
+                    "Its container stays for three days to be resumed; `ohsandbox gc --kept` removes it before."
+                )
+        return False
+
+    return leave
+
+
+def _check_place(asked: SandboxOptions, before: SandboxOptions, conversation_id: str) -> None:
+    def refuse(where: str, option: str) -> UsageError:
+        return UsageError(f"Conversation {conversation_id!r} works {where}. {option}, or start a new conversation.")
+
+    if asked.runtime not in {None, before.runtime}:
+        raise refuse(f"with --runtime {before.runtime}; its files are there", "Leave --runtime out")
+    if asked.copies and before.workspace is not None and not before.copies:
+        raise refuse(f"in {str(before.workspace)!r} itself", "Leave --copy out")
+    was = before.workspace or before.host_workdir
+    if before.backend.isolated or was is None:
+        return
+    if asked.workspace is None and not was.is_dir():
+        raise refuse(f"in {str(was)!r}, which is gone", "Make it again")
+    if asked.workspace is not None and asked.workspace.resolve() != was:
+        raise refuse(f"in {str(was)!r}; its files are there", "Leave --workspace out")
+
+
+# --- what a sandbox left in a directory: see `runtime.workspace.changes` ----------------------------
+
+
+def tell_changes(
+    report: WorkspaceReport, directory: Path, *, warn: Callable[[str], None], killed: bool = False
+) -> None:
+    """Say what should be looked at; nothing where nothing is.
+
+    Args:
+        report: what changed.
+        directory: where.
+        warn: prints a line, and makes control characters in it visible.
+        killed: it is of an earlier session that could not tell it.
+    """
+    if not report.changes:
+        return
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(report.since))
+    since = f" (since {when}, when a session began that was killed)" if killed else ""
+    warn(f"Look at these before you work in {directory} again; this machine may run or obey them by itself{since}:")
+    not_held = dict(report.not_held)
+    is_cut = bool(not_held)
+    for kind, group in groupby(report.changes, key=lambda change: change.kind):
+        changes = list(group)
+        total = len(changes) + not_held.get(kind, 0)
+        warn(f"{kind.words} ({total}):")
+        lines = [_line(change) for change in changes]
+        if kind is ChangeKind.EXECUTABLE and len(changes) > MAX_EXECUTABLES:
+            tops = Counter(change.path.partition("/")[0] if "/" in change.path else "." for change in changes)
+            lines = [f"{count} in {top}" for top, count in tops.most_common()]
+        for line in lines[:MAX_NAMES]:
+            warn(f"  {line}")
+        if len(lines) > MAX_NAMES:
+            warn(f"  and {total - MAX_NAMES} more")
+        is_cut = is_cut or len(lines) > MAX_NAMES or len(lines) != len(changes)
+    if is_cut:
+        warn(f"All by name: {_write_all(report)}")
+
+
+def _line(change: WorkspaceChange) -> str:
+    detail = f" ({change.detail})" if change.detail else ""
+    return f"{'new' if change.is_new else 'changed'}: {change.path}{detail}"
+
+
+def _write_all(report: WorkspaceReport) -> str:
+    """Every line in a private file; its path."""
+    path = subdirectory("workspaces") / time.strftime("report-%Y%m%d-%H%M%S.txt")
+    lines = [f"{one.kind.words}: {safe_line(_line(one), limit_chars=10_000)}" for one in report.changes]
+    lines += [f"{kind.words}: {count} more, which were counted only" for kind, count in report.not_held]
+    try:
+        write_atomically(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"), durable=False)
+    except OSError as error:
+        return f"they could not be written ({error.strerror})"
+    return str(path)

@@ -10,41 +10,45 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ohsandbox.cli.post_run_report import PostRunReport
-from ohsandbox.cli.prompt import confirm
+from ohsandbox.cli.prompt import is_agreed
 from ohsandbox.cli.rendering.tables import open_console
-from ohsandbox.cli.rendering.text import safe, safe_line
-from ohsandbox.conversation.storage.catalog import LAST, find_stored
+from ohsandbox.cli.rendering.text import safe, safe_line, say
+from ohsandbox.cli.rendering.view import PlainView
+from ohsandbox.cli.runtime import tell_changes
+from ohsandbox.conversation.storage import LAST, find_stored
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of, stream_events
+from ohsandbox.runtime.workspace.changes import compare, scan
 from ohsandbox.timetravel import undo
 from ohsandbox.timetravel.fork import empty_directory, find_checkpoint, fork, not_kept, restore_workspace
 from ohsandbox.timetravel.snapshots import is_git, is_over_limit, is_too_large, merge, patch_of, write_changes
 from ohsandbox.timetravel.workspace_diff import BEFORE, bound_workspace, copied_workspace, diff_workspace, scan_changed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ohsandbox.timetravel.snapshots import FileChange, UnappliedChange
     from ohsandbox.timetravel.workspace_diff import WorkspaceDiff
 
 MAX_LINES = 20
-MAX_PATH_CHARS = 5000
-"""A path is at most 4096 bytes."""
 _OBEYED = {"config", "config.worktree", "hooks", "info", "commondir"}
 """Names in a `.git` that decide what git runs."""
 _MAX_TURNS_DIGITS = 3
 """A longer number is the beginning of an id: those begin with the date."""
+_STYLES = (
+    (("diff --git", "index ", "old mode", "new mode", "deleted file", "new file", "--- ", "+++ "), "bold"),
+    (("@@ ",), "cyan"),
+    (("+",), "green"),
+    (("-",), "red"),
+)
+
+
+# --- undo, redo and fork ----------------------------------------------------------------------------
 
 
 def undo_turns(wanted: str | None, turns: str | None, root: Path | None, *, yes: bool) -> int:
-    """Fork the conversation before its last turns, and take the agent's changes back from a bound workspace.
-
-    Raises:
-        ConversationOpenError: a process works in it.
-        UsageError: the conversation has fewer turns, their files were not kept, or there is no terminal to confirm at.
-    """
+    """Fork the conversation before its last turns, and take the agent's changes back from a bound workspace."""
     if turns is None and wanted is not None and wanted.isdecimal() and len(wanted) <= _MAX_TURNS_DIGITS:
         wanted, turns = None, wanted
     if turns is not None and not turns.isdecimal():
@@ -63,12 +67,7 @@ def undo_turns(wanted: str | None, turns: str | None, root: Path | None, *, yes:
 
 
 def redo_undone(wanted: str | None, root: Path | None, *, yes: bool) -> int:
-    """Bring back what an undo took, and go back to the conversation of before.
-
-    Raises:
-        ConversationOpenError: a process works in one of the two.
-        UsageError: the conversation was not created by an undo, or there is no terminal to confirm at.
-    """
+    """Bring back what an undo took, and go back to the conversation of before."""
     plan = undo.plan_redo(_closed(wanted, root))
     if not _agreed(plan, "`ohsandbox undo` takes it away again.", yes=yes):
         print("Nothing was changed.")
@@ -86,11 +85,7 @@ def _closed(wanted: str | None, root: Path | None) -> Path:
 
 
 def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path | None) -> int:
-    """Make a conversation of the first events of another, with the files of then.
-
-    Raises:
-        UsageError: the event does not exist, its files were not kept, or workspace does not fit.
-    """
+    """Make a conversation of the first events of another, with the files at that event."""
     directory = find_stored(root or conversations_dir(), wanted)
     seq = stream_events(directory, lambda _: None).records - 1 if at is None else at
     bound = find_checkpoint(directory, seq).data.get("workspace")
@@ -104,38 +99,26 @@ def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path |
     forked = fork(directory, seq, workspace=place)
     refused = [] if place is None else restore_workspace(forked, place)
     if place is not None:
-        _tell_lines(f"not kept, so not in {safe_line(place)}", not_kept(forked))
+        _tell(f"not kept, so not in {place}", not_kept(forked).items())
     print(f"Conversation {forked.id} goes on from event {seq} of {directory.name}.")
     return _told(forked.id, place, refused, root)
 
 
 def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
-    """A person's word on what is done to their directory.
-
-    Raises:
-        UsageError: there is nobody to ask.
-    """
+    """A person's word on what is done to their directory."""
     if plan.workspace is None:
         return True
-    _tell_lines("not kept, so not brought back", plan.left_out)
-    _tell_refused("Left as it is", plan.kept_back)
+    _tell("not kept, so not brought back", plan.left_out.items())
+    _tell("Left as it is", plan.kept_back)
     if not plan.changes:
         return True
     if plan.is_cut_off:
         print("The last turn was cut off: what you changed since it began cannot be told from what the agent did.")
     print(f"In {safe_line(plan.workspace)}:")
-    shown = _lines(plan.changes)
-    for line in shown[:MAX_LINES]:
+    for line in _shortened(_lines(plan.changes), "and {} more"):
         print(f"  {line}")
-    if len(shown) > MAX_LINES:
-        print(f"  and {len(shown) - MAX_LINES} more")
-    if yes:
-        return True
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(
-            f"{len(plan.changes)} files would be changed, and there is no terminal to confirm at. Use --yes."
-        )
-    return confirm(f"Change these {len(plan.changes)} files? {remedy}")
+    count = len(plan.changes)
+    return is_agreed(f"Change these {count} files? {remedy}", what=f"{count} files would be changed", yes=yes)
 
 
 def _lines(changes: Sequence[FileChange]) -> list[str]:
@@ -148,15 +131,8 @@ def _lines(changes: Sequence[FileChange]) -> list[str]:
     return [f".git is put back ({within} files)", *shown] if within else shown
 
 
-def _tell_refused(heading: str, refused: Sequence[UnappliedChange]) -> None:
-    for one in refused[:MAX_LINES]:
-        print(f"{heading}: {safe_line(one.path)}: {safe_line(one.why)}", file=sys.stderr)
-    if len(refused) > MAX_LINES:
-        print(f"{heading}: {len(refused) - MAX_LINES} more", file=sys.stderr)
-
-
 def _told(conversation: str, workspace: Path | None, refused: Sequence[UnappliedChange], root: Path | None) -> int:
-    _tell_refused("Not put back", refused)
+    _tell("Not put back", refused)
     where = "" if workspace is None else f" --workspace {shlex.quote(str(workspace))}"
     if (copied := copied_workspace((root or conversations_dir()) / conversation)) is not None:
         where = f" --workspace {shlex.quote(str(copied))} --copy"
@@ -165,21 +141,11 @@ def _told(conversation: str, workspace: Path | None, refused: Sequence[Unapplied
     return 1 if refused else 0
 
 
-_STYLES = (
-    (("diff --git", "index ", "old mode", "new mode", "deleted file", "new file", "--- ", "+++ "), "bold"),
-    (("@@ ",), "cyan"),
-    (("+",), "green"),
-    (("-",), "red"),
-)
+# --- diff and apply ---------------------------------------------------------------------------------
 
 
 def show_diff(wanted: str, a: int | None, b: int | None, root: Path | None, *, stat: bool) -> int:
-    """Print what changed in the workspace: coloured at a terminal, else the bytes of a patch.
-
-    Raises:
-        UsageError: the files at that event were not kept, or git is not installed.
-        SandboxUnavailable: the engine that has them does not serve.
-    """
+    """Print what changed in the workspace: coloured at a terminal, else the bytes of a patch."""
     with diff_workspace(find_stored(root or conversations_dir(), wanted), a, b) as work:
         _tell_left_out(work)
         if stat:
@@ -189,17 +155,15 @@ def show_diff(wanted: str, a: int | None, b: int | None, root: Path | None, *, s
         if sys.stdout.isatty():
             _show_patch(work.changes, work)
         else:
-            _write_patch(work.changes, work)
+            sys.stdout.flush()
+            for part in patch_of(work.changes, work.store.content):
+                sys.stdout.buffer.write(part.text)
+            sys.stdout.buffer.flush()
     return 0
 
 
 def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool) -> int:
-    """Show what the agent changed and, when the person agrees, bring it to a directory; all of it or nothing.
-
-    Raises:
-        UsageError: the directory cannot be used, the files were not kept, or there is no terminal to confirm at.
-        SandboxUnavailable: the engine that has them does not serve.
-    """
+    """Show what the agent changed and, when the person agrees, bring it to a directory; all of it or nothing."""
     directory = find_stored(root or conversations_dir(), wanted)
     target = (to or copied_workspace(directory) or Path.cwd()).resolve()
     if not target.is_dir():
@@ -213,7 +177,7 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
         there = scan_changed(target, work.changes, work.store)
         found = merge(work.changes, there, work.store, owner=(facts.st_uid, facts.st_gid))
         if found.conflicts:
-            _tell_refused(f"Not applied to {target}, because it does not fit", found.conflicts)
+            _tell(f"Not applied to {target}, because it does not fit", found.conflicts)
             print("Nothing was changed.")
             return 1
         if not found.changes:
@@ -221,44 +185,21 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
             return 0
         if not yes or sys.stdout.isatty():
             _show_patch(found.changes, work)
-        if not _agreed_to_apply(found.changes, target, yes=yes):
+        for change in found.changes:
+            if change.new is not None and change.new.kind == "link":
+                print(f"A symlink: {safe_line(change.path)} -> {safe_line(change.new.what)}", file=sys.stderr)
+        count = len(found.changes)
+        what = f"{count} files would be changed in {str(target)!r}"
+        if not is_agreed(f"Change these {count} files in {safe_line(target)}?", what=what, yes=yes):
             print("Nothing was changed.")
             return 1
-        return _put(target, found.changes, work)
-
-
-def _put(target: Path, changes: Sequence[FileChange], work: WorkspaceDiff) -> int:
-    from ohsandbox.cli.rendering.plain import PlainView  # noqa: PLC0415 - only what is applied is looked at
-
-    report = PostRunReport(target)
-    refused = write_changes(target, changes, work.store, git=False)
-    print(f"{len(changes) - len(refused)} changes were made in {safe_line(target)}.")
-    report.print_to(PlainView())
+        before = scan(target)
+        refused = write_changes(target, found.changes, work.store, git=False)
+    print(f"{count - len(refused)} changes were made in {safe_line(target)}.")
+    tell_changes(compare(target, before, scan(target)), target, warn=PlainView().warn)
     print("`ohsandbox undo` does not undo this: it changes the agent's copy, not your directory.")
-    _tell_refused("Not written", refused)
+    _tell("Not written", refused)
     return 1 if refused else 0
-
-
-def _agreed_to_apply(changes: Sequence[FileChange], target: Path, *, yes: bool) -> bool:
-    for change in changes:
-        if change.new is not None and change.new.kind == "link":
-            print(f"A symlink: {safe_line(change.path)} -> {safe_line(change.new.what)}", file=sys.stderr)
-    if yes:
-        return True
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(
-            f"{len(changes)} files would be changed in {str(target)!r}, and there is no terminal to confirm at. "
-            "Use --yes."
-        )
-    return confirm(f"Change these {len(changes)} files in {safe_line(target)}?")
-
-
-def _write_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:
-    """The patch itself, for a program."""
-    sys.stdout.flush()
-    for part in patch_of(changes, work.store.content):
-        sys.stdout.buffer.write(part.text)
-    sys.stdout.buffer.flush()
 
 
 def _show_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:
@@ -266,30 +207,29 @@ def _show_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:
     console = open_console()
     for part in patch_of(changes, work.store.content):
         for line in part.text.decode("utf-8", "replace").split("\n")[:-1]:
-            console.print(Text(safe(line), style=_style(line)), soft_wrap=True)
+            style = next((style for beginnings, style in _STYLES if line.startswith(beginnings)), "")
+            console.print(Text(safe(line), style=style), soft_wrap=True)
 
 
-def _style(line: str) -> str:
-    return next((style for beginnings, style in _STYLES if line.startswith(beginnings)), "")
+def _tell(heading: str, left_out: Iterable[tuple[str, str]]) -> None:
+    """Paths, and why they were left out, worst first."""
+    for line in _shortened([f"{path}: {why}" for path, why in left_out], "{} more"):
+        say(f"{heading}: {line}")
 
 
-def _tell_lines(heading: str, left_out: Mapping[str, str]) -> None:
-    """Of what was left out, worst first."""
-    for path, why in [*left_out.items()][:MAX_LINES]:
-        print(f"ohsandbox: {heading}: {safe_line(path)}: {safe_line(why)}", file=sys.stderr)
-    if len(left_out) > MAX_LINES:
-        print(f"ohsandbox: {heading}: {len(left_out) - MAX_LINES} more", file=sys.stderr)
+def _shortened(lines: Sequence[str], more: str) -> list[str]:
+    return [*lines[:MAX_LINES], *([more.format(len(lines) - MAX_LINES)] if len(lines) > MAX_LINES else [])]
 
 
 def _tell_left_out(work: WorkspaceDiff) -> None:
     sys.stdout.flush()
-    _tell_lines("left out", work.left_out)
+    _tell("left out", work.left_out.items())
     over = [one for one in work.left_out.items() if is_over_limit(one[1]) and not one[1].endswith(BEFORE)]
     if work.image is not None and over:
         path, why = over[0]
         program = "cat" if is_too_large(why) else "tar -cf -"
-        inside = shlex.quote(safe_line(f"{work.place}/{path}", limit_chars=MAX_PATH_CHARS))
+        inside = shlex.quote(f"{work.place}/{path}")
         command = f"ohsandbox exec --image {work.image} -- {program} {inside} > FILE"
-        print(f"ohsandbox: what is over a limit is not brought along. To get it: {command}", file=sys.stderr)
+        say(f"what is over a limit is not brought along. To get it: {command}")
     if not work.is_whole:
-        print("ohsandbox: what was done after the last checkpoint is not in this; resume it to see.", file=sys.stderr)
+        say("what was done after the last checkpoint is not in this; resume it to see.")

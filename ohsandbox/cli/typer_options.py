@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import shutil
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,33 +15,38 @@ from typer.models import ParameterInfo
 from ohsandbox.cli.entrypoint import set_debug
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 MAX_HELP_COLUMNS = 80
 MIN_HELP_COLUMNS = 30
 """In narrower terminals, lines are left for the terminal to wrap."""
-
 Debug = Annotated[
     bool, typer.Option("--debug", help="Print the traceback of an error.", callback=set_debug, is_eager=True)
 ]
 
 
-class Only(NamedTuple):
-    """Beside a dataclass in `Annotated`: which of its options the command has; the others keep their defaults."""
+def option(text: str, metavar: str | None = None, *, default: Any = None, flags: Sequence[str] = (), **how: Any) -> Any:
+    """An option: the default of a command's parameter, or of a field of a dataclass whose fields are options.
 
-    names: tuple[str, ...]
-    excluded: bool = False
-    """The command has all options but these."""
+    Args:
+        text: its help.
+        metavar: what stands for its value in the help.
+        default: without the flag.
+        flags: where they are not the parameter's name with hyphens.
+        how: what `typer.Option` takes as well.
+    """
+    declared = typer.Option(*flags, help=text, metavar=metavar, **how)
+    return dataclasses.field(default=default, metadata={"typer": declared})
 
-    @classmethod
-    def of(cls, *names: str) -> Only:
-        """These fields."""
-        return cls(names)
 
-    @classmethod
-    def but(cls, *names: str) -> Only:
-        """All fields but these."""
-        return cls(names, excluded=True)
+def switch(text: str, *flags: str, **how: Any) -> Any:
+    """An option without a value, False without it."""
+    return option(text, default=False, flags=flags, **how)
+
+
+def argument(text: str, metavar: str) -> Any:
+    """An argument that may be left out, as `option`."""
+    return dataclasses.field(default=None, metadata={"typer": typer.Argument(help=text, metavar=metavar)})
 
 
 def new_app(name: str, **how: Any) -> typer.Typer:
@@ -54,7 +59,8 @@ def command(
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Register a function as a command of app, and give it --debug.
 
-    A parameter whose type is a dataclass stands for the options among its fields: typer has nothing of the kind.
+    A parameter whose type is a dataclass stands for the options among its fields: typer has nothing of the kind. With
+    a set of names beside it in `Annotated` it stands for those only; the others keep their defaults.
     """
 
     def register(function: Callable[..., int]) -> Callable[..., int]:
@@ -66,16 +72,16 @@ def command(
 
 def _with_flat_options(function: Callable[..., int]) -> Callable[..., int]:
     """The function with one parameter per option, which typer reads, in place of each dataclass."""
-    plain = [inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)]
+    own: list[inspect.Parameter] = []
     models: dict[str, tuple[type, list[inspect.Parameter]]] = {}
     hints = get_type_hints(function, include_extras=True)
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
-        model = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        model, names = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, None)
         if dataclasses.is_dataclass(model) and isinstance(model, type):
-            models[parameter.name] = (model, list(_options_of(model, hint)))
+            models[parameter.name] = (model, list(_options_of(model, names)))
         else:
-            plain.insert(-1, parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+            own.append(_parameter(parameter.name, hint, parameter.default))
 
     @functools.wraps(function)
     def call(**given: Any) -> int:
@@ -84,21 +90,27 @@ def _with_flat_options(function: Callable[..., int]) -> Callable[..., int]:
             given[name] = model(**{option.name: given.pop(option.name) for option in options})
         return function(**given)
 
-    parameters = [*plain[:-1], *(option for _, options in models.values() for option in options), plain[-1]]
+    debug = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
+    parameters = [*own, *(option for _, options in models.values() for option in options), debug]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # functions may have one
     call.__annotations__ = {one.name: one.annotation for one in parameters}
     return call
 
 
-def _options_of(model: Any, annotation: Any) -> Iterator[inspect.Parameter]:
-    only = next((one for one in get_args(annotation) if isinstance(one, Only)), Only.but())
+def _options_of(model: Any, names: frozenset[str] | None) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(model, include_extras=True)
     for field in dataclasses.fields(model):
-        hint = hints[field.name]
-        is_option = any(isinstance(one, ParameterInfo) for one in get_args(hint))
-        if is_option and (field.name in only.names) is not only.excluded:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            yield inspect.Parameter(field.name, kind, default=field.default, annotation=hint)
+        made = _parameter(field.name, hints[field.name], field if field.metadata else field.default)
+        is_option = any(isinstance(one, ParameterInfo) for one in get_args(made.annotation))
+        if is_option and (names is None or field.name in names):
+            yield made
+
+
+def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    """As typer reads it; default is a plain value, or what `option` gave."""
+    if isinstance(default, dataclasses.Field):
+        hint, default = Annotated[hint, default.metadata["typer"]], default.default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
 class _Command(TyperCommand):
@@ -126,10 +138,8 @@ class _Group(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_options(self, ctx, formatter)
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [
-            (name, (one.help or "").split("\n\n")[0]) for name, one in commands if one is not None and not one.hidden
-        ]
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, (one.help or "").split("\n\n")[0]) for name, one in commands if one and not one.hidden]
         _write(formatter, "Commands", rows)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from ohsandbox.agent import Agent
+from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval_filter_of, policy_of
+from ohsandbox.conversation.limits import Limits
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.factory import RuntimeSettings, runtime_from
 from ohsandbox.secrets import Secrets, host_keys
@@ -20,26 +20,6 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals import Approvals, SecurityAnalyzer
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
-
-
-class Limits(BaseModel):
-    """Checked before each request to the model; None is no limit. Time also ends a request or a tool that runs.
-
-    Iterations and time count from the user's last message that started a run, without the time that a person takes to
-    confirm, and time anew in a resumed process; tokens and cost over the whole conversation, with what a resumed log
-    already spent.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_iterations: int | None = Field(default=500, gt=0)
-    """Requests to the model."""
-    max_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    max_tokens: int | None = Field(default=None, gt=0)
-    """Prompt and completion tokens together."""
-    max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    stuck_detection: bool = True
-    """Whether a model that repeats itself is stopped; see `StuckDetector`."""
 
 
 class ConversationConfig:
@@ -101,6 +81,11 @@ class ConversationConfig:
         """Whether checkpoints are taken; never for a sub-agent, whose files are its parent's."""
         asked = self.settings is not None and self.settings.checkpoints
         return self.depth == 0 and (asked if self._checkpoints is None else self._checkpoints)
+
+    @property
+    def output(self) -> OutputLimits:
+        """How much of a tool's result is shown."""
+        return DEFAULT_LIMITS if self.settings is None else self.settings.output
 
     @property
     def policy(self) -> ConfirmationPolicy:
@@ -168,13 +153,7 @@ def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
 
 def limits_of(settings: Settings) -> Limits:
     """The limits that the settings name."""
-    return Limits(
-        max_iterations=settings.max_iterations,
-        max_time_s=settings.max_time_s,
-        max_tokens=settings.max_tokens,
-        max_cost_usd=settings.max_cost_usd,
-        stuck_detection=settings.stuck_detection,
-    )
+    return Limits(**{name: getattr(settings, name) for name in Limits.model_fields})
 
 
 def keys_of(llm: ChatModel) -> dict[str, str]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from ohsandbox import events
 from ohsandbox.conversation.approvals import Approvals, Decision
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.environment import Environment
-from ohsandbox.conversation.listeners import Listeners, StreamRelay
-from ohsandbox.conversation.log import ConversationLog
+from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
+from ohsandbox.conversation.metadata import ConversationStore, FileConversationStore
 from ohsandbox.conversation.runner import STOP_TIMEOUT_S, Runner, RunThread
-from ohsandbox.conversation.storage.catalog import find_conversation
-from ohsandbox.conversation.storage.metadata import ConversationStore, FileConversationStore
+from ohsandbox.conversation.storage import find_conversation
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.paths import check_apart, conversations_dir
@@ -24,7 +23,6 @@ from ohsandbox.timetravel.fork import fork_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from ohsandbox.agent import Agent
     from ohsandbox.conversation.approvals import (
@@ -37,12 +35,29 @@ if TYPE_CHECKING:
         PendingCall,
         SecurityAnalyzer,
     )
-    from ohsandbox.conversation.config import Limits
-    from ohsandbox.conversation.projections.resume import ResumeState
+    from ohsandbox.conversation.environment import ResumeState
+    from ohsandbox.conversation.limits import Limits
     from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
     from ohsandbox.settings import Settings
+
+
+class ResumeOptions(TypedDict, total=False):
+    """What a resumed conversation may be given, as a new one."""
+
+    agent: Agent | None
+    runtime: Runtime | None
+    metadata_store: ConversationStore | None
+    user_id: str | None
+    settings: Settings | None
+    limits: Limits | None
+    tool_choice: str
+    confirmation: ConfirmationPolicy | str | None
+    security_analyzer: SecurityAnalyzer | None
+    confirm: ApprovalCallback | None
+    secrets: Secrets | None
+    checkpoints: bool | None
 
 
 class Conversation:
@@ -132,14 +147,18 @@ class Conversation:
 
     @classmethod
     def autoresume(
-        cls, conversation_id: str | None = None, *, persist_dir: Path | str | None = None, **options: Any
+        cls,
+        conversation_id: str | None = None,
+        *,
+        persist_dir: Path | str | None = None,
+        **options: Unpack[ResumeOptions],
     ) -> Self:
         """The conversation with this id, or the only one that begins so; None is the one with the newest event.
 
         Args:
             conversation_id: see above.
             persist_dir: as for a new one.
-            options: what else a new one takes: agent, runtime, settings, ...
+            options: those of a new one that `ResumeOptions` names.
 
         Raises:
             UsageError: there is none, or several begin so.
@@ -164,7 +183,6 @@ class Conversation:
             if not self._log.is_open:
                 self._open()
             self._environment.start_servers()
-        self._log.flush()
         return self
 
     def close(self) -> None:
@@ -221,9 +239,8 @@ class Conversation:
         self.start()
         with self._log.lock:
             self._approvals.give_way()
-            self._log.record(events.user_message(text))
+            self._log.emit(events.user_message(text))
             self._run_thread.wake()
-        self._log.flush()
 
     def run(self, text: str, timeout_s: float | None = None) -> ConversationStatus:
         """Send a message and wait: `send_message`, then `wait`."""
@@ -319,9 +336,7 @@ class Conversation:
             OhsandboxError: as `start`.
         """
         self.start()
-        approval = self._approvals.grant(scope, by=by)
-        self._log.flush()
-        return approval
+        return self._approvals.grant(scope, by=by)
 
     def revoke(self, number: int, *, by: str = "user") -> None:
         """Revoke a standing approval from the next response on; calls that wait by it wait for a person.
@@ -332,14 +347,12 @@ class Conversation:
         """
         self.start()
         self._approvals.revoke(number, by=by)
-        self._log.flush()
 
     def _decide(self, decision: Decision, *, by: str, run: bool) -> None:
         self.start()
         with self._log.lock:
             self._approvals.decide(decision, by=by)
             self._run_thread.begin_where(lambda: run and not self.pending)
-        self._log.flush()
 
     # --- looking on -------------------------------------------------------------------------------
 
@@ -380,7 +393,8 @@ class Conversation:
             workspace: an empty directory, or one to be made, for the files of a bound workspace.
 
         Raises:
-            UsageError: the files of then were not kept, the conversation runs (at None), or workspace does not fit.
+            UsageError: the files at that event were not kept, the conversation runs (at None), or workspace does not
+                fit.
             SandboxUnavailable: the engine that has the files does not serve.
         """
         seq = self._checkpoint_now() if at is None else at.seq if isinstance(at, SDKEvent) else at

@@ -1,27 +1,70 @@
-"""`Environment`: the runtime of a conversation, the MCP servers in it, and the tools that work there."""
+"""`Environment`: the runtime of a conversation, the MCP servers and tools in it, and how it is resumed."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
 
+from ohsandbox import events
 from ohsandbox.conversation.config import default_runtime
 from ohsandbox.conversation.mcp_servers import ConversationServers
-from ohsandbox.conversation.projections.resume import ResumeState, report_losses, resume_runtime
-from ohsandbox.conversation.storage.deletion import note_container
+from ohsandbox.conversation.storage import note_container
 from ohsandbox.errors import OhsandboxError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    from ohsandbox.agent import History
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.conversation.config import ConversationConfig
-    from ohsandbox.conversation.listeners import Listeners
-    from ohsandbox.conversation.log import ConversationLog
+    from ohsandbox.conversation.log import ConversationLog, Listeners
+    from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.mcp import MCPServers
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.results import ResumeReport
     from ohsandbox.state import ConversationState
+
+
+RESUMED = "Resumed"
+"""The code of notices about the sandbox that a resumed conversation gets."""
+INTERRUPTED = "Interrupted"
+"""The code of the notice about a call that was running when its process ended."""
+
+FINISH = "finish"
+"""The tool that ends a task; no request follows its result."""
+
+MAX_CHECKPOINTS = 20
+"""Number of newest checkpoints that are tried where the sandbox is gone."""
+
+
+class ResumeState:
+    """The state of the sandbox by the events of the log."""
+
+    def __init__(self) -> None:
+        self.workdirs: dict[str, str] = {}
+        """Working directory of each shell session, by its name."""
+        self.checkpoints: list[str] = []
+        """Ids, newest first."""
+        self.has_worked = False
+        """Whether a tool was called: then the sandbox has something to lose."""
+        self.is_finished = False
+        """Whether the last call was a successful `finish`, also where the status after it was not stored."""
+
+    def add(self, event: SDKEvent) -> None:
+        """Follow the next event."""
+        if event.type in {"user_message", "tool_call"}:
+            self.is_finished = False
+        if event.type == "tool_result":
+            self.is_finished = event.data["name"] == FINISH and event.data["result"]["status"] == "ok"
+            details = event.data.get("details") or {}
+            session, cwd = details.get("session"), details.get("cwd")
+            if isinstance(session, str) and isinstance(cwd, str) and cwd.startswith("/"):
+                self.workdirs[session] = cwd
+        elif event.type == "tool_call":
+            self.has_worked = True
+        elif event.type == "checkpoint" and isinstance(event.data.get("id"), str):
+            self.checkpoints = [event.data["id"], *self.checkpoints[: MAX_CHECKPOINTS - 1]]
 
 
 class Environment:
@@ -54,7 +97,9 @@ class Environment:
             MCPConfigError: it is wrong.
         """
         if self._mcp is None:
-            self._mcp = ConversationServers(self._config.agent.mcp_config, self._log, self._statuses)
+            self._mcp = ConversationServers(
+                self._config.agent.mcp_config, self._log, self._statuses, self._config.output
+            )
         return self._mcp
 
     def start_servers(self) -> None:
@@ -134,3 +179,49 @@ class Environment:
         if self._started_here and self.runtime is not None:
             self.runtime.close()
             self._started_here = False
+
+
+def resume_runtime(runtime: Runtime, past: ResumeState) -> None:
+    """Start the runtime; resume the earlier sandbox or a checkpoint of it where the conversation has worked before.
+
+    Raises:
+        SandboxUnavailable: it cannot be started.
+    """
+    if past.has_worked or past.checkpoints:
+        runtime.resume(past.checkpoints)
+    else:
+        runtime.start()
+
+
+def report_losses(runtime: Runtime, past: ResumeState, history: History) -> Iterator[EventBody]:
+    """Yield notices of what was lost since the last process, and reopen the shells in their working directories."""
+    if not past.has_worked:
+        return
+    held = {call.tool_call_id for call in history.held.all}
+    for tool_call_id, name in history.unanswered.items():
+        if tool_call_id not in held:
+            message = f"A call of {name} was cut off. Its outcome is unknown; it is not run again by itself."
+            yield events.notice(code=INTERRUPTED, message=message, tool_call_id=tool_call_id)
+    if runtime.resumed is None or runtime.resumed.how != "new":
+        for session, workdir in past.workdirs.items():
+            runtime.reopen_session(session, workdir=workdir)
+    if runtime.resumed is not None:
+        yield from _told(runtime.resumed)
+
+
+def _told(resumed: ResumeReport) -> Iterator[EventBody]:
+    for note in resumed.notes:
+        yield events.notice(code=RESUMED, message=note)
+    if resumed.how == "same":
+        return
+    if resumed.how == "new":
+        lost = "its files are lost, but for those in a mounted workspace"
+    else:
+        lost = "its files are those of the last checkpoint, and what changed after it is lost"
+    place = f" {resumed.place!r}" if resumed.place else ""
+    yield events.notice(
+        code=RESUMED,
+        message=f"The sandbox of before is gone. In the new one{place} {lost}; installed packages, shells and running "
+        "programs as well. Look at what is there before you go on.",
+        to_model=True,
+    )

@@ -1,17 +1,19 @@
-"""`ConversationLog`: the event log of a conversation, its listeners, and its projections."""
+"""`ConversationLog`: the event log of a conversation, its projections, and the listeners that are told."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from ohsandbox import events
 from ohsandbox.agent import History
-from ohsandbox.conversation.listeners import Listeners
-from ohsandbox.conversation.projections.metadata import MetadataProjection
-from ohsandbox.conversation.projections.spending import Spending
-from ohsandbox.conversation.projections.stuck import StuckDetector
+from ohsandbox.conversation.limits import Spending, StuckDetector
+from ohsandbox.conversation.metadata import MetadataProjection
 from ohsandbox.errors import UsageError
 from ohsandbox.events import KNOWN_TYPES, EventBody
+from ohsandbox.llm.chat import DeltaEvent
 from ohsandbox.persistence import EventLog
 from ohsandbox.secrets import Masker
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
@@ -20,12 +22,82 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ohsandbox.conversation.storage.metadata import ConversationMetadata
+    from ohsandbox.conversation.metadata import ConversationMetadata
     from ohsandbox.events import SDKEvent
+    from ohsandbox.llm.chat import LLMEvent
+    from ohsandbox.secrets import StreamMasker
 
+_log = logging.getLogger(__name__)
 
 _NEVER_SECRET = frozenset({"tool_call_id", "response_id", "name", "status", "code"})
 """Fields that ohsandbox or the provider made, and by which events refer to each other: they are never masked."""
+
+_ENDS_TEXT = frozenset({"assistant_message", "tool_call", "error", "status_update"})
+"""Events that are stored after the model's answer is complete."""
+
+T = TypeVar("T")
+
+
+class Listeners(Generic[T]):
+    """A queue of items and callbacks for them. A callback that raises is logged; what it adds comes later."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[T], None]] = []
+        self._queue: deque[T] = deque()
+        self._lock = threading.Lock()
+        self._busy = False
+
+    def register(self, callback: Callable[[T], None]) -> None:
+        """Call callback with every item from now on, in the thread that flushes."""
+        with self._lock:
+            self._callbacks.append(callback)
+
+    def put(self, item: T) -> None:
+        """Queue an item; `flush` delivers it."""
+        self._queue.append(item)
+
+    def flush(self) -> None:
+        """Deliver what is queued; returns at once where another thread is delivering, which then delivers this too."""
+        while True:
+            with self._lock:
+                if self._busy or not self._queue:
+                    return
+                self._busy = True
+                item = self._queue.popleft()
+                callbacks = list(self._callbacks)
+            try:
+                self._tell(item, callbacks)
+            finally:
+                with self._lock:
+                    self._busy = False
+
+    def _tell(self, item: T, callbacks: list[Callable[[T], None]]) -> None:
+        for callback in callbacks:
+            try:
+                callback(item)
+            except Exception:  # noqa: BLE001 - a faulty callback must not end the run
+                _log.exception("A callback failed; the conversation goes on.")
+
+
+class _Lock:
+    """A reentrant lock; after its outermost release it calls what was given."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._then = then
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        outermost = self._depth == 0
+        self._lock.release()
+        if outermost:
+            self._then()
 
 
 class ConversationLog:
@@ -35,16 +107,19 @@ class ConversationLog:
         """Open nothing yet."""
         self.directory = directory
         self.conversation_id = conversation_id
-        self.lock = threading.RLock()
-        """Held while an event is stored and added to the projections; hold it to read several of them at once."""
+        self.listeners: Listeners[SDKEvent] = Listeners()
+        self.lock = _Lock(self.listeners.flush)
+        """Held while an event is stored and added to the projections; hold it to read several of them at once.
+
+        Listeners are told when it is released, never while it is held: one may wait for another thread.
+        """
         self.masker = Masker()
         """Takes secrets out of every event before it is stored, told to listeners, or shown to the model."""
         self.history = History()
         self.spending = Spending()
         self.stuck = StuckDetector()
         self.files = CheckpointIndex()
-        self._tally = MetadataProjection()
-        self.listeners: Listeners[SDKEvent] = Listeners()
+        self._metadata = MetadataProjection()
         self._log: EventLog | None = None
 
     @property
@@ -66,21 +141,16 @@ class ConversationLog:
         """
         self.masker = masker or Masker()
 
-        def take_in(event: SDKEvent) -> None:
-            self._tally.add(event)
-            if event.type not in KNOWN_TYPES:
-                return
-            self.history.add(event)
-            self.spending.recall(event)
-            self.stuck.add(event)
-            self.files.add(event)
-            for one in take:
-                one(event)
+        def replay(event: SDKEvent) -> None:
+            self._metadata.add(event)
+            if event.type in KNOWN_TYPES:
+                for add in (self.history.add, self.spending.recall, self.stuck.add, self.files.add, *take):
+                    add(event)
 
-        self._log = EventLog(self.directory, conversation_id=self.conversation_id, take=take_in)
+        self._log = EventLog(self.directory, conversation_id=self.conversation_id, take=replay)
 
-    def record(self, body: EventBody) -> SDKEvent:
-        """Store an event and add it to the projections; `flush` tells the listeners.
+    def emit(self, body: EventBody) -> SDKEvent:
+        """Store an event and add it to the projections; listeners are told as soon as nobody holds `lock`.
 
         Raises:
             LogWriteError: it could not be stored.
@@ -89,25 +159,16 @@ class ConversationLog:
             if self._log is None:
                 raise UsageError(f"Conversation {self.conversation_id!r} is not started.")
             event = self._log.append(self._masked(body))
-            self._take_in(event)
+            for projection in (self.history, self.spending, self.stuck, self.files, self._metadata):
+                projection.add(event)
             self.listeners.put(event)
             return event
-
-    def emit(self, body: EventBody) -> SDKEvent:
-        """`record`, then `flush`. Do not call it while holding `lock`: a listener may wait for another thread."""
-        event = self.record(body)
-        self.flush()
-        return event
 
     def metadata(self) -> ConversationMetadata:
         """The metadata of the conversation, as a list of conversations shows it."""
         with self.lock:
             log_bytes = self._log.size_bytes if self._log is not None else 0
-            return self._tally.metadata(self.conversation_id, log_bytes=log_bytes)
-
-    def flush(self) -> None:
-        """Call the listeners with the events that they have not had."""
-        self.listeners.flush()
+            return self._metadata.metadata(self.conversation_id, log_bytes=log_bytes)
 
     def close(self) -> None:
         """Close the log. Twice is fine."""
@@ -122,9 +183,45 @@ class ConversationLog:
             body.type, {key: value if key in _NEVER_SECRET else mask(value) for key, value in body.data.items()}
         )
 
-    def _take_in(self, event: SDKEvent) -> None:
-        self.history.add(event)
-        self.spending.add(event)
-        self.stuck.add(event)
-        self.files.add(event)
-        self._tally.add(event)
+
+class StreamRelay:
+    """Stores retries and warnings in the log, and passes all events, text deltas too, masked to the listeners."""
+
+    def __init__(self, log: ConversationLog) -> None:
+        self.listeners: Listeners[LLMEvent] = Listeners()
+        self._log = log
+        self._lock = threading.Lock()
+        self._text: StreamMasker | None = None
+        log.listeners.register(self._end_text)
+
+    def __call__(self, event: LLMEvent) -> None:
+        """Take an event of the model's client, in the thread of the request."""
+        mask = self._log.masker.mask_cut
+        if event.type == "delta":
+            with self._lock:
+                self._text = self._text or self._log.masker.stream()
+                self._put_text(self._text.feed(event.text))
+        elif event.type == "retry":
+            with self._lock:
+                self._text = None  # what was streamed is void
+            facts: dict[str, Any] = {"attempt": event.attempt, "wait_s": event.wait_s}
+            self._log.emit(events.retry(code="ModelRetry", message=event.reason, **facts))
+            self.listeners.put(event.model_copy(update={"reason": mask(event.reason)}))
+        else:
+            self._log.emit(events.notice(code="ModelWarning", message=event.text))
+            self.listeners.put(event.model_copy(update={"text": mask(event.text)}))
+        self.listeners.flush()
+
+    def _end_text(self, event: SDKEvent) -> None:
+        """Deliver the text that was held back as the possible beginning of a secret."""
+        if event.type not in _ENDS_TEXT:
+            return
+        with self._lock:
+            text, self._text = self._text, None
+            if text is not None:
+                self._put_text(text.flush())
+        self.listeners.flush()
+
+    def _put_text(self, text: str) -> None:
+        if text:
+            self.listeners.put(DeltaEvent(text=text))

@@ -1,10 +1,11 @@
-"""`Loop`: steps of an agent until the person has the next word."""
+"""`Loop`: steps of an agent until the person has the next word, with condensation and a deadline."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self
 
 from ohsandbox import events
 from ohsandbox.agent import StepOutcome
@@ -16,10 +17,11 @@ from ohsandbox.llm.errors import ContextWindowError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ohsandbox.agent import Agent
     from ohsandbox.agent.agent import ToolsMap
+    from ohsandbox.agent.condenser import Ask
     from ohsandbox.agent.execution import Step
     from ohsandbox.agent.held import Screen
-    from ohsandbox.conversation.condensation import CondensationTrigger
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.events import EventBody
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 CUT_EVERY_S = 0.5
 """An interrupt can come before the command it is meant for; it is repeated until the run has ended."""
 
+NEAR = 0.8
+"""Share of the model's context window: the rest holds its answer and the results of the calls in it."""
+
 _STATUS_AFTER = {
     StepOutcome.IDLE: ConversationStatus.IDLE,
     StepOutcome.FINISHED: ConversationStatus.FINISHED,
@@ -36,50 +41,34 @@ _STATUS_AFTER = {
 }
 
 
+@dataclass(kw_only=True)
 class Loop:
     """One run: from a user message until the model has answered, called `finish`, or was stopped."""
 
-    def __init__(
-        self,
-        config: ConversationConfig,
-        tools: ToolsMap,
-        log: ConversationLog,
-        *,
-        canceled: threading.Event,
-        condensation: CondensationTrigger,
-        checkpoints: CheckpointRecorder,
-        approval_filter: Screen | None,
-        interrupt: Callable[[], None],
-        before_step: Callable[[], None],
-        on_event: OnEvent,
-    ) -> None:
-        """Put a run together.
+    config: ConversationConfig
+    """Its tool_choice is for the first request; later ones are "auto"."""
+    tools: ToolsMap
+    log: ConversationLog
+    """Stores every event before the next thing happens."""
+    canceled: threading.Event
+    """Set by who stops the run."""
+    condensation: CondensationTrigger
+    checkpoints: CheckpointRecorder
+    """Records the files before they are changed."""
+    approval_filter: Screen | None
+    """Decides which calls wait for a person; None lets all pass."""
+    interrupt: Callable[[], None]
+    """Ends what the loop waits for, when the time is up; called from another thread."""
+    before_step: Callable[[], None]
+    """Called before each request is put together."""
+    on_event: OnEvent
+    """Gets what the model's client reports."""
 
-        Args:
-            config: agent and limits are those of now; tool_choice is for the first request, later ones are "auto".
-            tools: the agent's.
-            log: stores every event before the next thing happens.
-            canceled: set by who stops the run.
-            condensation: shortens the conversation where it is too long.
-            checkpoints: records the files before they are changed.
-            approval_filter: decides which calls wait for a person; None lets all pass.
-            interrupt: ends what the loop waits for, when the time is up; called from another thread.
-            before_step: called before each request is put together.
-            on_event: gets what the model's client reports.
-        """
-        self._agent = config.agent
-        self._tools_map = tools
-        self._log = log
-        self._limits = config.limits
-        self._tool_choice = config.tool_choice
-        self._canceled = canceled
-        self._condensation = condensation
-        self._checkpoints = checkpoints
-        self._screen = approval_filter
-        self._deadline = Deadline(self._limits.max_time_s, interrupt)
-        self._interrupt = interrupt
-        self._before_step = before_step
-        self._on_event = on_event
+    def __post_init__(self) -> None:
+        """Keep agent and limits as they are now."""
+        self._agent = self.config.agent
+        self._limits = self.config.limits
+        self._deadline = Deadline(self._limits.max_time_s, self.interrupt)
 
     def run(self) -> ConversationStatus:
         """Take steps until the status is not RUNNING. Calls that a person has decided on come first.
@@ -90,26 +79,26 @@ class Loop:
             ModelError: the model gave no answer.
             SandboxUnavailable: the sandbox went away.
         """
-        spending = self._log.spending
+        spending = self.log.spending
         spending.begin_run()
         left_s = None if self._limits.max_time_s is None else self._limits.max_time_s - spending.elapsed_s
         try:
-            with Deadline(left_s, self._interrupt) as self._deadline:
+            with Deadline(left_s, self.interrupt) as self._deadline:
                 status = self._steps()
         except ModelError as error:
-            if self._deadline.passed and not self._canceled.is_set():
+            if self._deadline.passed and not self.canceled.is_set():
                 raise spending.out_of_time(self._limits) from error
             raise
         finally:
             spending.end_run()
-        if status is ConversationStatus.CANCELED and not self._canceled.is_set():
+        if status is ConversationStatus.CANCELED and not self.canceled.is_set():
             raise spending.out_of_time(self._limits)
         return status
 
     def _steps(self) -> ConversationStatus:
-        held = self._log.history.held
+        held = self.log.history.held
         if held.due:
-            self._checkpoints.before_write()
+            self.checkpoints.before_write()
         outcome = self._follow(self._resumed()) if held.due else StepOutcome.CONTINUE
         if held.waiting:
             outcome = StepOutcome.WAITING
@@ -119,41 +108,41 @@ class Loop:
             try:
                 outcome = self._follow(self._next_step())
             except ContextWindowError:  # the provider finds the conversation too long: shortened, once, and sent again
-                if not self._condensation.after_refusal():
+                if not self.condensation.after_refusal():
                     raise
                 outcome = StepOutcome.CONTINUE
             else:
-                self._condensation.after_answer()
+                self.condensation.after_answer()
         self._answer_rest()
         return ConversationStatus.CANCELED
 
     def _resumed(self) -> Step:
-        return self._agent.resume_calls(self._tools_map, self._log.history, stopped=self._why_cut)
+        return self._agent.resume_calls(self.tools, self.log.history, stopped=self._why_cut)
 
     def _why_cut(self) -> str | None:
         """The result of a call that has not begun, once the run is being stopped; None while it is not."""
-        if self._canceled.is_set():
+        if self.canceled.is_set():
             return "Not executed: the user stopped the run before it began."
         return "Not executed: the time of the run was up before it began." if self._deadline.passed else None
 
     def _next_step(self) -> Step:
-        spending = self._log.spending
-        leaves = self._log.history.last_user_message.strip() == EXIT  # then no request follows
+        spending = self.log.spending
+        leaves = self.log.history.last_user_message.strip() == EXIT  # then no request follows
         if not leaves:
             spending.check(self._limits)
             if self._limits.stuck_detection:
-                self._log.stuck.check()
-        tool_choice = self._tool_choice if spending.iterations == 0 else "auto"
+                self.log.stuck.check()
+        tool_choice = self.config.tool_choice if spending.iterations == 0 else "auto"
         spending.iterations += 1
-        self._before_step()
+        self.before_step()
         if not leaves:
-            self._condensation.before_request()
+            self.condensation.before_request()
         return self._agent.step(
-            self._tools_map,
-            self._log.history,
+            self.tools,
+            self.log.history,
             tool_choice=tool_choice,
-            on_event=self._on_event,
-            screen=self._screen,
+            on_event=self.on_event,
+            screen=self.approval_filter,
         )
 
     def _follow(self, step: Step) -> StepOutcome:
@@ -165,22 +154,22 @@ class Loop:
                 except StopIteration as stopped:
                     outcome: StepOutcome = stopped.value
                     return outcome
-                self._checkpoints.before(body)
-                self._log.emit(body)
+                self.checkpoints.before(body)
+                self.log.emit(body)
                 if self._why_cut() and self._is_cut(body):
                     return StepOutcome.CONTINUE
 
     def _is_cut(self, body: EventBody) -> bool:
         """Whether the step ends here. Calls that have not begun are answered; results of those that run are awaited."""
         if body.type != "tool_call":
-            return not self._log.history.unanswered
+            return not self.log.history.unanswered
         self._answer_rest()
         return True
 
     def _answer_rest(self) -> None:
         result = events.ToolResult.failed(self._why_cut() or "")
-        for call_id, name in self._log.history.unanswered.items():
-            self._log.emit(events.tool_result(tool_call_id=call_id, name=name, result=result))
+        for call_id, name in self.log.history.unanswered.items():
+            self.log.emit(events.tool_result(tool_call_id=call_id, name=name, result=result))
 
 
 class Deadline:
@@ -212,3 +201,54 @@ class Deadline:
             self.passed = True
             self._cut()
             wait_s = CUT_EVERY_S
+
+
+class CondensationTrigger:
+    """Asks the agent's condenser when it is due, and stores the summary."""
+
+    def __init__(self, agent: Agent, log: ConversationLog, ask: Ask) -> None:
+        """For one run. ask sends a prompt to the model outside the history."""
+        self._agent = agent
+        self._log = log
+        self._ask = ask
+        self._was_too_long = False
+
+    def before_request(self) -> None:
+        """Condense where the model has asked for it, or where the last request came near the model's limit.
+
+        Raises:
+            ModelError: the model was asked for a summary and gave none.
+        """
+        history = self._log.history
+        if history.condensation_requested:
+            self._condense("requested")
+        elif history.prompt_tokens and self._is_near(history.prompt_tokens):
+            self._condense("near the limit")
+
+    def after_refusal(self) -> bool:
+        """Condense after the provider refused the request as too long; returns whether it may be sent again.
+
+        Once: what is too long right after condensation stays too long.
+        """
+        if self._was_too_long:
+            return False
+        self._was_too_long = True
+        return self._condense("over the limit")
+
+    def after_answer(self) -> None:
+        """Note that the model has answered: the next refusal is a new one."""
+        self._was_too_long = False
+
+    def _is_near(self, tokens: int) -> bool:
+        window = None if self._agent.llm is None else self._agent.llm.context_tokens
+        return window is not None and tokens >= NEAR * window
+
+    def _condense(self, reason: Literal["requested", "near the limit", "over the limit"]) -> bool:
+        history = self._log.history
+        [*messages] = history.messages(system=False)
+        what = self._agent.condenser.condense(messages, self._ask)
+        if what is None:
+            history.condensation_requested = False
+            return False
+        self._log.emit(events.condensation(**what._asdict(), reason=reason))
+        return True

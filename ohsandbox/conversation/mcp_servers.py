@@ -8,8 +8,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
+from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.mcp import MCPEvent, MCPServers, Pins, ServerState, read_mcp_config
-from ohsandbox.mcp.text import one_line
+from ohsandbox.mcp.content import one_line
 from ohsandbox.paths import state_dir
 
 if TYPE_CHECKING:
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.agent.agent import MCPSource, ToolsMap
-    from ohsandbox.conversation.listeners import Listeners
-    from ohsandbox.conversation.log import ConversationLog
+    from ohsandbox.conversation.log import ConversationLog, Listeners
     from ohsandbox.mcp import MCPConfig
     from ohsandbox.runtime.base import Runtime
 
@@ -63,7 +63,13 @@ class ConversationServers:
     Servers that run already (`MCPServers` as configuration) are used, and stay their owner's to close.
     """
 
-    def __init__(self, source: MCPSource | None, log: ConversationLog, status: Listeners[str]) -> None:
+    def __init__(
+        self,
+        source: MCPSource | None,
+        log: ConversationLog,
+        status: Listeners[str],
+        limits: OutputLimits = DEFAULT_LIMITS,
+    ) -> None:
         """Read the configuration; nothing is started. status gets a line for each thing that a person waits for.
 
         Raises:
@@ -77,7 +83,7 @@ class ConversationServers:
             self.servers = source
         elif source is not None and (config := read_mcp_config(source)).servers:
             self._config = config
-        self._status = status
+        self._status, self._limits = status, limits
         self._news: deque[MCPEvent] = deque()
         self._offered: set[str] = set()
         self._version = -1
@@ -101,6 +107,7 @@ class ConversationServers:
                 variables=runtime.secrets.variables(os.environ),
                 pins=Pins(pins_path()),
                 on_event=self._hear,
+                limits=self._limits,
             ).start()
             self._news.extend(MCPEvent("", "warning", text) for text in self._config.warnings)
         if self.servers is not None:
@@ -124,8 +131,7 @@ class ConversationServers:
         self._tell_news(to_model=False)  # the prompt says it
         if self._offered and len(tools_map) > MOST_TOOLS:
             message = f"{len(tools_map)} tools are offered, and most providers take {MOST_TOOLS} at most. {FEWER}"
-            self._log.record(events.notice(code=CODE, message=message))
-        self._log.flush()
+            self._log.emit(events.notice(code=CODE, message=message))
 
     def refresh(self, tools_map: ToolsMap) -> None:
         """Before a request: report what changed meanwhile and update the tools that the model is offered."""
@@ -136,9 +142,8 @@ class ConversationServers:
             self._refill(tools_map)
             prompt = self._log.history.system_prompt
             if prompt is not None and _shown(tools_map) != before:
-                self._log.record(events.system_message(prompt["content"], tools=_shown(tools_map)))
+                self._log.emit(events.system_message(prompt["content"], tools=_shown(tools_map)))
         self._tell_news(to_model=True)
-        self._log.flush()
 
     def missing(self) -> str:
         """A paragraph for the prompt about servers that are not there; empty where all are."""
@@ -193,7 +198,7 @@ class ConversationServers:
             facts: dict[str, Any] = {"server": event.server, "kind": event.kind}
             if to_model and event.kind in _UNASKED:
                 facts["to_model"] = True
-            self._log.record(events.notice(code=CODE, message=message, **facts))
+            self._log.emit(events.notice(code=CODE, message=message, **facts))
 
 
 def _shown(tools_map: ToolsMap) -> list[dict[str, Any]]:

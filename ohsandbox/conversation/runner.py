@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from ohsandbox import events
-from ohsandbox.conversation.condensation import CondensationTrigger
-from ohsandbox.conversation.loop import Loop
-from ohsandbox.conversation.storage.metadata import keep_metadata
-from ohsandbox.conversation.subagents.context import AuxiliaryCompletion, SubagentContext
-from ohsandbox.conversation.subagents.manager import MAX_DEPTH, SubagentManager
+from ohsandbox.conversation.loop import CondensationTrigger, Loop
+from ohsandbox.conversation.metadata import keep_metadata
+from ohsandbox.conversation.subagents import MAX_DEPTH, AuxiliaryCompletion, SubagentManager
 from ohsandbox.errors import LimitReachedError, OhsandboxError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence.layout import TOOLS_NAME
@@ -25,10 +24,9 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals import Approvals
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.environment import Environment
-    from ohsandbox.conversation.listeners import StreamRelay
-    from ohsandbox.conversation.log import ConversationLog
-    from ohsandbox.conversation.storage.metadata import ConversationStore
-    from ohsandbox.conversation.subagents.context import Converse
+    from ohsandbox.conversation.log import ConversationLog, StreamRelay
+    from ohsandbox.conversation.metadata import ConversationStore
+    from ohsandbox.conversation.subagents import Converse
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.runtime.base import Runtime
 
@@ -69,8 +67,7 @@ class Runner:
         self._environment = environment
         self._approvals = approvals
         self._stream = stream
-        self._converse = converse
-        self._subagents: SubagentManager | None = None
+        self._subagents = SubagentManager(config, log, canceled=self.canceled, converse=converse)
         self._ask = AuxiliaryCompletion(config, log, canceled=self.canceled, hear=stream)
 
     def run(self, *, before_request: Callable[[], None]) -> ConversationStatus:
@@ -88,9 +85,9 @@ class Runner:
 
         with CheckpointRecorder(self._log, runtime, enabled=self._config.keeps_files) as checkpoints:
             return Loop(
-                self._config,
-                tools,
-                self._log,
+                config=self._config,
+                tools=tools,
+                log=self._log,
                 canceled=self.canceled,
                 condensation=CondensationTrigger(self._config.agent, self._log, self._ask),
                 checkpoints=checkpoints,
@@ -101,29 +98,22 @@ class Runner:
             ).run()
 
     def interrupt(self) -> None:
-        """End what is waited for; sub-agents first: they share the model, and must know that they are stopped."""
-        if self._subagents is not None:
-            self._subagents.interrupt()
-        self._config.llm.cancel()
+        """End what is waited for: sub-agents, a request to the model, calls."""
+        self._subagents.interrupt()
         self._environment.interrupt(self._log.history.unanswered.values())
 
     def _state(self, runtime: Runtime) -> ConversationState:
         """The conversation as its tools see it."""
-        context = SubagentContext(
-            agent=self._config.agent.with_mcp(self._environment.servers),
-            runtime=runtime,
-            config=self._config,
-            log=self._log,
-            canceled=self.canceled,
-        )
-        self._subagents = SubagentManager(context, converse=self._converse)
+        agent = self._config.agent.with_mcp(self._environment.servers)
+        delegate = functools.partial(self._subagents.run, parent=agent, lender=runtime)
         return ConversationState(
             conversation_id=self._log.conversation_id,
             runtime=runtime,
             user_id=self._config.user_id,
             directory=self._log.directory / TOOLS_NAME,
             ask_model=self._ask,
-            delegate=self._subagents if self._config.depth < MAX_DEPTH else None,
+            delegate=delegate if self._config.depth < MAX_DEPTH else None,
+            output=self._config.output,
         )
 
 
@@ -195,7 +185,6 @@ class RunThread:
             begins = not self.is_on and is_due()
             if begins:
                 self._begin()
-        self._log.flush()
         return begins
 
     def wait(self, timeout_s: float | None) -> None:
@@ -237,7 +226,7 @@ class RunThread:
             LogWriteError: it could not be stored; the status is as it was.
         """
         with self._log.lock:
-            self._log.record(events.status_update(status, model=self._config.llm.name, user_id=self._config.user_id))
+            self._log.emit(events.status_update(status, model=self._config.llm.name, user_id=self._config.user_id))
             self.status = status
             keep_metadata(self._store, self._log.metadata())
 
@@ -247,7 +236,7 @@ class RunThread:
         self.status = status
         with contextlib.suppress(OhsandboxError):  # a log that failed: `error` says so already
             if error is not None:
-                self._log.record(_error_event(error))
+                self._log.emit(_error_event(error))
             self._become(status)
 
     # --- in the run's thread ----------------------------------------------------------------------
@@ -265,7 +254,6 @@ class RunThread:
                     status, error = _status_after(failure, canceled=self._runner.canceled.is_set())
                 over = self._is_over(status, error)
         finally:
-            self._log.flush()
             with self._log.lock:
                 if self._thread in {None, threading.current_thread()}:  # else a callback has begun the next
                     self._thread = None
@@ -296,7 +284,6 @@ class RunThread:
         if self._approvals.callback is not None:
             with self._log.lock:
                 self._become(ConversationStatus.WAITING_FOR_CONFIRMATION)
-            self._log.flush()
             self._approvals.ask()
 
 

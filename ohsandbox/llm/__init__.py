@@ -27,8 +27,7 @@ from ohsandbox.llm.errors import (
     ModelUnavailableError,
     ScriptError,
 )
-from ohsandbox.llm.replay import ReplayLLM
-from ohsandbox.llm.scripted import ScriptedLLM
+from ohsandbox.llm.scripted import ReplayLLM, ScriptedLLM
 
 __all__ = [
     "LLM",

@@ -1,4 +1,4 @@
-"""Maps a provider's failure to an error and says whether a retry may help: the only place that does."""
+"""Maps a provider's failure to an error of one line and says whether a retry may help: the only place that does."""
 
 from __future__ import annotations
 
@@ -6,154 +6,113 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.llm import errors
-from ohsandbox.llm.text import one_line
+from ohsandbox.text import encodable, quoted_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
     from ohsandbox.errors import ModelError
+    from ohsandbox.llm.provider import Attempt
 
 
 class ErrorKind(NamedTuple):
     """A kind of failure."""
 
     error: type[ModelError]
-    retryable: bool
     fact: str
     remedy: str
+    retryable: bool = False
 
 
 AUTHENTICATION = ErrorKind(
-    errors.ModelAuthenticationError,
-    retryable=False,
-    fact="refused the key",
-    remedy="Set `api_key`, or the provider's environment variable.",
+    errors.ModelAuthenticationError, "refused the key", "Set `api_key`, or the provider's environment variable."
 )
 PERMISSION = ErrorKind(
     errors.ModelAuthenticationError,
-    retryable=False,
-    fact="refused access",
-    remedy="Check that `api_key` may use this `model`, and that `base_url` is right.",
+    "refused access",
+    "Check that `api_key` may use this `model`, and that `base_url` is right.",
 )
 PAYMENT = ErrorKind(
     errors.ModelAuthenticationError,
-    retryable=False,
-    fact="has no credit left for this key",
-    remedy="Check the billing of the account behind `api_key`.",
+    "has no credit left for this key",
+    "Check the billing of the account behind `api_key`.",
 )
-NOT_FOUND = ErrorKind(
-    errors.ModelNotFoundError,
-    retryable=False,
-    fact="was not found",
-    remedy="Check `model` and `base_url`.",
-)
+NOT_FOUND = ErrorKind(errors.ModelNotFoundError, "was not found", "Check `model` and `base_url`.")
 NO_PROVIDER = ErrorKind(
     errors.ModelNotFoundError,
-    retryable=False,
-    fact="belongs to no known provider",
-    remedy="Write `model` as provider/name, or set `custom_llm_provider`.",
+    "belongs to no known provider",
+    "Write `model` as provider/name, or set `custom_llm_provider`.",
 )
 NOT_INSTALLED = ErrorKind(
-    errors.ModelNotFoundError,
-    retryable=False,
-    fact="needs a package that is not installed",
-    remedy="Install it, or take another `model`.",
+    errors.ModelNotFoundError, "needs a package that is not installed", "Install it, or take another `model`."
 )
 REQUEST = ErrorKind(
     errors.ModelRequestError,
-    retryable=False,
-    fact="refused the request",
-    remedy="Check `model`, and set a parameter it does not take (`temperature`, `reasoning_effort`, ...) to null.",
+    "refused the request",
+    "Check `model`, and set a parameter it does not take (`temperature`, `reasoning_effort`, ...) to null.",
 )
 CONTEXT = ErrorKind(
     errors.ContextWindowError,
-    retryable=False,
-    fact="refused the conversation as too long",
-    remedy="Condense it, lower `max_output_tokens`, or take a `model` that reads more.",
+    "refused the conversation as too long",
+    "Condense it, lower `max_output_tokens`, or take a `model` that reads more.",
 )
 POLICY = ErrorKind(
-    errors.ModelRequestError,
-    retryable=False,
-    fact="refused the content of the conversation",
-    remedy="Reword the request, or take another `model`.",
+    errors.ModelRequestError, "refused the content of the conversation", "Reword the request, or take another `model`."
 )
 TOOLS = ErrorKind(
     errors.ModelRequestError,
-    retryable=False,
-    fact="takes no tools",
-    remedy="Set `native_tool_calling` to null or false: its tool calls are then written as text.",
+    "takes no tools",
+    "Set `native_tool_calling` to null or false: its tool calls are then written as text.",
 )
 IMAGES = ErrorKind(
-    errors.ModelRequestError,
-    retryable=False,
-    fact="takes no images",
-    remedy="Set `vision` to null or false: it is then told of images in words.",
+    errors.ModelRequestError, "takes no images", "Set `vision` to null or false: it is then told of images in words."
 )
-STREAM = ErrorKind(
-    errors.ModelRequestError,
-    retryable=False,
-    fact="does not stream its answers",
-    remedy="Set `stream` to false.",
-)
+STREAM = ErrorKind(errors.ModelRequestError, "does not stream its answers", "Set `stream` to false.")
 RATE_LIMIT = ErrorKind(
     errors.ModelRateLimitedError,
+    "limits the rate of requests",
+    "Wait, run fewer conversations at once, or raise the limit of the account behind `api_key`.",
     retryable=True,
-    fact="limits the rate of requests",
-    remedy="Wait, run fewer conversations at once, or raise the limit of the account behind `api_key`.",
 )
 SERVER = ErrorKind(
-    errors.ModelUnavailableError,
-    retryable=True,
-    fact="failed at the provider",
-    remedy="Try again later, or check `base_url`.",
+    errors.ModelUnavailableError, "failed at the provider", "Try again later, or check `base_url`.", retryable=True
 )
 CONNECTION = ErrorKind(
-    errors.ModelUnavailableError,
-    retryable=True,
-    fact="could not be reached",
-    remedy="Check `base_url` and the network.",
+    errors.ModelUnavailableError, "could not be reached", "Check `base_url` and the network.", retryable=True
 )
 TIMEOUT = ErrorKind(
-    errors.ModelUnavailableError,
-    retryable=True,
-    fact="did not answer in time",
-    remedy="Raise `timeout_s`, or check `base_url`.",
+    errors.ModelUnavailableError, "did not answer in time", "Raise `timeout_s`, or check `base_url`.", retryable=True
 )
 CUT = ErrorKind(
     errors.ModelUnavailableError,
+    "was cut off in the middle of its answer",
+    "Try again later, or check what stands between here and `base_url`.",
     retryable=True,
-    fact="was cut off in the middle of its answer",
-    remedy="Try again later, or check what stands between here and `base_url`.",
 )
 UNREADABLE = ErrorKind(
     errors.ModelAnswerError,
+    "sent an answer that cannot be read",
+    "Check that `base_url` is the API itself (it often ends in /v1) and `custom_llm_provider` its format.",
     retryable=True,
-    fact="sent an answer that cannot be read",
-    remedy="Check that `base_url` is the API itself (it often ends in /v1) and `custom_llm_provider` its format.",
 )
 TOO_LARGE = ErrorKind(
     errors.ModelAnswerError,
-    retryable=False,
-    fact="sent an answer over the limit of 32 MiB (128 MiB as a stream)",
-    remedy="Check `base_url`, or lower `max_output_tokens`.",
+    "sent an answer over the limit of 32 MiB (128 MiB as a stream)",
+    "Check `base_url`, or lower `max_output_tokens`.",
 )
 COMPRESSED = ErrorKind(
     errors.ModelAnswerError,
-    retryable=False,
-    fact="sent an answer in a compression that was not asked for",
-    remedy="Check what stands between here and `base_url`.",
+    "sent an answer in a compression that was not asked for",
+    "Check what stands between here and `base_url`.",
 )
 REDIRECT = ErrorKind(
     errors.ModelAnswerError,
-    retryable=False,
-    fact="answered with a redirect, which is not followed with a key",
-    remedy="Set `base_url` to the address it ends at.",
+    "answered with a redirect, which is not followed with a key",
+    "Set `base_url` to the address it ends at.",
 )
 CLIENT = ErrorKind(
-    errors.ModelRequestError,
-    retryable=False,
-    fact="could not be asked",
-    remedy="Check the settings of the model; `--debug` shows more.",
+    errors.ModelRequestError, "could not be asked", "Check the settings of the model; `--debug` shows more."
 )
 
 _BY_STATUS = {
@@ -173,46 +132,31 @@ _BY_STATUS = {
 """408, 409 and 425 say "again, later" (RFC 9110 15.5.9, 15.5.10; RFC 8470 5.2); other 4xx would repeat themselves."""
 
 _BY_CLASS = {
-    "LiteLLMUnknownProvider": NO_PROVIDER,
-    "ContextWindowExceededError": CONTEXT,
-    "PaymentRequiredError": PAYMENT,
-    "ContentPolicyViolationError": POLICY,
-    "RejectedRequestError": POLICY,
-    "GuardrailRaisedException": POLICY,
-    "BlockedPiiEntityError": POLICY,
-    "ModifyResponseException": POLICY,
-    "SensitiveDataRouteException": POLICY,
-    "AuthenticationError": AUTHENTICATION,
-    "PermissionDeniedError": PERMISSION,
-    "BudgetExceededError": PAYMENT,
-    "ModelNotMappedError": NO_PROVIDER,
-    "NotFoundError": NOT_FOUND,
-    "RateLimitError": RATE_LIMIT,
-    "Timeout": TIMEOUT,
-    "APITimeoutError": TIMEOUT,
-    "TimeoutException": TIMEOUT,
-    "TimeoutError": TIMEOUT,
-    "APIResponseValidationError": UNREADABLE,
-    "JSONDecodeError": UNREADABLE,
-    "RemoteProtocolError": CUT,
-    "APIConnectionError": CONNECTION,
-    "TransportError": CONNECTION,
-    "ConnectionError": CONNECTION,
-    "MidStreamFallbackError": CUT,
-    "ServiceUnavailableError": SERVER,
-    "BadGatewayError": SERVER,
-    "InternalServerError": SERVER,
-    "UnprocessableEntityError": REQUEST,
-    "BadRequestError": REQUEST,
-    "APIStatusError": SERVER,
-    "APIError": SERVER,
-    "OpenAIError": SERVER,
-    "ImportError": NOT_INSTALLED,
+    name: kind
+    for kind, names in {
+        NO_PROVIDER: "LiteLLMUnknownProvider ModelNotMappedError",
+        CONTEXT: "ContextWindowExceededError",
+        PAYMENT: "PaymentRequiredError BudgetExceededError",
+        POLICY: "ContentPolicyViolationError RejectedRequestError GuardrailRaisedException "
+        "BlockedPiiEntityError ModifyResponseException SensitiveDataRouteException",
+        AUTHENTICATION: "AuthenticationError",
+        PERMISSION: "PermissionDeniedError",
+        NOT_FOUND: "NotFoundError",
+        RATE_LIMIT: "RateLimitError",
+        TIMEOUT: "Timeout APITimeoutError TimeoutException TimeoutError",
+        UNREADABLE: "APIResponseValidationError JSONDecodeError",
+        CUT: "RemoteProtocolError MidStreamFallbackError",
+        CONNECTION: "APIConnectionError TransportError ConnectionError",
+        SERVER: "ServiceUnavailableError BadGatewayError InternalServerError APIStatusError APIError OpenAIError",
+        REQUEST: "UnprocessableEntityError BadRequestError",
+        NOT_INSTALLED: "ImportError",
+    }.items()
+    for name in names.split()
 }
 """By the name of the nearest class in the error's ancestry, so that nothing slow is imported to tell."""
 
-_NO_SUCCESS = 300
-"""The first status that is none."""
+_NO_SUCCESS, _REFUSED, _SERVER_ERRORS = 300, 400, 500
+"""The first status of each kind."""
 _TOO_LONG = re.compile(
     r"context[ _](?:length|window|size)|maximum context|(?:prompt|input) is too long|too many (?:input )?tokens",
     re.IGNORECASE,
@@ -260,6 +204,29 @@ _NO_PROVIDER = "LLM Provider NOT provided"
 """What litellm says, in a BadRequestError, of a name whose provider it cannot tell."""
 
 
+QUOTE_LIMIT_CHARS = 300
+"""Of a provider's own words in our messages: enough for the cause, too little for a page of HTML."""
+_HIDDEN = "***"
+_KEY_LIKE = re.compile(r"\b(?:sk-|xai-|gsk_|AIza)[\w*.-]{8,}|(?<=[Bb]earer )\S+")
+"""Providers quote keys, or parts of them, back: `Incorrect API key provided: sk-abc***xyz`."""
+_SHORTEST_SECRET = 4
+"""Shorter ones are placeholders for local servers ("x", "EMP"); hiding them would shred the text."""
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """The text without the secrets, and without what looks like a key."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(secret, _HIDDEN)
+    return _KEY_LIKE.sub(_HIDDEN, text)
+
+
+def one_line(text: str, secrets: Iterable[str] = ()) -> str:
+    """The beginning of text in one line: no secrets, no control or format characters."""
+    cut = encodable(text[: 100 * QUOTE_LIMIT_CHARS])
+    return quoted_line(redact(cut, secrets), limit_chars=QUOTE_LIMIT_CHARS)
+
+
 class Failure(NamedTuple):
     """One failed attempt."""
 
@@ -285,6 +252,19 @@ def failure(
     return Failure(kind, kind.error(f"Model {one_line(model, secrets)!r} {kind.fact}{told}. {kind.remedy}"))
 
 
+def failure_of(error: Exception, attempt: Attempt, *, model: str, secrets: AbstractSet[str]) -> Failure:
+    """The failure of an attempt that a foreign error ended.
+
+    It quotes the provider's words, the beginning of an unreadable body, or the address of a redirect.
+    """
+    kind = attempt.refusal or kind_of(error, status=attempt.status, asked=attempt.asked)
+    detail = "" if attempt.refusal or kind is NO_PROVIDER else str(error)
+    if kind in {REDIRECT, UNREADABLE}:
+        detail = attempt.location if kind is REDIRECT else attempt.head.decode(errors="replace")
+    failed = failure(kind, model=model, detail=detail, status=attempt.status, secrets=secrets | attempt.secrets)
+    return failed._replace(retry_after=attempt.retry_after or _retry_after(error))
+
+
 def kind_of(error: BaseException, *, status: int | None = None, asked: bool = False) -> ErrorKind:
     """The kind of failure of a foreign error.
 
@@ -299,7 +279,8 @@ def kind_of(error: BaseException, *, status: int | None = None, asked: bool = Fa
     by_class = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
     if status is not None and status >= _NO_SUCCESS:
         unfit = None if status in _ABOUT_THE_ACCOUNT else _unfit(text, status)
-        return unfit or _refine(_kind_of_status(status), by_class, text)
+        other = REDIRECT if status < _REFUSED else REQUEST if status < _SERVER_ERRORS else SERVER
+        return unfit or _refine(_BY_STATUS.get(status, other), by_class, text)
     if status is not None and by_class in {None, CONNECTION, SERVER}:
         return UNREADABLE  # answered 2xx, and litellm stumbled over the body
     if asked and status is None and by_class in {None, SERVER}:
@@ -307,7 +288,7 @@ def kind_of(error: BaseException, *, status: int | None = None, asked: bool = Fa
     return _refine(by_class, by_class, text) if by_class else CLIENT
 
 
-def retry_after_of(error: BaseException) -> str | None:
+def _retry_after(error: BaseException) -> str | None:
     """The `Retry-After` header that rides on an error.
 
     litellm 1.106 keeps the headers in `litellm_response_headers`; those of its `response` are mostly empty.
@@ -320,32 +301,22 @@ def retry_after_of(error: BaseException) -> str | None:
     return next((str(value) for value in found if value), None)
 
 
-def _kind_of_status(status: int) -> ErrorKind:
-    if status < 400:  # noqa: PLR2004 - 3xx
-        return REDIRECT
-    return _BY_STATUS.get(status, SERVER if status >= 500 else REQUEST)  # noqa: PLR2004 - 5xx
-
-
 def _unfit(text: str, status: int) -> ErrorKind | None:
     """What of the request the model cannot take, whatever the status: servers say it with 400, 404, 405 and 500."""
     if _NO_TOOLS.search(text):
         return TOOLS
-    if _NO_STREAM.search(text) and status < 500:  # noqa: PLR2004 - 5xx: a stream that broke
+    if _NO_STREAM.search(text) and status < _SERVER_ERRORS:  # a 5xx is a stream that broke
         return STREAM
     return IMAGES if _NO_IMAGES.search(text) else None
 
 
 def _refine(kind: ErrorKind, by_class: ErrorKind | None, text: str) -> ErrorKind:
     """Tell apart what one status stands for."""
-    if kind is RATE_LIMIT and _NO_CREDIT.search(text):
-        return PAYMENT
+    if kind is REQUEST and by_class in {CONTEXT, POLICY, NO_PROVIDER}:
+        return by_class
     if kind in {REQUEST, CUT}:  # in the middle of a stream, litellm names every error alike
-        if kind is REQUEST and by_class in {CONTEXT, POLICY, NO_PROVIDER}:
-            return by_class
         if _NO_PROVIDER in text:
             return NO_PROVIDER
         if _TOO_LONG.search(text):
             return CONTEXT
-        if _NO_CREDIT.search(text):
-            return PAYMENT
-    return kind
+    return PAYMENT if kind in {REQUEST, CUT, RATE_LIMIT} and _NO_CREDIT.search(text) else kind

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from ohsandbox.llm import error_mapping
-from ohsandbox.llm.attempt import Attempt, current_attempt
+from ohsandbox.llm.provider import Attempt, current_attempt
 from ohsandbox.llm.response_parsing import repair_response
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class _Body(httpx.SyncByteStream):
 
     def __init__(self, source: httpx.SyncByteStream, attempt: Attempt, *, limit_bytes: int, compressed: bool) -> None:
         self._source = source
-        self._exchange = attempt
+        self._attempt = attempt
         self._limit_bytes = limit_bytes
         self._decoder = zlib.decompressobj(wbits=47) if compressed else None  # 47: gzip or zlib, by its header
 
@@ -118,9 +118,9 @@ class _Body(httpx.SyncByteStream):
             data = self._decoder.decompress(raw, left + 1) if self._decoder else raw
             left -= len(data)
             if left < 0:
-                self._exchange.refusal = error_mapping.TOO_LARGE
+                self._attempt.refusal = error_mapping.TOO_LARGE
                 raise ResponseRefused("body")
-            self._exchange.head += data[: _HEAD_BYTES - len(self._exchange.head)]
+            self._attempt.head += data[: _HEAD_BYTES - len(self._attempt.head)]
             yield data
 
     def _received(self) -> Iterator[bytes]:
@@ -129,7 +129,7 @@ class _Body(httpx.SyncByteStream):
         except httpx.TimeoutException:
             raise
         except httpx.TransportError:
-            self._exchange.refusal = error_mapping.CUT
+            self._attempt.refusal = error_mapping.CUT
             raise
 
     def close(self) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 """Without it `import litellm` fetches its price list from GitHub, and retries without a network."""
@@ -18,10 +20,9 @@ import openai  # noqa: E402
 from litellm.llms.custom_httpx.http_handler import HTTPHandler, get_ssl_configuration  # noqa: E402
 
 from ohsandbox.llm import error_mapping  # noqa: E402
-from ohsandbox.llm.attempt import current_attempt  # noqa: E402
-from ohsandbox.llm.capabilities import ModelInfo  # noqa: E402
 from ohsandbox.llm.errors import ModelAuthenticationError  # noqa: E402
 from ohsandbox.llm.http_client import BoundedClient  # noqa: E402
+from ohsandbox.llm.provider import Answer, ModelInfo, current_attempt  # noqa: E402
 from ohsandbox.llm.response_parsing import StreamedAnswer, token_count  # noqa: E402
 
 if TYPE_CHECKING:
@@ -38,81 +39,121 @@ _CONNECT_TIMEOUT_S = 20.0
 """A host that does not accept a connection within this is not there; timeout_s is for one that thinks."""
 _NO_KEY = "none"
 """For servers of one's own, which ask for no key while the client insists on one."""
-_HTTP_PROVIDERS = frozenset(
-    {
-        "anthropic",
-        "azure_ai",
-        "deepseek",
-        "fireworks_ai",
-        "gemini",
-        "groq",
-        "hosted_vllm",
-        "mistral",
-        "ollama",
-        "ollama_chat",
-        "openrouter",
-        "together_ai",
-        "xai",
-    }
-)
+_HTTP_PROVIDERS = {"anthropic", "azure_ai", "deepseek", "fireworks_ai", "gemini", "groq", "hosted_vllm", "mistral"} | {
+    *("ollama", "ollama_chat", "openrouter", "together_ai", "xai")
+}
 """Providers that litellm 1.106 asks by its HTTPHandler, and takes ours for; a test asks each."""
-
-
-class Answer(NamedTuple):
-    """A finished answer in OpenAI's form, and its price in US dollars."""
-
-    fields: dict[str, Any]
-    cost_usd: float | None
 
 
 class Unfinished(Exception):  # noqa: N818 - a stream that ended, not an error of anyone's making
     """The stream ended without a finish reason: part of the answer is missing."""
 
 
-def new_client() -> BoundedClient:
-    """A client with the certificates that litellm is configured with (SSL_CERT_FILE, SSL_VERIFY, ...)."""
-    return BoundedClient(get_ssl_configuration())
+class LiteLLMProvider:
+    """Satisfies `Provider` for every model that litellm knows."""
 
+    def __init__(self, config: LLMConfig) -> None:
+        self._config = config
+        self._key = config.api_key.get_secret_value() if config.api_key else None
+        self._lock = threading.Lock()
+        self._http: BoundedClient | None = None
 
-def ask(config: LLMConfig, request: Mapping[str, Any], http: BoundedClient) -> Generator[str, None, Answer]:
-    """Send one request, without retries; yields text as it arrives where config.stream is set.
+    def cut(self) -> None:
+        """See `Provider.cut`. A request that litellm does not make through our client goes on."""
+        if self._http:
+            self._http.cut()
 
-    Args:
-        config: how to ask.
-        request: messages, and perhaps tools and tool_choice.
-        http: the client to ask with.
+    def model_info(self) -> ModelInfo:
+        """What litellm knows of the model; nothing of one that is not on its list."""
+        try:
+            model, provider, _, _ = litellm.get_llm_provider(self._config.model, self._config.custom_llm_provider)
+            forwarded = litellm.get_supported_openai_params(model, provider)
+        except Exception:  # noqa: BLE001 - a failed look-up tells nothing
+            return ModelInfo()
+        entry = _entry(model, provider)
+        return ModelInfo(
+            provider=provider,
+            tools=entry.get("supports_function_calling"),
+            forwards_tools=forwarded is None or "tools" in forwarded,
+            images=entry.get("supports_vision"),
+            context_tokens=entry.get("max_input_tokens") or entry.get("max_tokens"),
+        )
 
-    Raises:
-        Unfinished: the stream ended early.
-        Exception: whatever litellm, openai or httpx raise.
-    """
-    model, provider, key, base_url = litellm.get_llm_provider(
-        config.model, config.custom_llm_provider, config.base_url, _secret(config)
-    )
-    settings = _settings(config) | dict(request)
-    if config.native_tool_calling and "tools" in request:
-        settings["allowed_openai_params"] = ["tools", "tool_choice"]  # litellm drops what its list says is not taken
-    client = _client(config, http, provider=provider, key=key, base_url=base_url)
-    received = litellm.completion(**settings, client=client)
-    answer = (yield from _read(received)) if config.stream else received.model_dump()
-    return Answer(answer, _cost_usd(answer, model=model, provider=provider))
+    def ask(self, request: Mapping[str, Any], *, stream: bool) -> Generator[str, None, Answer]:
+        """See `Provider.ask`.
 
+        Raises:
+            Unfinished: the stream ended early.
+            Exception: whatever litellm, openai or httpx raise.
+        """
+        config = self._config
+        model, provider, key, base_url = litellm.get_llm_provider(
+            config.model, config.custom_llm_provider, config.base_url, self._key
+        )
+        settings = self._settings(stream=stream) | dict(request)
+        if config.native_tool_calling and "tools" in request:
+            settings["allowed_openai_params"] = [
+                "tools",
+                "tool_choice",
+            ]  # litellm drops what its list says is not taken
+        received = litellm.completion(**settings, client=self._client(provider, key=key, base_url=base_url))
+        answer = (yield from _read(received)) if stream else received.model_dump()
+        return Answer(answer, _cost_usd(answer, model=model, provider=provider))
 
-def model_info(config: LLMConfig) -> ModelInfo:
-    """What litellm knows of the model; nothing of one that is not on its list."""
-    try:
-        model, provider, _, _ = litellm.get_llm_provider(config.model, config.custom_llm_provider)
-        forwarded = litellm.get_supported_openai_params(model, provider)
-    except Exception:  # noqa: BLE001 - a failed look-up tells nothing
-        return ModelInfo()
-    entry = _entry(model, provider)
-    return ModelInfo(
-        provider=provider,
-        tools=entry.get("supports_function_calling"),
-        forwards_tools=forwarded is None or "tools" in forwarded,
-        images=entry.get("supports_vision"),
-        context_tokens=entry.get("max_input_tokens") or entry.get("max_tokens"),
-    )
+    def _settings(self, *, stream: bool) -> dict[str, Any]:
+        """What litellm is called with, without the settings that are None."""
+        config = self._config
+        settings = {
+            "model": config.model,
+            "custom_llm_provider": config.custom_llm_provider,
+            "api_key": self._key,
+            "api_base": config.base_url,
+            "api_version": config.api_version,
+            "temperature": config.temperature,
+            "reasoning_effort": config.reasoning_effort,
+            "max_tokens": config.max_output_tokens,
+            "top_k": config.top_k,
+            "top_p": config.top_p,
+            "extra_body": copy.deepcopy(config.extra_body),
+            "stream": stream or None,
+            "stream_options": {"include_usage": True} if stream else None,
+            "timeout": httpx.Timeout(config.timeout_s, connect=min(config.timeout_s, _CONNECT_TIMEOUT_S)),
+        }
+        ours = {"drop_params": True, "num_retries": 0, "max_retries": 0}
+        return {name: value for name, value in settings.items() if value is not None} | ours
+
+    def _client(self, provider: str, *, key: str | None, base_url: str | None) -> Any:
+        """Our client in the wrapping that litellm expects for the provider; None where it takes none of ours."""
+        config, http = self._config, self._bounded_client().client
+        if provider in _HTTP_PROVIDERS:
+            return HTTPHandler(client=http)
+        if provider == "azure":
+            if self._key is None or config.base_url is None or config.api_version is None:
+                return None  # litellm completes the settings from the environment
+            return openai.AzureOpenAI(
+                api_key=self._key,
+                azure_endpoint=config.base_url,
+                api_version=config.api_version,
+                max_retries=0,
+                http_client=http,
+            )
+        if provider != "openai" and provider not in litellm.openai_compatible_providers:
+            return None
+        key = key or os.environ.get("OPENAI_API_KEY") or (_NO_KEY if config.base_url else None)
+        if key is None:
+            raise ModelAuthenticationError(
+                f"Missing key for model {config.model!r}. Set `api_key`, or OPENAI_API_KEY in the environment."
+            )
+        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
+        return openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http)
+
+    def _bounded_client(self) -> BoundedClient:
+        """One for all requests, with the certificates that litellm is configured with (SSL_CERT_FILE, SSL_VERIFY)."""
+        with self._lock:
+            if self._http is None:
+                self._http = BoundedClient(get_ssl_configuration())
+                weakref.finalize(self, self._http.client.close)
+            return self._http
 
 
 def _entry(model: str, provider: str) -> Mapping[str, Any]:
@@ -126,87 +167,18 @@ def _entry(model: str, provider: str) -> Mapping[str, Any]:
         return {}
 
 
-def _settings(config: LLMConfig) -> dict[str, Any]:
-    """What litellm is called with, without the settings that are None."""
-    settings = {
-        "model": config.model,
-        "custom_llm_provider": config.custom_llm_provider,
-        "api_key": _secret(config),
-        "api_base": config.base_url,
-        "api_version": config.api_version,
-        "temperature": config.temperature,
-        "reasoning_effort": config.reasoning_effort,
-        "max_tokens": config.max_output_tokens,
-        "top_k": config.top_k,
-        "top_p": config.top_p,
-        "extra_body": copy.deepcopy(config.extra_body),
-        "stream": config.stream or None,
-        "stream_options": {"include_usage": True} if config.stream else None,
-        "timeout": httpx.Timeout(config.timeout_s, connect=min(config.timeout_s, _CONNECT_TIMEOUT_S)),
-    }
-    ours = {"drop_params": True, "num_retries": 0, "max_retries": 0}
-    return {name: value for name, value in settings.items() if value is not None} | ours
-
-
-def _secret(config: LLMConfig) -> str | None:
-    return config.api_key.get_secret_value() if config.api_key else None
-
-
-def _client(config: LLMConfig, http: BoundedClient, *, provider: str, key: str | None, base_url: str | None) -> Any:
-    """Our client in the wrapping that litellm expects for the provider; None where it takes none of ours."""
-    if provider in _HTTP_PROVIDERS:
-        return HTTPHandler(client=http.client)
-    if provider == "azure":
-        return _azure_client(config, http)
-    if provider == "openai" or provider in litellm.openai_compatible_providers:
-        return _openai_client(config, http, key=key, base_url=base_url)
-    return None
-
-
-def _openai_client(config: LLMConfig, http: BoundedClient, *, key: str | None, base_url: str | None) -> openai.OpenAI:
-    key = key or os.environ.get("OPENAI_API_KEY") or (_NO_KEY if config.base_url else None)
-    if key is None:
-        raise ModelAuthenticationError(
-            f"Missing key for model {config.model!r}. Set `api_key`, or OPENAI_API_KEY in the environment."
-        )
-    base_url = base_url or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
-    return openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http.client)
-
-
-def _azure_client(config: LLMConfig, http: BoundedClient) -> openai.AzureOpenAI | None:
-    """None where the settings do not say it all: litellm then completes them from the environment."""
-    if config.api_key is None or config.base_url is None or config.api_version is None:
-        return None
-    return openai.AzureOpenAI(
-        api_key=_secret(config),
-        azure_endpoint=config.base_url,
-        api_version=config.api_version,
-        max_retries=0,
-        http_client=http.client,
-    )
-
-
 def _read(received: Any) -> Generator[str, None, dict[str, Any]]:
     answer = StreamedAnswer()
     for chunk in received:
-        text = answer.add(chunk.model_dump())
-        if text:
+        if text := answer.add(chunk.model_dump()):
             yield text
     # litellm invents a final "stop" for a stream that just ends; these two hold what the provider said
     if not (received.received_finish_reason or received.intermittent_finish_reason):
         attempt = current_attempt()
-        attempt.refusal = attempt.refusal or _why_unfinished(attempt.content_type)
+        is_stream = not ("html" in attempt.content_type or attempt.content_type.startswith("application/json"))
+        attempt.refusal = attempt.refusal or (error_mapping.CUT if is_stream else error_mapping.UNREADABLE)
         raise Unfinished
     return answer.to_dict()
-
-
-def _why_unfinished(content_type: str) -> error_mapping.ErrorKind:
-    """No stream at all is the mark of a server that is not the API."""
-    return (
-        error_mapping.UNREADABLE
-        if "html" in content_type or content_type.startswith("application/json")
-        else error_mapping.CUT
-    )
 
 
 def _cost_usd(answer: Mapping[str, Any], *, model: str, provider: str) -> float | None:

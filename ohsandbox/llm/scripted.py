@@ -1,6 +1,8 @@
-"""`ScriptedLLM`: a model that follows a file.
+"""Two models that need no key: `ScriptedLLM` follows a file, `ReplayLLM` repeats a recorded conversation.
 
-The file is JSON: {"turns": [TURN, ...]}, optionally with "note"; or a list of turns; or one turn a line (JSON Lines).
+Both answer by how often the assistant has spoken in the messages: without a memory they fit a conversation that is
+resumed, forked or shared. A script is JSON: {"turns": [TURN, ...]}, optionally with "note"; or a list of turns; or one
+turn a line (JSON Lines).
 
     TURN = {
         "content": "What the model says.",                              optional
@@ -9,14 +11,14 @@ The file is JSON: {"turns": [TURN, ...]}, optionally with "note"; or a list of t
         "expect_regex": "pattern"    optional: must be found in it (Python's `re`, multi-line)
     }
 
-The turn is the one after as many assistant messages as the conversation holds. `expect` keeps a script honest: it
-cannot act as if something had happened in the sandbox that did not.
+`expect` keeps a script honest: it cannot act as if something had happened in the sandbox that did not.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -25,13 +27,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ohsandbox.errors import UsageError
 from ohsandbox.llm.chat import DeltaEvent, OnEvent
+from ohsandbox.llm.error_mapping import one_line
 from ohsandbox.llm.errors import ScriptError
 from ohsandbox.llm.response_parsing import call_ids, content_text, read_answer
-from ohsandbox.llm.text import one_line
-from ohsandbox.strict_json import parse
+from ohsandbox.strict_json import is_object, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ohsandbox.llm.chat import ChatResponse, Message, OnEvent, ToolChoice, ToolParam
 
@@ -66,19 +68,16 @@ class Turn(_ScriptPart):
         try:
             re.compile(pattern or "")
         except re.error as error:
-            raise ValueError(f"no regular expression: {error}") from error
+            raise ValueError(f"invalid regular expression: {error}") from error
         return pattern
 
-    def accepts(self, result: str) -> bool:
-        """Whether the newest tool result is what the script was written for."""
+    def missed(self, result: str) -> str | None:
+        """What the script expects of the newest tool result and is not in it."""
         if self.expect is not None and self.expect not in result:
-            return False
-        return self.expect_regex is None or re.search(self.expect_regex, result, re.MULTILINE) is not None
-
-    def to_llm_dict(self) -> dict[str, Any]:
-        """The OpenAI-shaped assistant message."""
-        calls = [{"type": "function", "function": call.model_dump()} for call in self.tool_calls]
-        return {"role": "assistant", "content": self.content, "tool_calls": calls}
+            return self.expect
+        if self.expect_regex is None or re.search(self.expect_regex, result, re.MULTILINE):
+            return None
+        return self.expect_regex
 
 
 class ModelScript(_ScriptPart):
@@ -88,12 +87,64 @@ class ModelScript(_ScriptPart):
     note: str = ""
 
 
-class ScriptedLLM:
+class _RecordedLLM:
+    """A `ChatModel` whose answers are known: nothing is slow, under way or ever too long."""
+
+    context_tokens: int | None = None
+
+    def __init__(self, name: str, note: str) -> None:
+        self._name = name
+        self._note = note
+
+    @property
+    def name(self) -> str:
+        """The kind of model and its file."""
+        return self._name
+
+    @property
+    def note(self) -> str:
+        """That no model is asked."""
+        return self._note
+
+    def preload(self) -> None:
+        """Do nothing."""
+
+    def cancel(self) -> None:
+        """Do nothing."""
+
+    def send(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolParam] = (),  # noqa: ARG002 - the file knows what it calls
+        tool_choice: ToolChoice = "auto",  # noqa: ARG002
+        *,
+        on_event: OnEvent | None = None,
+    ) -> ChatResponse:
+        """The answer after those that the conversation holds; its text is told as one piece.
+
+        Raises:
+            ScriptError: the file is over, or does not fit the conversation.
+        """
+        message = self._answer(sum(message.get("role") == "assistant" for message in messages), messages)
+        choice = {"message": message, "finish_reason": "tool_calls" if message.get("tool_calls") else "stop"}
+        fields = {"model": self._name, "choices": [choice]}
+        response = read_answer(fields, used_ids=call_ids(messages), cost_usd=0.0)
+        if on_event and response.message.content:
+            on_event(DeltaEvent(text=response.message.content))
+        return response
+
+    def _answer(self, index: int, messages: Sequence[Message]) -> dict[str, Any]:
+        """The assistant message, in OpenAI form, after index others."""
+        raise NotImplementedError
+
+
+class ScriptedLLM(_RecordedLLM):
     """A model that answers from a script; it satisfies `ChatModel` and needs no key."""
 
     def __init__(self, script: ModelScript, *, name: str = "scripted") -> None:
+        note = f"scripted model: the answers come from a file, no model is asked. {script.note}"
+        super().__init__(name, note.strip())
         self._script = script
-        self._name = name
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
@@ -105,58 +156,20 @@ class ScriptedLLM:
         name = f"scripted:{source}"
         return cls(parse_script(_read(source), name=name), name=name)
 
-    @property
-    def name(self) -> str:
-        """`scripted:` and the script."""
-        return self._name
-
-    @property
-    def note(self) -> str:
-        """That no model is asked."""
-        about = f" {self._script.note}" if self._script.note else ""
-        return f"scripted model: the answers come from a file, no model is asked.{about}"
-
-    @property
-    def context_tokens(self) -> int | None:
-        """Nothing is ever too long."""
-        return None
-
-    def preload(self) -> None:
-        """Nothing is slow here."""
-
-    def cancel(self) -> None:
-        """Nothing is ever under way."""
-
-    def send(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolParam] = (),  # noqa: ARG002 - the script knows what it calls
-        tool_choice: ToolChoice = "auto",  # noqa: ARG002
-        *,
-        on_event: OnEvent | None = None,
-    ) -> ChatResponse:
-        """The turn after those that the conversation holds.
-
-        Raises:
-            ScriptError: the script is over, or the newest tool result is not what it expects.
-        """
-        index = position(messages)
-        if index >= len(self._script.turns):
+    def _answer(self, index: int, messages: Sequence[Message]) -> dict[str, Any]:
+        turns = self._script.turns
+        if index >= len(turns):
+            raise ScriptError(f"The script {self._name!r} is over after {len(turns)} turns; add one to it.")
+        turn = turns[index]
+        newest = next((message for message in reversed(messages) if message.get("role") == "tool"), {})
+        result = content_text(newest.get("content")) or ""
+        if missed := turn.missed(result):
             raise ScriptError(
-                f"The script {self._name!r} is over after {len(self._script.turns)} turns; add one to it."
+                f"Turn {index + 1} of {self._name!r}: the script expected {missed!r} in the last tool result, which "
+                f"was {one_line(result)!r}. Run it in the sandbox it was written for, or change its `expect`."
             )
-        turn = self._script.turns[index]
-        result = _last_result(messages)
-        if not turn.accepts(result):
-            raise ScriptError(self._mismatch(index, turn, result))
-        return scripted_answer(turn.to_llm_dict(), model=self._name, messages=messages, on_event=on_event)
-
-    def _mismatch(self, index: int, turn: Turn, result: str) -> str:
-        wanted = turn.expect if turn.expect is not None and turn.expect not in result else turn.expect_regex
-        return (
-            f"Turn {index + 1} of {self._name!r}: the script expected {wanted!r} in the last tool result, which was "
-            f"{one_line(result)!r}. Run it in the sandbox it was written for, or change its `expect`."
-        )
+        calls = [{"type": "function", "function": call.model_dump()} for call in turn.tool_calls]
+        return {"role": "assistant", "content": turn.content, "tool_calls": calls}
 
 
 def parse_script(text: str, *, name: str) -> ModelScript:
@@ -180,20 +193,14 @@ def _parsed(text: str) -> Mapping[str, Any]:
         whole = parse(text)
     except json.JSONDecodeError as error:
         lines = [line for line in text.splitlines() if line.strip()]
-        if not (len(lines) > 1 and lines[0].rstrip().endswith("}")):
-            raise
-        return {"turns": _lines(lines, whole_error=error)}
+        if len(lines) > 1 and lines[0].rstrip().endswith("}"):
+            with suppress(json.JSONDecodeError):
+                return {"turns": [parse(line) for line in lines]}
+        raise error from None
     if isinstance(whole, list):
         return {"turns": whole}
     is_turn = isinstance(whole, dict) and "turns" not in whole
     return {"turns": [whole]} if is_turn else whole
-
-
-def _lines(lines: list[str], *, whole_error: json.JSONDecodeError) -> list[Any]:
-    try:
-        return [parse(line) for line in lines]
-    except json.JSONDecodeError:
-        raise whole_error from None
 
 
 def _read(source: str | Path) -> str:
@@ -202,33 +209,100 @@ def _read(source: str | Path) -> str:
     try:
         return Path(source).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         shipped = ", ".join(SHIPPED)
-        raise UsageError(f"The script {str(source)!r} cannot be read: {error}. Shipped scripts: {shipped}.") from None
+        raise UsageError(f"The script {str(source)!r} cannot be read: {reason}. Shipped scripts: {shipped}.") from None
 
 
-def position(messages: Sequence[Message]) -> int:
-    """How often the assistant has spoken. By it a model needs no memory: resumed, forked and shared, it still fits."""
-    return sum(message.get("role") == "assistant" for message in messages)
+class ReplayLLM(_RecordedLLM):
+    """A model that repeats recorded answers in order; it satisfies `ChatModel` and needs no key.
+
+    Args:
+        answers: assistant messages in OpenAI form, oldest first.
+        name: what it is called.
+        strict: end the run when what the assistant has said in the conversation is not what was replayed.
+    """
+
+    def __init__(self, answers: Sequence[Message], *, name: str = "replay", strict: bool = False) -> None:
+        super().__init__(name, f"replayed model: {len(answers)} recorded answers, no model is asked.")
+        self._answers = tuple(answers)
+        self._strict = strict
+
+    @classmethod
+    def load(cls, path: str | Path, *, strict: bool = False) -> Self:
+        """The model of a conversation's `sdk_events.jsonl`, or of the directory it is in.
+
+        Raises:
+            UsageError: it cannot be read, or holds no answer of a model.
+        """
+        file = Path(path).expanduser()
+        file = file / "sdk_events.jsonl" if file.is_dir() else file
+        answers = answers_from_events(_events(file))
+        if not answers:
+            raise UsageError(f"Recording {str(file)!r} is without an answer of a model. Name another one.")
+        return cls(answers, name=f"replay:{path}", strict=strict)
+
+    def _answer(self, index: int, messages: Sequence[Message]) -> dict[str, Any]:
+        if index >= len(self._answers):
+            raise ScriptError(f"The recording {self._name!r} is over after {len(self._answers)} answers.")
+        said = (message for message in messages if self._strict and message.get("role") == "assistant")
+        for number, (was, now) in enumerate(zip(map(_gist, self._answers), map(_gist, said), strict=False), start=1):
+            if was != now:
+                raise ScriptError(
+                    f"The conversation differs from the recording {self._name!r} at answer {number}: "
+                    f"{now!r:.150} is not {was!r:.150}."
+                )
+        return dict(self._answers[index])
 
 
-def scripted_answer(
-    message: Mapping[str, Any],
-    *,
-    model: str,
-    messages: Sequence[Message],
-    on_event: OnEvent | None,
-) -> ChatResponse:
-    """The response that says message, an assistant message in OpenAI form; its text is told as one piece."""
-    finish_reason = "tool_calls" if message.get("tool_calls") else "stop"
-    choice = {"message": dict(message), "finish_reason": finish_reason}
-    fields = {"model": model, "choices": [choice]}
-    response = read_answer(fields, used_ids=call_ids(messages), cost_usd=0.0)
-    if on_event and response.message.content:
-        on_event(DeltaEvent(text=response.message.content))
-    return response
+def answers_from_events(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The assistant messages of a log, as the model sent them: its events `assistant_message` and `tool_call`.
+
+    Calls of one `response_id` are one message, unless a `call_index` of 0 says that another begins: some servers give
+    every answer the same id. The text is that of the `assistant_message`, or the `thought` of the first call. What the
+    model sent, where the conversation had to mend it, stands in `raw_name` and `raw_arguments`.
+    """
+    answers: list[dict[str, Any]] = []
+    newest: object = None
+    for event in events:
+        data = event.get("data") or {}
+        if event.get("type") not in {"assistant_message", "tool_call"}:
+            continue
+        if not answers or data.get("response_id") != newest or data.get("call_index") == 0 or "content" in data:
+            answers.append({"role": "assistant", "content": "", "tool_calls": []})
+            newest = data.get("response_id")
+        answers[-1]["content"] = answers[-1]["content"] or data.get("content") or data.get("thought") or ""
+        if event["type"] == "tool_call":
+            name, arguments = (data.get(f"raw_{key}", data.get(key)) for key in ("name", "arguments"))
+            call = {"id": data.get("tool_call_id"), "type": "function"}
+            answers[-1]["tool_calls"].append(call | {"function": {"name": name, "arguments": arguments or ""}})
+    return answers
 
 
-def _last_result(messages: Sequence[Message]) -> str:
-    """The text of the newest message of a tool, or ""."""
-    results = (message for message in reversed(messages) if message.get("role") == "tool")
-    return content_text(next(results, {}).get("content")) or ""
+def _gist(message: Message) -> tuple[str, ...]:
+    """What the message does: the arguments of its calls, or else its text.
+
+    A conversation keeps "{}" for arguments that are not a JSON object, and its own name for a tool called by an alias.
+    """
+    arguments = [str(call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+    return tuple(text if is_object(text) else "{}" for text in arguments) or (
+        content_text(message.get("content")) or "",
+    )
+
+
+def _events(file: Path) -> list[Mapping[str, Any]]:
+    """The events of a log. A last line that is cut off, as a crash leaves it, is left out."""
+    try:
+        lines = [line for line in file.read_bytes().splitlines() if line.strip()]
+    except OSError as error:
+        raise UsageError(f"Recording {str(file)!r} cannot be read: {error.strerror}. Name another one.") from None
+    events: list[Any] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            if number < len(lines):
+                raise UsageError(
+                    f"Invalid JSON in line {number} of recording {str(file)!r}. Name another one."
+                ) from None
+    return [event for event in events if isinstance(event, dict)]

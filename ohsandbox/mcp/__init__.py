@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.mcp.config import MCPConfig, ServerConfig, Timeouts
-from ohsandbox.mcp.definition import MCPAction, MCPToolAction, MCPToolDefinition, MCPToolExecutor, MCPToolObservation
+from ohsandbox.mcp.content import MCPToolObservation
+from ohsandbox.mcp.definition import MCPAction, MCPToolAction, MCPToolDefinition, MCPToolExecutor
 from ohsandbox.mcp.errors import (
     MCPConfigError,
     MCPConnectionError,
@@ -24,14 +25,13 @@ from ohsandbox.mcp.tool_pinning import Pins
 
 if TYPE_CHECKING:
     from ohsandbox.mcp.client import MCPClient
-    from ohsandbox.mcp.process import Command
-    from ohsandbox.mcp.transport import SandboxTransport
+    from ohsandbox.mcp.process import Command, SandboxTransport
 
 os.environ.setdefault(
     "FASTMCP_ENV_FILE", os.devnull
 )  # otherwise fastmcp reads settings from `.env` in the working directory
 
-_SLOW = {"MCPClient": "client", "SandboxTransport": "transport", "Command": "process"}
+_SLOW = {"MCPClient": "client", "SandboxTransport": "process", "Command": "process"}
 
 __all__ = [
     "Command",

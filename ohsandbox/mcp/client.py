@@ -1,4 +1,4 @@
-"""`MCPClient`: FastMCP's client with a bridge for synchronous callers, timeouts and our error classes."""
+"""`MCPClient`: FastMCP's client with a bridge for synchronous callers, timeouts, limits and our error classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from mcp_types import (
     UNSUPPORTED_PROTOCOL_VERSION,
     CallToolResult,
     Implementation,
-    PaginatedRequestParams,
     ServerNotification,
     Tool,
     ToolListChangedNotification,
@@ -30,6 +29,7 @@ from pydantic import ValidationError
 
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.mcp.config import Timeouts
+from ohsandbox.mcp.content import one_line
 from ohsandbox.mcp.errors import (
     MCPConnectionError,
     MCPError,
@@ -39,8 +39,8 @@ from ohsandbox.mcp.errors import (
     MCPTimeoutError,
 )
 from ohsandbox.mcp.loop import background_loop, detach
-from ohsandbox.mcp.text import one_line
-from ohsandbox.mcp.transport import GuardedSession, SandboxTransport
+from ohsandbox.mcp.process import SandboxTransport
+from ohsandbox.mcp.streams import GuardedSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from fastmcp.client.progress import ProgressHandler
 
 T = TypeVar("T")
-
-MAX_PAGES = 64
-"""Page limit of `tools/list`; tools beyond `tool_listing.MAX_TOOLS` are not offered anyway."""
 
 MAX_SAID_CHARS = 2000
 """Limit of a server's own error message."""
@@ -118,7 +115,8 @@ class MCPClient(Client[ClientTransport]):
         )
         self._transport_options = TransportOptions(session_class=GuardedSession)
         self._disconnect_timeout = CLOSE_S
-        self._listed: tuple[Tool, ...] = ()
+        self.tools: tuple[Tool, ...] = ()
+        """The tools of the server's last list."""
         self._pid = os.getpid()
 
     # --- for synchronous callers --------------------------------------------------------------
@@ -161,16 +159,11 @@ class MCPClient(Client[ClientTransport]):
         if os.getpid() == self._pid:
             background_loop().call(self.shut, timeout_s=2 * CLOSE_S + MARGIN_S)
 
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """The tools of the server's last list."""
-        return self._listed
-
     def __iter__(self) -> Iterator[Tool]:
-        return iter(self._listed)
+        return iter(self.tools)
 
     def __len__(self) -> int:
-        return len(self._listed)
+        return len(self.tools)
 
     # --- on the loop --------------------------------------------------------------------------
 
@@ -206,19 +199,15 @@ class MCPClient(Client[ClientTransport]):
                 transport.on_words = hear
             try:
                 await self.__aenter__()  # type: ignore[no-untyped-call]
-                await self._await_with_session_monitoring(self._agree())
+                await self._await_with_session_monitoring(self._negotiate(0))
+            except SdkError as error:
+                if error.code not in (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION):
+                    raise
+                self.mode = "auto"  # a server of the protocol version without `initialize` (2026-07-28)
+                await self._await_with_session_monitoring(self._negotiate(0))
             finally:
-                if transport is not None:
-                    transport.on_words = None
-
-    async def _agree(self) -> None:
-        try:
-            await self._negotiate(0)
-        except SdkError as error:
-            if error.code not in (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION):
-                raise
-            self.mode = "auto"  # a server of the protocol version without `initialize` (2026-07-28)
-            await self._negotiate(0)
+                if transport is not None and transport.process is not None:
+                    transport.process.on_words = None
 
     @property
     def is_over(self) -> bool:
@@ -246,29 +235,20 @@ class MCPClient(Client[ClientTransport]):
         seconds = self.timeouts.list_s
         try:
             async with asyncio.timeout(seconds):
-                self._listed = tuple([tool async for tool in self._pages()])
+                self.tools = await self._await_with_session_monitoring(self._guarded.list_all_tools())
         except Exception as error:
             raise await self._explained(error, doing="list its tools", seconds=seconds) from error
-        return self._listed
+        return self.tools
 
     @property
     def unfit(self) -> dict[str, str]:
         """Tools of the last list that `tools` omits, with the reason: invalid, or over the limit."""
-        return dict(self.session.unfit) if isinstance(self.session, GuardedSession) else {}
+        return dict(self._guarded.unfit)
 
-    async def _pages(self) -> Any:
-        if isinstance(self.session, GuardedSession):
-            self.session.begin_list()
-        cursor: str | None = None
-        for _ in range(MAX_PAGES):
-            params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
-            page = await self._await_with_session_monitoring(self.session.list_tools(params=params))
-            for tool in page.tools:
-                yield tool
-            is_full = isinstance(self.session, GuardedSession) and self.session.is_full
-            if page.next_cursor in (None, cursor) or is_full:
-                return
-            cursor = page.next_cursor
+    @property
+    def _guarded(self) -> GuardedSession:
+        assert isinstance(self.session, GuardedSession)  # noqa: S101 - set in __init__
+        return self.session
 
     async def call(
         self,
@@ -278,7 +258,7 @@ class MCPClient(Client[ClientTransport]):
         timeout_s: float | None = None,
         on_progress: ProgressHandler | None = None,
     ) -> CallToolResult:
-        """Call a tool; a result with `is_error` is no exception. On timeout the server gets a cancellation.
+        """Call a tool; a result with `is_error` is not an exception. On timeout the server gets a cancellation.
 
         Raises:
             MCPError: as `connect`.
@@ -287,7 +267,7 @@ class MCPClient(Client[ClientTransport]):
         try:
             calling = self.session.call_tool(tool, arguments, seconds, on_progress)
             if isinstance(self.transport, SandboxTransport):  # its end ends every call: no watch task
-                with self.transport.looked_after():
+                with self.transport.checked():
                     return await calling
             return await self._await_with_session_monitoring(calling)
         except Exception as error:
@@ -308,52 +288,43 @@ class MCPClient(Client[ClientTransport]):
 
     def _late(self, doing: str, seconds: float) -> MCPTimeoutError:
         if doing == INITIALIZE:
-            return MCPTimeoutError(
-                f"MCP server {self.server!r} printed nothing for {seconds:g} s and did not answer. "
-                "If it downloads first, set its `timeout` (seconds) higher."
+            how = (
+                f"printed nothing for {seconds:g} s and did not answer. If it downloads first, set its `timeout` "
+                "(seconds) higher."
             )
-        return MCPTimeoutError(
-            f"MCP server {self.server!r} did not {doing} within {seconds:g} s. Try something smaller, "
-            "or have its `timeout` raised."
-        )
+        else:
+            how = f"did not {doing} within {seconds:g} s. Try something smaller, or have its `timeout` raised."
+        return MCPTimeoutError(f"MCP server {self.server!r} {how}")
 
-    async def _explained(self, error: Exception, *, doing: str, seconds: float) -> OhsandboxError:  # noqa: PLR0911 - one a kind
+    async def _explained(self, error: Exception, *, doing: str, seconds: float) -> OhsandboxError:
         """Map an error to one of our classes."""
         cause = _cause(error)
+        if isinstance(cause, MCPConnectionError):
+            return MCPConnectionError(f"MCP server {self.server!r} did not start. {cause}")
         if isinstance(cause, OhsandboxError):
-            return self._named(cause)
+            return cause
         if isinstance(cause, TimeoutError) or (isinstance(cause, SdkError) and cause.code == REQUEST_TIMEOUT):
             return self._late(doing, seconds)
         ended = await self.transport.epitaph() if isinstance(self.transport, SandboxTransport) else None
         if ended is not None:
             when = "while it started" if doing == INITIALIZE else f"before it could {doing}"
             return MCPServerGoneError(f"MCP server {self.server!r} ended {when}. {ended}")
-        if isinstance(cause, SdkError) and cause.code == CONNECTION_CLOSED and str(cause) in CLOSED_WORDS:
-            return self._unreachable(doing)
+        return self._from_protocol(cause, f"MCP server {self.server!r} did not {doing}")
+
+    def _from_protocol(self, cause: BaseException, fact: str) -> OhsandboxError:
         said = one_line(str(cause) or type(cause).__name__, limit_chars=MAX_SAID_CHARS)
-        if isinstance(cause, SdkError) and cause.code == PARSE_ERROR:
-            return MCPProtocolError(f"MCP server {self.server!r} did not {doing} in the protocol's form: {said}.")
-        if isinstance(cause, SdkError):
-            text = f"MCP server {self.server!r} did not {doing}: {said} (code {cause.code})."
-            return MCPRefusedError(text, code=cause.code)
         if isinstance(cause, ValidationError):
             fault = cause.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in fault["loc"])
-            return MCPProtocolError(
-                f"MCP server {self.server!r} did not {doing} in the protocol's form: {where}: {fault['msg']}."
-            )
-        return MCPConnectionError(f"MCP server {self.server!r} did not {doing}: {said}.")
-
-    def _unreachable(self, doing: str) -> MCPServerGoneError:
-        trouble = one_line(getattr(self.transport, "trouble", ""), limit_chars=MAX_SAID_CHARS)
-        why = trouble or "The connection was closed"
-        return MCPServerGoneError(f"MCP server {self.server!r} did not {doing}: {why.rstrip('.')}.")
-
-    def _named(self, error: OhsandboxError) -> OhsandboxError:
-        """Put the server's name before a transport error; `SandboxUnavailable` stays unchanged."""
-        if isinstance(error, MCPConnectionError):
-            return MCPConnectionError(f"MCP server {self.server!r} did not start. {error}")
-        return error
+            return MCPProtocolError(f"{fact} in the protocol's form: {where}: {fault['msg']}.")
+        if not isinstance(cause, SdkError):
+            return MCPConnectionError(f"{fact}: {said}.")
+        if cause.code == CONNECTION_CLOSED and str(cause) in CLOSED_WORDS:
+            trouble = one_line(getattr(self.transport, "trouble", ""), limit_chars=MAX_SAID_CHARS)
+            return MCPServerGoneError(f"{fact}: {(trouble or 'The connection was closed').rstrip('.')}.")
+        if cause.code == PARSE_ERROR:
+            return MCPProtocolError(f"{fact} in the protocol's form: {said}.")
+        return MCPRefusedError(f"{fact}: {said} (code {cause.code}).", code=cause.code)
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -29,8 +29,7 @@ _VARIABLE = re.compile(r"\$\{((?:secret:)?[A-Za-z_][A-Za-z0-9_]*)(?::-((?:[^}$]|
 _ACCEPTED = {"progressEnabled", "description", "icon", "autoApprove", "alwaysAllow", "keep_alive"}
 """Keys from other programs' files; we accept and ignore them."""
 
-_PRD_FORMS = {"sse_servers": "sse", "shttp_servers": "http", "stdio_servers": None}
-
+_OLDER_FORMS = {"sse_servers": "sse", "shttp_servers": "http", "stdio_servers": None}
 
 INITIALIZE_S = 30.0
 """Limit for a server to start, counted from the last output of the server or its installer."""
@@ -89,8 +88,13 @@ class ServerConfig(BaseModel):
     def _is_one_kind(self) -> ServerConfig:
         if (self.command is None) == (self.url is None):
             raise ValueError("give either `command` or `url`")
-        if self.command is None:
-            _check_url(self)
+        if self.url is not None:
+            if not _VARIABLE.match(self.url) and not re.match(r"https?://[^\s/]+", self.url):
+                raise ValueError("`url` does not begin with http:// or https:// and a host")
+            if self.args or self.env or self.cwd or self.user:
+                raise ValueError("`args`, `env`, `cwd` and `user` go with `command`, not with `url`")
+            if self.transport == "stdio":
+                raise ValueError("`transport` is 'stdio', which goes with `command`, not with `url`")
             return self
         if self.transport not in (None, "stdio"):
             raise ValueError(f"`transport` is {self.transport!r}, which goes with `url`, not with `command`")
@@ -178,17 +182,12 @@ class MCPConfig(BaseModel):
         if len(data) > MAX_CONFIG_BYTES:
             raise MCPConfigError(f"MCP configuration {str(path)!r} is over {MAX_CONFIG_BYTES} bytes.")
         try:
-            raw = parse(data)
-        except ValueError as error:
-            raise MCPConfigError(
-                f"MCP configuration {str(path)!r} is not valid JSON: {error}. Correct the file."
-            ) from None
-        if not isinstance(raw, dict):
-            raise MCPConfigError(f"MCP configuration {str(path)!r} must be a JSON object with `mcpServers`.")
-        try:
-            return cls.parse(raw)
+            return cls.parse(parse(data))
         except MCPConfigError as error:
             raise MCPConfigError(f"{path}: {error}") from None
+        except ValueError as error:
+            fact = f"MCP configuration {str(path)!r} is not valid JSON: {error}"
+            raise MCPConfigError(f"{fact}. Correct the file.") from None
 
 
 def merged(first: MCPConfig, second: MCPConfig) -> MCPConfig:
@@ -242,19 +241,19 @@ def resolve(name: str, server: ServerConfig, variables: Mapping[str, str]) -> Re
 
 
 def _entries(raw: Mapping[str, Any]) -> dict[str, Any]:
-    if set(raw) == {"mcp"}:
+    if isinstance(raw, dict) and set(raw) == {"mcp"}:
         raw = raw["mcp"]
     if not isinstance(raw, dict):
-        _refuse("The MCP configuration must be an object with `mcpServers`.")
-    if unknown := [key for key in raw if key != "mcpServers" and key not in _PRD_FORMS]:
+        _refuse("The MCP configuration must be a JSON object with `mcpServers`.")
+    if unknown := [key for key in raw if key != "mcpServers" and key not in _OLDER_FORMS]:
         _refuse(
-            f"Unknown key {unknown[0]!r} in the MCP configuration. Known are: mcpServers, or {', '.join(_PRD_FORMS)}."
+            f"Unknown key {unknown[0]!r} in the MCP configuration. Known are: mcpServers, or {', '.join(_OLDER_FORMS)}."
         )
     servers = raw.get("mcpServers", {})
     if not isinstance(servers, dict):
         _refuse("`mcpServers` must be an object of servers by name.")
     entries = dict(servers)
-    for form, transport in _PRD_FORMS.items():
+    for form, transport in _OLDER_FORMS.items():
         for name, entry in _listed(form, raw.get(form, []), transport):
             if name in entries:
                 _refuse(f"Two MCP servers are named {name!r}. Give one another `name`.")
@@ -292,8 +291,11 @@ def _server(name: str, entry: Any) -> ServerConfig:
     for key in ("include", "exclude", "args"):
         if isinstance(known.get(key), list):
             known[key] = tuple(known[key])
-    if "env" in known and isinstance(known["env"], dict):
-        known["env"] = {key: _plain(value) for key, value in known["env"].items()}
+    if isinstance(known.get("env"), dict):  # numbers and booleans as a shell would write them
+        known["env"] = {
+            key: json.dumps(value) if isinstance(value, bool | int | float) else value
+            for key, value in known["env"].items()
+        }
     try:
         return ServerConfig.model_validate(known)
     except ValidationError as error:
@@ -304,23 +306,6 @@ def _server(name: str, entry: Any) -> ServerConfig:
             _refuse(f"MCP server {name!r} has the unknown key {where!r}. Known are: {keys}.")
         message = fault["msg"].removeprefix("Value error, ")
         _refuse(f"MCP server {name!r}: {f'`{where}`: ' if where else ''}{message}.")
-
-
-def _plain(value: Any) -> Any:
-    """Convert JSON numbers and booleans to strings, as a shell would write them."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
-
-
-def _check_url(server: ServerConfig) -> None:
-    url = server.url or ""
-    if not _VARIABLE.match(url) and not re.match(r"https?://[^\s/]+", url):
-        raise ValueError("`url` does not begin with http:// or https:// and a host")
-    if server.args or server.env or server.cwd or server.user:
-        raise ValueError("`args`, `env`, `cwd` and `user` go with `command`, not with `url`")
-    if server.transport == "stdio":
-        raise ValueError("`transport` is 'stdio', which goes with `command`, not with `url`")
 
 
 def _refuse(message: str) -> NoReturn:

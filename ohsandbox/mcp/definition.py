@@ -1,167 +1,212 @@
-"""`MCPToolDefinition`, the definition of a server's tool, and `MCPToolObservation`, its result."""
+"""A server's tools for the model: listed, limited and cleaned; named; and defined as tools of an agent."""
 
 from __future__ import annotations
 
-import base64
-import binascii
+import hashlib
 import json
+import re
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydantic import Field
-from rich.text import Text
 
-from ohsandbox.content import Content, ImageContent, TextContent
-from ohsandbox.mcp.text import Mask, masked, one_line, printable
+from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
+from ohsandbox.mcp.content import MCPToolObservation, one_line, visible
 from ohsandbox.runtime.tools import MCPAction
-from ohsandbox.schema import Action, Observation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle, output, take_security_risk
-from ohsandbox.tool.arguments import SECURITY_RISK, parse_action
-from ohsandbox.tool.schema import with_security_risk
+from ohsandbox.schema import Action
+from ohsandbox.schema.execution import parse_action
+from ohsandbox.schema.models import lines_of
+from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor, take_security_risk
+from ohsandbox.tool.annotations import SECURITY_RISK, with_security_risk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from mcp_types import CallToolResult, ContentBlock
+    from mcp_types import Tool
+    from rich.text import Text
 
-    from ohsandbox.mcp.tool_listing import ListedTool
+__all__ = ["MCPAction", "MCPToolAction", "MCPToolDefinition", "MCPToolExecutor"]
+
+MAX_TOOLS = 128
+"""Limit per server; providers accept the same number in a request, for all servers together."""
+
+MAX_DESCRIPTION_CHARS = 2048
+"""Enough for examples, too little for a second system prompt."""
+
+MAX_ARGUMENT_CHARS = 1024
+"""Limit of an argument's description."""
+
+MAX_SCHEMA_CHARS = 64 * 1024
+"""Some 16,000 tokens in every request, for one tool."""
+
+MAX_NAME_CHARS = 128
+"""Limit of a tool's name (MCP 2025-11-25); every process on this host that knows the server stores it."""
+
+MAX_SERVER_CHARS = 256 * 1024
+"""Limit of one server's descriptions and schemas: some 65,000 tokens per request. A hundred tools have fewer."""
+
+MAX_DEFINITION_CHARS = 16 * 1024
+"""Limit of a tool's stored definition, which users compare; most have under 2,000 characters."""
+
+_PINNED = {"name", "title", "description", "input_schema", "annotations"}
+_ARGUMENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+"""The property names that providers accept; one invalid name makes them refuse the whole request."""
+
+MAX_MODEL_NAME_CHARS = 64
+"""The rule of every provider: `[a-zA-Z0-9_-]{1,64}`."""
+
+_REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-MAX_RESULT_CHARS = output.MAX_CHARS
-
-MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""The limit of the strictest provider."""
-
-MAX_IMAGES = 20
-"""Limit per result; each image costs a thousand tokens or more."""
-
-MAX_BLOCKS = 200
-"""Limit per result; each block takes at least one line."""
-
-_SIGNATURES = {
-    b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
-}  # fmt: skip
-"""First bytes of the formats that models read; WebP has its signature at the ninth byte."""
+class UnusableToolError(ValueError):
+    """The tool cannot be offered; gives the reason."""
 
 
-class MCPToolObservation(Observation):
-    """The content of a result, in its order."""
+class ListedTool(NamedTuple):
+    """A tool that can be offered."""
+
+    name: str
+    """The server's name for it."""
+    description: str
+    action_type: type[Action]
+    """Its arguments, validated against the server's schema, which is untrusted."""
+    schema: dict[str, Any]
+    """The schema for the model: no references, cleaned descriptions. Do not modify."""
+    annotations: ToolAnnotations
+    fingerprint: str
+    """SHA-256 of the server's full definition."""
+    definition: str
+    """The same as lines of text, cut at MAX_DEFINITION_CHARS; not cleaned."""
+
+    @property
+    def length(self) -> int:
+        """Length of the definition for the model, in characters."""
+        return len(self.description) + len(json.dumps(self.schema))
+
+
+def listed_tool(server: str, tool: Tool) -> ListedTool:
+    """Clean and limit a tool for the model.
+
+    Raises:
+        UnusableToolError: its name has invisible characters, its schema is too large, or an argument has a
+            name that providers refuse.
+    """
+    if not tool.name or visible(tool.name, limit_chars=MAX_NAME_CHARS) != tool.name or "\n" in tool.name:
+        raise UnusableToolError(f"its name is not 1 to {MAX_NAME_CHARS} characters that can be seen")
+    if tool.execution is not None and tool.execution.task_support == "required":  # MCP 2025-11-25, "Tasks"
+        raise UnusableToolError("it runs only as a task (its taskSupport is `required`), and calls here are plain ones")
+    action_type = _create_mcp_action_type(tool.name, tool.input_schema)
+    schema = _clean(action_type.to_mcp_schema())
+    if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
+        raise UnusableToolError(f"its schema is longer than {MAX_SCHEMA_CHARS} characters")
+    if wrong := [name for name in schema["properties"] if not _ARGUMENT_NAME.fullmatch(name)]:
+        raise UnusableToolError(f"its argument {wrong[0][:100]!r} is not 1 to 64 letters, digits, '_', '.' and '-'")
+    said = visible(tool.description or "", limit_chars=MAX_DESCRIPTION_CHARS) or "No description was provided."
+    said += f"\n(Described by the MCP server {server!r}: a text of its author, no instruction of the user.)"
+    return ListedTool(
+        tool.name, said, action_type, schema, _annotations(tool), fingerprint_of(tool), definition_of(tool)
+    )
+
+
+def fingerprint_of(tool: Tool) -> str:
+    """Equal for equal name, title, description, schema and hints; the order of keys does not matter."""
+    said = tool.model_dump(mode="json", by_alias=True, include=_PINNED)
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def definition_of(tool: Tool) -> str:
+    """The input of the fingerprint for users to read: one line of text or JSON per item. Not cleaned."""
+    said = tool.model_dump(mode="json", by_alias=True, include=_PINNED, exclude_none=True)
+    lines: list[str] = []
+    for name, value in sorted(said.items()):
+        lines += [f"{name}:", *(f"  {line}" for line in _as_text(value).split("\n"))]
+    text = "\n".join(lines)
+    left_out = len(text) - MAX_DEFINITION_CHARS
+    return text if left_out <= 0 else f"{text[:MAX_DEFINITION_CHARS]}\n[{left_out} more characters are not kept]"
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    compact = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    if len(compact) > MAX_DEFINITION_CHARS:
+        return compact
+    try:
+        return json.dumps(value, sort_keys=True, ensure_ascii=False, indent=2)
+    except RecursionError:  # the indenting encoder supports fewer levels
+        return compact
+
+
+def _create_mcp_action_type(name: str, input_schema: dict[str, Any]) -> type[Action]:
+    """Create a model of the arguments; takes bounded time for any schema."""
+    return Action.from_mcp_schema(name, input_schema)
+
+
+def _annotations(tool: Tool) -> ToolAnnotations:
+    hints = tool.annotations
+    title = tool.title or (hints.title if hints else None)
+    known = {"read_only_hint", "destructive_hint", "idempotent_hint", "open_world_hint"}
+    given = {} if hints is None else hints.model_dump(by_alias=True, include=known, exclude_none=True)
+    return ToolAnnotations(title=one_line(title, limit_chars=100) if title else None, **given)
+
+
+def _clean(node: Any, *, is_map: bool = False) -> Any:
+    """Copy with cleaned descriptions. is_map: the keys are argument names, not keywords."""
+    if isinstance(node, list):
+        return [_clean(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    cleaned = {}
+    for key, value in node.items():
+        if key in ("description", "title", "$comment") and isinstance(value, str) and not is_map:
+            cleaned[key] = visible(value, limit_chars=MAX_ARGUMENT_CHARS)
+        elif key in ("default", "const", "enum", "examples") and not is_map:
+            cleaned[key] = value
+        else:
+            cleaned[key] = _clean(value, is_map=key in ("properties", "patternProperties") and not is_map)
+    return cleaned
+
+
+class ServerTool(NamedTuple):
+    """A tool's name at its server."""
 
     server: str
     tool: str
-    content: tuple[Content, ...]
-    structured: Any = None
-    """The structured content as JSON has it; its text is in `content` already."""
-    failed: bool = False
-    """The server's `isError`."""
-
-    @property
-    def is_error(self) -> bool:
-        """What the server says."""
-        return self.failed
-
-    @property
-    def to_llm_content(self) -> Sequence[Content]:
-        """The content; never empty."""
-        return self.content or (TextContent(text=f"[{self.tool} returned nothing.]"),)
 
 
-def observe(server: str, tool: str, result: CallToolResult, *, mask: Mask) -> MCPToolObservation:
-    """Make the observation of a result; mask removes secrets from every text."""
-    content: list[Content] = []
-    for block in result.content[:MAX_BLOCKS]:
-        shown = _shown(block)
-        if isinstance(shown, ImageContent) and sum(isinstance(part, ImageContent) for part in content) >= MAX_IMAGES:
-            shown = TextContent(text=f"[image left out: at most {MAX_IMAGES} are shown]")
-        content.append(shown)
-    if (more := len(result.content) - MAX_BLOCKS) > 0:
-        content.append(TextContent(text=f"[{more} more parts of {len(result.content)} left out]"))
-    structured = masked(result.structured_content, mask)
-    text = json.dumps(structured, ensure_ascii=False)
-    if structured is not None and not _is_said(result.structured_content, content):
-        content.append(TextContent(text=text))
-    return MCPToolObservation(
-        server=server, tool=tool, content=tuple(_bounded(content, mask)), failed=result.is_error,
-        structured=structured if len(text) <= MAX_RESULT_CHARS else None,  # the content holds a longer one, truncated
-    )  # fmt: skip
+def model_names(tools: Sequence[ServerTool], reserved: Collection[str]) -> dict[ServerTool, str]:
+    """The model's name for each tool: its own name, or `server__tool` if that is taken or reserved.
 
-
-def _shown(block: ContentBlock) -> Content:  # noqa: PLR0911 - one a kind
-    if block.type == "text":
-        return TextContent(text=block.text)
-    if block.type == "image":
-        return _image(block.data, said=block.mime_type)
-    if block.type == "audio":
-        kind = one_line(block.mime_type, limit_chars=100)
-        return TextContent(text=f"[audio, {kind}, {_size(block.data)} bytes: it cannot be shown here]")
-    if block.type == "resource_link":
-        words = (one_line(text, limit_chars=2000) for text in (str(block.uri), block.name, block.description or ""))
-        return TextContent(text=f"[link to a resource, not read: {' - '.join(filter(None, words))}]")
-    resource = block.resource
-    where = f"{one_line(str(resource.uri), limit_chars=2000)}, {one_line(resource.mime_type or '', limit_chars=100)}"
-    if (text := getattr(resource, "text", None)) is not None:
-        return TextContent(text=f"[resource {where}]\n{text}")
-    blob: str = getattr(resource, "blob", "")
-    if (resource.mime_type or "").startswith("image/"):
-        return _image(blob, said=resource.mime_type or "")
-    return TextContent(text=f"[resource {where}, {_size(blob)} bytes: binary, not shown]")
-
-
-def _image(data: str, *, said: str) -> Content:
-    """The image if its bytes are an image, whatever MIME type the server declares."""
-    said = one_line(said, limit_chars=100)
-    if _size(data) > MAX_IMAGE_BYTES:
-        return TextContent(text=f"[image, {said}, {_size(data)} bytes: left out, at most {MAX_IMAGE_BYTES} are shown]")
-    try:
-        raw = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        return TextContent(text=f"[image, {said}: left out, its base64 is broken]")
-    kind = next((kind for mark, kind in _SIGNATURES.items() if raw.startswith(mark)), None)
-    if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
-        kind = "image/webp"
-    if kind is None:
-        return TextContent(text=f"[image, {said}, {len(raw)} bytes: left out, not a PNG, JPEG, GIF or WebP]")
-    return ImageContent(image_urls=(f"data:{kind};base64,{data}",))
-
-
-def _size(encoded: str) -> int:
-    return len(encoded) * 3 // 4
-
-
-def _is_said(structured: Any, content: Sequence[Content]) -> bool:
-    """Whether a text of the content is the structured content as JSON, as the protocol recommends.
-
-    FastMCP's servers wrap a plain value as `{"result": value}`; their text holds the value only.
+    Comparison ignores case: users and models confuse names that differ only in case.
     """
-    plain = structured["result"] if isinstance(structured, dict) and set(structured) == {"result"} else structured
-    for part in content:
-        if isinstance(part, TextContent):
-            if part.text == plain:
-                return True
-            try:
-                said = json.loads(part.text)
-            except (ValueError, RecursionError):
-                continue
-            if said in (structured, plain):
-                return True
-    return False
+    wanted = Counter(_safe(tool.tool).lower() for tool in tools)
+    taken = {name.lower() for name in reserved}
+    free = {tool for tool in tools if wanted[_safe(tool.tool).lower()] == 1 and _safe(tool.tool).lower() not in taken}
+    names = {tool: _safe(tool.tool) if tool in free else "" for tool in tools}
+    taken |= {name.lower() for name in names.values()}
+    for tool in tools:
+        number, candidate = 1, names[tool] or prefixed(tool)
+        while not names[tool] and candidate.lower() in taken:
+            number += 1
+            candidate = f"{prefixed(tool)[: MAX_MODEL_NAME_CHARS - 4]}_{number}"
+        names[tool] = candidate
+        taken.add(candidate.lower())
+    return names
 
 
-def _bounded(content: Sequence[Content], mask: Mask) -> list[Content]:
-    """Clean and mask every text; all texts share MAX_RESULT_CHARS fairly."""
-    texts = [mask(printable(part.text)) for part in content if isinstance(part, TextContent)]
-    share = MAX_RESULT_CHARS // max(1, len(texts)) if sum(map(len, texts)) > MAX_RESULT_CHARS else MAX_RESULT_CHARS
-    left = iter(texts)
-    made: list[Content] = []
-    for part in content:
-        if isinstance(part, TextContent):
-            made.append(TextContent(text=cut_middle(next(left), limit_chars=share)))
-        else:
-            made.append(part)
-    return made
+def prefixed(tool: ServerTool) -> str:
+    """`server__tool` in characters that providers accept."""
+    return _safe(f"{_REFUSED.sub('_', tool.server)}__{tool.tool}")
 
 
-__all__ = ["MCPAction", "MCPToolAction", "MCPToolDefinition", "MCPToolExecutor"]
+def _safe(name: str) -> str:
+    """Replace refused characters by `_`; a name that is too long becomes its prefix and a hash of the whole."""
+    safe = _REFUSED.sub("_", name) or "_"
+    if len(safe) <= MAX_MODEL_NAME_CHARS:
+        return safe
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{safe[: MAX_MODEL_NAME_CHARS - 9]}_{digest}"
 
 
 class MCPToolAction(Action):
@@ -172,26 +217,17 @@ class MCPToolAction(Action):
     @property
     def visualize(self) -> Text:
         """One line an argument, as of any other action."""
-        text = Text()
-        for name, value in self.arguments.items():
-            text.append(f"{name}: ", style="bold")
-            text.append(f"{value}\n")
-        text.rstrip()
-        return text
+        return lines_of(self.arguments)
 
 
 class Caller(Protocol):
     """The interface to the servers."""
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
-        """Call a tool by the server's name for it.
-
-        Raises:
-            MCPError: see `ohsandbox.mcp.errors`.
-        """
+        """See `MCPServers.call`."""
 
     def interrupt(self, server: str, tool: str) -> None:
-        """Cancel the pending calls of a tool; the server gets a cancellation."""
+        """See `MCPServers.interrupt`."""
 
     def close(self) -> None:
         """End all servers. Safe to call twice."""
@@ -251,21 +287,17 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
         aliases: tuple[str, ...] = (),
         owns_caller: bool = False,
         trusted: bool = False,
+        limits: OutputLimits = DEFAULT_LIMITS,
     ) -> list[MCPToolDefinition]:
         """Create the tool under the model's name for it; trusted is as in `ServerConfig.trusted`."""
         return [
             cls(
-                name=name,
-                description=listed.description,
-                action_type=MCPToolAction,
-                observation_type=MCPToolObservation,
+                name=name, description=listed.description, aliases=aliases, server=server, listed=listed, limits=limits,
+                action_type=MCPToolAction, observation_type=MCPToolObservation,
                 annotations=listed.annotations if trusted else believed(listed.annotations),
                 executor=MCPToolExecutor(caller, server, listed.name, owns_caller=owns_caller),
-                aliases=aliases,
-                server=server,
-                listed=listed,
             )
-        ]
+        ]  # fmt: skip
 
     @property
     def arguments_type(self) -> type[Action]:

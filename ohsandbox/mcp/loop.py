@@ -26,12 +26,8 @@ class BackgroundLoop:
         self.loop = asyncio.SelectorEventLoop()
         pool = concurrent.futures.ThreadPoolExecutor(BLOCKING_CALLS, thread_name_prefix="ohsandbox-mcp-call")
         self.loop.set_default_executor(pool)
-        self._thread = threading.Thread(target=self._serve, name="ohsandbox-mcp", daemon=True)
+        self._thread = threading.Thread(target=self.loop.run_forever, name="ohsandbox-mcp", daemon=True)
         self._thread.start()
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
 
     def submit(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> concurrent.futures.Future[T]:
         """Schedule `fn(*args)` on the loop. Cancelling the future cancels it there."""

@@ -1,9 +1,10 @@
-"""One server process in a sandbox: its lines in and out, its last output, and its termination."""
+"""A stdio server in a sandbox: its process, its lines in and out, its termination, and the transport on top."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import queue
 import re
@@ -14,21 +15,27 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
+import anyio
+from fastmcp.client.transports import ClientTransport
+from mcp.shared.message import SessionMessage
+
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
+from ohsandbox.mcp.content import one_line, visible
 from ohsandbox.mcp.errors import MCPConnectionError
 from ohsandbox.mcp.loop import detach
-from ohsandbox.mcp.streams import Inbox, Intake, LineFramer, LineTooLongError, Outbox, ProtocolFloodError
-from ohsandbox.mcp.text import one_line, visible
-from ohsandbox.runtime.channel import Channel, Chunk, Stream
+from ohsandbox.mcp.streams import MAX_LINE_BYTES, FloodError, GuardedSession, Intake, LineFramer, Outbox
+from ohsandbox.runtime.channel import Chunk, Stream
 from ohsandbox.runtime.process.invocation import limit_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+
+    from fastmcp.client.transports.base import SessionKwargs, TransportOptions
+    from mcp import ClientSession
+    from mcp_types import JSONRPCMessage
+    from typing_extensions import Unpack
 
     from ohsandbox.runtime.base import Runtime
-
-MAX_LINE_BYTES = 16_000_000
-"""A message with a 10 MB file in base64 fits; an endless line cannot exhaust the host's memory."""
 
 MAX_UNREAD_BYTES = 2 * MAX_LINE_BYTES
 """Limit of queued messages for a server that does not read its input."""
@@ -54,6 +61,9 @@ LAST_READ_S = 0.2
 
 EXIT_CODE_S = 1.0
 """Time for the engine to report the exit code after the streams have ended."""
+
+LOOK_EVERY_S = 2.0
+"""Most calls end before the first check, which asks the engine and takes a millisecond."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """A shell's exit codes for a program that does not exist, or cannot be executed (POSIX XCU 2.8.2)."""
@@ -107,11 +117,21 @@ class ServerProcess:
         self._runtime, self._command = runtime, command
         self._mark = f"OHSANDBOX_MCP={secrets.token_hex(8)}"
         self._limit_kib = limit_mark()
-        self._channel = _open(runtime, command, self._mark, self._limit_kib)
+        script = (_BEGIN if command.cwd is None else _BEGIN_IN) % self._limit_kib
+        argv = ["/bin/sh", "-c", script, command.cwd or "sh", *command.argv]
+        name, _, value = self._mark.partition("=")
+        try:
+            self._channel = runtime.channel(argv, env={**command.env, name: value}, user=command.user)
+        except FileNotFoundError:
+            raise MCPConnectionError(
+                f"The program {command.argv[0]!r} was not found. Install it, or correct `command`."
+            ) from None
+        except (OSError, UsageError) as error:
+            raise MCPConnectionError(f"The program {command.argv[0]!r} cannot be started: {error}.") from None
         self._framer = LineFramer(MAX_LINE_BYTES)
-        self.intake = Intake()
-        self.inbox = Inbox()
-        self.outbox = Outbox(self.intake, self._write)
+        self._intake = Intake()
+        self._received, self.inbox = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
+        self.outbox = Outbox(self._intake, self._write)
         self._stderr = bytearray()
         self._to_write: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._unread = 0
@@ -160,7 +180,7 @@ class ServerProcess:
             chunks = read()
             for chunk in chunks or ():
                 self._take(chunk)
-        except (LineTooLongError, ProtocolFloodError) as error:
+        except FloodError as error:
             self.fault = f"It was stopped because it sent {error}."
             chunks = []
         except (SandboxUnavailable, OSError, ValueError) as error:
@@ -176,10 +196,14 @@ class ServerProcess:
             self._pass_on(chunk.data)
             return
         for line in self._framer.feed(chunk.data):
-            if (message := self.intake.take(line)) is not None:
-                self.inbox.put(message)
+            if (message := self._intake.take(line)) is not None:
+                self._put(message)
             else:
                 self._pass_on(line)
+
+    def _put(self, message: JSONRPCMessage) -> None:
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session or it has ended
+            self._received.send_nowait(SessionMessage(message))
 
     def _pass_on(self, words: bytes) -> None:
         if self.on_words is not None and (lines := words[-STATUS_BYTES:].replace(b"\r", b"\n").strip().splitlines()):
@@ -188,11 +212,12 @@ class ServerProcess:
     def _finish(self) -> None:
         if self._silent.is_set():
             return
-        with contextlib.suppress(ProtocolFloodError):
-            if self.fault is None and (message := self.intake.take(self._framer.rest())) is not None:
-                self.inbox.put(message)
+        with contextlib.suppress(FloodError):
+            if self.fault is None and (message := self._intake.take(self._framer.rest())) is not None:
+                self._put(message)
         self._silent.set()
-        self.inbox.finish()
+        self._received.close()
+        self._watch()
         if self.fault is not None:  # end it now, not at the next use
             self._close_soon()
 
@@ -202,7 +227,6 @@ class ServerProcess:
         if self._unread > MAX_UNREAD_BYTES:
             self.fault = f"It was stopped because it does not read its input: {self._unread} bytes wait for it."
             self._finish()
-            self._watch()
         if self._silent.is_set():
             raise BrokenPipeError
         if self._unread == len(data) <= DIRECT_BYTES and self._takes_at_once():
@@ -248,18 +272,32 @@ class ServerProcess:
                     self._unread -= len(data)
         self._channel.close_stdin()
 
-    def end(self, grace_s: float = GRACE_S) -> None:
-        """Close its input, wait, then kill it and its remaining children. Blocks slightly longer than grace_s."""
-        family = self._family()  # first: the children of an exited process lose their parent
+    def end(self) -> None:
+        """Close its input, wait, then kill it and its remaining children. Blocks slightly longer than GRACE_S."""
+        family = b""
+        with contextlib.suppress(OhsandboxError):  # first: we cannot identify an orphan that has not our marks
+            said = self._runtime.snippet(_FAMILY % self._channel.pid, user=self._command.user).stdout
+            family = b" ".join(re.findall(rb"\b\d+:\d+", said))
         self._to_write.put(None)
-        self._silent.wait(0 if self.fault else grace_s)
-        with contextlib.suppress(OhsandboxError, TimeoutError):
-            self.exit_code = self._channel.wait(0.05)
+        self._silent.wait(0 if self.fault else GRACE_S)
+        has_exited = self.learn_exit_code(0.05)
         with contextlib.suppress(OhsandboxError):
-            if self.exit_code is None:
+            if not has_exited:
                 self._channel.kill()
-            self._sweep(family)
+            if family:
+                self._runtime.snippet(_KILL_FAMILY % family, user=self._command.user)
+            for _ in range(_SWEEPS):
+                body = _SWEEP % (self._mark.encode(), 1024 * self._limit_kib)
+                if not self._runtime.snippet(body, user=self._command.user).stdout.strip():
+                    break
         self.learn_exit_code()
+
+    def learn_exit_code(self, timeout_s: float = EXIT_CODE_S) -> bool:
+        """Set `exit_code` if the process ends within timeout_s; return whether it is known."""
+        if self.exit_code is None:
+            with contextlib.suppress(OhsandboxError, TimeoutError):
+                self.exit_code = self._channel.wait(timeout_s)
+        return self.exit_code is not None
 
     async def aclose(self) -> None:
         """Call `end`, then close the channel; on the loop. Safe to call twice."""
@@ -273,48 +311,15 @@ class ServerProcess:
     async def _close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.end)
         self._finish()
-        self._watch()
+        self.inbox.close()
         self._channel.close()
 
     async def notice_exit(self) -> None:
         """Drop it if it has exited, even if others hold its streams open; its last output is still read."""
-        if self._silent.is_set() or not await asyncio.get_running_loop().run_in_executor(None, self._has_exited):
-            return
-        await asyncio.sleep(LAST_READ_S)
-        self._finish()
-        self._watch()
-
-    def _has_exited(self) -> bool:
-        try:
-            self.exit_code = self._channel.wait(0)
-        except (OhsandboxError, TimeoutError):
-            return False
-        return True
-
-    def _family(self) -> bytes:
-        """Its current descendants: after its end, we cannot identify one without our mark."""
-        try:
-            said = self._runtime.snippet(_FAMILY % self._channel.pid, user=self._command.user).stdout
-        except OhsandboxError:
-            return b""
-        return b" ".join(re.findall(rb"\b\d+:\d+", said))
-
-    def _sweep(self, family: bytes) -> None:
-        """Send SIGKILL to the family, and to all processes with one of our marks."""
-        if family:
-            self._runtime.snippet(_KILL_FAMILY % family, user=self._command.user)
-        for _ in range(_SWEEPS):
-            body = _SWEEP % (self._mark.encode(), 1024 * self._limit_kib)
-            if not self._runtime.snippet(body, user=self._command.user).stdout.strip():
-                break
-
-    def learn_exit_code(self) -> None:
-        """Set `exit_code`, waiting up to EXIT_CODE_S."""
-        if self.exit_code is None:
-            with contextlib.suppress(OhsandboxError, TimeoutError):
-                self.exit_code = self._channel.wait(EXIT_CODE_S)
-
-    # --- messages --------------------------------------------------------------------------------
+        loop = asyncio.get_running_loop()
+        if not self._silent.is_set() and await loop.run_in_executor(None, self.learn_exit_code, 0):
+            await asyncio.sleep(LAST_READ_S)
+            self._finish()
 
     def epitaph(self) -> str:
         """Describe how it ended, with its last output, in sentences."""
@@ -327,27 +332,81 @@ class ServerProcess:
             how = f"The program {program!r} cannot be executed. Correct its mode, or `command`."
         else:
             how = f"It ended with exit code {'unknown' if self.exit_code is None else self.exit_code}."
-        return f"{how}{self._last_words()}"
-
-    def _last_words(self) -> str:
-        words = ""
         if said := visible(bytes(self._stderr[-2 * LAST_WORDS_CHARS :]).decode("utf-8", "replace"), limit_chars=10**9):
-            words += f" Its stderr ends: {said[-LAST_WORDS_CHARS:]}"
-        if self.intake.noise:
-            noise = visible("\n".join(self.intake.noise), limit_chars=LAST_WORDS_CHARS)
-            words += f" Of stdout, {self.intake.noise_lines} lines were not messages, the last: {noise}"
-        return words
+            how += f" Its stderr ends: {said[-LAST_WORDS_CHARS:]}"
+        if self._intake.noise:
+            noise = visible("\n".join(self._intake.noise), limit_chars=LAST_WORDS_CHARS)
+            how += f" Of stdout, {self._intake.noise_lines} lines were not messages, the last: {noise}"
+        return how
 
 
-def _open(runtime: Runtime, command: Command, mark: str, limit_kib: int) -> Channel:
-    script = _BEGIN if command.cwd is None else _BEGIN_IN
-    argv = ["/bin/sh", "-c", script % limit_kib, command.cwd or "sh", *command.argv]
-    name, _, value = mark.partition("=")
-    try:
-        return runtime.channel(argv, env={**command.env, name: value}, user=command.user)
-    except FileNotFoundError:
-        raise MCPConnectionError(
-            f"The program {command.argv[0]!r} was not found. Install it, or correct `command`."
-        ) from None
-    except (OSError, UsageError) as error:
-        raise MCPConnectionError(f"The program {command.argv[0]!r} cannot be started: {error}.") from None
+class SandboxTransport(ClientTransport):
+    """Starts a stdio server over `Runtime.channel`: no engine client, full duplex, one limited line per message."""
+
+    def __init__(self, runtime: Runtime, command: Command) -> None:
+        self._runtime, self._command = runtime, command
+        self.process: ServerProcess | None = None
+        """The server of the last connection."""
+        self.on_words: Callable[[str], None] | None = None
+        """The next server's `on_words`."""
+
+    def __repr__(self) -> str:
+        return f"<SandboxTransport({self._command.argv[0]!r})>"
+
+    @contextlib.asynccontextmanager
+    async def connect_session(
+        self, *, transport_options: TransportOptions | None = None, **session_kwargs: Unpack[SessionKwargs]
+    ) -> AsyncIterator[ClientSession]:
+        """Start the server and yield a session that is not initialised; ends the server afterwards.
+
+        Raises:
+            MCPConnectionError: it cannot be started.
+            SandboxUnavailable: the sandbox cannot serve.
+        """
+        session_class = transport_options.session_class if transport_options else GuardedSession
+        starting = asyncio.get_running_loop().run_in_executor(None, ServerProcess, self._runtime, self._command)
+        try:
+            self.process = process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            detach(_end_late(starting))
+            raise
+        try:
+            process.on_words = self.on_words
+            process.watch()
+            async with session_class(process.inbox, process.outbox, **session_kwargs) as session:
+                yield session
+        finally:
+            await asyncio.shield(detach(process.aclose()))
+
+    @contextlib.contextmanager
+    def checked(self) -> Iterator[None]:
+        """During a request, check now and then that the server runs: a child may hold a dead one's streams open."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal timer
+            if self.process is not None:
+                detach(self.process.notice_exit())
+            timer = loop.call_later(LOOK_EVERY_S, look)
+
+        timer = loop.call_later(LOOK_EVERY_S, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def epitaph(self) -> str | None:
+        """How the server ended, with its last output; None while it runs."""
+        process = self.process
+        if process is None or not process.is_over:
+            return None
+        if process.fault is None:
+            await asyncio.get_running_loop().run_in_executor(None, process.learn_exit_code)
+        return process.epitaph()
+
+
+async def _end_late(starting: asyncio.Future[ServerProcess]) -> None:
+    process = await starting
+    process.watch()
+    await process.aclose()

@@ -7,12 +7,13 @@ import contextlib
 import socket
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpcore2
 
 from ohsandbox.errors import OhsandboxError
-from ohsandbox.mcp.text import one_line
+from ohsandbox.mcp.content import one_line
 from ohsandbox.runtime.channel import Chunk, Stream
 
 if TYPE_CHECKING:
@@ -20,18 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.channel import Channel
-
 
 CONNECT_S = 30
+
 GRACE_S = 2.0
 """Time for a connector to notice the end of its input."""
 
-CHUNK_BYTES = 64 * 1024
-STDERR_BYTES = 2000
-TROUBLE_CHARS = 300
+CHUNK_BYTES, STDERR_BYTES, TROUBLE_CHARS = 64 * 1024, 2000, 300
 
-_ITS_OWN = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _CONNECTED = b"+"
 """The first byte that a connector prints; the remote end's bytes follow."""
@@ -90,9 +88,8 @@ class ConnectionRelay:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._guard = threading.Lock()
-        self._links: set[_Link] = set()
-        self._spare: Channel | None = None
-        self._connecting: set[Channel] = set()
+        self._live: set[_Connector] = set()
+        self._spare: _Connector | None = None
         self._closed = False
         self.trouble = ""
         """Why the last connection failed; empty if it succeeded."""
@@ -104,81 +101,68 @@ class ConnectionRelay:
             ConnectionError: it cannot be reached; gives the reason and the remedy.
         """
         self.trouble = ""
+        note = partial(self._note, host, port)
         try:
-            channel, first = self._connected(f"{host} {port}\n".encode())
+            connector = self._connected(f"{host} {port}\n".encode())
         except (OhsandboxError, OSError) as error:
-            self.note(host, port, str(error))
+            note(str(error))
             raise ConnectionError(self.trouble) from None
         near, far = socket.socketpair()
-        link = _Link(channel, far, first, lambda why: self.note(host, port, why))
-        with self._guard:
-            self._links = {one for one in self._links if not one.is_over} | {link}
-            if self._closed:
-                link.end()
-        threading.Thread(target=link.run, name="ohsandbox-relay", daemon=True).start()
+        threading.Thread(target=connector.relay, args=(far, note), name="ohsandbox-relay", daemon=True).start()
         threading.Thread(target=self._prepare, name="ohsandbox-relay-spare", daemon=True).start()
         return near
 
-    def _connected(self, asked: bytes) -> tuple[Channel, list[Chunk]]:
-        """Return a connected channel and the data already received. A spare connector may be dead by now."""
+    def _connected(self, asked: bytes) -> _Connector:
         with self._guard:
             spare, self._spare = self._spare, None
         if spare is not None:
-            with contextlib.suppress(OhsandboxError, BrokenPipeError, _DiedSilentlyError):
-                return spare, self._ask(spare, asked)
-        channel = self._start()
+            with contextlib.suppress(OhsandboxError, BrokenPipeError, _DiedSilentlyError):  # killed meanwhile
+                spare.connect(asked)
+                return spare
+        connector = self._start()
         try:
-            return channel, self._ask(channel, asked)
+            connector.connect(asked)
         except _DiedSilentlyError:
             raise ConnectionError("the program that was to connect was killed") from None
+        return connector
 
-    def _ask(self, channel: Channel, asked: bytes) -> list[Chunk]:
+    def _start(self) -> _Connector:
+        connector = _Connector(self._runtime)
         with self._guard:
-            self._connecting.add(channel)
-            if self._closed:
-                _kill(channel)
-        try:
-            return _ask(channel, asked)
-        finally:
-            with self._guard:
-                self._connecting.discard(channel)
-
-    def _start(self) -> Channel:
-        return self._runtime.channel(["/bin/sh", "-c", _CONNECTOR, _PYTHON, _BASH])
+            self._live = {one for one in self._live if not one.ended.is_set()} | {connector}
+            closed = self._closed
+        if closed:
+            connector.kill()
+        return connector
 
     def _prepare(self) -> None:
         """Start a spare connector: starting one takes a hundred times as long as connecting."""
-        with self._guard:
-            if self._closed or self._spare is not None:
-                return
+        if self._closed or self._spare is not None:
+            return
         with contextlib.suppress(OhsandboxError, OSError):
-            spare = self._start()
+            connector = self._start()
             with self._guard:
                 if not self._closed and self._spare is None:
-                    self._spare = spare
+                    self._spare = connector
                     return
-            _dismiss(spare)
+            connector.end()
 
     def close(self) -> None:
         """End every connection and its process in the sandbox. Safe to call twice."""
         with self._guard:
-            self._closed = True
-            links, spare, self._spare = list(self._links), self._spare, None
-            for channel in self._connecting:
-                _kill(channel)
-        for link in links:
-            link.end()
-        if spare is not None:
-            _dismiss(spare)
-        for link in links:
-            if not link.ended.wait(2 * GRACE_S):
-                link.kill()
+            self._closed, self._spare = True, None
+            live = [*self._live]
+        for connector in live:
+            connector.end()
+        for connector in live:
+            if not connector.ended.wait(2 * GRACE_S):  # its remote end accepts no data
+                connector.kill()
 
-    def note(self, host: str, port: int, why: str) -> None:
-        """Record why a connection failed, with the remedy."""
-        remedy = "Start the server there" if host in _ITS_OWN else "Give the sandbox a network (`--network open`)"
+    def _note(self, host: str, port: int, why: str) -> None:
+        remedy = "Start the server there" if host in LOOPBACK else "Give the sandbox a network (`--network open`)"
+        why = one_line(why, limit_chars=TROUBLE_CHARS).rstrip(".")
         self.trouble = (
-            f"From inside the sandbox, {host}:{port} cannot be reached: {one_line(why, limit_chars=TROUBLE_CHARS)}. "
+            f"From inside the sandbox, {host}:{port} cannot be reached: {why}. "
             f'{remedy}, or take out `"where": "sandbox"` to connect from this machine'
         )
 
@@ -187,93 +171,97 @@ class _DiedSilentlyError(Exception):
     """A connector ended without output."""
 
 
-def _ask(channel: Channel, asked: bytes) -> list[Chunk]:
-    """Tell a connector to connect; return the data already received. Closes the channel on failure.
+class _Connector:
+    """A process in the sandbox that connects, and then relays the connection's bytes until one end closes."""
 
-    Raises:
-        ConnectionError: it could not connect.
-        _DiedSilentlyError: it was killed.
-    """
-    try:
-        channel.write(asked)
-        return _answer(channel)
-    except BaseException:
-        channel.kill()
-        channel.close()
-        raise
-
-
-def _answer(channel: Channel) -> list[Chunk]:
-    until, said = time.monotonic() + CONNECT_S, b""
-    while chunks := channel.read(max(0, until - time.monotonic())):
-        for number, (stream, data) in enumerate(chunks):
-            if stream is Stream.STDOUT:
-                early = [Chunk(Stream.STDERR, said), Chunk(Stream.STDOUT, data.removeprefix(_CONNECTED))]
-                return [chunk for chunk in early if chunk.data] + chunks[number + 1 :]
-            said = (said + data)[-STDERR_BYTES:]
-    if chunks is None:
-        raise ConnectionError("it does not answer")
-    if not said.strip():
-        raise _DiedSilentlyError
-    raise ConnectionError(_words(said))
-
-
-def _kill(channel: Channel) -> None:
-    with contextlib.suppress(OhsandboxError, OSError):
-        channel.kill()
-
-
-def _dismiss(channel: Channel) -> None:
-    with contextlib.suppress(OhsandboxError, OSError), channel:
-        try:
-            channel.close_stdin()
-            channel.wait(GRACE_S)
-        except (TimeoutError, OSError):
-            channel.kill()
-
-
-def _words(said: bytes) -> str:
-    return " ".join(said.decode("utf-8", "replace").split()).rstrip(".")
-
-
-class _Link:
-    """One connection: relays bytes in both directions until one end closes."""
-
-    def __init__(self, channel: Channel, far: socket.socket, first: list[Chunk], note: Callable[[str], None]) -> None:
-        self._channel, self._far, self._first, self._note = channel, far, first, note
+    def __init__(self, runtime: Runtime) -> None:
+        self._channel = runtime.channel(["/bin/sh", "-c", _CONNECTOR, _PYTHON, _BASH])
+        self._is_asked = False
+        self._far: socket.socket | None = None
+        self._first: list[Chunk] = []
+        """Data received with the answer."""
         self.ended = threading.Event()
+        """Both ends are closed and the process has exited."""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether both ends are closed and the process has exited."""
-        return self.ended.is_set()
+    def connect(self, asked: bytes) -> None:
+        """Connect; ends the process on failure.
 
-    def end(self) -> None:
-        """Make `run` return."""
-        with contextlib.suppress(OSError):
-            self._far.shutdown(socket.SHUT_RDWR)
-
-    def kill(self) -> None:
-        """Make `run` return even if the remote end accepts no data."""
-        _kill(self._channel)
-
-    def run(self) -> None:
-        """Relay bytes; returns when the connection is closed and its process has exited."""
+        Raises:
+            ConnectionError: it could not connect.
+            _DiedSilentlyError: it was killed.
+        """
+        self._is_asked = True
         try:
-            with self._far, self._channel:
-                upward = threading.Thread(target=self._up, name="ohsandbox-relay-up", daemon=True)
+            self._channel.write(asked)
+            self._first = self._answer()
+        except BaseException:
+            self.kill()
+            self._channel.close()
+            self.ended.set()
+            raise
+
+    def _answer(self) -> list[Chunk]:
+        until, said = time.monotonic() + CONNECT_S, b""
+        while chunks := self._channel.read(max(0, until - time.monotonic())):
+            for number, (stream, data) in enumerate(chunks):
+                if stream is Stream.STDOUT:
+                    early = [Chunk(Stream.STDERR, said), Chunk(Stream.STDOUT, data.removeprefix(_CONNECTED))]
+                    return [chunk for chunk in early if chunk.data] + chunks[number + 1 :]
+                said = (said + data)[-STDERR_BYTES:]
+        if chunks is None:
+            raise ConnectionError("it does not answer")
+        if not said.strip():
+            raise _DiedSilentlyError
+        raise ConnectionError(said.decode("utf-8", "replace"))
+
+    def relay(self, far: socket.socket, note: Callable[[str], None]) -> None:
+        """Relay bytes; returns when the connection is closed and the process has exited."""
+        self._far = far
+        try:
+            with far, self._channel:
+                upward = threading.Thread(target=self._up, args=(far,), name="ohsandbox-relay-up", daemon=True)
                 upward.start()
                 with contextlib.suppress(OSError, OhsandboxError):  # the sandbox is gone, or nobody listens here
-                    self._down()
+                    self._down(far, note)
                 self.end()
                 upward.join()
         finally:
             self.ended.set()
 
-    def _up(self) -> None:
+    def _up(self, far: socket.socket) -> None:
         with contextlib.suppress(OSError, OhsandboxError):
-            while data := self._far.recv(CHUNK_BYTES):
+            while data := far.recv(CHUNK_BYTES):
                 self._channel.write(data)
+        self._finish()
+
+    def _down(self, far: socket.socket, note: Callable[[str], None]) -> None:
+        said, answered, chunks = b"", False, self._first
+        while chunks or (chunks := self._channel.read() or []):
+            for stream, data in chunks:
+                if stream is Stream.STDOUT:
+                    answered = True
+                    far.sendall(data)
+                else:
+                    said = (said + data)[-STDERR_BYTES:]
+            chunks = []
+        if said.strip() and not answered:
+            note(said.decode("utf-8", "replace"))
+
+    def end(self) -> None:
+        """End the connection, or the process if it has none; nothing if both have ended: its id may be another's."""
+        if self.ended.is_set():
+            return
+        if self._far is not None:
+            with contextlib.suppress(OSError):
+                self._far.shutdown(socket.SHUT_RDWR)
+        elif self._is_asked:
+            self.kill()
+        else:
+            with contextlib.suppress(OhsandboxError, OSError), self._channel:
+                self._finish()
+            self.ended.set()
+
+    def _finish(self) -> None:
         with contextlib.suppress(OSError, OhsandboxError):
             try:
                 self._channel.close_stdin()
@@ -281,18 +269,10 @@ class _Link:
             except (TimeoutError, OSError):
                 self._channel.kill()
 
-    def _down(self) -> None:
-        said, answered, chunks = b"", False, self._first
-        while chunks or (chunks := self._channel.read() or []):
-            for stream, data in chunks:
-                if stream is Stream.STDOUT:
-                    answered = True
-                    self._far.sendall(data)
-                else:
-                    said = (said + data)[-STDERR_BYTES:]
-            chunks = []
-        if said.strip() and not answered:
-            self._note(_words(said))
+    def kill(self) -> None:
+        """Kill the process, and so end whatever waits for it."""
+        with contextlib.suppress(OhsandboxError, OSError):
+            self._channel.kill()
 
 
 class SandboxNetwork(httpcore2.AsyncNetworkBackend):
@@ -328,10 +308,6 @@ class SandboxNetwork(httpcore2.AsyncNetworkBackend):
             raise
         return _Connection(*await asyncio.open_connection(sock=near))
 
-    async def sleep(self, seconds: float) -> None:
-        """Sleep between attempts."""
-        await asyncio.sleep(seconds)
-
 
 def _close_late(connecting: asyncio.Future[socket.socket]) -> None:
     if not connecting.cancelled() and connecting.exception() is None:
@@ -339,26 +315,23 @@ def _close_late(connecting: asyncio.Future[socket.socket]) -> None:
 
 
 class _Connection(httpcore2.AsyncNetworkStream):
-    """httpcore's stream over asyncio's."""
+    """httpcore's stream over asyncio's; its own, over anyio's, is not public."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore's signature
-        """Read up to max_bytes; empty at the end of the stream."""
         with _translated(httpcore2.ReadTimeout, httpcore2.ReadError):
             async with asyncio.timeout(timeout):
                 return await self._reader.read(max_bytes)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
-        """Write all of buffer."""
         with _translated(httpcore2.WriteTimeout, httpcore2.WriteError):
             self._writer.write(buffer)
             async with asyncio.timeout(timeout):
                 await self._writer.drain()
 
     async def aclose(self) -> None:
-        """Close without waiting for the other end."""
         self._writer.close()
 
     async def start_tls(
@@ -367,7 +340,6 @@ class _Connection(httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> httpcore2.AsyncNetworkStream:
-        """Start TLS on this connection and return it."""
         try:
             with _translated(httpcore2.ConnectTimeout, httpcore2.ConnectError):
                 async with asyncio.timeout(timeout):
@@ -378,7 +350,7 @@ class _Connection(httpcore2.AsyncNetworkStream):
         return self
 
     def get_extra_info(self, info: str) -> Any:
-        """`is_readable` (true on an idle connection: it has ended), else asyncio's transport info."""
+        # an idle connection that can be read has ended
         return self._reader.at_eof() if info == "is_readable" else self._writer.get_extra_info(info)
 
 

@@ -1,4 +1,7 @@
-"""Servers behind a URL, reached by FastMCP's transports with limits: from the host, or from inside the sandbox."""
+"""Servers behind a URL, reached by FastMCP's transports with limits: from the host, or from inside the sandbox.
+
+From inside, each connection is relayed by a process there, below httpcore: HTTP, TLS and keys stay on the host.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,8 @@ import httpcore2
 import httpx2
 from fastmcp.client.transports import ClientTransport, SSETransport, StreamableHttpTransport
 
-from ohsandbox.mcp.process import MAX_LINE_BYTES
-from ohsandbox.mcp.relay import ConnectionRelay, SandboxNetwork
-from ohsandbox.mcp.streams import MAX_PARTS, has_too_many_parts
+from ohsandbox.mcp.relay import CONNECT_S, LOOPBACK, ConnectionRelay, SandboxNetwork
+from ohsandbox.mcp.streams import MAX_LINE_BYTES, MAX_PARTS, has_too_many_parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,16 +26,13 @@ if TYPE_CHECKING:
     from ohsandbox.mcp.config import ServerConfig
     from ohsandbox.runtime.base import Runtime
 
-CONNECT_S = 30.0
 READ_S = 300.0
 """Limit between two reads of a response; a call's own timeout ends it earlier."""
-
 
 MAX_CONNECTIONS, MAX_IDLE_CONNECTIONS, IDLE_S = 100, 20, 5.0
 """httpx's defaults."""
 
-DRAIN_S = 0.05
-DRAIN_BYTES = 64 * 1024
+DRAIN_S, DRAIN_BYTES = 0.05, 64 * 1024
 """A server sends little after the awaited message."""
 
 
@@ -50,29 +49,21 @@ class _Reached(ClientTransport):
     @contextlib.asynccontextmanager
     async def connect_session(self, **options: Any) -> AsyncIterator[ClientSession]:
         """See `ClientTransport`; the relay's processes end with the session."""
-        if self.runtime is None:
-            async with super().connect_session(**options) as session:
-                yield session
-            return
-        self.relay = ConnectionRelay(self.runtime)
+        self.relay = None if self.runtime is None else ConnectionRelay(self.runtime)
         try:
             async with super().connect_session(**options) as session:
                 yield session
         finally:
-            closing = asyncio.get_running_loop().run_in_executor(None, self.relay.close)
-            await asyncio.shield(closing)
-
-    def remember(self, error: Exception) -> None:
-        """Record the error's cause; the relay's own reason takes precedence over a closed socket."""
-        self.trouble = (self.relay.trouble if self.relay else "") or str(error) or type(error).__name__
+            if self.relay is not None:
+                await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self.relay.close))
 
 
 class _Http(_Reached, StreamableHttpTransport):
-    """Streamable HTTP."""
+    pass
 
 
 class _Sse(_Reached, SSETransport):
-    """Server-sent events."""
+    pass
 
 
 def remote_transport(server: ServerConfig, runtime: Runtime | None = None) -> _Http | _Sse:
@@ -91,6 +82,7 @@ def remote_transport(server: ServerConfig, runtime: Runtime | None = None) -> _H
 
 def _client(
     memory: _Reached,
+    *,
     headers: dict[str, str] | None = None,
     timeout: httpx2.Timeout | None = None,
     auth: httpx2.Auth | None = None,
@@ -111,131 +103,105 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
         relay = memory.relay
         super().__init__(proxy=None if relay else _proxy_for(httpx2.URL(memory.url)))
         if relay is not None:  # httpx has no parameter for this
-            tls = httpx2.create_ssl_context()
             self._pool = httpcore2.AsyncConnectionPool(
-                ssl_context=tls,
-                network_backend=SandboxNetwork(relay),
-                max_connections=MAX_CONNECTIONS,
-                max_keepalive_connections=MAX_IDLE_CONNECTIONS,
+                ssl_context=httpx2.create_ssl_context(), network_backend=SandboxNetwork(relay),
+                max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE_CONNECTIONS,
                 keepalive_expiry=IDLE_S,
-            )
+            )  # fmt: skip
         self._memory = memory
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request."""
         try:
             response = await super().handle_async_request(request)
-            await _check(request, response)
+            if why := _refusal(request, response):
+                await response.aclose()
+                raise httpx2.ReadError(why)
         except httpx2.TransportError as error:
-            self._memory.remember(error)
+            relayed = self._memory.relay.trouble if self._memory.relay else ""  # says more than a closed socket
+            self._memory.trouble = relayed or str(error) or type(error).__name__
             raise
-        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - of an asynchronous transport
-        message = _Message(is_events=response.headers.get("content-type", "").lower().startswith("text/event-stream"))
-        response.stream = _BoundedStream(response.stream, self._memory, message, is_answer=request.method == "POST")
+        response.stream = _BoundedStream(request, response, self._memory)
         return response
-
-
-_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 def _proxy_for(url: httpx2.URL) -> str | None:
     """The proxy from HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY: httpx ignores them with a custom transport."""
-    if url.host in _HERE or proxy_bypass(url.host):
+    if url.host in LOOPBACK or proxy_bypass(url.host):
         return None
     proxies = getproxies()
     found = proxies.get(url.scheme) or proxies.get("all")
     return found if found is None or "://" in found else f"http://{found}"
 
 
-async def _check(request: httpx2.Request, response: httpx2.Response) -> None:
-    try:
-        _refuse_elsewhere(request, response)
-        _refuse_compressed(response)
-    except httpx2.TransportError:
-        await response.aclose()
-        raise
+def _refusal(request: httpx2.Request, response: httpx2.Response) -> str:
+    """Why the response is rejected before its body; empty if it is not.
 
-
-def _refuse_elsewhere(request: httpx2.Request, response: httpx2.Response) -> None:
-    """Reject a redirect to another host: the headers hold keys for the configured one."""
-    if not response.has_redirect_location:
-        return
-    target = request.url.join(response.headers["location"])
-    if (target.scheme, target.host, target.port) != (request.url.scheme, request.url.host, request.url.port):
-        raise httpx2.ReadError(f"It redirects to another host, {target.host!r}. If that is right, write it into `url`")
-
-
-def _refuse_compressed(response: httpx2.Response) -> None:
-    """Reject a compressed response: a few bytes could expand to gigabytes, and we did not accept compression."""
+    The headers hold keys for the configured host. A few compressed bytes could expand to gigabytes.
+    """
+    if response.has_redirect_location:
+        target = request.url.join(response.headers["location"])
+        if (target.scheme, target.host, target.port) != (request.url.scheme, request.url.host, request.url.port):
+            return f"It redirects to another host, {target.host!r}. If that is right, write it into `url`"
     if (coding := response.headers.get("content-encoding", "identity")) != "identity":
-        raise httpx2.ReadError(f"It compresses its answers ({coding!r}) though asked not to")
+        return f"It compresses its answers ({coding!r}) though asked not to"
+    return ""
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """Rejects a message that would exhaust the host's memory."""
+    """A response's body; rejects a message that would exhaust the host's memory.
 
-    def __init__(self, stream: httpx2.AsyncByteStream, memory: _Reached, message: _Message, *, is_answer: bool) -> None:
-        self._stream, self._memory, self._message, self._is_answer = stream, memory, message, is_answer
+    A message is the whole body, or an event of `text/event-stream`, which ends with a blank line.
+    """
+
+    def __init__(self, request: httpx2.Request, response: httpx2.Response, memory: _Reached) -> None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - of an asynchronous transport
+        self._stream, self._memory = response.stream, memory
+        self._is_answer = request.method == "POST"
+        self._has_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         self._chunks: AsyncIterator[bytes] | None = None
+        self._begin(b"")
+
+    def _begin(self, chunk: bytes) -> None:
+        self._message, self._length, self._count_at = [chunk], len(chunk), MAX_PARTS
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         self._chunks = aiter(self._stream)
         async for chunk in self._chunks:
-            self._raise(self._message.refusal_of(chunk))
+            self._take(chunk)
             yield chunk
-        self._raise(self._message.refusal_of_the_end())
+        self._check_parts()
 
-    def _raise(self, why: str) -> None:
-        if why:
-            self._memory.trouble = why
-            raise httpx2.ReadError(why)
-
-    async def aclose(self) -> None:
-        """See `httpx2.AsyncByteStream`."""
-        try:
-            if self._is_answer and self._chunks is not None:
-                await self._drain(self._chunks)
-        finally:
-            await self._stream.aclose()
-
-    async def _drain(self, chunks: AsyncIterator[bytes]) -> None:
-        """Read to the end after the SDK has its message, so that the connection can be reused."""
-        left = DRAIN_BYTES
-        with contextlib.suppress(httpx2.TransportError, TimeoutError):
-            async with asyncio.timeout(DRAIN_S):
-                async for chunk in chunks:
-                    if (left := left - len(chunk)) < 0:
-                        return
-
-
-class _Message:
-    """The received part of a message: the whole response, or the SSE event since the last blank line."""
-
-    def __init__(self, *, is_events: bool) -> None:
-        self._is_events = is_events
-        self._begin()
-
-    def _begin(self, chunk: bytes = b"") -> None:
-        self._chunks, self._length, self._look_at = [chunk], len(chunk), MAX_PARTS
-
-    def refusal_of(self, chunk: bytes) -> str:
-        """Add a chunk; return an error sentence if the message is now too large."""
-        joined = self._chunks[-1][-3:] + chunk
-        end = max(joined.rfind(b"\n\n"), joined.rfind(b"\r\n\r\n")) if self._is_events else -1
-        self._chunks.append(chunk)
+    def _take(self, chunk: bytes) -> None:
+        joined = self._message[-1][-3:] + chunk
+        end = max(joined.rfind(b"\n\n"), joined.rfind(b"\r\n\r\n")) if self._has_events else -1
+        self._message.append(chunk)
         self._length += len(chunk)
         if self._length > MAX_LINE_BYTES and end < 0:
-            return f"It sent a message of more than {MAX_LINE_BYTES} bytes"
-        if self._length > self._look_at or end >= 0:
-            if why := self.refusal_of_the_end():
-                return why
-            self._look_at = 2 * self._length  # rescans at doubled lengths keep the total linear
+            self._refuse(f"It sent a message of more than {MAX_LINE_BYTES} bytes")
+        if self._length > self._count_at or end >= 0:
+            self._check_parts()
+            self._count_at = 2 * self._length  # counts at doubled lengths keep the total linear
         if end >= 0:
             self._begin(joined[end:])
-        return ""
 
-    def refusal_of_the_end(self) -> str:
-        """As `refusal_of`, for the complete message."""
-        if self._length <= MAX_PARTS or not has_too_many_parts(b"".join(self._chunks)):
-            return ""
-        return f"It sent a message of more than {MAX_PARTS} JSON values"
+    def _check_parts(self) -> None:
+        if self._length > MAX_PARTS and has_too_many_parts(b"".join(self._message)):
+            self._refuse(f"It sent a message of more than {MAX_PARTS} JSON values")
+
+    def _refuse(self, why: str) -> None:
+        self._memory.trouble = why
+        raise httpx2.ReadError(why)
+
+    async def aclose(self) -> None:
+        """Read on for a moment after the SDK has its message, so that the connection can be reused."""
+        left = DRAIN_BYTES
+        try:
+            if self._is_answer and self._chunks is not None:
+                with contextlib.suppress(httpx2.TransportError, TimeoutError):
+                    async with asyncio.timeout(DRAIN_S):
+                        async for chunk in self._chunks:
+                            if (left := left - len(chunk)) < 0:
+                                break
+        finally:
+            await self._stream.aclose()

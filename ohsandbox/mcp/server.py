@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.mcp.definition import MCPToolObservation, observe
+from ohsandbox.mcp.content import MCPToolObservation, observe, one_line
 from ohsandbox.mcp.errors import MCPConnectionError, MCPServerGoneError, MCPTimeoutError
 from ohsandbox.mcp.loop import detach
-from ohsandbox.mcp.text import one_line
-from ohsandbox.mcp.tool_filter import ToolFilter
+from ohsandbox.mcp.tool_pinning import ToolFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ohsandbox.mcp.client import MCPClient
     from ohsandbox.mcp.config import Resolved
-    from ohsandbox.mcp.tool_listing import ListedTool
+    from ohsandbox.mcp.definition import ListedTool
     from ohsandbox.mcp.tool_pinning import Pins
 
 
@@ -98,18 +99,17 @@ class MCPServer:
         pins: Pins,
         on_event: Callable[[MCPEvent], None],
         advise: Callable[[], str] = str,
+        limits: OutputLimits = DEFAULT_LIMITS,
     ) -> None:
         """Create it. `connect(on_tools_changed=..., on_log=...)` makes a client that is not open yet.
 
         advise: gives the likely cause of a failed start.
         """
-        self.name = name
-        self.config = resolved.config
-        self._resolved = resolved
-        self._connect, self._advise = connect, advise
-        self._offer = ToolFilter(name, resolved, pins, self._tell)
+        self.name, self.config, self._resolved = name, resolved.config, resolved
+        self._connect, self._advise, self._on_event = connect, advise, on_event
+        self._limits = limits
+        self.filter = ToolFilter(name, resolved, pins, self._tell)
         self._said_at = 0.0
-        self._on_event = on_event
         self._client: MCPClient | None = None
         self._turn = asyncio.Lock()
         self._restarts: list[float] = []
@@ -125,8 +125,8 @@ class MCPServer:
         if state is ServerState.READY and client is not None and client.is_over:
             state, reason = ServerState.ENDED, "It ended while nothing was asked of it."
         return ServerStatus(
-            self.name, state, reason, self.config.runs_in, tuple(self._offer.tools), self._offer.withheld,
-            dict(self._offer.refused), len(self._restarts),
+            self.name, state, reason, self.config.runs_in, tuple(self.filter.tools), self.filter.withheld,
+            dict(self.filter.refused), len(self._restarts),
         )  # fmt: skip
 
     # --- start and end ------------------------------------------------------------------------
@@ -143,29 +143,30 @@ class MCPServer:
                 why = str(error) if known else f"MCP server {self.name!r}: {type(error).__name__}: {error}"
                 if isinstance(error, MCPTimeoutError | MCPServerGoneError):
                     why = f"{why} {self._advise()}".rstrip()
-                self._set(ServerState.FAILED, self._resolved.masked(why))
-                self._tell("failed", why)
+                self._enter(ServerState.FAILED, self._resolved.masked(why), kind="failed")
                 return
             names = ", ".join(tool.name for tool in self.offered())
             self._tell("ready", f"{len(self.offered())} tools: {one_line(names, limit_chars=1000)}")
 
     async def _bring_up(self) -> None:
-        self._set(ServerState.STARTING, "It is starting.")
-        client = self._connect(on_tools_changed=self._relist_soon, on_log=self._take_log, on_words=self._take_words)
+        self._enter(ServerState.STARTING, "It is starting.")
+        client = self._connect(
+            on_tools_changed=self._relist_soon, on_log=partial(self._tell, "log"), on_words=self._take_words
+        )
         try:
             await client.open()
-            self._offer.take(await client.fetch_tools(), client.unfit)
+            self.filter.take(await client.fetch_tools(), client.unfit)
         except BaseException as error:  # noqa: BLE001 - re-raised below, also a cancellation
-            self._set(ServerState.ENDED, "It was stopped while it started.")
+            self._enter(ServerState.ENDED, "It was stopped while it started.")
             await asyncio.shield(detach(client.shut()))
             raise self._masked(error) from None
         self._client = client
-        self._set(ServerState.READY, "")
+        self._enter(ServerState.READY)
 
     async def close(self) -> None:
         """End it; cancels calls in flight, which may be restarting it. Safe to call twice."""
         client, self._client = self._client, None
-        self._set(ServerState.CLOSED, "It was closed.")
+        self._enter(ServerState.CLOSED, "It was closed.")
         for task in self._at_work:
             task.cancel()
         if self._at_work:
@@ -173,9 +174,12 @@ class MCPServer:
         if client is not None:
             await asyncio.shield(detach(client.shut()))
 
-    def _set(self, state: ServerState, reason: str) -> None:
+    def _enter(self, state: ServerState, reason: str = "", *, kind: str = "") -> None:
+        """Change the state, unless closed; with kind, tell the reason as such an event."""
         if self.state is not ServerState.CLOSED:
             self.state, self.reason = state, reason
+        if kind:
+            self._tell(kind, reason)
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -188,44 +192,39 @@ class MCPServer:
         """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - this is a coroutine
-        self._at_work.add(task)
-        try:
-            return await self._call(tool, arguments)
-        finally:
-            self._at_work.discard(task)
+        self._work(task)
 
-    async def _call(self, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
         async def report(progress: float, total: float | None, message: str | None) -> None:
             share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
             words = one_line((message or "")[:1000], limit_chars=200)
             self._tell("progress", f"{tool}: {share} {words}".rstrip())
 
         client = await self._ready()
-        self._offer.check(tool)
+        self.filter.check(tool)
         try:
             result = await client.call(tool, arguments, on_progress=report)
         except (MCPServerGoneError, MCPConnectionError) as error:
             raise type(error)(f"{self._masked(error)} {self._note_end(client, error)}") from None
         except OhsandboxError as error:
             raise self._masked(error) from None
-        return observe(self.name, tool, result, mask=self._resolved.masked)
+        return observe(self.name, tool, result, mask=self._resolved.masked, limits=self._limits)
 
     def offered(self) -> list[ListedTool]:
         """The tools that may be called now, in the server's order."""
-        if self.state is ServerState.OFF:
-            return []
-        return self._offer.now()
+        return [] if self.state is ServerState.OFF else self.filter.now()
+
+    def _work(self, task: asyncio.Task[Any]) -> None:
+        """`close` cancels the task."""
+        self._at_work.add(task)
+        task.add_done_callback(self._at_work.discard)
 
     def _note_end(self, client: MCPClient, error: OhsandboxError) -> str:
         """Record that the server ended; return the consequence as a sentence."""
         if self._client is client:
             self._client = None
-            self._set(ServerState.ENDED, str(error))
-            self._tell("ended", str(error))
+            self._enter(ServerState.ENDED, str(error), kind="ended")
             detach(client.shut())
-        if self.state is ServerState.CLOSED:
-            return "It was closed."
-        return self._what_follows()
+        return "It was closed." if self.state is ServerState.CLOSED else self._what_follows()
 
     async def _ready(self) -> MCPClient:
         """Return the open client; restarts the server if needed.
@@ -240,6 +239,8 @@ class MCPServer:
                 return self._client
             if self._client is not None:
                 self._note_end(self._client, MCPServerGoneError(await self._client.how_it_ended()))
+            if self.state is ServerState.ENDED:
+                self._what_follows()  # perhaps off
             if self.state is not ServerState.ENDED:
                 raise MCPServerGoneError(f"MCP server {self.name!r} is {self.state.value}. {self.reason}")
             await self._restart()
@@ -247,10 +248,7 @@ class MCPServer:
             return self._client
 
     async def _restart(self) -> None:
-        number = self._spent()
-        if number >= MAX_RESTARTS:
-            self._switch_off()
-            raise MCPServerGoneError(f"MCP server {self.name!r} is {self.state.value}. {self.reason}")
+        number = len(self._restarts)
         self._restarts.append(time.monotonic())
         await asyncio.sleep(BACK_OFF_S[number])
         try:
@@ -258,27 +256,20 @@ class MCPServer:
         except SandboxUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - any error here is the server's
-            self._set(ServerState.ENDED, str(error))
-            follows = self._what_follows()
-            raise MCPServerGoneError(
-                f"MCP server {self.name!r} had ended and its restart failed: {error} {follows}"
-            ) from None
+            self._enter(ServerState.ENDED, str(error))
+            fact = f"MCP server {self.name!r} had ended and its restart failed: {error}"
+            raise MCPServerGoneError(f"{fact} {self._what_follows()}") from None
         self._tell("restarted", f"restart {number + 1} of {MAX_RESTARTS}")
 
     def _what_follows(self) -> str:
-        if self._spent() >= MAX_RESTARTS:
-            self._switch_off()
-            return f"It was restarted {MAX_RESTARTS} times already, so it is switched off. Do without it."
-        return f"It is started again at the next call (restart {self._spent() + 1} of {MAX_RESTARTS})."
-
-    def _spent(self) -> int:
+        """The consequence of its end, as a sentence; switches it off after too many restarts."""
         now = time.monotonic()
         self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S]
-        return len(self._restarts)
-
-    def _switch_off(self) -> None:
-        self._set(ServerState.OFF, f"It ended after {MAX_RESTARTS} restarts. The last time: {self.reason}")
-        self._tell("off", self.reason)
+        if len(self._restarts) < MAX_RESTARTS:
+            return f"It is started again at the next call (restart {len(self._restarts) + 1} of {MAX_RESTARTS})."
+        last = f"It ended after {MAX_RESTARTS} restarts. The last time: {self.reason}"
+        self._enter(ServerState.OFF, last, kind="off")
+        return f"It was restarted {MAX_RESTARTS} times already, so it is switched off. Do without it."
 
     # --- tools ------------------------------------------------------------------------------------
 
@@ -291,20 +282,18 @@ class MCPServer:
         if len(self._relists) < MAX_RELISTS:
             self._relists.append(now)
             self._relist_is_due = True
-            task = asyncio.get_running_loop().create_task(self._relist(self._client))
-            self._at_work.add(task)
-            task.add_done_callback(self._at_work.discard)
+            self._work(asyncio.get_running_loop().create_task(self._relist(self._client)))
 
     async def _relist(self, client: MCPClient) -> None:
         await asyncio.sleep(RELIST_PAUSE_S)
         self._relist_is_due = False  # a notification from here on needs another list
-        before = set(self._offer.tools)
+        before = set(self.filter.tools)
         try:
-            self._offer.take(await client.fetch_tools(), client.unfit)
+            self.filter.take(await client.fetch_tools(), client.unfit)
         except OhsandboxError as error:
             self._tell("tools_changed", f"its new list of tools could not be had: {self._masked(error)}")
             return
-        now = set(self._offer.tools)
+        now = set(self.filter.tools)
         if now != before:
             added, gone = sorted(now - before), sorted(before - now)
             news = f"new: {', '.join(added) or 'none'}; gone: {', '.join(gone) or 'none'}"
@@ -313,17 +302,10 @@ class MCPServer:
             self._tell("tools_changed", f"they changed {MAX_RELISTS} times in {RELIST_WINDOW_S / 60:g} minutes; "
                        "further changes are not looked at for as long")  # fmt: skip
 
-    def approve(self, tool: str) -> bool:
-        """Trust a withheld tool's current definition; False if no such tool is withheld."""
-        return self._offer.approve(tool)
-
     # --- messages --------------------------------------------------------------------------------------
 
     def _tell(self, kind: str, message: str) -> None:
         self._on_event(MCPEvent(self.name, kind, self._resolved.masked(message)))
-
-    def _take_log(self, line: str) -> None:
-        self._tell("log", line)
 
     def _take_words(self, line: str) -> None:
         """Handle start-up output, usually the progress of a download."""

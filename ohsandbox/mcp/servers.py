@@ -10,23 +10,27 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
+from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp.config import MCPConfig, Resolved, ServerConfig, resolve
-from ohsandbox.mcp.definition import MCPToolDefinition
+from ohsandbox.mcp.definition import MCPToolDefinition, ServerTool, model_names, prefixed
 from ohsandbox.mcp.errors import MCPConfigError, MCPError, MCPServerGoneError
 from ohsandbox.mcp.loop import background_loop, settle
 from ohsandbox.mcp.server import MCPEvent, MCPServer, ServerState, ServerStatus
-from ohsandbox.mcp.tool_listing import ServerTool, model_names, prefixed
 from ohsandbox.mcp.tool_pinning import Pins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from fastmcp.client.transports import ClientTransport
+
     from ohsandbox.mcp.client import MCPClient
-    from ohsandbox.mcp.definition import MCPAction, MCPToolObservation
+    from ohsandbox.mcp.content import MCPToolObservation
+    from ohsandbox.mcp.definition import MCPAction
     from ohsandbox.runtime.base import Runtime
 
 
@@ -45,6 +49,10 @@ INSTALLERS = frozenset({"bash", "bunx", "deno", "npm", "npx", "pip", "pipx", "pn
 """Commands that usually download a server and start it."""
 
 
+TELLS_PROGRESS = {"npx": {"npm_config_loglevel": "http"}}
+"""Environment that makes an installer report progress: without a terminal npm downloads silently."""
+
+
 class MCPServers:
     """The servers of a configuration. Methods may be called from any thread; `close` ends everything."""
 
@@ -57,6 +65,7 @@ class MCPServers:
         reserved: Collection[str] = (),
         pins: Pins | None = None,
         on_event: Callable[[MCPEvent], None] | None = None,
+        limits: OutputLimits = DEFAULT_LIMITS,
     ) -> None:
         """Resolve the configuration; this starts nothing.
 
@@ -67,11 +76,12 @@ class MCPServers:
             reserved: names of native tools, not available to servers' tools.
             pins: fingerprints of tools seen earlier; None trusts each tool at first sight.
             on_event: called on another thread with each event for the user; must not block.
+            limits: how much of a result is shown.
 
         Raises:
             MCPConfigError: a variable is missing, or a server needs a sandbox and none was given.
         """
-        self.config = config
+        self.config, self._limits = config, limits
         self._runtime = runtime
         self._reserved = tuple(reserved)
         self._on_event = on_event
@@ -88,27 +98,24 @@ class MCPServers:
         self.version = 0
         """Increases whenever the tools may have changed."""
         pins = pins or Pins()
-        all_resolved = {name: self._resolve(name, entry, variables or {}) for name, entry in config.servers.items()}
+        all_resolved: dict[str, Resolved] = {}
+        for name, entry in config.servers.items():
+            if entry.runs_in == "sandbox" and runtime is None and not entry.disabled:
+                raise MCPConfigError(
+                    f"MCP server {name!r} runs in the sandbox, and no sandbox was given. "
+                    'Use a runtime, or write `"where": "host"` to run or reach it from this machine.'
+                )
+            all_resolved[name] = Resolved(entry, {}) if entry.disabled else resolve(name, entry, variables or {})
         secrets = {name: value for one in all_resolved.values() for name, value in one.secrets.items()}
         # of all servers: one can read another's environment if both run as the same user
         self._servers = {
-            name: self._server(name, Resolved(one.config, secrets), pins) for name, one in all_resolved.items()
-        }
-
-    def _resolve(self, name: str, entry: ServerConfig, variables: Mapping[str, str]) -> Resolved:
-        if entry.runs_in == "sandbox" and self._runtime is None and not entry.disabled:
-            raise MCPConfigError(
-                f"MCP server {name!r} runs in the sandbox, and no sandbox was given. "
-                'Use a runtime, or write `"where": "host"` to run or reach it from this machine.'
+            name: MCPServer(
+                name, Resolved(one.config, secrets), connect=partial(self._client, name, one.config),
+                pins=pins, on_event=self._take_event, advise=partial(self._advice, one.config),
+                limits=limits,
             )
-        return Resolved(entry, {}) if entry.disabled else resolve(name, entry, variables)
-
-    def _server(self, name: str, resolved: Resolved, pins: Pins) -> MCPServer:
-        def connect(**hooks: Any) -> MCPClient:
-            return self._client(name, resolved.config, hooks)
-
-        advise = partial(self._advice, resolved.config)
-        return MCPServer(name, resolved, connect=connect, pins=pins, on_event=self._take_event, advise=advise)
+            for name, one in all_resolved.items()
+        }  # fmt: skip
 
     def _advice(self, server: ServerConfig) -> str:
         """The likely cause of a failed start."""
@@ -118,11 +125,18 @@ class MCPServers:
         has_none = self._runtime.describe().get("network", "").startswith("none")
         return "The sandbox has no network: what is downloaded first needs `--network open`." if has_none else ""
 
-    def _client(self, name: str, server: ServerConfig, hooks: dict[str, Any]) -> MCPClient:
+    def _client(self, name: str, server: ServerConfig, **hooks: Any) -> MCPClient:
         from ohsandbox.mcp.client import MCPClient  # noqa: PLC0415 - fastmcp takes a second to import
-        from ohsandbox.mcp.transport import transport_for  # noqa: PLC0415 - as above
+        from ohsandbox.mcp.process import Command, SandboxTransport  # noqa: PLC0415 - as above
+        from ohsandbox.mcp.remote import remote_transport  # noqa: PLC0415 - as above
 
-        transport = transport_for(server, sandbox=self._runtime, host=self._the_host)
+        transport: ClientTransport
+        if server.command is None:
+            transport = remote_transport(server, self._runtime if server.runs_in == "sandbox" else None)
+        else:
+            place = self._runtime if server.runs_in == "sandbox" and self._runtime is not None else self._the_host()
+            env = {**TELLS_PROGRESS.get(PurePosixPath(server.command).name, {}), **server.env}
+            transport = SandboxTransport(place, Command([server.command, *server.args], env, server.cwd, server.user))
         return MCPClient(transport, server=name, timeouts=server.timeouts, **hooks)
 
     def _the_host(self) -> Runtime:
@@ -151,7 +165,8 @@ class MCPServers:
 
     async def _start_all(self) -> None:
         self._starting = asyncio.current_task()
-        await asyncio.get_running_loop().run_in_executor(None, _load)
+        # slow: in a thread that nobody waits for
+        await asyncio.get_running_loop().run_in_executor(None, import_module, "ohsandbox.mcp.client")
         await asyncio.gather(*(server.start() for server in self._servers.values()))
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -212,9 +227,11 @@ class MCPServers:
         ]
         names = self._named([key for key, _ in offered], {*self._reserved, *reserved})
         made: list[MCPToolDefinition] = []
+        by_name: dict[str, ServerTool] = {}
         for key, tool in offered:
             alias = prefixed(key)
             aliases = () if names[key] == alias or alias in names.values() else (alias,)
+            trusted = self._servers[key.server].config.trusted
             made += MCPToolDefinition.create(
                 key.server,
                 tool,
@@ -222,11 +239,11 @@ class MCPServers:
                 name=names[key],
                 aliases=aliases,
                 owns_caller=owned,
-                trusted=self._servers[key.server].config.trusted,
+                trusted=trusted,
+                limits=self._limits,
             )
-        self._names = {
-            name: ServerTool(tool.server, tool.listed.name) for tool in made for name in (tool.name, *tool.aliases)
-        }
+            by_name |= dict.fromkeys((names[key], *aliases), key)
+        self._names = by_name
         return made
 
     def _named(self, tools: list[ServerTool], reserved: Collection[str]) -> dict[ServerTool, str]:
@@ -295,7 +312,7 @@ class MCPServers:
         Raises:
             UsageError: no such tool is withheld.
         """
-        if server not in self._servers or not self._servers[server].approve(tool):
+        if server not in self._servers or not self._servers[server].filter.approve(tool):
             raise UsageError(f"No tool {tool!r} of MCP server {server!r} is withheld.")
 
     # --- messages --------------------------------------------------------------------------------
@@ -311,10 +328,7 @@ class MCPServers:
 
     def take_notices(self) -> list[str]:
         """Return and clear the notices for the model: servers lost, tools changed."""
-        notices = []
-        while self._notices:
-            notices.append(self._notices.popleft())
-        return notices
+        return [self._notices.popleft() for _ in range(len(self._notices))]
 
     def _take_event(self, event: MCPEvent) -> None:
         if event.kind not in _WITHOUT_CONSEQUENCE:
@@ -324,11 +338,6 @@ class MCPServers:
         if self._on_event is not None:
             with contextlib.suppress(Exception):  # a listener's error does not end the server
                 self._on_event(event)
-
-
-def _load() -> None:
-    """Import the slow modules, in a thread that nobody waits for."""
-    import ohsandbox.mcp.client  # noqa: F401, PLC0415 - this import is the purpose
 
 
 def read_mcp_config(config: MCPConfig | Mapping[str, Any] | str | os.PathLike[str]) -> MCPConfig:

@@ -1,18 +1,18 @@
-"""JSON-RPC messages from and to a server, one per line: limits on its messages, and the SDK's streams."""
+"""An untrusted server's messages: their lines, the limits on them, and the SDK's session with limits."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
+from mcp import ClientSession
 from mcp.shared.dispatcher import coerce_request_id
-from mcp.shared.message import SessionMessage
 from mcp_types import (
+    METHOD_NOT_FOUND,
     PARSE_ERROR,
     ErrorData,
     JSONRPCError,
@@ -20,16 +20,25 @@ from mcp_types import (
     JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
+    PaginatedRequestParams,
     RequestId,
+    Tool,
     jsonrpc_message_adapter,
 )
+from pydantic import ValidationError
+
+from ohsandbox.mcp.content import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcp.client.session import ClientRequestContext
+    from mcp.shared.message import SessionMessage
+    from mcp_types import CallToolResult, InputRequest, InputResponse
 
-class LineTooLongError(ValueError):
-    """A line exceeded the limit; the stream is unusable."""
+
+class FloodError(ValueError):
+    """The server sent a longer line, or more invalid data, than the limits allow; the stream is unusable."""
 
 
 class LineFramer:
@@ -43,7 +52,7 @@ class LineFramer:
         """The lines that data completes.
 
         Raises:
-            LineTooLongError: one of them, or the buffered part of the next one, exceeds the limit.
+            FloodError: one of them, or the buffered part of the next one, exceeds the limit.
         """
         if b"\n" not in data:
             self._held += data
@@ -61,8 +70,11 @@ class LineFramer:
     def _check(self, length: int) -> None:
         if length > self._limit:
             self._held = bytearray()
-            raise LineTooLongError(f"a line of more than {self._limit / 1_000_000:g} MB")
+            raise FloodError(f"a line of more than {self._limit / 1_000_000:g} MB")
 
+
+MAX_LINE_BYTES = 16_000_000
+"""A message with a 10 MB file in base64 fits; an endless line cannot exhaust the host's memory."""
 
 NOISE_LINES = 10
 NOISE_BYTES = 200
@@ -90,16 +102,24 @@ MALFORMED = "the answer is not a valid JSON-RPC message"
 MAX_PROGRESS = 10**300
 """The largest float is 1.8e308."""
 
+MAX_PAGES = 64
+"""Page limit of `tools/list`; tools beyond `tool_listing.MAX_TOOLS` are not offered anyway."""
+
+MAX_LISTED = 1024
+"""Limit of tools read per server, so that `include` can choose among them; 128 are offered."""
+
+MAX_LISTED_CHARS = 4_000_000
+"""Limit of all of them together, as JSON."""
+
+FURTHER = "(further tools)"
+"""The key for further tools in `GuardedSession.unfit`."""
+
 END_BYTES = 512
 """An unparsable message has its id this near its beginning or its end."""
 
 _ID = re.compile(rb'"id"\s*:\s*"?(\d{1,18})"?\s*[,}]')
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """Linear for any input: no backtracking, and each match begins where the last one ended."""
-
-
-class ProtocolFloodError(ValueError):
-    """The server sent more invalid data than the limits allow."""
 
 
 def parse_message(line: bytes) -> JSONRPCMessage | None:
@@ -136,12 +156,12 @@ class Intake:
         self._asked.add(coerce_request_id(request_id))
 
     def take(self, line: bytes) -> JSONRPCMessage | None:
-        """Return the line's message, or None if it is no message or must be ignored.
+        """Return the line's message, or None if it is not a message or must be ignored.
 
         An invalid response becomes an error for its request, which would otherwise wait until its timeout.
 
         Raises:
-            ProtocolFloodError: too many broken messages, or too many lines or bytes in a second.
+            FloodError: too many broken messages, or too many lines or bytes in a second.
         """
         if not line.lstrip().startswith(b"{"):
             self._note_noise(line)
@@ -182,7 +202,7 @@ class Intake:
     def _count_broken(self) -> None:
         self.broken += 1
         if self.broken >= MAX_BROKEN:
-            raise ProtocolFloodError(f"{self.broken} malformed messages or answers to nothing")
+            raise FloodError(f"{self.broken} malformed messages or answers to nothing")
 
     def _count_unasked(self, length: int, what: str, most: int) -> None:
         second = int(time.monotonic())
@@ -191,9 +211,9 @@ class Intake:
         self._unasked[what] += 1
         self._unasked_bytes += length
         if self._unasked[what] > most:
-            raise ProtocolFloodError(f"more than {most} {what} in a second")
+            raise FloodError(f"more than {most} {what} in a second")
         if self._unasked_bytes > MAX_UNASKED_BYTES_PER_S:
-            raise ProtocolFloodError(f"more than {MAX_UNASKED_BYTES_PER_S / 1e6:g} MB unasked in a second")
+            raise FloodError(f"more than {MAX_UNASKED_BYTES_PER_S / 1e6:g} MB unasked in a second")
 
 
 def has_too_many_parts(line: bytes) -> bool:
@@ -234,96 +254,95 @@ def _is_countable(message: JSONRPCRequest | JSONRPCNotification) -> bool:
     return not any(isinstance(number, int) and abs(number) > MAX_PROGRESS for number in numbers)
 
 
-class Inbox:
-    """Messages from the server; call `put` and `finish` on the loop."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[SessionMessage] = deque()
-        self._reader: asyncio.Future[None] | None = None
-        self._finished = False
-
-    def put(self, message: JSONRPCMessage) -> None:
-        """Add a message."""
-        self._waiting.append(SessionMessage(message))
-        self._wake()
-
-    def finish(self) -> None:
-        """Mark the end of the stream."""
-        self._finished = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
-
-    async def receive(self) -> SessionMessage | Exception:
-        """The next message.
-
-        Raises:
-            anyio.EndOfStream: the stream has ended.
-        """
-        while not self._waiting:
-            if self._finished:
-                raise anyio.EndOfStream
-            self._reader = asyncio.get_running_loop().create_future()
-            try:
-                await self._reader
-            finally:
-                self._reader = None
-        return self._waiting.popleft()
-
-    async def aclose(self) -> None:
-        """Close the stream from the session's side."""
-        self._waiting.clear()
-        self._finished = True
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-
 class Outbox:
-    """Messages to the server: passes each as one line to `write`, which does not block."""
+    """The SDK's stream of messages to the server: passes each as one line to `write`, which does not block."""
 
     def __init__(self, intake: Intake, write: Callable[[bytes], None]) -> None:
-        self._intake = intake
-        self._write = write
-        self._closed = False
+        self._intake, self._write = intake, write
 
     async def send(self, item: SessionMessage, /) -> None:
         """Send one message.
 
         Raises:
-            anyio.ClosedResourceError: the session has closed the stream.
             anyio.BrokenResourceError: the server accepts no more input.
         """
-        if self._closed:
-            raise anyio.ClosedResourceError
         if isinstance(item.message, JSONRPCRequest):
             self._intake.note_request(item.message.id)
-        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
         try:
-            self._write(text.encode() + b"\n")
+            self._write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
         except BrokenPipeError:
             raise anyio.BrokenResourceError from None
 
     async def aclose(self) -> None:
-        """Close the stream."""
-        self._closed = True
+        """Nothing is to be closed: the process ends with its transport."""
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+class GuardedSession(ClientSession):
+    """The SDK's session for an untrusted server."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.unfit: dict[str, str] = {}
+        """Invalid tools of the last `tools/list` pages, with the reason; they are left out."""
+        self._listed = self._listed_chars = 0
+        self._send_raw = self._dispatcher.send_raw_request
+        self._dispatcher.send_raw_request = self._send_leniently  # type: ignore[method-assign] # sees raw responses
+
+    async def list_all_tools(self) -> tuple[Tool, ...]:
+        """The valid tools of all pages of `tools/list`, within the limits."""
+        self.unfit = {}
+        self._listed = self._listed_chars = 0
+        tools: list[Tool] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await self.list_tools(params=None if cursor is None else PaginatedRequestParams(cursor=cursor))
+            tools += page.tools
+            if page.next_cursor in (None, cursor) or FURTHER in self.unfit:
+                break
+            cursor = page.next_cursor
+        return tuple(tools)
+
+    async def _send_leniently(self, method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Drop malformed tools one by one: the SDK validates the list as a whole and would reject all."""
+        raw = await self._send_raw(method, *args, **kwargs)
+        if method == "tools/list" and isinstance(raw.get("tools"), list):
+            raw["tools"] = [tool for tool in raw["tools"] if self._is_fit(tool)]
+        return raw
+
+    def _is_fit(self, tool: Any) -> bool:
+        self._listed += 1
+        self._listed_chars += 0 if FURTHER in self.unfit else len(json.dumps(tool))
+        if self._listed > MAX_LISTED or self._listed_chars > MAX_LISTED_CHARS:
+            self.unfit[FURTHER] = f"{MAX_LISTED} tools of a server are looked at, {MAX_LISTED_CHARS} characters of them"
+            return False
+        try:
+            Tool.model_validate(tool, by_name=False)
+            if tool["inputSchema"].get("type") != "object":
+                raise ValueError("its `inputSchema` is not of type object")  # noqa: TRY301 - reported like the others
+        except ValidationError as error:
+            fault = error.errors(include_url=False, include_input=False)[0]
+            why = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+        except ValueError as error:
+            why = str(error)
+        else:
+            return True
+        name = tool.get("name") if isinstance(tool, dict) else None
+        self.unfit[one_line(str(name or "(no name)"), limit_chars=100)] = f"it is in no valid form: {why}"
+        return False
+
+    async def dispatch_input_request(
+        self,
+        ctx: ClientRequestContext,  # noqa: ARG002 - the SDK's signature
+        request: InputRequest,
+    ) -> InputResponse | ErrorData:
+        """Sampling, elicitation and roots are not offered: a server can neither spend tokens nor ask the user."""
+        return ErrorData(code=METHOD_NOT_FOUND, message=f"{request.method} is not offered by this client")
+
+    async def validate_tool_result(self, name: str, result: CallToolResult) -> None:
+        """Do nothing: validation would run the server's own schema, with its patterns and references, on the host."""

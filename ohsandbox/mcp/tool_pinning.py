@@ -1,25 +1,34 @@
-"""Fingerprints of tools at first sight: a tool that changes later is no longer trusted."""
+"""Tool pinning: fingerprints of tools at first sight, and the filter that withholds a tool that has changed since."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import threading
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
-from ohsandbox.mcp.errors import MCPConfigError
+from ohsandbox.mcp.content import masked, one_line
+from ohsandbox.mcp.definition import MAX_SERVER_CHARS, MAX_TOOLS, ListedTool, UnusableToolError, listed_tool
+from ohsandbox.mcp.errors import MCPConfigError, MCPToolWithheldError
 from ohsandbox.paths import make_private_dirs
 from ohsandbox.private_files import locked, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from mcp_types import Tool
+
+    from ohsandbox.mcp.config import Resolved
 
 MAX_PINNED = 1024
 """Limit of pinned tools per server, over time; eight times the number that it may offer at once."""
+
+MAX_ANNOUNCED = 10
+"""Refused tools that are reported one by one; each is a line for the user and in the log."""
 
 
 class ChangedTool(NamedTuple):
@@ -69,6 +78,11 @@ class Pins:
             found: str | None = self._pins.get(server, {}).get(tool, {}).get("trusted")
             return found
 
+    def has_room(self, server: str) -> bool:
+        """Whether more of its tools can be pinned: a server that lists new ones every second would fill the disk."""
+        with self._guard:
+            return len(self._pins.get(server, {})) < MAX_PINNED
+
     def update(
         self, server: str, fingerprints: dict[str, str], *, definitions: Mapping[str, str] = MappingProxyType({})
     ) -> None:
@@ -97,16 +111,11 @@ class Pins:
         with self._edited() as pins:
             pins.setdefault(server, {}).setdefault(tool, {})["now"] = now
 
-    def has_room(self, server: str) -> bool:
-        """Whether more of its tools can be pinned: a server that lists new ones every second would fill the disk."""
-        with self._guard:
-            return len(self._pins.get(server, {})) < MAX_PINNED
-
     def changed(self) -> list[ChangedTool]:
         """The tools that wait for approval."""
         with self._guard:
             return [
-                _changed(_name(server), tool, known)
+                _changed(server, tool, known)
                 for server, tools in self._pins.items()
                 for tool, known in tools.items()
                 if "now" in known
@@ -125,11 +134,10 @@ class Pins:
         """
         with self._edited() as pins:
             for server, tools in pins.items():
-                if _name(server) == name and "now" in tools.get(tool, {}):
-                    now, found = tools[tool]["now"], _changed(name, tool, tools[tool])
+                if "now" in tools.get(tool, {}) and (found := _changed(server, tool, tools[tool])).server == name:
                     if shown is not None and shown != found:
                         raise UsageError(f"Tool {tool!r} of MCP server {name!r} has changed again. Look at it again.")
-                    tools[tool] = _pin(now["fingerprint"], found.now)
+                    tools[tool] = _pin(tools[tool]["now"]["fingerprint"], found.now)
                     return found
         waiting = ", ".join(f"{one.server} {one.tool}" for one in self.changed()) or "none"
         raise UsageError(f"No tool {tool!r} of MCP server {name!r} waits to be approved. Waiting: {waiting}.")
@@ -144,9 +152,11 @@ class Pins:
             try:
                 make_private_dirs(self._path.parent)
                 with locked(self._path.with_suffix(".lock")):
-                    self._pins = _read(self._path)
-                    yield self._pins
-                    _write(self._path, self._pins)
+                    pins = _read(self._path)
+                    yield pins
+                    data = json.dumps(pins, indent=1, sort_keys=True).encode()
+                    write_atomically(self._path, data, durable=False)
+                    self._pins = pins  # not before: what cannot be kept is not trusted
             except OSError as error:
                 raise MCPConfigError(
                     f"The fingerprints of MCP tools cannot be kept in {str(self._path)!r}: {error.strerror}. "
@@ -159,14 +169,10 @@ def _pin(fingerprint: str, definition: str) -> dict[str, Any]:
 
 
 def _changed(server: str, tool: str, known: dict[str, Any]) -> ChangedTool:
-    now = known["now"]
-    before, after = known.get("definition", ""), now.get("definition", "")
-    return ChangedTool(server, tool, str(now["description"]), str(before), str(after))
-
-
-def _name(server: str) -> str:
-    """The configuration's name of a server in the pins that `MCPServers` writes."""
-    return server.partition("@")[0]
+    """From the pins of `SERVER@IDENTITY`, which is how `ToolFilter` names it."""
+    before, now = known.get("definition", ""), known["now"]
+    name = server.partition("@")[0]
+    return ChangedTool(name, tool, str(now["description"]), str(before), str(now.get("definition", "")))
 
 
 def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -181,5 +187,124 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
         ) from None
 
 
-def _write(path: Path, pins: dict[str, dict[str, dict[str, Any]]]) -> None:
-    write_atomically(path, json.dumps(pins, indent=1, sort_keys=True).encode(), durable=False)
+class ToolFilter:
+    """The tools of one server, sorted: offered, withheld until a person approves them, refused."""
+
+    def __init__(self, server: str, resolved: Resolved, pins: Pins, tell: Callable[[str, str], None]) -> None:
+        """Create it empty. `tell(kind, message)` is called for each tool that is withheld or refused."""
+        self._server, self._resolved, self._pins, self._tell = server, resolved, pins, tell
+        self._pinned_as = f"{server}@{resolved.config.identity}"
+        self.tools: dict[str, ListedTool] = {}
+        """By the server's names; includes withheld tools."""
+        self.refused: dict[str, str] = {}
+        """Name and reason."""
+
+    def take(self, listed: Iterable[Tool], unfit: Mapping[str, str]) -> None:
+        """Sort a new list; tools seen for the first time are pinned.
+
+        Raises:
+            MCPConfigError: the pins cannot be read or written.
+        """
+        self._pins.reload()  # another process may have seen these tools first
+        tools: dict[str, ListedTool] = {}
+        refused = dict(unfit)
+        length = 0
+        for tool in map(self._without_secrets, listed):
+            if self._resolved.config.offers(tool.name):
+                try:
+                    tools[tool.name] = self._made(tool, tools, length)
+                    length += tools[tool.name].length
+                except UnusableToolError as error:
+                    refused[one_line(tool.name, limit_chars=100)] = str(error)
+        known = {*self.refused, *self.withheld}
+        changed = {tool.name: tool for tool in tools.values() if self._pins.get(self._pinned_as, tool.name) is not None
+                   and self._differs(tool)}  # fmt: skip
+        self._pin(tool for tool in tools.values() if tool.name not in changed)
+        for name, tool_now in changed.items():
+            self._pins.note_change(
+                self._pinned_as, name, fingerprint=tool_now.fingerprint, description=tool_now.description,
+                definition=tool_now.definition,
+            )  # fmt: skip
+        self.tools, self.refused = tools, refused  # not before they are pinned
+        for name in changed:
+            if name not in known:
+                self._tell("withheld", f"tool {name!r} has changed since it was first seen and is not called. "
+                           f"{how_to_approve(self._server, name)}")  # fmt: skip
+        fresh = [name for name in refused if name not in known]
+        for name in fresh[:MAX_ANNOUNCED]:
+            self._tell("refused", f"tool {name!r} is not offered: {refused[name]}")
+        if (more := len(fresh) - MAX_ANNOUNCED) > 0:
+            self._tell("refused", f"{more} more tools are not offered")
+
+    def _made(self, tool: Tool, before: Mapping[str, ListedTool], length: int) -> ListedTool:
+        """Make the tool, if it can be offered after the ones before it, whose total length is given."""
+        if len(before) >= MAX_TOOLS:
+            raise UnusableToolError(f"more than {MAX_TOOLS} tools")
+        if tool.name in before:
+            raise UnusableToolError("listed twice")
+        made = listed_tool(self._server, tool)
+        if length + made.length > MAX_SERVER_CHARS:
+            raise UnusableToolError(f"the tools of its server take more than {MAX_SERVER_CHARS} characters together")
+        if self._pins.get(self._pinned_as, tool.name) is None and not self._pins.has_room(self._pinned_as):
+            raise UnusableToolError(f"its server has listed {MAX_PINNED} others before")
+        return made
+
+    def _without_secrets(self, tool: Tool) -> Tool:
+        """Mask secrets: a description may contain the server's connection string with its password."""
+        mask = self._resolved.masked
+        said = tool.model_dump_json(by_alias=True, exclude_unset=True) if self._resolved.secrets else ""
+        return tool if mask(said) == said else type(tool).model_validate(masked(json.loads(said), mask))
+
+    def _pin(self, tools: Iterable[ListedTool]) -> None:
+        pinned = {tool.name: tool for tool in tools}
+        fingerprints = {name: tool.fingerprint for name, tool in pinned.items()}
+        definitions = {name: tool.definition for name, tool in pinned.items()}
+        self._pins.update(self._pinned_as, fingerprints, definitions=definitions)
+
+    @property
+    def withheld(self) -> dict[str, str]:
+        """Tools that changed since they were first seen, and how to approve them."""
+        return {name: how_to_approve(self._server, name) for name, tool in self.tools.items() if self._differs(tool)}
+
+    def _differs(self, tool: ListedTool) -> bool:
+        return self._pins.get(self._pinned_as, tool.name) != tool.fingerprint
+
+    def now(self) -> list[ListedTool]:
+        """The tools that may be called now, in the server's order."""
+        if self.withheld:
+            self._pins.reload()  # the user may have approved one, in another process
+        return [tool for tool in self.tools.values() if not self._differs(tool)]
+
+    def check(self, tool: str) -> None:
+        """Check that the tool may be called.
+
+        Raises:
+            MCPToolWithheldError: it has changed, or is no longer offered.
+        """
+        listed = self.tools.get(tool)
+        if listed is None:
+            raise MCPToolWithheldError(f"MCP server {self._server!r} no longer offers a tool {tool!r}. Do without it.")
+        if self._differs(listed):
+            self._pins.reload()
+        if self._differs(listed):
+            raise MCPToolWithheldError(
+                f"Tool {tool!r} of MCP server {self._server!r} has changed its description or arguments since it was "
+                f"first seen, so it is not called. {how_to_approve(self._server, tool)} Do without it."
+            )
+
+    def approve(self, tool: str) -> bool:
+        """Trust a withheld tool's current definition; False if no such tool is withheld.
+
+        Raises:
+            MCPConfigError: the pins cannot be read or written.
+        """
+        if tool not in self.withheld:
+            return False
+        self._pin([self.tools[tool]])
+        return True
+
+
+def how_to_approve(server: str, tool: str) -> str:
+    """A sentence with the command; the tool's name is quoted for the shell because users paste it."""
+    end_of_options = "-- " if tool.startswith("-") else ""
+    return f"The user can approve it: `ohsandbox mcp approve {server} {end_of_options}{shlex.quote(tool)}`."

@@ -14,7 +14,7 @@ from pydantic import Field
 from ohsandbox.errors import OhsandboxError, ToolError
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor
+from ohsandbox.tool import FunctionExecutor, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,15 +62,16 @@ class CheckpointTools:
             return []
         keep = ToolAnnotations(title="Keep files", destructiveHint=False, openWorldHint=False)
         undo = ToolAnnotations(title="Put files back", openWorldHint=False)
+        parts: list[tuple[str, str, type[Action], ToolAnnotations, Callable[[Any], TextObservation]]] = [
+            ("checkpoint", CHECKPOINT, CheckpointAction, keep, self._keep),
+            ("undo", UNDO, UndoAction, undo, self._undo),
+        ]
         return [
             ToolDefinition(
-                name="checkpoint", description=CHECKPOINT, action_type=CheckpointAction,
-                observation_type=TextObservation, annotations=keep, executor=_Executor(self._keep),
-            ),
-            ToolDefinition(
-                name="undo", description=UNDO, action_type=UndoAction,
-                observation_type=TextObservation, annotations=undo, executor=_Executor(self._undo),
-            ),
+                name=name, description=description, action_type=action, observation_type=TextObservation,
+                annotations=annotations, executor=FunctionExecutor(work),
+            )
+            for name, description, action, annotations, work in parts
         ]  # fmt: skip
 
     def close(self) -> None:
@@ -86,7 +87,10 @@ class CheckpointTools:
     def _keep(self, action: CheckpointAction) -> TextObservation:
         if self._owner is None:
             self._owner = Path(tempfile.mkdtemp(prefix="ohsandbox-mcp-"))
-        self._kept.append(self._runtime.checkpoint(action.label, owner=_while_we_live(self._owner)))
+        # a path that vanishes with this process, even if killed: `gc` then deletes the checkpoints
+        through_us = Path(f"/proc/{os.getpid()}/root{self._owner}")
+        owner = through_us if through_us.is_dir() else self._owner
+        self._kept.append(self._runtime.checkpoint(action.label, owner=owner))
         return TextObservation(text=f"Checkpoint {len(self._kept)}{_label(action.label)} is kept.")
 
     def _undo(self, action: UndoAction) -> TextObservation:
@@ -102,19 +106,5 @@ class CheckpointTools:
         )
 
 
-class _Executor(ToolExecutor[Any, TextObservation]):
-    def __init__(self, work: Callable[[Any], TextObservation]) -> None:
-        self._work = work
-
-    def __call__(self, action: Any) -> TextObservation:
-        return self._work(action)
-
-
 def _label(label: str) -> str:
     return f" ({label})" if label else ""
-
-
-def _while_we_live(directory: Path) -> Path:
-    """A path to the directory that vanishes with this process, even if killed: `gc` then deletes the checkpoints."""
-    through_us = Path(f"/proc/{os.getpid()}/root{directory}")
-    return through_us if through_us.is_dir() else directory

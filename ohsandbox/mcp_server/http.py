@@ -1,4 +1,4 @@
-"""The sandbox over MCP's Streamable HTTP: access control, and several concurrent sessions."""
+"""The sandbox over MCP's Streamable HTTP: access control, concurrent sessions, slow and vanished clients."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ import anyio
 import uvicorn
 from mcp.server.runner import serve_loop
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER, StreamableHTTPServerTransport
-from mcp.server.transport_security import RequestBodyLimitMiddleware
 from mcp_types import INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
-from starlette.requests import Request
 from starlette.responses import Response
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from ohsandbox.errors import UsageError
-from ohsandbox.mcp_server.liveness import SPARED_S, HttpSession, TimeoutProtocol, notice_lost, with_whole_bodies
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -35,67 +33,33 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from starlette.types import Message, Receive, Scope, Send
 
-
-BEARER = "bearer "
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-@dataclass(frozen=True)
-class HttpGuard:
-    """Rejects foreign web pages, and requests without the token if one is set."""
-
-    token: str = ""
-
-    def refusal(self, headers: Headers) -> Response | None:
-        """The response that rejects the request; None accepts it.
-
-        Without a token, Host must be a name of this machine: a page with DNS rebinding to 127.0.0.1 sends its own
-        name. The Origin must be this machine or the requested host itself.
-        """
-        host = _hostname(f"//{headers.get('host', '')}")
-        if not self.token and not is_loopback(host):
-            return Response("Invalid Host header.\n", status_code=421)
-        origin = headers.get("origin")
-        if origin is not None and not (is_loopback(_hostname(origin)) or (host and _hostname(origin) == host)):
-            return Response("Invalid Origin header.\n", status_code=403)
-        if self.token and not self._knows(headers.get("authorization", "")):
-            return Response("The bearer token is missing or wrong.\n", 401, {"WWW-Authenticate": "Bearer"})
-        return None
-
-    def _knows(self, authorization: str) -> bool:
-        given = authorization[len(BEARER) :] if authorization.lower().startswith(BEARER) else ""
-        return hmac.compare_digest(given.strip().encode("utf-8", "replace"), self.token.encode())
-
-
-def _hostname(url: str) -> str:
-    try:
-        return (urlsplit(url).hostname or "").lower()
-    except ValueError:
-        return ""
-
-
 log = logging.getLogger(__name__)
 
 PATH = "/mcp"
+VERSION_HEADER = "mcp-protocol-version"
+BEARER = "bearer "
 INITIALIZE = b'"initialize"'
 """Occurs in the request that may open a session; the session itself rejects other requests that contain it."""
-
-VERSION_HEADER = "mcp-protocol-version"
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """The same as for a line over stdio."""
 
-END_S = 2
-"""Seconds for connections to close at the server's end."""
+HEADERS_S = 10.0
+"""Limit for a request's headers; enough for a bad connection."""
+
+BODY_S = 20.0
+"""The longest pause within a request's body."""
+
+UNHEARD_S = 120.0
+"""Time until unacknowledged data ends a connection; the kernel's default is a quarter of an hour. Streams send data
+every 15 s."""
+
+AWAY_S = 300.0
+"""Time for a client to come back that had a stream open and has nothing open now: it was killed or lost the connection.
+Clients reopen the stream within a second or two; a broken proxy may prevent that."""
+
+SPARED_S = 4.0
+"""After this time a new session without a place may take the client's."""
 
 ENDING_S = 6.0
 """A new session waits this long for a free place: for the sandbox of an ended session (0.2 s, seldom more), or for a
@@ -104,8 +68,8 @@ session whose client has just left."""
 LOOK_S = 0.5
 """The interval of checks for a free place."""
 
-GONE = 404
-FULL = 503
+END_S = 2
+"""Seconds for connections to close at the server's end."""
 
 
 class ListenAddress(NamedTuple):
@@ -149,9 +113,103 @@ def listening(address: ListenAddress) -> Iterator[tuple[socket.socket, ListenAdd
         raise UsageError(
             f"Nothing can listen on {address.host}:{address.port}: {error.strerror or error}. Name another address."
         ) from None
-    notice_lost(listener)
+    with contextlib.suppress(AttributeError, OSError):  # Linux has it
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNHEARD_S * 1000))
     with listener:
         yield listener, ListenAddress(address.host, listener.getsockname()[1])
+
+
+# --- access ---------------------------------------------------------------------------------------
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host."""
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class HttpGuard:
+    """Rejects foreign web pages, and requests without the token if one is set."""
+
+    token: str = ""
+
+    def refusal(self, headers: Headers) -> Response | None:
+        """The response that rejects the request; None accepts it.
+
+        Without a token, Host must be a name of this machine: a page with DNS rebinding to 127.0.0.1 sends its own
+        name. The Origin must be this machine or the requested host itself.
+        """
+        host = _hostname(f"//{headers.get('host', '')}")
+        if not self.token and not is_loopback(host):
+            return Response("Invalid Host header.\n", status_code=421)
+        origin = headers.get("origin")
+        if origin is not None and not (is_loopback(_hostname(origin)) or (host and _hostname(origin) == host)):
+            return Response("Invalid Origin header.\n", status_code=403)
+        said = headers.get("authorization", "")
+        given = said[len(BEARER) :].strip() if said.lower().startswith(BEARER) else ""
+        if self.token and not hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
+            return Response("The bearer token is missing or wrong.\n", 401, {"WWW-Authenticate": "Bearer"})
+        return None
+
+
+def _hostname(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _error(status: int, message: str, *, code: int = INVALID_REQUEST, **more: Any) -> Response:
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message, **more}})
+    return Response(body, status_code=status, media_type="application/json")
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+
+@dataclass
+class HttpSession:
+    """A session and its client's open requests."""
+
+    transport: StreamableHTTPServerTransport
+    _requests: int = 0
+    _had_stream: bool = False
+    _away_at: float | None = None
+
+    @property
+    def id(self) -> str:
+        """The `Mcp-Session-Id`."""
+        return str(self.transport.mcp_session_id)
+
+    @property
+    def away_s(self) -> float:
+        """Seconds since its client left; 0 while it is, or may be, present: not all clients open a stream."""
+        return 0.0 if self._away_at is None else anyio.current_time() - self._away_at
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> int:
+        """Serve one request of the client; return its HTTP status, 0 without a response."""
+        status = 0
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                self._had_stream |= scope["method"] == "GET" and status == 200  # noqa: PLR2004 - OK
+            await send(message)
+
+        self._requests, self._away_at = self._requests + 1, None
+        try:
+            await self.transport.handle_request(scope, receive, watched)
+        finally:
+            self._requests -= 1
+            if self._had_stream and not self._requests:
+                self._away_at = anyio.current_time()
+                if (idle := self.transport.idle_scope) is not None:
+                    idle.deadline = min(idle.deadline, self._away_at + AWAY_S)
+        return status
 
 
 class HttpSessions:
@@ -162,17 +220,14 @@ class HttpSessions:
 
     def __init__(self, server: Server[Any], *, guard: HttpGuard, max_sessions: int, idle_timeout_s: float) -> None:
         """Create it; it serves within `running`."""
-        self._server = server
-        self._guard = guard
-        self._max_sessions = max_sessions
-        self._idle_timeout_s = idle_timeout_s
+        self._server, self._guard = server, guard
+        self._max_sessions, self._idle_timeout_s = max_sessions, idle_timeout_s
         self._sessions: dict[str, HttpSession] = {}
         self._open = 0
         """Number of sessions that have, or may still have, a sandbox."""
         self._freed = anyio.Event()
         """Set, and replaced, when that number decreases."""
         self._group: TaskGroup | None = None
-        self._limited = with_whole_bodies(RequestBodyLimitMiddleware(self._serve, MAX_BODY_BYTES))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -191,44 +246,63 @@ class HttpSessions:
         """Serve one request."""
         if scope["type"] != "http":
             return
-        headers = Headers(scope=scope)
-        refusal = self._guard.refusal(headers)
-        if refusal is None and scope["path"].rstrip("/") != PATH:
-            refusal = Response(f"Not found. The MCP endpoint is {PATH}.\n", status_code=GONE)
-        if refusal is None and (version := headers.get(VERSION_HEADER)) not in {None, *HANDSHAKE_PROTOCOL_VERSIONS}:
-            refusal = _sessions_only(str(version))
-        await (refusal or self._limited)(scope, receive, send)
+        refusal = self._refusal(scope)
+        body = None if refusal else await _whole_body(receive)
+        if isinstance(body, bytes):
+            await self._serve(scope, body, receive, send)
+        elif answer := refusal or body:
+            await answer(scope, receive, send)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if refusal := self._guard.refusal(headers):
+            return refusal
+        if scope["path"].rstrip("/") != PATH:
+            return Response(f"Not found. The MCP endpoint is {PATH}.\n", status_code=404)
+        if (version := headers.get(VERSION_HEADER)) in {None, *HANDSHAKE_PROTOCOL_VERSIONS}:
+            length = headers.get("content-length", "")[:20]
+            is_too_large = length.isascii() and length.isdigit() and int(length) > MAX_BODY_BYTES
+            return _too_large() if is_too_large else None
+        # newer versions have no sessions and so no lasting sandbox: clients fall back to one that has
+        return _error(
+            400,
+            "Unsupported protocol version: one with sessions is needed",
+            code=UNSUPPORTED_PROTOCOL_VERSION,
+            data={"supported": [*HANDSHAKE_PROTOCOL_VERSIONS], "requested": version},
+        )
+
+    async def _serve(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def again() -> Message:
+            return first.pop() if first else await receive()
+
         wanted = Headers(scope=scope).get(MCP_SESSION_ID_HEADER)
-        if wanted is None:
-            await self._serve_new(scope, receive, send)
-        elif (session := self._sessions.get(wanted)) is None:
-            await _error(GONE, f"Unknown session {wanted[:80]!r}; it may have ended. Initialize a new one.")(
-                scope, receive, send
-            )
-        else:
-            await session.handle(scope, receive, send)
+        if wanted is not None and (session := self._sessions.get(wanted)) is not None:
+            await session.handle(scope, again, send)
             if session.transport.is_terminated:
                 self._sessions.pop(wanted, None)
+            return
+        if wanted is not None:
+            refusal = _error(404, f"Unknown session {wanted[:80]!r}; it may have ended. Initialize a new one.")
+        elif scope["method"] != "POST" or INITIALIZE not in body:
+            refusal = _error(400, "This request names no session. Initialize one first.")
+        else:
+            await self._make_room()
+            if self._open < self._max_sessions and self._group is not None:
+                await self._serve_new(self._group, scope, again, send)
+                return
+            refusal = _error(503, f"{self._open} sessions are open, and no more are allowed (--max-sessions). End one.")
+        await refusal(scope, receive, send)
 
-    async def _serve_new(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Open a session for the request; end it again if the request is no valid `initialize`."""
-        request = Request(scope, receive)
-        if request.method != "POST" or INITIALIZE not in await request.body():
-            await _error(400, "This request names no session. Initialize one first.")(scope, receive, send)
-            return
-        await self._make_room()
-        if self._open >= self._max_sessions or self._group is None:
-            message = f"{self._open} sessions are open, and no more are allowed (--max-sessions). End one."
-            await _error(FULL, message)(scope, receive, send)
-            return
+    async def _serve_new(self, group: TaskGroup, scope: Scope, receive: Receive, send: Send) -> None:
+        """Open a session for the request; end it again if the request is not a valid `initialize`."""
         session = HttpSession(StreamableHTTPServerTransport(uuid4().hex, idle_timeout=self._idle_timeout_s))
         self._open += 1
-        await self._group.start(self._live, session)
+        await group.start(self._live, session)
         status = 0
         try:
-            status = await session.handle(scope, _again(await request.body(), receive), send)
+            status = await session.handle(scope, receive, send)
         finally:
             if not 0 < status < 400:  # noqa: PLR2004 - an HTTP error
                 await self._end(session)
@@ -253,9 +327,11 @@ class HttpSessions:
             async with transport.connect() as (incoming, outgoing):
                 self._sessions[session.id] = session
                 task_status.started()
-                async with self._server.lifespan(self._server) as hands:
+                async with self._server.lifespan(self._server) as sandbox:
                     with transport.idle_scope or anyio.CancelScope():
-                        await serve_loop(self._server, incoming, outgoing, lifespan_state=hands, session_id=session.id)
+                        await serve_loop(
+                            self._server, incoming, outgoing, lifespan_state=sandbox, session_id=session.id
+                        )
                     await self._end(session)
         except Exception:
             log.exception("session %s ended by a fault", session.id)
@@ -270,6 +346,47 @@ class HttpSessions:
         if not session.transport.is_terminated:
             with anyio.CancelScope(shield=True):
                 await session.transport.terminate()
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+async def _whole_body(receive: Receive) -> bytes | Response | None:
+    """A request's body; the response if it stalls or is too large, None if the client has left."""
+    body = bytearray()
+    while len(body) <= MAX_BODY_BYTES:
+        with anyio.move_on_after(BODY_S):
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            if not message.get("more_body", False) and len(body) <= MAX_BODY_BYTES:
+                return bytes(body)
+            continue
+        text = f"The rest of the request did not come within {BODY_S:g} s.\n"
+        return Response(text, status_code=408, headers={"Connection": "close"})
+    return _too_large()
+
+
+def _too_large() -> Response:
+    return Response(f"The request is larger than {MAX_BODY_BYTES} bytes.\n", 413, {"Connection": "close"})
+
+
+class TimeoutProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+    """uvicorn's connection, closed if no request arrives."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Start watching it."""
+        super().connection_made(transport)
+        self._look(seen=self)
+
+    def _look(self, *, seen: object) -> None:
+        """Close it if nothing happened since the last check: no request, or no next one after a response."""
+        still = self.cycle is None or self.cycle.response_complete
+        if still and seen is self.cycle:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(HEADERS_S, lambda now=self.cycle if still else self: self._look(seen=now))
 
 
 class _Uvicorn(uvicorn.Server):
@@ -297,27 +414,3 @@ async def serve_http(sessions: HttpSessions, listener: socket.socket, *, ready: 
         web.should_exit = True
         with anyio.CancelScope(shield=True):
             await serving
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """A receive callable that replays the body read from it."""
-    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def again() -> Message:
-        return first.pop() if first else await receive()
-
-    return again
-
-
-def _sessions_only(version: str) -> Response:
-    """Reject newer versions, which have no sessions and so no lasting sandbox: clients fall back to one that has."""
-    supported = [*HANDSHAKE_PROTOCOL_VERSIONS]
-    data = {"supported": supported, "requested": version}
-    message = "Unsupported protocol version: one with sessions is needed"
-    return _error(400, message, code=UNSUPPORTED_PROTOCOL_VERSION, data=data)
-
-
-def _error(status: int, message: str, *, code: int = INVALID_REQUEST, data: Any = None) -> Response:
-    error = {"code": code, "message": message} | ({} if data is None else {"data": data})
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
-    return Response(body, status_code=status, media_type="application/json")

@@ -1,26 +1,27 @@
-"""`SandboxSession`: the sandbox of one MCP session, created at its first call, and the tools that work in it."""
+"""`SandboxSession`: the sandbox of one MCP session, created at its first call, and the calls of its tools."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 import ohsandbox.tools  # noqa: F401 - registers the built-in tools
-from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxGone, UnknownToolError
+from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
+from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxGone
 from ohsandbox.mcp_server.checkpoints import CheckpointTools
-from ohsandbox.mcp_server.concurrency import BlockingCall, CallQueue
 from ohsandbox.runtime.shell.terminal import clean, sanitize_for_terminal, whole_prefix
 from ohsandbox.schema import ErrorObservation, Observation
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Masker
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     AnyTool = ToolDefinition[Any, Any]
     Tell = Callable[[str], None]
     Report = Callable[[float, str], Awaitable[None]]
+
+T = TypeVar("T")
+
+MAX_SIDE_BY_SIDE = 4
+"""Limit of concurrent read-only calls: more would only queue for the sandbox's cores."""
 
 INTERRUPT_EVERY_S = 0.5
 """An interrupt can arrive before its command starts; it is repeated until the call has ended."""
@@ -49,6 +55,64 @@ STILL_S = 1.0
 """The interval of progress reports for a call without new output: clients give up on a silent call."""
 
 
+MAX_LINE_CHARS = 200
+"""A client shows progress on one line of a terminal or of a side bar."""
+
+TAIL_BYTES = 4096
+"""The part of the output that is read: twenty such lines, or one with colours."""
+
+
+def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Run it in its own daemon thread: one that hangs (a pull, a dead engine) blocks neither loop nor exit.
+
+    Cancelling the future does not end the work; nor does cancelling a wait for it with `asyncio.wait`.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())  # not logged if nobody asks
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_result(result) if error is None else future.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001 - whoever waits gets it
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="ohsandbox-mcp-server", daemon=True).start()
+    return future
+
+
+class CallQueue:
+    """Runs calls in the order of arrival; adjacent read-only calls run concurrently."""
+
+    def __init__(self) -> None:
+        self._first = asyncio.Lock()
+        """Held by the first of the queue; asyncio's lock is given in the order of arrival."""
+        self._ended = asyncio.Event()
+        self._running: list[bool] = []
+        """For each running call, whether it only reads."""
+
+    @contextlib.asynccontextmanager
+    async def turn(self, *, reads: bool) -> AsyncIterator[None]:
+        """Wait for the call's turn and hold it within the block; a caller cancelled while waiting leaves the queue."""
+        async with self._first:
+            while self._running and not (reads and all(self._running) and len(self._running) < MAX_SIDE_BY_SIDE):
+                self._ended.clear()
+                await self._ended.wait()
+            self._running.append(reads)
+        try:
+            yield
+        finally:
+            self._running.remove(reads)
+            self._ended.set()
+
+
 @dataclass(frozen=True)
 class SandboxFactory:
     """Creates and starts sandboxes."""
@@ -59,19 +123,30 @@ class SandboxFactory:
     """Starts the runtime, and closes it at the exit."""
 
 
+def tools_in(
+    runtime: Runtime, names: Sequence[str], keeper: CheckpointTools, limits: OutputLimits
+) -> dict[str, AnyTool]:
+    """Make the tools for the runtime, by name; it need not have started.
+
+    Raises:
+        UsageError: no tool has one of the names.
+    """
+    state = ConversationState(conversation_id="mcp", runtime=runtime, output=limits)
+    made = [tool for name in names for tool in resolve_tool(Tool(name=name), state)]
+    return {tool.name: replace(tool, limits=limits) for tool in [*made, *keeper.tools()]}
+
+
 class SandboxSession:
     """One session's sandbox. All coroutines run on one loop."""
 
-    def __init__(self, place: SandboxFactory, names: Sequence[str]) -> None:
+    def __init__(self, place: SandboxFactory, names: Sequence[str], limits: OutputLimits = DEFAULT_LIMITS) -> None:
         """Create it without a sandbox: many clients start every configured server and never call most of them."""
-        self._place = place
-        self._names = names
+        self._place, self._names, self._limits = place, names, limits
         self._turns = CallQueue()
         self._guard = threading.Lock()
         self._stack = contextlib.ExitStack()
         self._tools: dict[str, AnyTool] = {}
         self._runtime: Runtime | None = None
-        self._notice = ""
         self._closed = False
 
     @property
@@ -90,14 +165,14 @@ class SandboxSession:
             if report is not None:
                 group.start_soon(call.report, report)
             async with self._turns.turn(reads=tool.is_read_only):
-                observation = await call.result()
+                observation = await call.run()
             group.cancel_scope.cancel()
         return observation
 
     async def close(self) -> None:
         """End all running calls and close the sandbox, in bounded time."""
         with anyio.CancelScope(shield=True):
-            await BlockingCall(self._close).wait(STARTING_S if self._runtime is None else CLOSE_S)
+            await asyncio.wait({in_thread(self._close)}, timeout=STARTING_S if self._runtime is None else CLOSE_S)
 
     def ready(self, name: str, tell: Tell) -> AnyTool:
         """Return the tool in a started sandbox; blocks.
@@ -118,32 +193,21 @@ class SandboxSession:
                     self._stack.close()
                     raise
                 self._runtime = runtime
-                self._tools = tools_in(runtime, self._names, keeper)
+                self._tools = tools_in(runtime, self._names, keeper, self._limits)
             return self._tools[name]
 
-    def run(self, tool: AnyTool, arguments: Mapping[str, Any]) -> Observation:
-        """Run the tool; blocks.
-
-        A dead sandbox is dropped, and the next call creates another; both results report it.
-        """
-        try:
-            observation: Observation = tool(tool.action_from_arguments(arguments))
-        except SandboxGone as error:
-            self._lose(tool)
-            return ErrorObservation(message=f"{error} The next call starts a new sandbox; files in this one are lost.")
-        return observation
+    def lose(self, tool: AnyTool) -> None:
+        """Drop the sandbox of the tool; the next call creates another."""
+        with self._guard:
+            if self._tools.get(tool.name) is tool:  # not the new tool of a concurrent call
+                self._let_go()
 
     def end_shells(self) -> None:
         """End every shell and its processes."""
         runtime = self._runtime
-        for session in [] if runtime is None else runtime.list_sessions():
+        for shell in [] if runtime is None else runtime.list_sessions():
             with contextlib.suppress(OhsandboxError):
-                runtime.close_session(session)  # type: ignore[union-attr]
-
-    def _lose(self, tool: AnyTool) -> None:
-        with self._guard:
-            if self._tools.get(tool.name) is tool:  # not the new tool of a concurrent call
-                self._let_go()
+                runtime.close_session(shell)  # type: ignore[union-attr]
 
     def _close(self) -> None:
         self._closed = True  # a start in progress sees it at its end
@@ -161,38 +225,42 @@ class SandboxSession:
 class _ToolCall:
     """One call, in a thread."""
 
-    def __init__(self, hands: SandboxSession, name: str, arguments: Mapping[str, Any]) -> None:
-        self._hands, self._name, self._arguments = hands, name, arguments
+    def __init__(self, session: SandboxSession, name: str, arguments: Mapping[str, Any]) -> None:
+        self._session, self._name, self._arguments = session, name, arguments
         self._cancelled = False
         self._tool: AnyTool | None = None
         self._status = f"{name} waits for another call of this session to end"
-        self._job: BlockingCall[Observation] | None = None
 
-    async def result(self) -> Observation:
+    async def run(self) -> Observation:
         """Run it; cancelling ends the running work, and returns when it has ended."""
         self._status = ""
-        self._job = BlockingCall(self._work)
+        job = in_thread(self._work)
         try:
-            return await self._job.result()
-        except BaseException:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
-                await self._end(self._job)
+                await self._end(job)
             raise
 
     def _work(self) -> Observation:
         try:
-            tool = self._hands.ready(self._name, self._tell)
+            self._tool = tool = self._session.ready(self._name, self._tell)
             self._tell("")
-            self._tool = tool
             if self._cancelled:
                 return ErrorObservation(message="Cancelled before it began.")
-            return self._hands.run(tool, self._arguments)
+            try:
+                observation: Observation = tool(tool.action_from_arguments(self._arguments))
+            except SandboxGone as error:
+                self._session.lose(tool)
+                message = f"{error} The next call starts a new sandbox; files in this one are lost."
+                return ErrorObservation(message=message)
         except SandboxFileError as error:
             return ErrorObservation(message=f"{error.filename}: {error.strerror}")
         except OhsandboxError as error:
             return ErrorObservation(message=str(error))
         except Exception as error:  # noqa: BLE001 - the client gets every fault of a tool
             return ErrorObservation(message=f"Tool {self._name!r} failed: {type(error).__name__}: {error}")
+        return observation
 
     def _tell(self, text: str) -> None:
         self._status = text
@@ -203,7 +271,7 @@ class _ToolCall:
         told, told_at = "", 0.0
         while True:
             await anyio.sleep(LOOK_EVERY_S)
-            words = self._status or await BlockingCall(self._last_line).result()
+            words = self._status or await in_thread(self._last_line)
             elapsed_s = anyio.current_time() - began
             if words != told or elapsed_s - told_at >= STILL_S:
                 told, told_at = words, elapsed_s
@@ -211,52 +279,23 @@ class _ToolCall:
                 await report(elapsed_s, line)
 
     def _last_line(self) -> str:
-        return "" if self._tool is None else last_line(self._tool.last_output(), self._hands.masker)
+        return "" if self._tool is None else last_line(self._tool.last_output(), self._session.masker)
 
-    async def _end(self, job: BlockingCall[Observation]) -> None:
+    async def _end(self, job: asyncio.Future[Observation]) -> None:
         """Interrupt the running work until it has ended; a sandbox start continues for the next call."""
         self._cancelled = True
         began = anyio.current_time()
-        while not job.ended and self._tool is not None and anyio.current_time() - began < OBEY_S:
-            await BlockingCall(self._interrupt).wait(INTERRUPT_EVERY_S)
-            await job.wait(INTERRUPT_EVERY_S)
-        if not job.ended and self._tool is not None:
-            await BlockingCall(self._hands.end_shells).wait(CLOSE_S)
-            await job.wait(OBEY_S)
+        while not job.done() and self._tool is not None and anyio.current_time() - began < OBEY_S:
+            await asyncio.wait({in_thread(self._interrupt)}, timeout=INTERRUPT_EVERY_S)
+            await asyncio.wait({job}, timeout=INTERRUPT_EVERY_S)
+        if not job.done() and self._tool is not None:
+            await asyncio.wait({in_thread(self._session.end_shells)}, timeout=CLOSE_S)
+            await asyncio.wait({job}, timeout=OBEY_S)
 
     def _interrupt(self) -> None:
         if self._tool is not None:
             with contextlib.suppress(OhsandboxError):  # a dead sandbox needs no interrupt
                 self._tool.interrupt()
-
-
-def tools_in(runtime: Runtime, names: Sequence[str], keeper: CheckpointTools) -> dict[str, AnyTool]:
-    """Make the tools for the runtime, by name; it need not have started.
-
-    Raises:
-        UsageError: no tool has one of the names.
-    """
-    state = ConversationState(conversation_id="mcp", runtime=runtime)
-    made = [tool for name in names for tool in resolve_tool(Tool(name=name), state)]
-    return {tool.name: tool for tool in [*made, *keeper.tools()]}
-
-
-def find(tools: Mapping[str, AnyTool], name: str) -> AnyTool:
-    """The tool of that name.
-
-    Raises:
-        UnknownToolError: no tool has that name.
-    """
-    if name not in tools:
-        raise UnknownToolError(f"Unknown tool: {name[:100]}. There are: {', '.join(tools)}.")
-    return tools[name]
-
-
-MAX_LINE_CHARS = 200
-"""A client shows progress on one line of a terminal or of a side bar."""
-
-TAIL_BYTES = 4096
-"""The part of the output that is read: twenty such lines, or one with colours."""
 
 
 def last_line(tail: bytes, masker: Masker | None = None) -> str:

@@ -3,6 +3,16 @@
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
 from ohsandbox.runtime.process.cancellation import to_thread
-from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult
+from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, LeftOut
 
-__all__ = ["Channel", "Chunk", "CommandObservation", "DirEntry", "ExecResult", "Runtime", "Stream", "to_thread"]
+__all__ = [
+    "Channel",
+    "Chunk",
+    "CommandObservation",
+    "DirEntry",
+    "ExecResult",
+    "LeftOut",
+    "Runtime",
+    "Stream",
+    "to_thread",
+]

@@ -8,7 +8,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from ohsandbox.errors import (
     EngineUnavailable,
@@ -20,6 +20,8 @@ from ohsandbox.errors import (
     UsageError,
 )
 from ohsandbox.paths import subdirectory
+from ohsandbox.runtime.process.cancellation import ProcessTree
+from ohsandbox.runtime.process.invocation import FIRST_SIGNAL_CODE
 from ohsandbox.runtime.process.worker import (
     INPUT_LEFT,
     UNCOUNTED,
@@ -27,10 +29,10 @@ from ohsandbox.runtime.process.worker import (
     CallInterrupted,
     CallResult,
     CallTimedOut,
+    WorkerCall,
     WorkerPool,
     WorkerUnusable,
 )
-from ohsandbox.runtime.shell.process_control import SWEEPS, ticks_at
 from ohsandbox.runtime.workspace.changes import ChangeTracker, WorkspaceReport
 from ohsandbox.secrets import Secrets
 
@@ -40,37 +42,23 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.channel import Channel
-    from ohsandbox.runtime.process.worker import OnBytes, Worker
+    from ohsandbox.runtime.process.worker import Worker
     from ohsandbox.runtime.results import Checkpoint, ResumeReport
 
 T = TypeVar("T")
 
 _COUNT = re.compile(rb"\d{1,18}")
 
-DEFAULT_LIMIT_BYTES = 100 * 1024 * 1024
-"""Larger than any source file, small enough for a host's memory."""
 SNIPPET_TIMEOUT_S = 30.0
 """Time limit of the runtime's own calls: even a frozen sandbox then gives an error in bounded time."""
 
 STARVED_S = 1.0
 """How long a sandbox at its limit of processes or memory may fail to start one before it is restarted: a restart takes
 0.3 s and ends all that runs, and the peak of a parallel build may pass meanwhile."""
-FIRST_SIGNAL_CODE = 129
-"""A worker that was killed exits with 128 + N; one that could not start, as without dd or a fork, with less."""
-
 STARVED_PAUSE_S = 0.1
 
 LOSS_SETTLES_S = 0.3
 """Engine 20.10 shows a killed container as running for some 10 ms after its execs have ended."""
-
-
-class KillScope(NamedTuple):
-    """Which processes of an abandoned call are killed, in addition to its worker's session."""
-
-    mark: str
-    """Processes that have this text in their environment."""
-    limit_kib: int = 0
-    """Processes with this soft limit (`limit_mark`); a process with another one always belongs to another call."""
 
 
 class Backend(ABC):
@@ -151,31 +139,20 @@ class Backend(ABC):
     def _close(self) -> None:
         """Release the sandbox and remove it unless it is to be kept. Called once, after shells and workers ended."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Release the sandbox; idempotent."""
+
     def _loss(self) -> SandboxUnavailable | None:
         """The error that says why the sandbox is not usable now, or None."""
         return None
 
     def _revive(self) -> str:
-        """Start a dead sandbox again with its files; returns what happened, as a sentence.
-
-        Raises:
-            SandboxUnavailable: it cannot be brought back.
-        """
+        """Start a dead sandbox again with its files; returns what happened, as a sentence, or raises."""
         raise self._loss() or SandboxUnavailable(f"The sandbox {self.id} does not answer")
 
-    def _loss_soon(self) -> SandboxUnavailable | None:
-        """`_loss`, polled for LOSS_SETTLES_S: a container's processes end before the engine reports that it ended."""
-        deadline = time.monotonic() + LOSS_SETTLES_S
-        while (loss := self._loss()) is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return loss
-
     def _restart(self) -> str:
-        """Kill every process of the sandbox and start it again, files kept; returns what happened, as a sentence.
-
-        Raises:
-            SandboxUnavailable: this backend cannot restart it.
-        """
+        """Kill every process of the sandbox and start it again, files kept; returns what happened, or raises."""
         raise SandboxUnavailable(f"The sandbox {self.id} cannot start a process any more; close it and make a new one")
 
     def hold(self) -> None:  # noqa: B027 - most kinds have nothing to do
@@ -185,9 +162,75 @@ class Backend(ABC):
         """Close, but keep the sandbox for `resume` where the backend can; at_once skips the cleanup inside it."""
         self.close()
 
-    @abstractmethod
-    def close(self) -> None:
-        """Release the sandbox; idempotent."""
+    @property
+    def workspace_notes(self) -> tuple[str, ...]:
+        """Warnings about the protection of the bound directory or about a joined container, a line each."""
+        return ()
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether `checkpoint` is supported."""
+        return False
+
+    @property
+    def host_workspace(self) -> Path | None:
+        """The directory of this machine that the sandbox works in; None if it has its own files."""
+        return None
+
+    @property
+    def copied_workspace(self) -> Path | None:
+        """The directory of this machine whose files were copied into the sandbox at its start; None without a copy."""
+        return None
+
+    def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:  # noqa: ARG002 - as above
+        """Store the sandbox's files as they are now, without processes, tmpfs and bound directories of the host.
+
+        Args:
+            label: one line for people.
+            owner: a directory; once it is gone, `gc` removes the checkpoint. None keeps it until it is dropped.
+
+        Raises:
+            UsageError: this kind of runtime cannot.
+            SandboxUnavailable: the sandbox is not usable, or its disk is full.
+        """
+        raise self._without_checkpoints(f"label {label!r}")
+
+    def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> Runtime:  # noqa: ARG002
+        """Return a runtime with this one's settings, not started, that begins with the checkpoint's files.
+
+        Args:
+            checkpoint: its id.
+            conversation: the conversation that owns it.
+            workspace: replaces this one's `host_workspace`.
+
+        Raises:
+            UsageError: this kind of runtime cannot, or workspace does not fit.
+        """
+        raise self._without_checkpoints(f"id {checkpoint!r}")
+
+    def _restore(self, checkpoint: str) -> None:
+        """Restore the files; every process ends. Raises as `restore`; nothing has changed then."""
+        raise self._without_checkpoints(f"id {checkpoint!r}")
+
+    def _without_checkpoints(self, which: str) -> UsageError:
+        return UsageError(f"{type(self).__name__} does not support checkpoints ({which}). Use a DockerRuntime.")
+
+    def describe(self) -> dict[str, str]:
+        """Facts for a system prompt, name to value."""
+        return {"working directory": self.workdir}
+
+    def give_secrets(self, secrets: Secrets) -> None:
+        """From now on new shells and `run` have these variables, and the output of shells is masked.
+
+        They are passed to each process when it starts, and never stored in an image, label, argument or container.
+        The results of `run` and `read_bytes` are not masked: they may be written back.
+        """
+        changed = secrets.environment() != self.secrets.environment()
+        self.secrets = secrets
+        if changed:
+            self._pool.discard_all()
+
+    # --- changes in a bound directory ------------------------------------------------------------------
 
     def watch(self, directory: Path) -> None:
         """Record the contents of a directory of this machine, for `workspace_changes`.
@@ -221,81 +264,6 @@ class Backend(ABC):
         """Whether an earlier session on the directory was killed and its changes have not been reported."""
         return self._watch is not None and self._watch.previous_was_killed
 
-    @property
-    def workspace_notes(self) -> tuple[str, ...]:
-        """Warnings about the protection of the bound directory or about a joined container, a line each."""
-        return ()
-
-    @property
-    def keeps_checkpoints(self) -> bool:
-        """Whether `checkpoint` is supported."""
-        return False
-
-    @property
-    def host_workspace(self) -> Path | None:
-        """The directory of this machine that the sandbox works in; None if it has its own files."""
-        return None
-
-    @property
-    def copied_workspace(self) -> Path | None:
-        """The directory of this machine whose files were copied into the sandbox at its start; None without a copy."""
-        return None
-
-    def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:  # noqa: ARG002 - see message
-        """Store the sandbox's files as they are now, without processes, tmpfs and bound directories of the host.
-
-        Args:
-            label: one line for people.
-            owner: a directory; once it is gone, `gc` removes the checkpoint. None keeps it until it is dropped.
-
-        Raises:
-            UsageError: this kind of runtime cannot.
-            SandboxUnavailable: the sandbox is not usable, or its disk is full.
-        """
-        raise UsageError(f"{type(self).__name__} does not support checkpoints (label {label!r}). Use a DockerRuntime.")
-
-    def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> Runtime:  # noqa: ARG002
-        """Return a runtime with this one's settings, not started, that begins with the checkpoint's files.
-
-        Args:
-            checkpoint: its id.
-            conversation: the conversation that owns it.
-            workspace: replaces this one's `host_workspace`.
-
-        Raises:
-            UsageError: this kind of runtime cannot, or workspace does not fit.
-        """
-        raise UsageError(
-            f"{type(self).__name__} does not support checkpoints (id {checkpoint!r}). Use a DockerRuntime."
-        )
-
-    def _restore(self, checkpoint: str) -> None:
-        """Restore the files; every process ends.
-
-        Raises:
-            UsageError: this kind of runtime cannot.
-            ImageUnavailable: there is no such checkpoint; nothing has changed.
-            SandboxUnavailable: the files cannot be restored; nothing has changed.
-        """
-        raise UsageError(
-            f"{type(self).__name__} does not support checkpoints (id {checkpoint!r}). Use a DockerRuntime."
-        )
-
-    def describe(self) -> dict[str, str]:
-        """Facts for a system prompt, name to value."""
-        return {"working directory": self.workdir}
-
-    def give_secrets(self, secrets: Secrets) -> None:
-        """From now on new shells and `run` have these variables, and the output of shells is masked.
-
-        They are passed to each process when it starts, and never stored in an image, label, argument or container.
-        The results of `run` and `read_bytes` are not masked: they may be written back.
-        """
-        changed = secrets.environment() != self.secrets.environment()
-        self.secrets = secrets
-        if changed:
-            self._pool.discard_all()
-
     # --- recovery of a failed sandbox ------------------------------------------------------------------
 
     def channel(
@@ -319,34 +287,28 @@ class Backend(ABC):
         Raises:
             SandboxUnavailable: it cannot be brought back, or `failing` is raised even then.
         """
-        generation, patient_until = self._generation, time.monotonic() + STARVED_S
+        generation, until = self._generation, time.monotonic() + STARVED_S
+        recovered, restarted = False, False
         while True:
             try:
                 result = attempt()
             except SandboxRefused:
                 raise
             except failing as failure:
-                if self._served and time.monotonic() < patient_until and self._loss() is None:
-                    time.sleep(STARVED_PAUSE_S)
-                    continue
-                restarted = self.recover_from(failure, generation)
-                break
-            self._served, self._damage = True, ""
-            return result
-        healed_until = time.monotonic() + STARVED_S
-        while True:
-            try:
-                return attempt()
-            except SandboxRefused:
-                raise
-            except failing as failure:  # runc was seen to fail at the first process of a container just started
-                if time.monotonic() > healed_until:
-                    if restarted or self._loss() is not None:
+                # runc was seen to fail at the first process of a container just started
+                patient = time.monotonic() < until and (recovered or (self._served and self._loss() is None))
+                if not patient:
+                    if recovered and (restarted or self._loss() is not None):
                         raise self._damaged(failure) from failure
-                    # after `docker restart` engine 20.10 was seen to have unmounted the files: each exec fails until
-                    # the container is killed and started
-                    restarted = self.recover_from(failure, self._generation)
-                    healed_until = time.monotonic() + STARVED_S
+                    # recovered but only joined: after `docker restart` engine 20.10 was seen to have unmounted the
+                    # files, and each exec fails until the container is killed and started
+                    restarted = self.recover_from(failure, self._generation if recovered else generation)
+                    recovered, until = True, time.monotonic() + STARVED_S
+                    continue
+            else:
+                if not recovered:
+                    self._served, self._damage = True, ""
+                return result
             time.sleep(STARVED_PAUSE_S)
 
     def recover_from(self, failure: SandboxUnavailable, generation: int) -> bool:
@@ -408,6 +370,13 @@ class Backend(ABC):
         self._oom_kills = 0
         self._generation += 1
 
+    def _loss_soon(self) -> SandboxUnavailable | None:
+        """`_loss`, polled for LOSS_SETTLES_S: a container's processes end before the engine reports that it ended."""
+        deadline = time.monotonic() + LOSS_SETTLES_S
+        while (loss := self._loss()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return loss
+
     def take_notices(self) -> str | None:
         """Take the notices about the sandbox for the next result; None if there are none."""
         notices, self._notices = self._notices, []
@@ -440,74 +409,27 @@ class Backend(ABC):
             SandboxUnavailable: the sandbox did not answer.
         """
         try:
-            return self._call(body, user=user, limit_bytes=limit_bytes, timeout_s=timeout_s)
+            return self._call(WorkerCall(body, user=user, limit_bytes=limit_bytes, timeout_s=timeout_s))
         except CallTimedOut:
             raise self._loss() or SandboxUnavailable(
                 f"The sandbox {self.id} did not answer in {timeout_s:g} s; look at it with `ohsandbox ps`"
             ) from None
 
-    def _call(
-        self,
-        body: bytes,
-        *,
-        workdir: str = "/",
-        stdin: bytes = b"",
-        takes_stdin: bool = False,
-        user: str | int | None = None,
-        timeout_s: float | None = None,
-        stall_s: float | None = None,
-        limit_bytes: int = DEFAULT_LIMIT_BYTES,
-        kills: KillScope | None = None,
-        on_output: OnBytes | None = None,
-        cancel: threading.Event | None = None,
-    ) -> CallResult:
-        call = partial(
-            self._call_once, body, workdir=workdir, stdin=stdin, takes_stdin=takes_stdin, user=user,
-            timeout_s=timeout_s, stall_s=stall_s, limit_bytes=limit_bytes, kills=kills, on_output=on_output,
-            cancel=cancel,
-        )  # fmt: skip
-        outcome = self.with_recovery(call, WorkerUnusable)
-        return call(to_end=True) if outcome.status == UNCOUNTED else outcome
+    def _call(self, call: WorkerCall) -> CallResult:
+        outcome = self.with_recovery(partial(self._call_once, call), WorkerUnusable)
+        return self._call_once(call._replace(to_end=True)) if outcome.status == UNCOUNTED else outcome
 
-    def _call_once(
-        self,
-        body: bytes,
-        *,
-        workdir: str,
-        stdin: bytes,
-        takes_stdin: bool,
-        user: str | int | None,
-        timeout_s: float | None,
-        stall_s: float | None,
-        limit_bytes: int,
-        kills: KillScope | None,
-        on_output: OnBytes | None,
-        cancel: threading.Event | None,
-        to_end: bool = False,
-    ) -> CallResult:
-        worker = self._pool.take(user)
-        began = time.monotonic()
+    def _call_once(self, call: WorkerCall) -> CallResult:
+        worker, began = self._pool.take(call.user), time.monotonic()
         try:
-            return worker.call(
-                body,
-                workdir=workdir,
-                stdin=stdin,
-                takes_stdin=takes_stdin,
-                to_end=to_end,
-                timeout_s=timeout_s,
-                stall_s=stall_s,
-                limit_bytes=limit_bytes,
-                on_output=on_output,
-                cancel=cancel,
-            )
+            return worker.call(call)
         except (CallTimedOut, CallCancelled):
-            if kills:  # a snippet has nothing to kill, and killing it would recurse into snippets
-                self._kill_call(worker.channel.pid, kills, began, user)
+            self._kill_call(call, worker, began)
             raise
         except CallInterrupted as died:
             if loss := self._loss_soon():
                 raise loss from None
-            if (code := worker.channel.wait()) < FIRST_SIGNAL_CODE:
+            if (code := worker.channel.wait()) < FIRST_SIGNAL_CODE:  # else it was killed
                 raise _not_served(worker, code, died.outcome) from None
             return died.outcome._replace(status=str(code))
         except SandboxUnavailable as failure:
@@ -515,20 +437,18 @@ class Backend(ABC):
             raise self._loss() or failure from None
         except BaseException:
             worker.retired = True
-            if kills:
-                self._kill_call(worker.channel.pid, kills, began, user)
+            self._kill_call(call, worker, began)
             raise
         finally:
-            self._pool.give_back(worker, user)
+            self._pool.give_back(worker, call.user)
 
-    def _kill_call(self, pid: int, kills: KillScope, began: float, user: str | int | None) -> None:
-        """SIGKILL a call's processes and its worker from another worker of the same user: root lacks CAP_SYS_PTRACE."""
-        ask = partial(self.snippet, user=user)
+    def _kill_call(self, call: WorkerCall, worker: Worker, began: float) -> None:
+        """SIGKILL a call's processes and its worker. One without a mark, as our own, has none to kill."""
+        if not call.mark:
+            return
+        ask, pid = partial(self.snippet, user=call.user), worker.channel.pid
         with contextlib.suppress(OhsandboxError):
-            words = (pid, kills.mark.encode(), ticks_at(ask, began), 1024 * kills.limit_kib)
-            for _ in range(SWEEPS):
-                if not ask(b"ohs_kill KILL %d %s %d %d" % words).stdout.strip():
-                    break
+            ProcessTree(ask, pid, call.mark, began=began, limit_kib=call.limit_kib).kill()
             ask(b"kill -KILL %d" % pid)
 
 

@@ -7,20 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ohsandbox.errors import (
-    ToolError,
-    UnknownSessionError,
-    UsageError,
-)
+from ohsandbox.errors import ToolError, UnknownSessionError, UsageError
 from ohsandbox.runtime import tools
-from ohsandbox.runtime.backend import DEFAULT_LIMIT_BYTES, Backend, KillScope
+from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.files import operations, transfer
 from ohsandbox.runtime.process.cancellation import killing
 from ohsandbox.runtime.process.invocation import Process, check_call, check_entered, check_seconds
-from ohsandbox.runtime.process.worker import CallCancelled, CallStalled, CallTimedOut
-from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, ResumeReport
-from ohsandbox.runtime.shell import SessionOptions, Shell, in_subshell
+from ohsandbox.runtime.process.worker import DEFAULT_LIMIT_BYTES, CallCancelled, CallStalled, CallTimedOut, WorkerCall
+from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, LeftOut, ResumeReport
+from ohsandbox.runtime.shell.shell import SessionOptions, Shell, in_subshell
 from ohsandbox.runtime.shell.wait import WaitOptions, expectation
 from ohsandbox.schema import ErrorObservation
 
@@ -60,14 +56,17 @@ class Runtime(Backend):
 
     def close(self) -> None:
         """End every process that we started and release the sandbox. Closing twice is fine."""
-        with self._lock:
-            shells, self._shells = [*self._shells.values()], {}
-        for shell in shells:
-            shell.close(kill=not self.ends_processes)
+        self._drop_shells(kill=not self.ends_processes)
         self._pool.close()
         self._close()
         if not self.reports_changes_later:
             self.discard_changes()
+
+    def _drop_shells(self, *, kill: bool) -> None:
+        with self._lock:
+            shells, self._shells = [*self._shells.values()], {}
+        for shell in shells:
+            shell.close(kill=kill)
 
     def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:  # noqa: ARG002 - for those that keep some
         """Like `start`, but in the sandbox that an earlier process of the same conversation left, if it exists.
@@ -92,10 +91,8 @@ class Runtime(Backend):
         """
         self._restore(checkpoint if isinstance(checkpoint, str) else checkpoint.id)
         with self._lock:
-            shells, self._shells = [*self._shells.values()], {}
             self._forget()
-        for shell in shells:
-            shell.close(kill=False)
+            self._drop_shells(kill=False)
 
     # --- shells -------------------------------------------------------------------------------
 
@@ -145,7 +142,10 @@ class Runtime(Backend):
         wait = WaitOptions(timeout_s, idle_timeout_s, expect and expectation(expect).pattern, yield_s, cancel)
         if user is not None:
             session = self._session_of(session, user)
-        text = self._with_own(command, env, workdir, user) if env or workdir else ""
+        text = ""
+        if env or workdir:
+            workdir = self._enterable(workdir, user)
+            text = in_subshell(command, env or {}, workdir) if command.strip() else ""
         if text and is_input:
             raise UsageError("env and workdir apply to a new command only. Leave them out with is_input")
         return self._shell(session).execute(command, wait, is_input=is_input, text=text, listener=on_output)
@@ -165,13 +165,12 @@ class Runtime(Backend):
                     raise
         return name
 
-    def _with_own(
-        self, command: str, env: Mapping[str, str] | None, workdir: str | None, user: str | int | None
-    ) -> str:
+    def _enterable(self, workdir: str | None, user: str | int | None) -> str | None:
+        """The absolute path of workdir, once it has been entered. Raises WorkdirError."""
         if workdir is not None:
             workdir = self._absolute(workdir)
-            check_entered(self._call(b":", workdir=workdir, user=user).status, workdir)
-        return in_subshell(command, env or {}, workdir) if command.strip() else ""
+            check_entered(self._call(WorkerCall(b":", workdir, user=user)).status, workdir)
+        return workdir
 
     def interrupt(self, session: str = MAIN) -> None:
         """Send Ctrl-C to the command that runs in the session, from any thread; does nothing when none runs."""
@@ -200,14 +199,11 @@ class Runtime(Backend):
             UnknownUserError, WorkdirError: as `run`.
         """
         check_call(env=env, user=user, workdir=workdir)
-        if workdir is not None:
-            workdir = self._absolute(workdir)
-            check_entered(self._call(b":", workdir=workdir, user=user).status, workdir)
+        workdir = self._enterable(workdir, user)
         with self._lock:
             if name in self._shells:
                 raise UsageError(f"Session {name!r} is open already; close it first or choose another name")
-            options = SessionOptions({**self.secrets.environment(), **(env or {})}, workdir or self.workdir, user)
-            self._shells[name] = shell = Shell(self, name, options)
+            shell = self._shell(name, env=env or {}, workdir=workdir, user=user)
         try:
             shell.start()
         except BaseException:
@@ -222,9 +218,7 @@ class Runtime(Backend):
         """
         with self._lock:
             if name not in self._shells:
-                options = SessionOptions(self.secrets.environment(), self.workdir, None)
-                self._shells[name] = shell = Shell(self, name, options)
-                shell.take_over(workdir)
+                self._shell(name).take_over(workdir)
 
     def list_sessions(self) -> list[str]:
         """Names of the open sessions, in the order in which they were opened."""
@@ -243,10 +237,19 @@ class Runtime(Backend):
             raise UnknownSessionError(f"Unknown session {name!r}. Open sessions: {', '.join(self._shells) or 'none'}")
         shell.close()
 
-    def _shell(self, name: str) -> Shell:
+    def _shell(
+        self,
+        name: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        user: str | int | None = None,
+    ) -> Shell:
+        """The session's shell, not started; the options are those of a new one."""
         with self._lock:
             if name not in self._shells:
-                self._shells[name] = Shell(self, name, SessionOptions(self.secrets.environment(), self.workdir, None))
+                options = SessionOptions({**self.secrets.environment(), **(env or {})}, workdir or self.workdir, user)
+                self._shells[name] = Shell(self, name, options)
             return self._shells[name]
 
     # --- processes ----------------------------------------------------------------------------
@@ -290,8 +293,10 @@ class Runtime(Backend):
             return ExecResult(None, b"", b"", not_started=True, cause="cancelled", cancelled=True)
         try:
             outcome = self._call(
-                process.body, workdir=directory, stdin=stdin, user=user, timeout_s=timeout_s, limit_bytes=limit_bytes,
-                kills=KillScope(process.mark, process.limit_kib), on_output=on_output, cancel=cancel,
+                WorkerCall(
+                    process.body, directory, stdin, user=user, timeout_s=timeout_s, limit_bytes=limit_bytes,
+                    mark=process.mark, limit_kib=process.limit_kib, on_output=on_output, cancel=cancel,
+                )
             )  # fmt: skip
         except (CallTimedOut, CallCancelled) as ended:
             cancelled, so_far = isinstance(ended, CallCancelled), ended.outcome
@@ -349,15 +354,20 @@ class Runtime(Backend):
     def _file_call(self, body: bytes, *, path: str, limit_bytes: int, **options: Any) -> bytes:
         """What body prints, and a byte more than limit_bytes where it prints more."""
         limit_s = operations.patience_s(limit_bytes)
-        kills = KillScope(f"OHSANDBOX_CALL={secrets.token_hex(8)}")
+        mark = f"OHSANDBOX_CALL={secrets.token_hex(8)}"
         try:
             outcome = self._call(
-                body, limit_bytes=max(limit_bytes + 1, 65536), timeout_s=limit_s, kills=kills, **options
+                WorkerCall(body, limit_bytes=max(limit_bytes + 1, 65536), timeout_s=limit_s, mark=mark, **options)
             )
         except CallStalled:
-            raise operations.blocked(path) from None
+            reason = (
+                f"Reading it gave nothing for {operations.READ_STALL_S:g} s and was given up; it may wait for ever, as "
+                "/proc/kmsg does. Read it in a shell: timeout 5 head -c 1000 FILE"
+            )
+            raise operations.timed_out(reason, path) from None
         except CallTimedOut:
-            raise operations.too_slow(limit_s, path) from None
+            reason = f"The file was not done in {limit_s:.0f} s and was given up; look at it with `ls -l` and `df`"
+            raise operations.timed_out(reason, path) from None
         return operations.check(outcome, path, limit_bytes)
 
     def upload(
@@ -399,7 +409,7 @@ class Runtime(Backend):
         user: str | int | None = None,
         limits: transfer.TransferLimits | None = None,
         cancel: threading.Event | None = None,
-    ) -> list[str]:
+    ) -> list[LeftOut]:
         """Copy a sandbox file to target on the host, or a directory's contents into it, through a strict filter.
 
         Files, hard links and directories come out, and symlinks that stay inside; without setuid, setgid and sticky,

@@ -13,6 +13,11 @@ KILLED = 128 + 9
 """The exit code of a process that SIGKILL ended; the kernel's OOM killer sends SIGKILL too."""
 
 
+POLL_MS = 1000
+"""The longest poll of a channel's descriptors: poll(2) looks them up by number each time it wakes, so that one that was
+closed in another thread and taken for another file meanwhile never ends it."""
+
+
 class Stream(IntEnum):
     """Which of the process's streams a chunk came from; a terminal has STDOUT only."""
 

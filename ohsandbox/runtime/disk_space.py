@@ -27,7 +27,7 @@ class DiskSpace(NamedTuple):
     """0 where it has no fixed number of inodes (btrfs)."""
 
 
-def space(path: Path | str) -> DiskSpace:
+def measure(path: Path | str) -> DiskSpace:
     """What a file system of this machine has.
 
     Raises:

@@ -26,6 +26,10 @@ DEFAULT_IMAGE = "python:3.12"
 """Most tasks are Python or need it; any image with a POSIX `sh` serves."""
 
 
+RESOURCE_LIMITS = {"memory": "memory_bytes", "cpus": "cpus", "pids": "pids", "disk": "disk_bytes"}
+"""Bounds of a container that is created: the fields here, and those of `runtime.docker.SandboxLimits`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RuntimeSettings:
     """What a sandbox is created from, whatever the backend. A backend ignores no option: see `BackendInfo.options`."""
@@ -73,15 +77,10 @@ class BackendInfo(NamedTuple):
 
 
 def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runtime:
-    from ohsandbox.runtime.docker import DockerRuntime, Limits  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits  # noqa: PLC0415 - only who uses docker imports it
 
-    asked = {
-        "memory_bytes": settings.memory,
-        "cpus": settings.cpus,
-        "pids": settings.pids,
-        "disk_bytes": settings.disk,
-    }
-    limits = {name: value for name, value in asked.items() if value is not None}
+    asked = {limit: getattr(settings, name) for name, limit in RESOURCE_LIMITS.items()}
+    limits = {limit: value for limit, value in asked.items() if value is not None}
     return DockerRuntime(
         settings.image,
         workspace=settings.workspace,
@@ -93,7 +92,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         ca_bundle=settings.ca_bundle,
         conversation=settings.conversation,
         checkpoint=settings.checkpoint,
-        limits=Limits.model_validate(limits),
+        limits=SandboxLimits.model_validate(limits),
         progress=progress,
     )
 
@@ -114,9 +113,7 @@ BACKENDS: dict[str, BackendInfo] = {
     "docker": BackendInfo(
         _create_docker,
         isolated=True,
-        options=frozenset(
-            {"image", "network", "git", "keep", "attach", "ca_bundle", "copy", "memory", "cpus", "pids", "disk"}
-        ),
+        options=frozenset({"image", "network", "git", "keep", "attach", "ca_bundle", "copy", *RESOURCE_LIMITS}),
         open_inventory=_open_docker_inventory,
     ),
     "cli": BackendInfo(_create_local, isolated=False, users=False),

@@ -106,6 +106,14 @@ class DirEntry(NamedTuple):
     modified_at: datetime
 
 
+class LeftOut(NamedTuple):
+    """What a download did not copy."""
+
+    path: str
+    """As it stands in the archive, `./a/b`; undecodable bytes as surrogate escapes."""
+    reason: str
+
+
 class Checkpoint(NamedTuple):
     """A sandbox's files at one moment, for `Runtime.restore`; without processes and tmpfs."""
 

@@ -1,73 +1,342 @@
-"""The runtime's own tools, in MCP shape: `execute_bash`, `file_read` and `file_write`, and calls of MCP tools."""
+"""The tools that every runtime has, `execute_bash`, `file_read` and `file_write`, and calls of MCP tools.
+
+Schema, description and implementation stand here alone: for `Runtime.execute_tool`, for an agent and for MCP clients.
+"""
 
 from __future__ import annotations
 
-import inspect
-import re
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+import contextlib
+import errno
+import threading
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, model_validator
 
-from ohsandbox.errors import ToolError, UsageError
+from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
+from ohsandbox.errors import SandboxFileError, ToolArgumentsError, ToolError, UnknownSessionError, UsageError
+from ohsandbox.runtime.files.text import NotTextError, count_lines, decode, line_start, read_part
+from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.schema import Action, ErrorObservation, TextObservation
+from ohsandbox.schema.execution import ToolExecutor, parse_action
+from ohsandbox.text import cut_middle
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.schema import Observation
 
 YIELD_S = 120.0
-"""Long enough for a test suite; what still runs then is left running, and can be waited for again."""
+"""Most builds and test runs end within it; one that still prints is left running, and the model decides."""
 
-READ_LIMIT_BYTES = 16 * 1024 * 1024
-"""A text file past this is data; `grep`, `head` and `sed` look into it without moving it to the host."""
+MAX_TIMEOUT_S = 3600.0
+"""An hour: longer work belongs in the background, where it can be polled."""
 
-_SNIFFED_BYTES = 8192
-"""Where a NUL means that the file is binary: what git and grep look at, roughly."""
+IDLE_TIMEOUT_S = 30.0
+"""Silent for so long, a command is more likely stuck than busy; it is left running and the model decides."""
 
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
-"""A line ends at a line feed and nowhere else, as for `sed -n 2,3p`."""
+KEYS = frozenset({"C-c", "C-d", "C-z"})
+"""No program has these names: as a command, they mean that a model forgot is_input."""
+
+MAX_READ_BYTES = 16 * 1024 * 1024
+"""Of a file past this the lines are found in the sandbox, without moving it to the host."""
 
 
-class ExecuteBash(Action):
-    """Run a command in the sandbox's persistent shell and return its output and exit code.
+# --- execute_bash -----------------------------------------------------------------------------
 
-    Working directory, variables and functions stay for the next call. A command that is not done after 120 seconds is
-    left running, and an empty command waits on; with `timeout` (seconds, at most 3600) it is ended then, with all it
-    started. A program that waits for input is reported and can be answered with `is_input`.
-    """
 
-    command: str = Field(description="The command. Empty: wait for the running one.")
-    is_input: bool | Literal["true", "false"] = Field(
-        default=False, description="Type `command` to the running program; a key such as C-c is pressed."
-    )
+EXECUTE_BASH_DESCRIPTION = f"""\
+Run a command in a persistent bash shell inside the sandbox, and return its output and exit code.
+
+`command` (required) is any shell input: several lines, pipes, heredocs. Working directory, variables, functions
+and activated virtual environments stay for the next call. A non-zero exit code is an answer, not a failure.
+
+* Time: without `timeout`, the call returns after {IDLE_TIMEOUT_S:.0f} s without output, or {YIELD_S:.0f} s in all, with
+  what was printed so far, and the command is left running: nothing is stopped. With `timeout` (seconds, at most
+  {MAX_TIMEOUT_S:.0f}) the call waits, silent or not, and stops the command and everything it started at that time.
+* Still running: an empty `command` waits on and returns what is new, as often as needed; `C-c` with `is_input`
+  interrupts. No new command starts until it has ended: until then it is refused, and nothing of it runs.
+* Input: a program that waits for input is reported as such. Answer with `is_input` true and the text as `command`
+  (Enter is added; a blank one presses Enter only for what you were shown to wait), or send a key: `C-c` interrupts,
+  `C-d` ends the input, `C-z` suspends.
+* Long work (servers, watchers, long builds): run it in the background with its output in a file, for example
+  `python3 -m http.server 8000 > server.log 2>&1 &`; look with `tail server.log`, stop it with `kill %1`.
+* Output beyond {{max_chars}} characters loses its middle; the exact number is stated. Prefer `head`, `tail`,
+  `grep`, or write to a file and read the part that matters.
+* `reset` true throws the shell away and starts a new one: running programs, variables and directory are lost,
+  files stay.
+
+Use flags that keep programs from asking (`-y`, `--no-input`) and absolute paths rather than `cd` where you can."""
+
+
+class CmdRunAction(Action):
+    """A command for the shell, or input for the program that runs in it."""
+
+    command: str = Field(description="The command; with is_input the text or key for the running program; empty polls.")
+    is_input: bool = Field(default=False, description="Whether command is input for the program that is running.")
     timeout: float | None = Field(
-        default=None, gt=0, le=3600, allow_inf_nan=False, description="Seconds until it is ended; left out, it is not."
+        default=None,
+        gt=0,
+        le=MAX_TIMEOUT_S,
+        allow_inf_nan=False,
+        description="Seconds after which the command is stopped; left out, it is never stopped, only returned from.",
+    )
+    reset: bool = Field(default=False, description="Start a new shell first. Not together with is_input.")
+
+    def set_hard_timeout(self, timeout_s: float | None) -> Self:
+        """The action with another `timeout`; None takes it away. Actions are frozen, so this one stays as it is.
+
+        Raises:
+            ValidationError: timeout_s is not between 0 and MAX_TIMEOUT_S.
+        """
+        return type(self).model_validate({**self.to_arguments(), "timeout": timeout_s})
+
+
+class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
+    """Runs commands in one shell session of a runtime."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        session: str = "main",
+        limits: OutputLimits = DEFAULT_LIMITS,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        """Cancel ends its calls, as `interrupt` does."""
+        self._runtime, self._session, self._limits, self._cancel = runtime, session, limits, cancel
+        self._cancels: set[threading.Event] = set()
+        """The cancel events of running calls."""
+
+    def __call__(self, action: CmdRunAction) -> CommandObservation:
+        """Run a command, send input or poll, as the action requests.
+
+        Raises:
+            ToolArgumentsError: reset together with is_input.
+            SandboxUnavailable: the sandbox is gone.
+        """
+        if action.reset and action.is_input:
+            raise ToolArgumentsError(
+                "reset and is_input exclude each other: a new shell runs nothing that takes input."
+            )
+        if action.reset:
+            with contextlib.suppress(UnknownSessionError):
+                self._runtime.close_session(self._session)
+        cancel = self._cancel or threading.Event()
+        self._cancels.add(cancel)
+        try:
+            observation = self._runtime.execute(
+                action.command,
+                timeout_s=action.timeout,
+                idle_timeout_s=None if action.timeout else IDLE_TIMEOUT_S,
+                yield_s=None if action.timeout else YIELD_S,
+                session=self._session,
+                is_input=action.is_input or (not action.reset and action.command.strip() in KEYS),
+                cancel=cancel,
+            )
+        finally:
+            self._cancels.discard(cancel)
+        return self._completed(action, observation)
+
+    def _completed(self, action: CmdRunAction, observation: CommandObservation) -> CommandObservation:
+        """Add what the model needs to know of a reset and of a stop, and cut each text in the middle."""
+        notice = observation.notice
+        if action.reset:
+            told = None if observation.nothing_ran else notice
+            done = (
+                "The shell was reset: a new one has begun; files are kept, what ran in the old one and its variables "
+                "are lost"
+            )
+            notice = f"{done}; {told}" if told else done
+        if observation.timed_out and action.timeout is not None:  # not restarted: half of its work may be done
+            remedy = (
+                f"Stopped after {action.timeout:g} s, with all it had started. If it needs longer, ask for a longer "
+                "`timeout`, leave it out and poll, or run it in the background with its output in a file: "
+                "COMMAND > out.log 2>&1 &"
+            )
+            notice = f"{notice} {remedy}" if notice else remedy
+        texts = {"output": observation.output, "background_output": observation.background_output}
+        cut = {name: cut_middle(text, limit_chars=self._limits.max_chars) for name, text in texts.items()}
+        return observation.model_copy(update={"notice": notice, **cut})
+
+    def interrupt(self) -> None:
+        """End the running calls by Ctrl-C, then SIGKILL; without any, send Ctrl-C to the command left running."""
+        cancels = [*self._cancels]
+        for cancel in cancels:
+            cancel.set()
+        if not cancels:
+            self._runtime.interrupt(self._session)
+
+    def last_output(self) -> bytes:
+        """The end of the running command's output."""
+        return self._runtime.last_output(self._session)
+
+
+# --- file_read --------------------------------------------------------------------------------
+
+
+FILE_READ_DESCRIPTION = """\
+Read a text file in the sandbox and return its text exactly as it is, without line numbers.
+
+`path` (required) is absolute, or relative to the sandbox's working directory. `view_range` is `[first, last]`, lines
+counted from 1, both included, `-1` for the last line. At most {max_chars} characters are returned; what was left
+out is stated. UTF-8, UTF-16 and what a file declares is decoded; any other byte is returned as \ufffd. Binary files are
+refused: use execute_bash."""
+
+
+class FileReadSource(Enum):
+    """What reads a file. An action of one of these changes nothing, whatever else its tool can do."""
+
+    DEFAULT = "default"
+    """`file_read`: the text as it is."""
+    OH_ACI = "oh_aci"
+    """The editor: with line numbers."""
+
+
+class FileReadAction(Action):
+    """A file to read."""
+
+    path: str = Field(min_length=1, max_length=4096, description="The file.")
+    view_range: tuple[int, ...] | None = Field(
+        default=None, min_length=2, max_length=2, description="[first, last] line, from 1; -1 is the last."
+    )
+
+    @property
+    def impl_source(self) -> FileReadSource:
+        """What reads it."""
+        return FileReadSource.DEFAULT
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.view_range is not None:
+            first, last = self.view_range
+            if first < 1 or (last != -1 and last < first):
+                raise ValueError(
+                    f"view_range {[first, last]} must be [first, last] with 1 <= first <= last, or last -1"
+                )
+        return self
+
+
+def read_file(runtime: Runtime, action: FileReadAction, limits: OutputLimits = DEFAULT_LIMITS) -> TextObservation:
+    """Run `file_read`.
+
+    Raises:
+        SandboxFileError: the file cannot be read.
+        ToolError: it is binary, or has no such lines.
+        SandboxUnavailable: the sandbox is gone.
+    """
+    first, last = action.view_range or (1, -1)
+    try:
+        data = runtime.read_bytes(action.path, limit_bytes=MAX_READ_BYTES)
+    except SandboxFileError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        part = read_part(runtime, action.path, action.view_range, limit_chars=limits.max_chars)
+        left_out = f"the rest of the lines, in a file of {part.size_bytes} bytes, is"
+        return TextObservation(text=_whole_lines(part.text, limits, first_line=first, left_out=left_out))
+    try:
+        document = decode(data)
+    except NotTextError as error:
+        raise ToolError(f"File {action.path!r} is {error}. Look into it with execute_bash: file, xxd | head.") from None
+    # other encodings are not guessed, and a byte order mark of UTF-8 is kept
+    is_utf8 = document.guessed or document.encoding == "utf-8"
+    text = data.decode("utf-8", "replace") if is_utf8 else document.text
+    if action.view_range is not None:
+        count = count_lines(text)
+        if first > max(1, count):
+            raise ToolError(f"File {action.path!r} has {count} lines; view_range starts at {first}. Start lower.")
+        text = text[line_start(text, first) :]
+        text = text if last == -1 else text[: line_start(text, last - first + 2)]
+    return TextObservation(text=_whole_lines(text, limits, first_line=first))
+
+
+def _whole_lines(text: str, limits: OutputLimits, *, first_line: int, left_out: str | None = None) -> str:
+    """The text, or as many whole lines as fit and a line that explains how to read on.
+
+    left_out describes the omitted part if the text is not the whole file.
+    """
+    if len(text) <= limits.max_chars:
+        return text
+    kept = text[: limits.max_chars]
+    kept = kept[: kept.rfind("\n") + 1] or kept
+    following = first_line + kept.count("\n")
+    left_out = left_out or f"{len(text) - len(kept)} of {len(text)} characters"
+    if not kept.endswith("\n"):
+        return (
+            f"{kept}\n[... {left_out} left out here, in the middle of line {first_line}: read on in it with "
+            f"execute_bash: sed -n {first_line}p FILE | cut -c {limits.max_chars + 1}-{2 * limits.max_chars} ...]"
+        )
+    return (
+        f"{kept}[... {left_out} left out here; "
+        f"they begin in line {following}: read on with view_range [{following}, -1] ...]"
     )
 
 
-class FileRead(Action):
-    """Read a text file of the sandbox and return its text, or the lines asked for, exactly as they are.
+# --- file_write -------------------------------------------------------------------------------
 
-    Binary files and files over 16 MiB are refused: use execute_bash for them.
+FILE_WRITE_DESCRIPTION = """\
+Write a whole text file in the sandbox, at once, and return how many bytes it holds. What was there before is replaced.
+
+`path` (required) is absolute, or relative to the sandbox's working directory; missing directories are made.
+`content` (required) is the file's text, written as UTF-8 exactly as given: end it with a newline where the file
+should have one. Mode and owner of an existing file stay; where it is hard-linked, its other names keep the old text. To
+change a part of a file, edit it rather than write it anew."""
+
+
+class FileWriteAction(Action):
+    """A file to write."""
+
+    path: str = Field(min_length=1, max_length=4096, description="The file.")
+    content: str = Field(description="Its whole text.")
+
+
+def write_file(runtime: Runtime, action: FileWriteAction) -> TextObservation:
+    """Run `file_write`.
+
+    Raises:
+        SandboxFileError: the file cannot be written.
+        SandboxUnavailable: the sandbox is gone.
     """
-
-    path: str = Field(description="Absolute, or relative to the working directory.")
-    view_range: list[int] | None = Field(
-        default=None, min_length=2, max_length=2, description="First and last line, from 1; last -1 is the end."
-    )
+    data = action.content.encode()
+    runtime.write_bytes(action.path, data)
+    return TextObservation(text=f"Wrote {len(data)} bytes to {action.path}.")
 
 
-class FileWrite(Action):
-    """Write a text file of the sandbox, whole and at once; the old text is gone, missing directories are made.
+# --- all three --------------------------------------------------------------------------------
 
-    The mode and owner of an existing file stay.
-    """
 
-    path: str = Field(description="Absolute, or relative to the working directory.")
-    content: str = Field(description="The file's new text.")
+def definitions() -> list[dict[str, Any]]:
+    """Name, description and inputSchema of each tool, in MCP shape."""
+    tools: list[tuple[str, str, type[Action]]] = [
+        ("execute_bash", EXECUTE_BASH_DESCRIPTION, CmdRunAction),
+        ("file_read", FILE_READ_DESCRIPTION, FileReadAction),
+        ("file_write", FILE_WRITE_DESCRIPTION, FileWriteAction),
+    ]
+    return [
+        {"name": name, "description": DEFAULT_LIMITS.fill(description), "inputSchema": action.to_mcp_schema()}
+        for name, description, action in tools
+    ]
+
+
+def execute(
+    runtime: Runtime, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
+) -> Observation:
+    """Run one tool; a model's mistakes return an ErrorObservation. cancel ends a command, as in `Runtime.execute`."""
+    try:
+        match name:
+            case "execute_bash":
+                return ExecuteBashExecutor(runtime, cancel=cancel)(parse_action(name, CmdRunAction, arguments))
+            case "file_read":
+                return read_file(runtime, parse_action(name, FileReadAction, arguments))
+            case "file_write":
+                return write_file(runtime, parse_action(name, FileWriteAction, arguments))
+    except (ToolError, UsageError) as error:
+        return ErrorObservation(message=str(error))
+    return ErrorObservation(message=f"Unknown tool: {name}")
+
+
+# --- MCP tools --------------------------------------------------------------------------------
 
 
 class MCPAction(Action):
@@ -87,72 +356,3 @@ class MCPToolCaller(Protocol):
         Raises:
             ToolError: the tool does not exist, or gives no result.
         """
-
-
-_ACTIONS: dict[str, type[Action]] = {"execute_bash": ExecuteBash, "file_read": FileRead, "file_write": FileWrite}
-
-
-def definitions() -> list[dict[str, Any]]:
-    """Name, description and inputSchema of each."""
-    return [
-        {"name": name, "description": inspect.getdoc(action), "inputSchema": action.model_json_schema()}
-        for name, action in _ACTIONS.items()
-    ]
-
-
-def execute(
-    runtime: Runtime, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
-) -> Observation:
-    """Run one tool; a model's mistakes return an ErrorObservation. cancel ends a command, as in `Runtime.execute`."""
-    if name not in _ACTIONS:
-        return ErrorObservation(message=f"Unknown tool: {name}")
-    try:
-        return _dispatch(runtime, _ACTIONS[name].model_validate(dict(arguments)), cancel)
-    except ValidationError as error:
-        found = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-        return ErrorObservation(message=f"Invalid arguments of {name}: {found}. Nothing ran; correct them")
-    except (ToolError, UsageError) as error:
-        return ErrorObservation(message=str(error))
-
-
-def _dispatch(runtime: Runtime, action: Action, cancel: threading.Event | None) -> Observation:
-    match action:
-        case ExecuteBash():
-            is_input = action.is_input in (True, "true")
-            yield_s = YIELD_S if action.timeout is None else None
-            return runtime.execute(
-                action.command, timeout_s=action.timeout, yield_s=yield_s, is_input=is_input, cancel=cancel
-            )
-        case FileRead():
-            data = runtime.read_bytes(action.path, limit_bytes=READ_LIMIT_BYTES)
-            return TextObservation(text=select_lines(data, action.view_range))
-        case FileWrite():
-            data = action.content.encode("utf-8", "surrogateescape")
-            runtime.write_bytes(action.path, data)
-            return TextObservation(text=f"Wrote {len(data)} bytes to {action.path}")
-        case _:
-            raise AssertionError(action)
-
-
-def select_lines(data: bytes, view_range: Sequence[int] | None) -> str:
-    """Text of a file, or its lines first to last (from 1, both included; last -1 or past the end is the end).
-
-    Raises:
-        ToolError: it is binary, or the range is not in the file.
-    """
-    if b"\0" in data[:_SNIFFED_BYTES]:
-        raise ToolError(f"This is a binary file of {len(data)} bytes; look at it with `file` or `xxd` in execute_bash")
-    text = data.decode("utf-8", "replace")
-    if view_range is None:
-        return text
-    lines = _LINE.findall(text)
-    first, last = view_range
-    last = len(lines) if last == -1 else last
-    if not lines and first == 1:
-        return ""
-    if not 1 <= first <= min(last, len(lines)):
-        raise ToolError(
-            f"view_range {[*view_range]} is not in the file, which has {len(lines)} lines; "
-            "give [first, last] with 1 <= first <= last, or last -1"
-        )
-    return "".join(lines[first - 1 : last])

@@ -27,8 +27,8 @@ class Schema(BaseModel):
 
         Checked are types, enum, const, limits, patterns, formats' base type, nested objects and arrays, references
         within the schema, anyOf, oneOf (as anyOf) and allOf. What cannot be checked, or is malformed, lets any value
-        pass; so does what is beyond the bounds of `schema.bounded`. Nothing is ever fetched. A property whose name
-        cannot be an attribute has another attribute and keeps its name in `model_validate` and `to_arguments`.
+        pass; so does what is beyond the bounds of `schema.provider_schema`. Nothing is ever fetched. A property whose
+        name cannot be an attribute has another attribute and keeps its name in `model_validate` and `to_arguments`.
         The same schema gives the same class while it is among the 128 asked for last.
 
         Never raises: accepts any JSON value, however malformed or large.
@@ -57,18 +57,24 @@ class Action(Schema):
     @classmethod
     def _no_boolean_is_a_number(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         made = handler(given)
-        refuse_booleans_for_numbers(given, made)
+        if faults := [*_booleans_made_numbers(given, made)]:
+            raise ValidationError.from_exception_data(cls.__name__, faults)
         return made
 
     @property
     def visualize(self) -> Text:
         """The action for a person's eyes: one line an argument."""
-        text = Text()
-        for name, value in self.model_dump(by_alias=True, exclude_defaults=True).items():
-            text.append(f"{name}: ", style="bold")
-            text.append(f"{value}\n")
-        text.rstrip()
-        return text
+        return lines_of(self.model_dump(by_alias=True, exclude_defaults=True))
+
+
+def lines_of(arguments: Mapping[str, Any]) -> Text:
+    """One line an argument, for a person's eyes."""
+    text = Text()
+    for name, value in arguments.items():
+        text.append(f"{name}: ", style="bold")
+        text.append(f"{value}\n")
+    text.rstrip()
+    return text
 
 
 class Observation(Schema):
@@ -126,40 +132,17 @@ def text_of(observation: Observation) -> str:
     return "\n".join(part.text for part in observation.to_llm_content if isinstance(part, TextContent))
 
 
-Place = tuple[str | int, ...]
-
-
-def refuse_booleans_for_numbers(given: Any, made: BaseModel) -> None:
-    """Compare the given values with pydantic's result.
-
-    Raises:
-        ValidationError: a boolean became a number, at any depth; gives the place.
-    """
-    faults = [
-        InitErrorDetails(type=PydanticCustomError("number_needed", "A number is needed"), loc=place, input=value)
-        for place, value in _found(given, made, ())
-    ]
-    if faults:
-        raise ValidationError.from_exception_data(type(made).__name__, faults)
-
-
-def _found(given: Any, made: Any, place: Place) -> Iterator[tuple[Place, bool]]:
+def _booleans_made_numbers(given: Any, made: Any, place: tuple[str | int, ...] = ()) -> Iterator[InitErrorDetails]:
+    """The places, at any depth, where a given boolean became a number."""
     if isinstance(given, bool):
         if isinstance(made, int | float) and not isinstance(made, bool):
-            yield place, given
+            error = PydanticCustomError("number_needed", "A number is needed")
+            yield InitErrorDetails(type=error, loc=place, input=given)
     elif isinstance(given, dict):
-        for name, part in _parts(made):
-            if name in given:
-                yield from _found(given[name], part, (*place, name))
+        if isinstance(made, BaseModel):
+            made = {field.alias or name: getattr(made, name) for name, field in type(made).model_fields.items()}
+        for name in [name for name in made if name in given] if isinstance(made, dict) else ():
+            yield from _booleans_made_numbers(given[name], made[name], (*place, name))
     elif isinstance(given, list | tuple) and isinstance(made, list | tuple) and len(given) == len(made):
         for number, (value, part) in enumerate(zip(given, made, strict=True)):
-            yield from _found(value, part, (*place, number))
-
-
-def _parts(made: Any) -> Iterator[tuple[str, Any]]:
-    """The created parts, by the names they were given by."""
-    if isinstance(made, BaseModel):
-        for name, field in type(made).model_fields.items():
-            yield field.alias or name, getattr(made, name)
-    elif isinstance(made, dict):
-        yield from made.items()
+            yield from _booleans_made_numbers(value, part, (*place, number))

@@ -1,26 +1,178 @@
-"""JSON Schema in the form that providers accept: an object at the root, no references, no titles."""
+"""JSON Schema in the form that providers accept: limited, an object at the root, no references, no titles.
+
+MCP servers choose their own schemas. `bounded` makes one small enough to compile and to send with every request, and
+well-formed: a provider refuses a request that contains a malformed schema, and so every request.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ohsandbox.schema.bounded import bounded
-
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from pydantic import BaseModel
 
+MAX_DEPTH = 48
+"""Nested schemas. Schemas in practice nest 10 deep; both Python and providers fail somewhere past 100."""
+
+MAX_NODES = 4_000
+"""Schemas and values together: some 1,000 arguments. A model with that many fields takes 50 ms to create. The limit
+applies again to schemas with references inlined, which can double at every level: past it they accept any value."""
+
+MAX_CHARS = 128 * 1024
+"""All names and texts together: some 30,000 tokens in every request."""
+
+MAX_ENUM = 1_000
+"""A longer enum is dropped, its type stays."""
 
 MAX_HOPS = 32
 """Limit of references that only lead to further references; more are a cycle."""
+
+MAX_MERGED = 32
+"""Limit of merged branches at the root in total; any value passes beyond it."""
+
+MAX_INLINED_DEPTH = 64
+"""Nesting depth at which references are no longer inlined; no model fills in deeper values."""
+
+_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
+_BEYOND = 1e300
+"""A larger number limits nothing, and most JSON parsers cannot represent it."""
+
+_SCHEMA = frozenset({"additionalProperties", "items", "additionalItems", "contains", "propertyNames", "not",
+                     "if", "then", "else", "unevaluatedProperties", "unevaluatedItems"})  # fmt: skip
+_SCHEMA_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_DEFINITIONS = frozenset({"$defs", "definitions"})
+"""Copied last, so that an excess of them does not displace arguments."""
+_SCHEMA_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
+"""Their keys are names, not keywords."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _BEYOND
+
+
+def _is_type(value: Any) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
+
+
+_DATA: Mapping[str, Callable[[Any], bool]] = {
+    "type": _is_type,
+    "enum": lambda value: isinstance(value, list) and 0 < len(value) <= MAX_ENUM,
+    "examples": lambda value: isinstance(value, list),
+    "required": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    "$ref": lambda value: isinstance(value, str) and (value == "#" or value.startswith("#/")),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    **dict.fromkeys(("const", "default"), lambda _: True),
+    **dict.fromkeys(
+        ("title", "description", "format", "pattern", "contentEncoding", "contentMediaType"),
+        lambda value: isinstance(value, str),
+    ),
+    **dict.fromkeys(
+        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains",
+         "maxContains"),
+        lambda value: _is_number(value) and value >= 0 and value == int(value),
+    ),
+    **dict.fromkeys(("minimum", "maximum"), _is_number),
+    # draft 4 has `exclusiveMinimum: true`
+    **dict.fromkeys(
+        ("exclusiveMinimum", "exclusiveMaximum"), lambda value: isinstance(value, bool) or _is_number(value)
+    ),
+    **dict.fromkeys(
+        ("nullable", "uniqueItems", "deprecated", "readOnly", "writeOnly"), lambda value: isinstance(value, bool)
+    ),
+}  # fmt: skip
+"""The supported keywords, each with the check of its value; `nullable` is OpenAPI's."""
+
+
+class _TooMuchError(Exception):
+    """The limits are reached."""
+
+
+class _NotJSONError(Exception):
+    """A value is nested too deep, or is not JSON."""
+
+
+class _Copy:
+    """One copy operation, with the remaining limits."""
+
+    def __init__(self) -> None:
+        self._nodes, self._chars = MAX_NODES, MAX_CHARS
+
+    def schema(self, node: Any, depth: int = 0) -> dict[str, Any] | bool:
+        """Copy a schema; `True` if it is malformed or too deep; the part that fits if the limits are reached."""
+        if not isinstance(node, dict) or depth > MAX_DEPTH:
+            return node is not False
+        kept: dict[str, Any] = {}
+        try:
+            self._take(1)
+            for key, value in sorted(node.items(), key=lambda item: item[0] in _DEFINITIONS):
+                self._keep(kept, key, value, depth + 1)
+        except _TooMuchError:
+            kept.pop("additionalProperties", None)  # it would apply to the dropped properties, too
+        return kept
+
+    def _keep(self, kept: dict[str, Any], key: str, value: Any, depth: int) -> None:
+        if key in _SCHEMA_LISTS or (key == "items" and isinstance(value, list)):
+            if isinstance(value, list) and value:
+                self._take(len(value))
+                kept[key] = [self.schema(item, depth) for item in value]
+        elif key in _SCHEMA:
+            kept[key] = self.schema(value, depth)
+        elif key in _SCHEMA_MAPS or key in _DEFINITIONS:
+            if isinstance(value, dict):
+                copied = kept[key] = {}  # attached before it is filled: entries before the limits are reached stay
+                for name, item in value.items():
+                    if isinstance(name, str) and _is_encodable(name):
+                        self._take(1, len(name))
+                        copied[name] = self.schema(item, depth)
+        elif key in _DATA and _DATA[key](value):
+            with contextlib.suppress(_NotJSONError):
+                kept[key] = self._data(value, depth - 1)
+
+    def _data(self, value: Any, depth: int) -> Any:
+        if isinstance(value, str) and _is_encodable(value):
+            self._take(1, len(value))
+            return value
+        self._take(1)
+        if depth <= MAX_DEPTH and isinstance(value, list):
+            return [self._data(item, depth + 1) for item in value]
+        if depth <= MAX_DEPTH and isinstance(value, dict) and all(isinstance(name, str) for name in value):
+            return {self._data(name, depth): self._data(item, depth + 1) for name, item in value.items()}
+        if value is None or isinstance(value, bool) or _is_number(value):
+            return value
+        raise _NotJSONError
+
+    def _take(self, nodes: int, chars: int = 0) -> None:
+        self._nodes -= nodes
+        self._chars -= chars
+        if self._nodes < 0 or self._chars < 0:
+            raise _TooMuchError
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
+
+
+def bounded(schema: Any) -> dict[str, Any]:
+    """Copy the known, well-formed keywords within MAX_DEPTH, MAX_NODES and MAX_CHARS; any value passes elsewhere."""
+    copy = _Copy().schema(schema)
+    return copy if isinstance(copy, dict) else {}
 
 
 def target_of(root: Any, reference: str) -> Any:
     """Resolve a local reference, also through further ones; `True` (any value) if it has no target."""
     node = _step(root, reference)
     for _ in range(MAX_HOPS):
-        if not (isinstance(node, dict) and set(node) & {"$ref"} and not set(node) - {"$ref", "description", "title"}):
+        if not (isinstance(node, dict) and "$ref" in node and not set(node) - {"$ref", "description", "title"}):
             return node if isinstance(node, dict | bool) else True
         node = _step(root, node["$ref"])
     return True
@@ -39,45 +191,8 @@ def _step(root: Any, reference: str) -> Any:
     return node
 
 
-_CHOICES = ("anyOf", "oneOf")
-_KEPT = frozenset({"title", "description", "$defs", "definitions", "examples"})
-_MAX_MERGED = 32
-"""Limit of merged branches in total; any value passes beyond it."""
-
-
-class _Merge:
-    """Merges object schemas into one that accepts every value that they accept."""
-
-    def __init__(self, root: dict[str, Any]) -> None:
-        self._root = root
-        self._left = _MAX_MERGED
-
-    def of(self, node: Any) -> dict[str, Any]:
-        """Return {properties, required, additionalProperties}, the last only if certain."""
-        self._left -= 1
-        if not isinstance(node, dict) or self._left < 0:
-            return {"properties": {}, "required": []}
-        merged: dict[str, Any] = {
-            "properties": dict(node.get("properties", {})),
-            "required": list(node.get("required", [])),
-        }
-        parts = self._parts(node)
-        if "additionalProperties" in node and not parts and "patternProperties" not in node:
-            merged["additionalProperties"] = node["additionalProperties"]
-        for kind, branches in parts:
-            made = [self.of(branch) for branch in branches if branch is not False and "object" in _types(branch)]
-            for branch in made:
-                _add_properties(merged["properties"], branch["properties"], kind)
-            merged["required"] += _required(kind, [branch["required"] for branch in made])
-        return merged
-
-    def _parts(self, node: dict[str, Any]) -> list[tuple[str, list[Any]]]:
-        parts = [(kind, node[kind]) for kind in ("allOf", *_CHOICES) if kind in node]
-        return [("allOf", [target_of(self._root, node["$ref"])]), *parts] if "$ref" in node else parts
-
-
 def object_schema(schema: Any) -> dict[str, Any]:
-    """Convert a bounded schema to one with `type: object` and `properties` at the root.
+    """Bound a schema and convert it to one with `type: object`, `properties` and `required` at the root.
 
     Choices at the root (anyOf, oneOf, allOf, a reference) become one object with all their properties, since
     providers refuse them there; the tool itself checks which of them belong together. A root that is not an object
@@ -88,8 +203,8 @@ def object_schema(schema: Any) -> dict[str, Any]:
         root = {key: value for key, value in root.items() if key in {"title", "description"}}
     merged = _Merge(root).of(root)
     merged["required"] = list(dict.fromkeys(merged["required"]))
-    kept = {key: value for key, value in root.items() if key in _KEPT}
-    return {"type": "object", **merged, **kept}
+    kept = {"title", "description", "examples", *_DEFINITIONS}
+    return {"type": "object", **merged, **{key: value for key, value in root.items() if key in kept}}
 
 
 def _types(node: Any) -> list[str]:
@@ -97,37 +212,35 @@ def _types(node: Any) -> list[str]:
     return kind if isinstance(kind, list) else [kind]
 
 
-def _required(kind: str, lists: list[list[str]]) -> list[str]:
-    """allOf: the union of the required names; anyOf and oneOf: their intersection."""
-    if kind == "allOf" or not lists:
-        return [name for names in lists for name in names]
-    common = set(lists[0]).intersection(*lists[1:])
-    return [name for name in lists[0] if name in common]
+class _Merge:
+    """Merges object schemas into one that accepts every value that they accept."""
 
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root, self._left = root, MAX_MERGED
 
-def _add_properties(properties: dict[str, Any], more: dict[str, Any], kind: str) -> None:
-    """If branches disagree on a property, accept either."""
-    for name, schema in more.items():
-        known = properties.get(name, schema)
-        if known == schema:
-            properties[name] = schema
-        elif kind == "allOf":
-            properties[name] = {"allOf": [known, schema]}
-        else:
-            properties[name] = {"anyOf": [known, schema]}
-
-
-MAX_NODES = 4_000
-"""Inlined references can double at every level; past this many nodes a reference becomes "any value"."""
-
-MAX_DEPTH = 64
-"""Nesting depth at which references are no longer inlined; no model fills in deeper values."""
-
-_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
-"""Their keys are names, not keywords."""
-
-_DATA = frozenset({"default", "const", "enum", "examples", "required"})
-"""Their values are data, even if they look like schemas."""
+    def of(self, node: Any) -> dict[str, Any]:
+        """Return {properties, required, additionalProperties}, the last only if certain."""
+        self._left -= 1
+        if not isinstance(node, dict) or self._left < 0:
+            return {"properties": {}, "required": []}
+        properties, required = dict(node.get("properties", {})), list(node.get("required", []))
+        parts = [("allOf", [target_of(self._root, node["$ref"])])] if "$ref" in node else []
+        parts += [(kind, node[kind]) for kind in ("allOf", "anyOf", "oneOf") if kind in node]
+        for kind, branches in parts:
+            made = [self.of(branch) for branch in branches if branch is not False and "object" in _types(branch)]
+            for name, schema in (pair for branch in made for pair in branch["properties"].items()):
+                known = properties.setdefault(name, schema)
+                if known != schema:  # accept either, unless both are demanded
+                    properties[name] = {"allOf" if kind == "allOf" else "anyOf": [known, schema]}
+            demanded = [branch["required"] for branch in made]
+            common = set[str]().union(*demanded)
+            if kind != "allOf":
+                common.intersection_update(*demanded)
+            required += [name for names in demanded for name in names if name in common]
+        merged = {"properties": properties, "required": required}
+        if "additionalProperties" in node and not parts and "patternProperties" not in node:
+            merged["additionalProperties"] = node["additionalProperties"]
+        return merged
 
 
 @lru_cache(maxsize=256)
@@ -138,7 +251,7 @@ def plain_schema(model: type[BaseModel]) -> dict[str, Any]:
     A recursive reference becomes its bare type: providers differ in whether they follow `$ref`.
     """
     schema = model.model_json_schema()
-    plain: dict[str, Any] = _Plain(schema).of(schema, seen=())
+    plain: dict[str, Any] = _Plain(schema).of(schema)
     plain.setdefault("properties", {})
     plain.pop("description", None)  # the class's docstring is for programmers
     return plain
@@ -148,47 +261,40 @@ class _Plain:
     """Inlines the references of one schema."""
 
     def __init__(self, root: dict[str, Any]) -> None:
-        self._root = root
-        self._left = MAX_NODES
-        self._depth = 0
+        self._root, self._left = root, MAX_NODES
 
-    def of(self, node: Any, *, seen: tuple[str, ...]) -> Any:
-        self._depth += 1
-        try:
-            return self._of(node, seen=seen)
-        finally:
-            self._depth -= 1
-
-    def _of(self, node: Any, *, seen: tuple[str, ...]) -> Any:
+    def of(self, node: Any, *, seen: tuple[str, ...] = (), depth: int = 0) -> Any:
+        """The node without titles and references; seen holds the references on the path."""
         if isinstance(node, list):
-            return [self.of(item, seen=seen) for item in node]
+            return [self.of(item, seen=seen, depth=depth + 1) for item in node]
         if not isinstance(node, dict):
             return node
         self._left -= 1
         node = _without_null(node)
         if "$ref" in node:
-            return self._followed(node, seen=seen)
-        return {key: self._value(key, value, seen=seen) for key, value in node.items() if not _is_left_out(key, value)}
+            return self._followed(node, seen=seen, depth=depth + 1)
+        plain: dict[str, Any] = {}
+        for key, value in node.items():
+            if key in _DEFINITIONS or (key == "title" and isinstance(value, str)):
+                continue
+            if key in _SCHEMA_MAPS and isinstance(value, dict):
+                plain[key] = {name: self.of(item, seen=seen, depth=depth + 1) for name, item in value.items()}
+            elif key in {"default", "const", "enum", "examples", "required"}:  # data, even if it looks like a schema
+                plain[key] = value
+            else:
+                plain[key] = self.of(value, seen=seen, depth=depth + 1)
+        return plain
 
-    def _value(self, key: str, value: Any, *, seen: tuple[str, ...]) -> Any:
-        if key in _MAPS and isinstance(value, dict):
-            return {name: self.of(item, seen=seen) for name, item in value.items()}
-        return value if key in _DATA else self.of(value, seen=seen)
-
-    def _followed(self, node: dict[str, Any], *, seen: tuple[str, ...]) -> Any:
+    def _followed(self, node: dict[str, Any], *, seen: tuple[str, ...], depth: int) -> Any:
         reference = node["$ref"]
         target = target_of(self._root, reference)
         beside = {key: value for key, value in node.items() if key != "$ref"}
         if not isinstance(target, dict):
-            return self.of(beside, seen=seen)
-        if reference in seen or self._depth > MAX_DEPTH or self._left < 0:
+            return self.of(beside, seen=seen, depth=depth)
+        if reference in seen or depth > MAX_INLINED_DEPTH or self._left < 0:
             kind = target.get("type")
             return {"type": kind} if isinstance(kind, str) else {}
-        return self.of({**target, **beside}, seen=(*seen, reference))
-
-
-def _is_left_out(key: str, value: Any) -> bool:
-    return key in {"$defs", "definitions"} or (key == "title" and isinstance(value, str))
+        return self.of({**target, **beside}, seen=(*seen, reference), depth=depth)
 
 
 def _without_null(node: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Masking is there for accidents: a token in a log, a key in an error message. It 
 commands with a secret can also print it reversed. What must not be taken must not be given.
 """
 
-from ohsandbox.secrets.masker import Masker, MaskingFilter, StreamMasker, TextStreamMasker
+from ohsandbox.secrets.masker import Masker, MaskingFilter, StreamMasker
 from ohsandbox.secrets.vault import Secrets, check_name, check_reference, host_keys, parse_flags
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "MaskingFilter",
     "Secrets",
     "StreamMasker",
-    "TextStreamMasker",
     "check_name",
     "check_reference",
     "host_keys",

@@ -41,9 +41,10 @@ def encodings_of(value: str) -> set[str]:
 
 
 def _texts(value: str) -> set[str]:
-    """The value, and what editors and macOS's file names make of it (Unicode's NFC and NFD)."""
+    """The value, what editors and macOS's file names make of it (NFC and NFD), and what is shown of invalid UTF-8."""
     stripped = value.strip()
-    return {value, stripped, normalize("NFC", stripped), normalize("NFD", stripped)}
+    shown = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return {value, stripped, shown, normalize("NFC", stripped), normalize("NFD", stripped)}
 
 
 def _spellings(text: str) -> Iterator[str]:

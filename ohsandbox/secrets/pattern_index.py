@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from array import array
 from bisect import bisect_right
 from functools import cached_property
-from itertools import accumulate, compress
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from itertools import accumulate, compress, count
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -15,69 +16,19 @@ if TYPE_CHECKING:
 SEPARATORS = b" \t\r\n:"
 """What `base64`, `openssl`, `fold`, `xxd -p` and `od` put into what they print, and YAML before its lines."""
 
-_KEPT = bytes(byte not in SEPARATORS for byte in range(256))
-_BLOCK = 4096
-
-
-class Haystack:
-    """Bytes that are searched as they stand."""
-
-    def __init__(self, whole: bytes) -> None:
-        """Search whole."""
-        self.whole = whole
-        self.data = whole
-
-    def where(self, at: int) -> int:
-        """The place in `whole` of the byte at a place in `data`."""
-        return at
-
-    def unbroken(self, at: int, size: int) -> bool:
-        """Whether size bytes of `data` stand side by side in `whole`."""
-        return self.where(at + size - 1) - self.where(at) == size - 1
-
-
-class UnbrokenHaystack(Haystack):
-    """Bytes that are searched without SEPARATORS, so that a value broken over lines is found."""
-
-    def __init__(self, whole: bytes) -> None:
-        """Search whole; costs 1.7 ns a byte."""
-        super().__init__(whole)
-        self.data = whole.translate(None, SEPARATORS)
-        self._places: dict[int, array[int]] = {}
-        """Of the blocks that were asked for, each place in `whole` of a byte of `data`."""
-
-    @cached_property
-    def _ends(self) -> list[int]:
-        """How many bytes of `data` stand before the end of each block of `whole`."""
-        blocks = (self.whole[at : at + _BLOCK] for at in range(0, len(self.whole), _BLOCK))
-        return list(accumulate(len(block.translate(None, SEPARATORS)) for block in blocks))
-
-    def where(self, at: int) -> int:
-        """The place in `whole` of the byte at a place in `data`."""
-        if len(self.data) == len(self.whole):
-            return at
-        block = bisect_right(self._ends, at)
-        places = self._places.get(block)
-        if places is None:
-            first = block * _BLOCK
-            kept = self.whole[first : first + _BLOCK].translate(_KEPT)
-            places = self._places[block] = array("Q", compress(range(first, first + _BLOCK), kept))
-        return places[at - (self._ends[block - 1] if block else 0)]
-
-
-# --- patterns ----------------------------------------------------------------------------------
-
 MIN_HALF_BYTES = 12
 """Shortest half that is searched; the beginning of a shorter value may occur in any text."""
 
 MIN_BROKEN_BYTES = 16
 """A shorter pattern is found in one piece only: neighbouring words may read like it."""
+
 MAX_STRETCH = 2
 """A broken pattern spans at most this many times its length (hex in columns: 1.6); bounds what a stream holds back."""
+
+_KEPT = bytes(byte not in SEPARATORS for byte in range(256))
 _HEX = re.compile(rb"[0-9a-f]+|[0-9A-F]+")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]+")
-_MIN_PIECE = 4
-"""Fewer bytes of a half behind a line break belong to the next line, not to the value."""
+_BLOCK = 4096
 _HEAD = 4
 _LOOK = 16
 """A match of this many bytes counts as part of a pattern."""
@@ -109,74 +60,106 @@ class Span(NamedTuple):
     name: str
 
 
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Spans, given by their start, with those that overlap made one; those that only touch are two."""
+    found: list[Span] = []
+    for span in spans:
+        if not found or span.start >= found[-1].end:
+            found.append(span)
+        elif span.end > found[-1].end:
+            found[-1] = found[-1]._replace(end=span.end)
+    return found
+
+
+class _Haystack:
+    """Bytes to search; with `breaks` without their SEPARATORS, which costs 1.7 ns a byte."""
+
+    def __init__(self, whole: bytes, *, breaks: bool) -> None:
+        self.whole = whole
+        self.data = whole.translate(None, SEPARATORS) if breaks else whole
+        self._places: dict[int, array[int]] = {}
+        """Of the blocks that were asked for, each place in `whole` of a byte of `data`; of all, 10 ns a byte."""
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """How many bytes of `data` stand before the end of each block of `whole`."""
+        blocks = (self.whole[at : at + _BLOCK] for at in range(0, len(self.whole), _BLOCK))
+        return list(accumulate(len(block.translate(None, SEPARATORS)) for block in blocks))
+
+    def where(self, at: int) -> int:
+        """The place in `whole` of the byte at a place in `data`."""
+        if len(self.data) == len(self.whole):
+            return at
+        block = bisect_right(self._ends, at)
+        if block not in self._places:
+            kept = self.whole[block * _BLOCK : (block + 1) * _BLOCK].translate(_KEPT)
+            self._places[block] = array("Q", compress(count(block * _BLOCK), kept))
+        return self._places[block][at - (self._ends[block - 1] if block else 0)]
+
+    def is_pattern(self, at: int, pattern: Pattern, *, stretch: int) -> bool:
+        """Whether what begins at a place in `data` may be pattern: unbroken at first, over stretch bytes at most."""
+        if stretch > MAX_STRETCH * len(pattern.data):
+            return False
+        return self.where(at + pattern.run - 1) - self.where(at) == pattern.run - 1
+
+
 class PatternIndex:
-    """Patterns, longest first, and every search for them."""
+    """Patterns and every search for them; with `breaks` they are found broken over lines as well."""
 
-    def __init__(self, patterns: Iterable[Pattern]) -> None:
-        """Index patterns."""
-        self.patterns = tuple(patterns)
-        self.longest = max((len(pattern.data) for pattern in self.patterns), default=0)
-
-    @cached_property
-    def _prefilter(self) -> _Prefilter:
-        return _Prefilter([pattern.data for pattern in self.patterns])
+    def __init__(self, patterns: Sequence[Pattern], *, breaks: bool) -> None:
+        self._patterns = patterns
+        self._breaks = breaks
+        self._longest = max(len(pattern.data) for pattern in patterns)
+        self._window = self._longest * (MAX_STRETCH if breaks else 1)
+        self._wholes = _Prefilter([pattern.data for pattern in patterns])
 
     @cached_property
-    def _halves(self) -> _Prefilter:
-        """The first and last half of each pattern; a short pattern twice."""
-        return _Prefilter([part for pattern in self.patterns for part in _parts(pattern.data)])
+    def _halves(self) -> tuple[list[tuple[Pattern, bytes, int]], _Prefilter]:
+        """The first and the last half of each pattern with their offsets; a short pattern as a whole."""
+        halves = []
+        for pattern in self._patterns:
+            size = len(pattern.data)
+            half = (size + 1) // 2 if size >= 2 * MIN_HALF_BYTES - 1 else size
+            halves += [(pattern, pattern.data[at : at + half], at) for at in {0, size - half}]
+        return halves, _Prefilter([half for _, half, _ in halves])
 
     @cached_property
     def _heads(self) -> dict[bytes, list[Pattern]]:
         """Patterns by their first 1, 2, 3 and 4 bytes."""
         heads: dict[bytes, list[Pattern]] = {}
-        for pattern in self.patterns:
+        for pattern in self._patterns:
             for size in range(1, _HEAD + 1):
                 heads.setdefault(pattern.data[:size], []).append(pattern)
         return heads
 
-    @cached_property
-    def _whole_heads(self) -> frozenset[bytes]:
-        return frozenset(head for head in self._heads if len(head) == _HEAD)
-
-    def found(self, haystack: Haystack) -> Iterator[Span]:
+    def found(self, whole: bytes) -> Iterator[Span]:
         """Every occurrence of every pattern."""
-        for number in self._prefilter.candidates(haystack.data):
-            pattern = self.patterns[number]
-            yield from _runs(
-                span for at in _places(haystack.data, pattern.data) if (span := _span(haystack, at, pattern))
-            )
+        haystack = _Haystack(whole, breaks=self._breaks)
+        for number in self._wholes.candidates(haystack.data):
+            pattern = self._patterns[number]
+            spans = (_span(haystack, at, pattern) for at in _places(haystack.data, pattern.data))
+            yield from merged(span for span in spans if span)
 
-    def torn(self, haystack: Haystack) -> Iterator[Span]:
+    def found_cut(self, whole: bytes) -> Iterator[Span]:
         """Occurrences of at least half a pattern, from its beginning or to its end; of a short one the whole."""
-        for number in self._halves.candidates(haystack.data):
-            pattern = self.patterns[number // 2]
-            first, last = _parts(pattern.data)
-            if number % 2 == 0:
-                yield from _runs(_from_first(haystack, pattern, first))
-            elif last != first or len(last) < len(pattern.data):
-                yield from _runs(_up_to_last(haystack, pattern, last))
+        halves, prefilter = self._halves
+        haystack = _Haystack(whole, breaks=self._breaks)
+        for number in prefilter.candidates(haystack.data):
+            yield from merged(_grown(haystack, *halves[number]))
 
-    def beginning(self, haystack: Haystack) -> int:
-        """The first offset in `whole` from which the rest may begin a pattern; its length where nothing may."""
-        data, heads = haystack.data, self._heads
-        places = [place for head in self._heads_in(data) for place in _beginnings(haystack, head, heads[head])]
-        for size in range(1, min(_HEAD - 1, len(data)) + 1):
-            patterns = heads.get(data[-size:], ())
-            places += [
-                place for pattern in patterns if (place := _open(haystack, len(data) - size, pattern)) is not None
-            ]
-        return min(places, default=len(haystack.whole))
+    def beginning(self, whole: bytes) -> int:
+        """The first offset from which the rest may begin a pattern; the length where nothing may."""
+        first = max(0, len(whole) - self._window)
+        haystack = _Haystack(whole[first:], breaks=self._breaks)
+        data, size = haystack.data, len(haystack.data)
+        heads = self._heads.keys() & {data[at : at + _HEAD] for at in range(max(0, size - self._longest + 1), size)}
+        places = (_open(haystack, pattern, head) for head in heads for pattern in self._heads[head])
+        return first + min((place for place in places if place is not None), default=len(haystack.whole))
 
-    def _heads_in(self, window: bytes) -> Iterable[bytes]:
-        """The heads of 4 bytes that occur in window."""
-        if len(self._whole_heads) <= len(window):
-            return [head for head in self._whole_heads if head in window]
-        return self._whole_heads & {window[at : at + _HEAD] for at in range(len(window) - _HEAD + 1)}
-
-    def ending(self, haystack: Haystack) -> int:
-        """Length of the beginning of `whole` that is a proper suffix of a pattern."""
-        sizes = {_ending(haystack.data, pattern.data) for pattern in self.patterns} - {0}
+    def ending(self, whole: bytes) -> int:
+        """Length of the beginning of whole that is a proper suffix of a pattern."""
+        haystack = _Haystack(whole[: self._window], breaks=self._breaks)
+        sizes = {_ending(haystack.data, pattern.data) for pattern in self._patterns} - {0}
         return max((end for size in sizes if (end := haystack.where(size - 1) + 1) == size or size >= _LOOK), default=0)
 
 
@@ -187,173 +170,90 @@ def _places(data: bytes, needle: bytes, first: int = 0) -> Iterator[int]:
         at = data.find(needle, at + 1)
 
 
-def _span(haystack: Haystack, at: int, pattern: Pattern) -> Span | None:
-    """The pattern at an offset of haystack; None where it is broken too early, or too wide."""
-    size = len(pattern.data)
-    start = haystack.where(at)
+def _span(haystack: _Haystack, at: int, pattern: Pattern) -> Span | None:
+    """The pattern at a place of haystack; None where it is broken too early, or too wide."""
+    size, start = len(pattern.data), haystack.where(at)
     if haystack.whole.startswith(pattern.data, start):
         return Span(start, -size, start + size, pattern.name)
     end = haystack.where(at + size - 1) + 1
-    if end - start > MAX_STRETCH * size or not haystack.unbroken(at, pattern.run):
-        return None
-    return Span(start, -size, end, pattern.name)
+    return Span(start, -size, end, pattern.name) if haystack.is_pattern(at, pattern, stretch=end - start) else None
 
 
-def _open(haystack: Haystack, at: int, pattern: Pattern) -> int | None:
-    """Offset in `whole` of a pattern that the end of haystack may begin, from an offset on; None where it cannot."""
-    there = len(haystack.data) - at
-    start = haystack.where(at)
-    size = len(haystack.whole) - start
-    if size == there:
-        return start
-    if there < pattern.run or size + len(pattern.data) - there > MAX_STRETCH * len(pattern.data):
-        return None
-    return start if haystack.unbroken(at, pattern.run) else None
-
-
-def _beginnings(haystack: Haystack, head: bytes, patterns: list[Pattern]) -> Iterator[int]:
-    """For each pattern the first offset of a proper prefix that reaches the end."""
+def _grown(haystack: _Haystack, pattern: Pattern, half: bytes, offset: int) -> Iterator[Span]:
+    """Each half, at its offset in the pattern, with what else of the pattern stands around it."""
     data = haystack.data
-    for pattern in patterns:
-        for at in _places(data, head, max(0, len(data) - len(pattern.data) + 1)):
-            if pattern.data.startswith(data[at : at + _LOOK]) and pattern.data.startswith(data[at:]):
-                place = _open(haystack, at, pattern)
-                if place is not None:
-                    yield place
-                    break
+    before, after = pattern.data[:offset][::-1], pattern.data[offset + len(half) :]
+    at, end = data.find(half), 0
+    while at >= 0:
+        start = at - _shared(data[max(end, at - offset) : at][::-1], before)
+        end = at + len(half)
+        end += _shared(data[end : end + len(after)], after)
+        rank = -len(pattern.data) if end - start == len(pattern.data) else 0
+        yield Span(haystack.where(start), rank, haystack.where(end - 1) + 1, pattern.name)
+        at = data.find(half, end - len(half) + 1)
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """Length of the common prefix."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
+
+
+def _open(haystack: _Haystack, pattern: Pattern, head: bytes) -> int | None:
+    """Offset in `whole` of the first proper prefix of pattern, with this head, that reaches the end."""
+    data = haystack.data
+    for at in _places(data, head, max(0, len(data) - len(pattern.data) + 1)):
+        if pattern.data.startswith(data[at : at + _LOOK]) and pattern.data.startswith(data[at:]):
+            start, there = haystack.where(at), len(data) - at
+            size = len(haystack.whole) - start
+            stretch = size + len(pattern.data) - there
+            if size == there or (there >= pattern.run and haystack.is_pattern(at, pattern, stretch=stretch)):
+                return start
+    return None
 
 
 def _ending(data: bytes, pattern: bytes) -> int:
     """Length of the beginning of data that is a proper suffix of pattern."""
-    head = data[: len(pattern) - 1]
-    at = head.rfind(pattern[-_HEAD:])
-    while at >= 0:
-        if pattern.endswith(head[: at + _HEAD]):
-            return at + _HEAD
-        at = head.rfind(pattern[-_HEAD:], 0, at + _HEAD - 1)
-    return next((size for size in (3, 2, 1) if head.startswith(pattern[len(pattern) - size :])), 0)
+    ends = [*_places(pattern, data[:_HEAD], 1), *range(len(pattern) - _HEAD + 1, len(pattern))]
+    return next((len(pattern) - at for at in ends if data.startswith(pattern[at:])), 0)
 
-
-def _parts(pattern: bytes) -> tuple[bytes, bytes]:
-    half = (len(pattern) + 1) // 2
-    return (pattern[:half], pattern[-half:]) if half >= MIN_HALF_BYTES else (pattern, pattern)
-
-
-def _from_first(haystack: Haystack, pattern: Pattern, first: bytes) -> Iterator[Span]:
-    at = haystack.data.find(first)
-    while at >= 0:
-        size = _shared(haystack.data[at : at + len(pattern.data)], pattern.data)
-        yield _torn_span(haystack, at, at + size, pattern)
-        at = haystack.data.find(first, at + size - len(first) + 1)
-
-
-def _up_to_last(haystack: Haystack, pattern: Pattern, last: bytes) -> Iterator[Span]:
-    done = 0
-    for at in _places(haystack.data, last):
-        end = at + len(last)
-        begin = max(0, end - len(pattern.data))
-        start = at if at < done else end - _shared(haystack.data[begin:end][::-1], pattern.data[::-1])
-        yield _torn_span(haystack, start, end, pattern)
-        done = end
-
-
-def _torn_span(haystack: Haystack, start: int, end: int, pattern: Pattern) -> Span:
-    """A part of a pattern, without what stands alone on a line of its own and is shorter than _MIN_PIECE."""
-    if end - start == len(pattern.data):
-        return Span(haystack.where(start), -len(pattern.data), haystack.where(end - 1) + 1, pattern.name)
-    for size in range(1, _MIN_PIECE):
-        if not haystack.unbroken(end - size - 1, 2):
-            end -= size
-            break
-    for size in range(1, _MIN_PIECE):
-        if not haystack.unbroken(start + size - 1, 2):
-            start += size
-            break
-    return Span(haystack.where(start), 0, haystack.where(end - 1) + 1, pattern.name)
-
-
-def _runs(spans: Iterable[Span]) -> Iterator[Span]:
-    """Overlapping spans of one pattern merged: a value that overlaps itself may occur a million times."""
-    last: Span | None = None
-    for span in spans:
-        if last is not None and span.start < last.end:
-            last = Span(min(last.start, span.start), min(last.rank, span.rank), max(last.end, span.end), last.name)
-            continue
-        if last is not None:
-            yield last
-        last = span
-    if last is not None:
-        yield last
-
-
-def _shared(one: bytes, other: bytes) -> int:
-    """Length of the common prefix, by bisection."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-# --- which of many may stand there -------------------------------------------------------------
 
 FEW = 20
 """Up to this many needles are searched one by one: 0.1 to 0.2 ns a byte each; the pass over words takes 4 ns."""
 SHORT = 1_000
 """Bytes; the pass over words takes 1 to 4 us there, each needle 0.2 us."""
 
-_WIDTHS: tuple[tuple[int, Literal["Q", "I"]], ...] = ((8, "Q"), (4, "I"))
-"""Bytes of a word, and its format."""
-
-
-class _Pass(NamedTuple):
-    width: int
-    word_format: Literal["Q", "I"]
-    words: frozenset[int]
-    owners: dict[int, list[int]]
-    """The numbers of the needles that have the word."""
-
 
 class _Prefilter:
     """Of bytes read as words of 8, every needle of at least 15 bytes holds one as a whole: no hit is missed.
 
-    Each needle has 8 such words, one for each place where it can begin. Shorter ones have words of 4.
+    Each needle has 8 such words, one for each place where it can begin. Shorter ones, of at least 7, have words of 4.
     """
 
     def __init__(self, needles: Sequence[bytes]) -> None:
-        """Each needle has at least 7 bytes."""
         self._needles = needles
-        self._shortest = min(map(len, needles), default=0)
+        self._shortest = min(map(len, needles))
 
     def candidates(self, data: bytes) -> Iterable[int]:
-        """The numbers, ascending, of all needles that stand in data, and of few others."""
+        """The numbers of all needles that stand in data, and of few others."""
         if len(data) < self._shortest:
             return ()
         if len(data) > SHORT and len(self._needles) <= FEW:
             return [number for number, needle in enumerate(self._needles) if needle in data]
         found: set[int] = set()
-        for width, word_format, words, owners in self._passes:
-            met = words.intersection(memoryview(data)[: len(data) // width * width].cast(word_format))
-            if met:
-                found.update(number for word in met for number in owners[word])
-        return sorted(found) if found else ()
+        for width, words, owners in self._passes:
+            view = memoryview(data)[: len(data) // width * width]
+            for word in words.intersection(view.cast("Q") if width == 8 else view.cast("I")):  # noqa: PLR2004
+                found.update(owners[word])
+        return found
 
     @cached_property
-    def _passes(self) -> list[_Pass]:
-        return [*self._made_passes()]
-
-    def _made_passes(self) -> Iterator[_Pass]:
-        left = list(range(len(self._needles)))
-        for width, word_format in _WIDTHS:
-            large = [number for number in left if len(self._needles[number]) >= 2 * width - 1]
-            left = [number for number in left if len(self._needles[number]) < 2 * width - 1]
-            owners: dict[int, list[int]] = {}
-            for number in large:
-                needle = memoryview(self._needles[number])
-                for word in {needle[at : at + width].cast(word_format)[0] for at in range(width)}:
-                    owners.setdefault(word, []).append(number)
-            if owners:
-                yield _Pass(width, word_format, frozenset(owners), owners)
+    def _passes(self) -> list[tuple[int, frozenset[int], dict[int, list[int]]]]:
+        """For each width: the words of all needles, and the numbers of the needles that have a word."""
+        owners: dict[int, dict[int, list[int]]] = {8: {}, 4: {}}
+        for number, needle in enumerate(self._needles):
+            width = 8 if len(needle) >= 15 else 4  # noqa: PLR2004 - 2 * 8 - 1
+            for at in range(width):
+                word = int.from_bytes(needle[at : at + width], sys.byteorder)
+                owners[width].setdefault(word, []).append(number)
+        return [(width, frozenset(found), found) for width, found in owners.items() if found]

@@ -22,8 +22,6 @@ MIN_HOST_KEY_BYTES = 16
 _HOST_KEY = re.compile(r".*_API_KEY|AWS_SECRET_ACCESS_KEY|AWS_SESSION_TOKEN|AWS_BEARER_TOKEN_BEDROCK|HF_TOKEN")
 """Where the clients of model providers look for their keys (litellm 1.106)."""
 
-_REFERENCE = "secret:"
-
 
 class Secrets:
     """Values by name. Those given are variables of the sandbox's commands; the hidden ones never enter it.
@@ -54,12 +52,9 @@ class Secrets:
             UsageError: a name or a reference is invalid, or the value is missing. Never quotes a value.
         """
         environ = os.environ if environ is None else environ
-        found = {
-            check_name(name): look_up(name, check_reference(name, reference), environ)
-            for name, reference in references.items()
-        }
+        found = {check_name(name): look_up(name, reference, environ) for name, reference in references.items()}
         secrets = cls({name: one.value for name, one in found.items()})
-        secrets._warnings = tuple(line for one in found.values() for line in one.warnings)
+        secrets._warnings = tuple(one.warning for one in found.values() if one.warning)
         return secrets
 
     @property
@@ -71,11 +66,8 @@ class Secrets:
     def warnings(self) -> tuple[str, ...]:
         """What a person should be told, one line each."""
         short = [name for name, value in self._given.items() if len(value.encode()) < MIN_SECRET_BYTES]
-        lines = [
-            f"Secret {name} is under {MIN_SECRET_BYTES} bytes, so it cannot be masked: what prints it shows it."
-            for name in short
-        ]
-        return (*self._warnings, *lines)
+        told = f"is under {MIN_SECRET_BYTES} bytes, so it cannot be masked: what prints it shows it."
+        return (*self._warnings, *(f"Secret {name} {told}" for name in short))
 
     def environment(self) -> dict[str, str]:
         """The variables for commands in the sandbox."""
@@ -83,7 +75,7 @@ class Secrets:
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """What a configuration's `${...}` stands for: environ, and `secret:NAME` for each value given."""
-        return {**environ, **{f"{_REFERENCE}{name}": value for name, value in self._given.items()}}
+        return {**environ, **{f"secret:{name}": value for name, value in self._given.items()}}
 
     def hiding(self, values: Mapping[str, str], *, never: Collection[str] = ()) -> Secrets:
         """The same, with more values that are only hidden.
@@ -91,12 +83,11 @@ class Secrets:
         Raises:
             UsageError: a value given is one of `never`: the keys that the model is paid with.
         """
-        for name, value in self._given.items():
-            if value in never:
-                raise UsageError(
-                    f"Secret {name!r} is the key that the model is paid with, which never enters a sandbox. "
-                    "Make another key for the agent, or leave the secret out."
-                )
+        if paid_with := [name for name, value in self._given.items() if value in never]:
+            raise UsageError(
+                f"Secret {paid_with[0]!r} is the key that the model is paid with, which never enters a sandbox. "
+                "Make another key for the agent, or leave the secret out."
+            )
         if all(self._hidden.get(name) == value for name, value in values.items()):
             return self
         secrets = Secrets(self._given, hidden={**self._hidden, **values})
@@ -132,10 +123,10 @@ _OURS = re.compile(
 
 
 class Found(NamedTuple):
-    """A value, and what a person should be told about where it was."""
+    """A value, and what a person should be told about where it was, or ""."""
 
     value: str
-    warnings: tuple[str, ...] = ()
+    warning: str = ""
 
 
 def check_name(name: str) -> str:
@@ -146,7 +137,7 @@ def check_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise UsageError(
-            "A secret's name is not letters, digits and underscores, the first no digit. "
+            "Invalid name of a secret: expected letters, digits and underscores, not beginning with a digit. "
             "Write NAME, NAME=env:OTHER or NAME=file:PATH, and never the value itself."
         )
     if _OURS.fullmatch(name):
@@ -188,17 +179,17 @@ def parse_flags(flags: Iterable[str]) -> dict[str, str]:
 
 
 def look_up(name: str, reference: str, environ: Mapping[str, str]) -> Found:
-    """The value that a checked reference names. One newline at a file's end is not part of it.
+    """The value that a reference names. One newline at a file's end is not part of it.
 
     Raises:
-        UsageError: the value is missing, or cannot be a variable's. Never quotes a value.
+        UsageError: the reference is invalid, or the value missing or no variable's. Never quotes a value.
     """
-    kind, _, rest = reference.partition(":")
+    kind, _, rest = check_reference(name, reference).partition(":")
     found = _from_file(name, rest) if kind == "file" else Found(environ.get(rest, ""))
     if not found.value and kind == "env":
-        raise UsageError(f"Secret {name!r} is to come from the variable {rest!r}, which is not set. Set it.")
+        raise UsageError(f"Variable {rest!r} of secret {name!r} is not set. Set it.")
     if not found.value:
-        raise UsageError(f"Secret {name!r} is to come from file {rest!r}, which is empty. Put the value into it.")
+        raise UsageError(f"File {rest!r} of secret {name!r} is empty. Put the value into it.")
     if len(found.value.encode("utf-8", "surrogateescape")) > MAX_VALUE_BYTES:
         raise UsageError(
             f"Secret {name!r} is over {MAX_VALUE_BYTES} bytes. Bring such a file into the sandbox instead."
@@ -207,20 +198,15 @@ def look_up(name: str, reference: str, environ: Mapping[str, str]) -> Found:
 
 
 def _from_file(name: str, path: str) -> Found:
-    file = Path(path).expanduser()
     try:
-        with file.open("rb") as opened:
-            mode = stat.S_IMODE(file.stat().st_mode)
-            data = opened.read(MAX_VALUE_BYTES + 2)
+        with Path(path).expanduser().open("rb") as opened:
+            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+            value = opened.read(MAX_VALUE_BYTES + 2).decode()
     except OSError as error:
         raise UsageError(f"Secret {name!r}: file {path!r} cannot be read: {error.strerror}. Mend it.") from None
-    if b"\0" in data:
-        raise UsageError(f"Secret {name!r}: file {path!r} holds a NUL byte, which no variable can. Use another file.")
-    try:
-        value = data.decode()
     except UnicodeDecodeError:
         raise UsageError(f"Secret {name!r}: file {path!r} is not UTF-8 text. Use another file.") from None
-    warnings: tuple[str, ...] = ()
-    if mode & 0o077:
-        warnings = (f"Other users may read {path!r} of secret {name} (mode {mode:04o}). Run `chmod 600 {path}`.",)
-    return Found(value.removesuffix("\n").removesuffix("\r"), warnings)
+    if "\0" in value:
+        raise UsageError(f"Secret {name!r}: file {path!r} holds a NUL byte, which no variable can. Use another file.")
+    others = f"Other users may read {path!r} of secret {name} (mode {mode:04o}). Run `chmod 600 {path}`."
+    return Found(value.removesuffix("\n").removesuffix("\r"), others if mode & 0o077 else "")

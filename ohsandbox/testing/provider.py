@@ -54,7 +54,7 @@ class Request(NamedTuple):
     headers: Mapping[str, str]
     """Names in lower case."""
     body: dict[str, Any]
-    """{} where it is no JSON object."""
+    """{} where it is not a JSON object."""
 
 
 def message(fields: Mapping[str, Any] | None, *, finish_reason: str | None = "stop", **extra: Any) -> Reply:
@@ -76,7 +76,7 @@ def text(content: str, **extra: Any) -> Reply:
 
 
 def calls(*pairs: tuple[str | None, Any], content: str | None = None, **extra: Any) -> Reply:
-    """The model calls each (name, arguments); arguments that are no string are written as JSON. Ids are call_a0, ..."""
+    """The model calls each (name, arguments); arguments other than strings are written as JSON. Ids are call_a0, ..."""
     tool_calls = [
         {
             "id": f"call_a{index}",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from ohsandbox import events
 from ohsandbox.errors import LogWriteError, OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
+from ohsandbox.persistence import stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
 from ohsandbox.timetravel.snapshots import SnapshotStore
 from ohsandbox.timetravel.tool_state import ToolStateSnapshots
@@ -53,6 +54,8 @@ class CheckpointIndex:
 
     def __init__(self) -> None:
         self.kept: list[CheckpointRange] = []
+        self.last_seq = -1
+        """Of the newest event."""
         self.written = False
         """Whether files may have been written since the last checkpoint."""
         self._is_known = False
@@ -61,6 +64,17 @@ class CheckpointIndex:
         self._writing: set[str] = set()
         self._held: set[str] = set()
         self._released: set[str] = set()
+
+    @classmethod
+    def of(cls, directory: Path) -> Self:
+        """The checkpoints of a stored conversation.
+
+        Raises:
+            UsageError: its log is not there or cannot be read.
+        """
+        files = cls()
+        stream_events(directory, files.add)
+        return files
 
     @property
     def is_known(self) -> bool:
@@ -73,7 +87,7 @@ class CheckpointIndex:
 
     def add(self, event: SDKEvent) -> None:
         """Follow the next event."""
-        data = event.data
+        data, self.last_seq = event.data, event.seq
         if event.type == "checkpoint":
             self.kept.append(CheckpointRange(event.seq, min(self._quiet_since, event.seq), None, data))
             self._is_known, self.written = True, False
@@ -95,13 +109,8 @@ class CheckpointIndex:
                 self._writing.clear()
                 self._quiet_since = event.seq if self._said_after is None else self._said_after
             self._released, self._held = self._held, set()
-
-        self._listen(event)
-
-    def _listen(self, event: SDKEvent) -> None:
-        """Note where the person began to speak: to undo a turn is to go back to there."""
         if event.type == "user_message" and self._said_after is None:
-            self._said_after = max(event.seq - 1, 0)
+            self._said_after = max(event.seq - 1, 0)  # to undo a turn is to go back to where the person began to speak
         elif event.type in {"tool_call", "tool_result", "assistant_message"}:
             self._said_after = None
 
@@ -143,7 +152,8 @@ class CheckpointRecorder:
         self._enabled = enabled and runtime is not None and runtime.keeps_checkpoints
         self._snapshots = SnapshotStore(log.directory / SNAPSHOTS_NAME)
         self._tools = ToolStateSnapshots(log.directory)
-        self._looked = runtime is None or not (runtime.host_workspace or _is_new(runtime))
+        is_new = runtime is not None and runtime.resumed is not None and runtime.resumed.how == "new"
+        self._looked = runtime is None or not (runtime.host_workspace or is_new)
         """What the log says of the files still holds; a bound workspace may have been changed since the last run."""
         self._begun = self._given_up = False
 
@@ -209,8 +219,3 @@ class CheckpointRecorder:
             self._given_up = True  # until the next turn: what fails may take long to
             message = f"The files could not be kept, so this cannot be undone: {error}"
             self._log.emit(events.notice(code="CheckpointFailed", message=message))
-
-
-def _is_new(runtime: Runtime) -> bool:
-    """The sandbox of before is gone with its files."""
-    return runtime.resumed is not None and runtime.resumed.how == "new"

@@ -30,7 +30,7 @@ from ohsandbox.timetravel.snapshots import (
 from ohsandbox.timetravel.tool_state import ToolStateSnapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ohsandbox.events import SDKEvent
@@ -66,15 +66,18 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
     """The checkpoint with the files as they were after event `at` of a conversation.
 
     Raises:
-        UsageError: there is no such event, or the files of then were not kept; the message says of which they were.
+        UsageError: there is no such event, or its files were not kept; the message says of which they were.
     """
-    files, last = _files_of(directory)
-    if not 0 <= at <= last:
-        told = f"There is no event {at} in conversation {directory.name!r}: its last is {last}."
+    files = CheckpointIndex.of(directory)
+    if not 0 <= at <= files.last_seq:
+        told = f"Invalid event {at} of conversation {directory.name!r}: its last is {files.last_seq}."
         raise UsageError(f"{told} Take that or an earlier one.")
     kept = files.at(at)
     if kept is None:
-        raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. {_places(files)}")
+        ranges = [f"{one.first}-{'' if one.last is None else one.last}" for one in files.kept[-10:]]
+        places = "None were: checkpoints are off, or this kind of sandbox keeps none."
+        places = f"They were for events {', '.join(ranges)}." if ranges else places
+        raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. {places}")
     return kept
 
 
@@ -92,7 +95,7 @@ def seq_before_turns(directory: Path, turns: int) -> int:
 
     stream_events(directory, note)
     if not 1 <= turns <= len(said):
-        raise UsageError(f"{turns} turns cannot be undone in {directory.name!r}: it has {len(said)}.")
+        raise UsageError(f"{turns} turns cannot be undone in {directory.name!r}: it has {len(said)}. Ask for fewer.")
     return said[-turns] - 1
 
 
@@ -105,7 +108,7 @@ def fork(directory: Path, at: int, *, workspace: Path | None = None) -> Fork:
         workspace: where the files of a bound workspace are to be, which is not written here: see `restore_workspace`.
 
     Raises:
-        UsageError: the files of then were not kept, or the fork cannot be written.
+        UsageError: the files at that event were not kept, or the fork cannot be written.
         SandboxUnavailable: the engine that has the files does not serve.
     """
     kept = find_checkpoint(directory, max(at, 0))
@@ -122,19 +125,19 @@ def fork(directory: Path, at: int, *, workspace: Path | None = None) -> Fork:
         tools.share_with(target, found)
         knows_tools = tools.put_into(target, kept.data, shared)
         _keep_images(target, found)
-        revoked = _revoked_since(directory, shared)
-        _add_own_events(target, _Origin(directory.name, at, kept, knows_tools, revoked), workspace)
+        forked = Fork(conversation_id, target, at, kept, workspace)
+        _add_own_events(forked, directory.name, knows_tools=knows_tools, revoked=_revoked_since(directory, shared))
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    return Fork(conversation_id, target, at, kept, workspace)
+    return forked
 
 
 def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Fork:
     """`fork`, with the files of a bound workspace put into a directory that holds nothing yet.
 
     Raises:
-        UsageError: the files of then were not kept, or workspace does not fit.
+        UsageError: the files at that event were not kept, or workspace does not fit.
         SandboxUnavailable: the engine that has the files does not serve.
     """
     bound = find_checkpoint(directory, max(at, 0)).data.get("workspace")
@@ -162,9 +165,12 @@ def restore_workspace(forked: Fork, workspace: Path) -> list[UnappliedChange]:
         return []
     store = SnapshotStore(forked.directory / SNAPSHOTS_NAME)
     wanted = store.load(bound["snapshot"])
-    if missing := not_kept(forked):
+    if missing := [f"{path!r} ({why})" for path, why in worst_first(wanted.left_out).items()]:
+        more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
+        shown = f"The snapshot did not hold {', '.join(missing[:MAX_NAMED])}{more}"
+        message = f"{shown}: copy that from the original directory if it is needed."
         with EventLog(forked.directory, conversation_id=forked.id) as log:
-            log.append(events.notice(code=NOT_KEPT, message=_not_kept_message(missing)))
+            log.append(events.notice(code=NOT_KEPT, message=message))
     return write_changes(workspace, changes_between(scan(workspace, store), wanted), store, git=True)
 
 
@@ -178,12 +184,6 @@ def not_kept(forked: Fork) -> dict[str, str]:
     if bound is None:
         return {}
     return worst_first(SnapshotStore(forked.directory / SNAPSHOTS_NAME).load(bound["snapshot"]).left_out)
-
-
-def _not_kept_message(missing: Mapping[str, str]) -> str:
-    shown = ", ".join(f"{path!r} ({why})" for path, why in [*missing.items()][:MAX_NAMED])
-    more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
-    return f"The snapshot did not hold {shown}{more}: copy that from the original directory if it is needed."
 
 
 def empty_directory(directory: Path) -> Path:
@@ -200,25 +200,6 @@ def empty_directory(directory: Path) -> Path:
     if filled:
         raise UsageError(f"Directory {str(directory)!r} is not empty. Name an empty one, or one that is not there yet.")
     return directory.resolve()
-
-
-def _files_of(directory: Path) -> tuple[CheckpointIndex, int]:
-    files, last = CheckpointIndex(), -1
-
-    def take(event: SDKEvent) -> None:
-        nonlocal last
-        files.add(event)
-        last = event.seq
-
-    stream_events(directory, take)
-    return files, last
-
-
-def _places(files: CheckpointIndex) -> str:
-    ranges = [f"{kept.first}-{'' if kept.last is None else kept.last}" for kept in files.kept]
-    if not ranges:
-        return "None were: checkpoints are off, or this kind of sandbox keeps none."
-    return f"They were for events {', '.join(ranges[-10:])}."
 
 
 def _copy_log(directory: Path, target: Path, at: int) -> None:
@@ -277,24 +258,14 @@ def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
             inventory.retain_checkpoint(image, owner=target)
 
 
-class _Origin(NamedTuple):
-    """Where a fork comes from."""
-
-    name: str
-    at: int
-    kept: CheckpointRange
-    knows_tools: bool
-    revoked: tuple[int, ...]
+def _revoked_since(directory: Path, shared: Sequence[SDKEvent]) -> list[int]:
     """Approvals that were in force then, and are not now: going back brings none back."""
-
-
-def _revoked_since(directory: Path, shared: Sequence[SDKEvent]) -> tuple[int, ...]:
     then: set[int] = set()
     now: set[int] = set()
     for event in shared:
         _note_approval(then, event)
     stream_events(directory, lambda event: _note_approval(now, event))
-    return tuple(sorted(then - now))
+    return sorted(then - now)
 
 
 def _note_approval(in_force: set[int], event: SDKEvent) -> None:
@@ -308,17 +279,17 @@ def _note_approval(in_force: set[int], event: SDKEvent) -> None:
         in_force.clear()
 
 
-def _add_own_events(target: Path, origin: _Origin, workspace: Path | None) -> None:
-    name, at, kept = origin.name, origin.at, origin.kept.data
+def _add_own_events(forked: Fork, name: str, *, knows_tools: bool, revoked: Sequence[int]) -> None:
+    at, kept = forked.at, forked.kept.data
     bound = kept.get("workspace")
-    if bound is not None and workspace is not None:
-        bound = {**bound, "path": str(workspace)}
-    with EventLog(target, conversation_id=target.name) as log:
-        for number in origin.revoked:
+    if bound is not None and forked.workspace is not None:
+        bound = {**bound, "path": str(forked.workspace)}
+    with EventLog(forked.directory, conversation_id=forked.id) as log:
+        for number in revoked:
             log.append(events.approval_revoked(number=number, by=f"fork of {name}"))
         where = f"after event {at}" if at >= 0 else "before the first event"
         message = f"This conversation goes on from {name!r} as it was {where}."
-        if not origin.knows_tools:
+        if not knows_tools:
             message += f" {TOOLS_UNKNOWN}"
         log.append(events.notice(code=FORKED, message=message, conversation_id=name, at=at))
         log.append(
@@ -328,7 +299,7 @@ def _add_own_events(target: Path, origin: _Origin, workspace: Path | None) -> No
                 workspace=bound,
                 size_bytes=int(kept.get("size_bytes") or 0),
                 image=kept.get("image"),
-                **ToolStateSnapshots(target).keep(),
+                **ToolStateSnapshots(forked.directory).keep(),
                 **({COPIED_FROM: kept[COPIED_FROM]} if COPIED_FROM in kept else {}),
             )
         )

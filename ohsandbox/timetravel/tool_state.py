@@ -41,7 +41,7 @@ class ToolStateSnapshots:
     def keep(self) -> dict[str, str | None]:
         """Keep what the tools have now; returns what the checkpoint event says of it, nothing where it cannot be kept.
 
-        That the files are kept matters more, so this is no error: a fork tells that it does not know.
+        That the files are kept matters more, so this is not an error: a fork tells that it does not know.
         """
         try:
             return {FIELD: self._kept.take(self._tools) if self._tools.is_dir() else None}

@@ -158,10 +158,9 @@ def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:
     """The checkpoints around each time that the agent wrote after event at.
 
     Raises:
-        UsageError: the files of then were not kept, or are lost.
+        UsageError: the files at that event were not kept, or are lost.
     """
-    files = CheckpointIndex()
-    stream_events(directory, files.add)
+    files = CheckpointIndex.of(directory)
     if files.at(max(at, 0)) is None:
         raise UsageError(f"The files after event {at} of {directory.name!r} were not kept, so this cannot be undone.")
     bound = files.kept[-1].data.get("workspace")

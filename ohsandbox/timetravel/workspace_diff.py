@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
-import re
 import shutil
 import tempfile
 from collections import Counter
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
-from ohsandbox.persistence import stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
 from ohsandbox.runtime.factory import DEFAULT_IMAGE, RuntimeSettings, runtime_from
 from ohsandbox.runtime.files.transfer import TransferLimits
@@ -45,8 +42,6 @@ _COPY = "/workspace"
 BEFORE = ", at the first of the two events alone"
 """The end of the reason where the newer side has no such file, or a smaller one."""
 
-_LEFT_OUT = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"): (.*)""", re.DOTALL)
-
 
 class WorkspaceDiff(NamedTuple):
     """Changes of a workspace between two events."""
@@ -72,11 +67,10 @@ def diff_workspace(directory: Path, a: int | None = None, b: int | None = None) 
     A bound workspace is looked at as it is now; of a container, now is the last checkpoint.
 
     Raises:
-        UsageError: the files of then were not kept.
+        UsageError: the files at that event were not kept.
         SandboxUnavailable: the engine that has them does not serve.
     """
-    files = CheckpointIndex()
-    stream_events(directory, files.add)
+    files = CheckpointIndex.of(directory)
     if not files.kept:
         raise UsageError(f"Conversation {directory.name!r} has no checkpoints: nothing was changed, or they are off.")
     first = files.kept[0] if a is None else find_checkpoint(directory, a)
@@ -99,17 +93,14 @@ def diff_workspace(directory: Path, a: int | None = None, b: int | None = None) 
 
 def bound_workspace(directory: Path) -> Path | None:
     """The directory of this machine that the conversation last worked in; None where its files are its sandbox's."""
-    files = CheckpointIndex()
-    stream_events(directory, files.add)
-    return _path(files.kept[-1].data) if files.kept else None
+    kept = CheckpointIndex.of(directory).kept
+    return _path(kept[-1].data) if kept else None
 
 
 def copied_workspace(directory: Path) -> Path | None:
     """The directory of this machine whose copy the conversation works on; None where it works on none."""
-    files = CheckpointIndex()
-    stream_events(directory, files.add)
-    found = files.kept[-1].data.get(COPIED_FROM) if files.kept else None
-    return None if found is None else Path(found)
+    kept = CheckpointIndex.of(directory).kept
+    return Path(kept[-1].data[COPIED_FROM]) if kept and kept[-1].data.get(COPIED_FROM) else None
 
 
 def scan_changed(target: Path, changes: Sequence[FileChange], store: SnapshotStore) -> Manifest:
@@ -155,7 +146,8 @@ class _Trees:
             self.place = _COPY if copied else sandbox.workdir
             left_out = _drop_large(sandbox, self.place)
             limits = TransferLimits(file_bytes=manifest.MAX_FILE_BYTES, depth=manifest.MAX_DEPTH, leaves_out=True)
-            left_out |= dict(map(_named, sandbox.download(self.place, place, user="0", limits=limits)))
+            missed = sandbox.download(self.place, place, user="0", limits=limits)
+            left_out |= {one.path.removeprefix("./"): one.reason for one in missed}
             tree = scan(Path(place), self.store, git=False)
             if copied:
                 shutil.rmtree(Path(place) / ".git", ignore_errors=True)
@@ -207,14 +199,6 @@ def _by_directory(paths: Sequence[str]) -> dict[str, str]:
     """What the agent made and git ignores, by the directories at the top."""
     counts = Counter(path.split("/")[0] + ("/" if "/" in path else "") for path in paths)
     return {name: f"ignored by git ({count} new)" for name, count in counts.items()}
-
-
-def _named(line: str) -> tuple[str, str]:
-    """Path and reason of a line of `Runtime.download`: a Python literal, a colon, and why."""
-    found = _LEFT_OUT.fullmatch(line)
-    if found is None:
-        return line, "not taken out of the sandbox"
-    return str(ast.literal_eval(found[1])).removeprefix("./"), found[2]
 
 
 def _path(data: dict[str, Any]) -> Path | None:

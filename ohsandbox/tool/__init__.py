@@ -1,13 +1,22 @@
 """The tool interface: arguments become an action, an executor turns it into an observation."""
 
-from ohsandbox.tool.annotations import CallHint, Hint, ToolAnnotations, counted_lines
-from ohsandbox.tool.arguments import SecurityRisk, take_security_risk
+from ohsandbox.schema.execution import FunctionExecutor, ToolExecutor
+from ohsandbox.text import cut_middle
+from ohsandbox.tool.annotations import (
+    CallHint,
+    Hint,
+    SecurityRisk,
+    ToolAnnotations,
+    counted_lines,
+    take_security_risk,
+)
 from ohsandbox.tool.definition import ToolBase, ToolDefinition
-from ohsandbox.tool.executor import ToolExecutor
 from ohsandbox.tool.plugins import Origin, Plugins
 from ohsandbox.tool.registry import (
+    RuntimeTool,
     Tool,
     ToolRegistry,
+    find_runtime_tool,
     is_registered,
     list_registered_tools,
     origin_of_tool,
@@ -15,11 +24,10 @@ from ohsandbox.tool.registry import (
     resolve_tool,
     unregister_tool,
 )
-from ohsandbox.tool.runtime_tool import RuntimeTool, find_runtime_tool
-from ohsandbox.tool.text import cut_middle
 
 __all__ = [
     "CallHint",
+    "FunctionExecutor",
     "Hint",
     "Origin",
     "Plugins",

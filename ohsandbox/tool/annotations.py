@@ -1,11 +1,14 @@
-"""A tool's description of its effects (`ToolAnnotations`, as in MCP) and of a call (`CallHint`, in the log)."""
+"""The effects of a tool (`ToolAnnotations`, as in MCP) and of a call (`CallHint`, `security_risk`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from ohsandbox.errors import ToolArgumentsError
+from ohsandbox.schema.execution import quoted
 
 
 class ToolAnnotations(BaseModel):
@@ -30,6 +33,19 @@ class ToolAnnotations(BaseModel):
         return cls(title=title, readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=open_world)
 
 
+CallKind = Literal[
+    "", "command", "input", "python", "browser", "url", "read", "edit", "delegation", "thought", "question", "answer"
+]
+"""What the subject of a call is, by which the call is rated, approved and counted; "" is anything else:
+
+- `command`, `input`, `python`, `browser`, `url`: a shell command, input for a program that runs, code, the address of a
+  page. Rules rate what it says.
+- `read`, `edit`: the path of the one file that is read or changed; nothing else is.
+- `delegation`: a task of another agent, whose own calls are rated one by one.
+- `thought`, `question`, `answer`: words without an effect, the last two for the user.
+"""
+
+
 class CallHint(BaseModel):
     """A call's display form and whether it writes, for readers of the log that do not create the tool."""
 
@@ -38,6 +54,7 @@ class CallHint(BaseModel):
     sign: str = Field(default=".", min_length=1, max_length=1)
     """One character: `$` a command, `>` input, `%` a Python cell, `+` a file written, `~` one changed, `<` one read,
     `?` a search, `@` a web page, `&` a sub-agent, `*` a thought, `.` anything else."""
+    kind: CallKind = ""
     subject: str = ""
     """The text argument that identifies the call's subject; empty shows all arguments."""
     note: str = ""
@@ -57,6 +74,50 @@ Hint = CallHint | Callable[[Mapping[str, Any]], CallHint]
 
 
 def counted_lines(text: object) -> str:
-    """`(1 line)`, `(20 lines)`; a value that is no text counts as empty."""
+    """`(1 line)`, `(20 lines)`; a value that is not text counts as empty."""
     count = len(text.splitlines()) if isinstance(text, str) else 0
     return "(1 line)" if count == 1 else f"({count} lines)"
+
+
+SecurityRisk = Literal["LOW", "MEDIUM", "HIGH", "UNKNOWN"]
+"""UNKNOWN is recorded if the model gives none; it is accepted from the model, but not offered."""
+
+OFFERED_RISKS: tuple[SecurityRisk, ...] = ("LOW", "MEDIUM", "HIGH")
+
+SECURITY_RISK = "security_risk"
+
+SECURITY_RISK_SCHEMA: dict[str, Any] = {
+    "type": "string",
+    "enum": list(OFFERED_RISKS),
+    "description": "How much harm this call could do. LOW: reads, or changes only files of the task. MEDIUM: changes "
+    "the sandbox beyond the task (installs, services). HIGH: deletes what cannot be had back, or sends data out.",
+}
+
+
+def with_security_risk(schema: dict[str, Any]) -> dict[str, Any]:
+    """Add the optional argument `security_risk` to a schema, unless the tool has its own.
+
+    It is first: a model writes arguments in order, so a truncated call still contains it.
+    """
+    if SECURITY_RISK in schema["properties"]:
+        return schema
+    return {**schema, "properties": {SECURITY_RISK: SECURITY_RISK_SCHEMA, **schema["properties"]}}
+
+
+def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], SecurityRisk | None]:
+    """Split off `security_risk`: the other arguments, and the risk; lower case is accepted, absent and null are None.
+
+    Raises:
+        ToolArgumentsError: it is none of LOW, MEDIUM, HIGH, UNKNOWN.
+    """
+    rest = dict(arguments)
+    given = rest.pop(SECURITY_RISK, None)
+    if given is None:
+        return rest, None
+    risk = given.strip().upper() if isinstance(given, str) else given
+    if risk not in get_args(SecurityRisk):
+        raise ToolArgumentsError(
+            f"Invalid value for argument 'security_risk' in tool call {tool}: {quoted(given)}. "
+            f"Allowed are: {', '.join(OFFERED_RISKS)}."
+        )
+    return rest, cast("SecurityRisk", risk)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Self
 
+from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.schema import Action, Observation
-from ohsandbox.tool.annotations import CallHint
-from ohsandbox.tool.arguments import SECURITY_RISK, parse_action, take_security_risk
-from ohsandbox.tool.executor import ActionT, ObservationT, ToolExecutor
-from ohsandbox.tool.schema import with_security_risk
+from ohsandbox.schema.execution import ActionT, ObservationT, ToolExecutor, parse_action
+from ohsandbox.tool.annotations import SECURITY_RISK, CallHint, take_security_risk, with_security_risk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +55,8 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
     """How its calls are shown, and whether they write; None shows the arguments and uses the annotations."""
     require_confirmation: bool = False
     """The user must approve each call, regardless of the conversation's policy."""
+    limits: OutputLimits = DEFAULT_LIMITS
+    """How much of a result is shown."""
 
     def __post_init__(self) -> None:
         """Check the name early: a provider refuses every request that contains an invalid one."""
@@ -121,8 +122,7 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
 
     def with_executor(self, executor: ToolExecutor[ActionT, ObservationT]) -> Self:
         """Copy the tool with another executor."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return type(self)(**{**fields, "executor": executor})
+        return replace(self, executor=executor)
 
     def interrupt(self) -> None:
         """End the executor's running call; from any thread."""

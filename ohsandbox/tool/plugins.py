@@ -55,7 +55,7 @@ class Plugins:
     """The entry points of a group, each imported once, on demand. Thread-safe."""
 
     def __init__(self, group: str = GROUP, *, check: Callable[[str, Any], None]) -> None:
-        """Check takes name and object, and raises UsageError if it is no tool."""
+        """Check takes name and object, and raises UsageError if it is not a tool. The group "" has no entry points."""
         self._group = group
         self._check = check
         self._guard = threading.RLock()
@@ -80,7 +80,7 @@ class Plugins:
         with self._guard:
             if self._found is None:
                 self._found = {}
-                for distribution in distributions():
+                for distribution in distributions() if self._group else ():
                     for entry in _entries(distribution, self._group):
                         self._found.setdefault(entry.name, entry)
             return self._found

@@ -1,4 +1,4 @@
-"""The registry of tools by name, so that a plain spec can list an agent's tools."""
+"""Where an agent's tools come from: the registry of tools by name, and a runtime's own (`Runtime.get_tools`)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.schema import Action, Observation
+from ohsandbox.schema.execution import FunctionExecutor
+from ohsandbox.tool.annotations import ToolAnnotations  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.tool.definition import ToolBase, ToolDefinition
 from ohsandbox.tool.plugins import Origin, Plugins
 
 if TYPE_CHECKING:
+    from ohsandbox.runtime.base import Runtime
     from ohsandbox.state import ConversationState
 
 AnyTool = ToolDefinition[Any, Any]
@@ -45,7 +49,7 @@ class ToolRegistry:
         """Without plugins, it has only registered tools."""
         self._entries: dict[str, Registrable] = {}
         self._guard = threading.Lock()
-        self._plugins = plugins
+        self._plugins = plugins or Plugins("", check=check_kind)
 
     def register(self, name: str, tool: Registrable) -> None:
         """Register the tool under a name; a second registration replaces the first.
@@ -60,7 +64,7 @@ class ToolRegistry:
             self._entries[name] = tool
 
     def unregister(self, name: str) -> None:
-        """Remove the name; an unknown one is no error."""
+        """Remove the name; an unknown one is not an error."""
         with self._guard:
             self._entries.pop(name, None)
 
@@ -68,15 +72,15 @@ class ToolRegistry:
         """The names that match the shell pattern, sorted: the registered ones, and those of plugins that load."""
         with self._guard:
             registered = set(self._entries)
-        offered = self._plugins.names() if self._plugins is not None else []
-        loaded = {name for name in fnmatch.filter(offered, pattern) if name not in registered and self._loads(name)}
+        offered = [name for name in fnmatch.filter(self._plugins.names(), pattern) if name not in registered]
+        loaded = {name for name in offered if (plugin := self._plugins.get(name)) and not plugin.fault}
         return sorted(loaded.union(fnmatch.filter(registered, pattern)))
 
     def knows(self, name: str) -> bool:
         """Whether the name is registered, or a plugin offers it; nothing is imported."""
         with self._guard:
             registered = name in self._entries
-        return registered or (self._plugins is not None and name in self._plugins.names())
+        return registered or name in self._plugins.names()
 
     def origin(self, name: str) -> Origin:
         """The source of the tool of that name.
@@ -98,29 +102,26 @@ class ToolRegistry:
                 raise UsageError(
                     f"Tool {spec.name!r} is registered as an instance and takes no params. Leave them out."
                 )
-            return _confirmed(spec, [entry])
-        made = _make(spec, entry, conv_state)
-        tools = list(made) if isinstance(made, Sequence) else [made]
-        if not all(isinstance(tool, ToolDefinition) for tool in tools):
-            raise UsageError(f"Tool {spec.name!r} made something that is no ToolDefinition.")
-        self._refuse_shadows(spec.name, tools, origin)
-        return _confirmed(spec, tools)
+            tools = [entry]
+        else:
+            made = _make(spec, entry, conv_state)
+            tools = list(made) if isinstance(made, Sequence) else [made]
+            if not all(isinstance(tool, ToolDefinition) for tool in tools):
+                raise UsageError(f"Tool {spec.name!r} made something that is not a ToolDefinition.")
+            self._refuse_shadows(spec.name, tools, origin)
+        return [replace(tool, require_confirmation=True) for tool in tools] if spec.require_confirmation else tools
 
     def _find(self, name: str) -> tuple[Registrable, Origin]:
         with self._guard:
             entry = self._entries.get(name)
         if entry is not None:
             return entry, _origin_of(entry)
-        plugin = self._plugins.get(name) if self._plugins is not None else None
+        plugin = self._plugins.get(name)
         if plugin is None:
             raise UsageError(f"Tool {name!r} is not registered. Registered are: {', '.join(self.names())}.")
         if plugin.fault:
             raise UsageError(f"Tool {name!r} cannot be used: {plugin.fault} Mend or remove {plugin.origin.name}.")
         return plugin.tool, plugin.origin
-
-    def _loads(self, name: str) -> bool:
-        plugin = self._plugins.get(name) if self._plugins is not None else None
-        return plugin is not None and not plugin.fault
 
     def _refuse_shadows(self, name: str, tools: Sequence[AnyTool], origin: Origin) -> None:
         """Refuse a plugin's tool that has a registered tool's name, even if its entry point has another name."""
@@ -142,19 +143,18 @@ def check_kind(name: str, tool: Any) -> None:
     if isinstance(tool, ToolDefinition) and tool.executor is None:
         raise UsageError(f"Tool {name!r} has no executor. Give it one: ToolDefinition(..., executor=...).")
     if isinstance(tool, type) and not issubclass(tool, ToolBase):
-        raise UsageError(f"Class {tool.__name__!r} is no ToolDefinition. Register a subclass, or a factory function.")
+        raise UsageError(
+            f"Class {tool.__name__!r} is not a ToolDefinition. Register a subclass, or a factory function."
+        )
     if not isinstance(tool, ToolDefinition | type) and not callable(tool):
         raise UsageError(
             f"Tool {name!r} is a {type(tool).__name__}. Register a ToolDefinition, its class or a factory."
         )
 
 
-def _confirmed(spec: Tool, tools: list[AnyTool]) -> list[AnyTool]:
-    return [replace(tool, require_confirmation=True) for tool in tools] if spec.require_confirmation else tools
-
-
 def _origin_of(entry: Registrable) -> Origin:
-    made_in = type(entry.executor) if isinstance(entry, ToolDefinition) else entry
+    executor = entry.executor if isinstance(entry, ToolDefinition) else None
+    made_in = executor.function if isinstance(executor, FunctionExecutor) else type(executor) if executor else entry
     module = getattr(made_in, "__module__", None) or "unknown"
     if module.partition(".")[0] != OWN:
         return Origin(module)
@@ -174,6 +174,47 @@ def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | ToolFactory, conv_state:
         raise UsageError(f"Tool {spec.name!r} cannot be made with params {spec.params!r}: {reason}.") from error
 
 
+class RuntimeTool(BaseModel):
+    """One entry of `Runtime.get_tools()`, in MCP form. Other keys are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    description: str | None = None
+    inputSchema: dict[str, Any] = Field(default_factory=dict)  # noqa: N815 - the protocol's spelling
+    outputSchema: dict[str, Any] | None = None  # noqa: N815 - the protocol's spelling
+    annotations: ToolAnnotations | None = None
+
+    def to_param(self) -> dict[str, Any]:
+        """The function tool of the chat completions API, with the schema simplified for providers."""
+        return self.definition().to_openai_tool()
+
+    def definition(self, runtime: Runtime | None = None) -> ToolDefinition[Action, Observation]:
+        """The tool's definition, which calls `Runtime.execute_tool`; without a runtime it cannot be called.
+
+        Raises:
+            UsageError: providers refuse its name.
+        """
+
+        def run(action: Action) -> Observation:
+            assert runtime is not None  # noqa: S101 - else there is no executor
+            return runtime.execute_tool(self.name, action.to_arguments())
+
+        return ToolDefinition(
+            name=self.name,
+            description=self.description or f"Call {self.name}.",
+            action_type=Action.from_mcp_schema(self.name, self.inputSchema),
+            annotations=self.annotations,
+            executor=FunctionExecutor(run) if runtime else None,
+        )
+
+
+def find_runtime_tool(runtime: Runtime, name: str) -> ToolDefinition[Action, Observation] | None:
+    """Find the tool of that name among the runtime's tools."""
+    found = next((entry for entry in runtime.get_tools() if entry["name"] == name), None)
+    return None if found is None else RuntimeTool.model_validate(found).definition(runtime)
+
+
 _registry = ToolRegistry(Plugins(check=check_kind))
 
 
@@ -182,30 +223,8 @@ def register_tool(name: str, tool: Registrable) -> None:
     _registry.register(name, tool)
 
 
-def unregister_tool(name: str) -> None:
-    """Remove a name from the process's registry."""
-    _registry.unregister(name)
-
-
-def resolve_tool(spec: Tool, conv_state: ConversationState) -> list[AnyTool]:
-    """Create the spec's tools with the process's registry."""
-    return _registry.resolve(spec, conv_state)
-
-
-def is_registered(name: str) -> bool:
-    """Whether the process's registry knows the name."""
-    return _registry.knows(name)
-
-
-def list_registered_tools(pattern: str = "*") -> list[str]:
-    """The names that match the shell pattern, sorted; includes installed plugins."""
-    return _registry.names(pattern)
-
-
-def origin_of_tool(name: str) -> Origin:
-    """The source of the tool of that name, by the process's registry.
-
-    Raises:
-        UsageError: there is none.
-    """
-    return _registry.origin(name)
+unregister_tool = _registry.unregister
+resolve_tool = _registry.resolve
+is_registered = _registry.knows
+list_registered_tools = _registry.names
+origin_of_tool = _registry.origin

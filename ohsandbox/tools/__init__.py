@@ -1,13 +1,14 @@
 """The tools that ship with the package; importing this registers them by name."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from ohsandbox.state import ConversationState
-from ohsandbox.tool import CallHint, Hint, ToolDefinition, register_tool
+from ohsandbox.tool import CallHint, Hint, register_tool
+from ohsandbox.tool.registry import Registrable
 from ohsandbox.tools import (
     ask_human,
     browser,
@@ -38,51 +39,59 @@ from ohsandbox.tools.file_editor import FileEditAction, FileEditorTool
 from ohsandbox.tools.file_read import FileReadAction, FileReadTool
 from ohsandbox.tools.file_write import FileWriteAction, FileWriteTool
 from ohsandbox.tools.finish import AgentFinishAction, make_finish_tool
-from ohsandbox.tools.flags import ToolFlags
 from ohsandbox.tools.glob import GlobAction, GlobTool
 from ohsandbox.tools.grep import GrepAction, GrepTool
 from ohsandbox.tools.request_condensation import CondensationRequestAction, RequestCondensationTool
 from ohsandbox.tools.task_tracker import TaskTrackerTool, TaskTrackingAction
 from ohsandbox.tools.think import AgentThinkAction, make_think_tool
+from ohsandbox.tools.tool_flags import ToolFlags
 from ohsandbox.tools.web_read import WebReadAction, WebReadTool
 
 DEFAULT_TOOLS = ToolFlags().names()
 """The tools of an agent without a tools argument."""
 
 
-HINTS: Mapping[str, Hint] = {
-    "execute_bash": execute_bash.definition.hint,
-    "terminal": execute_bash.definition.hint,
-    "BashTool": execute_bash.definition.hint,
-    "file_editor": file_editor.definition.hint,
-    "str_replace_editor": file_editor.definition.hint,
-    "file_write": file_write.definition.hint,
-    "ask_human": ask_human.definition.hint,
-    "browser": browser.definition.HINT,
-    "BrowserTool": browser.definition.HINT,
-    "delegate": delegate.definition.HINT,
-    "delegate_to_browsing_agent": delegate_to_browsing_agent.definition.HINT,
-    "edit_file": edit_file.definition.HINT,
-    "execute_ipython_cell": execute_ipython_cell.definition.HINT,
-    "file_read": file_read.definition.HINT,
-    "finish": finish.definition.HINT,
-    "glob": glob.definition.HINT,
-    "grep": grep.definition.HINT,
-    "request_condensation": request_condensation.definition.HINT,
-    "task_tracker": task_tracker.definition.HINT,
-    "think": think.definition.HINT,
-    "web_read": web_read.definition.HINT,
-}
+_BUILT_IN: tuple[tuple[tuple[str, ...], Registrable, Hint], ...] = (
+    (("execute_bash", "terminal", "BashTool"), ExecuteBashTool, execute_bash.hint),
+    (("file_editor", "str_replace_editor"), FileEditorTool, file_editor.definition.hint),
+    (("file_read",), FileReadTool, file_read.HINT),
+    (("file_write",), FileWriteTool, file_write.hint),
+    (("glob",), GlobTool, glob.HINT),
+    (("grep",), GrepTool, grep.HINT),
+    (("execute_ipython_cell",), ExecuteIPythonCellTool, execute_ipython_cell.HINT),
+    (("edit_file",), EditFileTool, edit_file.HINT),
+    (("web_read",), WebReadTool, web_read.definition.HINT),
+    (("browser", "BrowserTool"), BrowserTool, browser.definition.HINT),
+    (("delegate_to_browsing_agent",), DelegateToBrowsingAgentTool, delegate_to_browsing_agent.HINT),
+    (("delegate",), DelegateTool, delegate.HINT),
+    (("task_tracker",), TaskTrackerTool, task_tracker.HINT),
+    (("request_condensation",), RequestCondensationTool, request_condensation.HINT),
+    (("ask_human",), AskHumanTool, ask_human.hint),
+    (("think",), make_think_tool(), think.HINT),
+    (("finish",), make_finish_tool(), finish.HINT),
+)
+"""Each tool's names, what creates it, and its hint."""
+
+for _names, _tool, _ in _BUILT_IN:
+    for _name in _names:
+        register_tool(_name, _tool)
+
+HINTS: Mapping[str, Hint] = {name: hint for names, _, hint in _BUILT_IN for name in names}
 """Hints of the built-in tools, by the names that a log or a command line may use."""
 
 
 def hint_of(name: str, call: Mapping[str, Any]) -> CallHint:
-    """The hint in the data of a `tool_call` event; for an older event without hints, the built-in tool's."""
-    try:
-        return CallHint.model_validate(call["hint"])
-    except (KeyError, ValidationError):
-        hint = HINTS.get(name, CallHint())
-        return hint(arguments_of(call)) if callable(hint) else hint
+    """The hint in the data of a `tool_call` event; what an older event lacks is the built-in tool's of that name."""
+    stored = call.get("hint")
+    if isinstance(stored, dict) and "kind" in stored:
+        with contextlib.suppress(ValidationError):
+            return CallHint.model_validate(stored)
+    hint = HINTS.get(name, CallHint())
+    known = hint(arguments_of(call)) if callable(hint) else hint
+    if isinstance(stored, dict):
+        with contextlib.suppress(ValidationError):
+            return CallHint.model_validate({**stored, "kind": known.kind})
+    return known
 
 
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,35 +102,6 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     return found if isinstance(found, dict) else {}
 
-
-def _think(*, conv_state: ConversationState) -> ToolDefinition[Any, Any]:  # noqa: ARG001 - a factory's signature
-    return make_think_tool()
-
-
-def _finish(*, conv_state: ConversationState) -> ToolDefinition[Any, Any]:  # noqa: ARG001 - a factory's signature
-    return make_finish_tool()
-
-
-for _name in ("execute_bash", "terminal", "BashTool"):
-    register_tool(_name, ExecuteBashTool)
-for _name in ("file_editor", "str_replace_editor"):
-    register_tool(_name, FileEditorTool)
-register_tool("file_read", FileReadTool)
-register_tool("file_write", FileWriteTool)
-register_tool("glob", GlobTool)
-register_tool("grep", GrepTool)
-register_tool("execute_ipython_cell", ExecuteIPythonCellTool)
-register_tool("edit_file", EditFileTool)
-register_tool("web_read", WebReadTool)
-for _name in ("browser", "BrowserTool"):
-    register_tool(_name, BrowserTool)
-register_tool("delegate_to_browsing_agent", DelegateToBrowsingAgentTool)
-register_tool("delegate", DelegateTool)
-register_tool("task_tracker", TaskTrackerTool)
-register_tool("request_condensation", RequestCondensationTool)
-register_tool("ask_human", AskHumanTool)
-register_tool("think", _think)
-register_tool("finish", _finish)
 
 __all__ = [
     "DEFAULT_TOOLS",

@@ -312,9 +312,13 @@ def test_helpers_of_the_contract() -> None:
 
 def test_of_a_reply_that_was_cut_nothing_runs() -> None:
     planned = response_to_actions(answer("", call("look"), call("look"), finish_reason="length"), TOOLS)
-    assert all("cut at the output limit" in (event.refusal or "") for event in planned)
+    assert ["cut at the output limit" in (event.refusal or "") for event in planned] == [True, True]
 
 
 def test_of_very_many_calls_the_first_sixteen_run() -> None:
     planned = response_to_actions(answer("", *[call("look")] * 40), TOOLS)
     assert [event.refusal is None for event in planned] == [True] * 16 + [False] * 24
+
+
+def test_the_log_tells_the_kind_of_a_call_also_where_it_has_none() -> None:
+    assert one("pour_tea", {"cups": 1}).event.data["hint"]["kind"] == ""

@@ -15,11 +15,11 @@ from ohsandbox.agent import (
 )
 from ohsandbox.agent.execution import run_calls
 from ohsandbox.agent.history import MAX_IMAGE_MESSAGES
+from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.schema import Action, ErrorObservation, ImageContent, Observation, TextContent, TextObservation
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor
-from ohsandbox.tool.output import MAX_IMAGES
 from ohsandbox.tools.ask_human import AskHumanTool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, stamp
 
@@ -172,13 +172,13 @@ def test_images_follow_the_results_of_their_response_as_the_users() -> None:
 
 
 def test_too_many_and_too_large_images_are_left_out_and_told() -> None:
-    urls = ("data:image/png;base64," + "A" * 6_000_000, *[PIXEL] * (MAX_IMAGES + 2))
+    urls = ("data:image/png;base64," + "A" * 6_000_000, *[PIXEL] * (DEFAULT_LIMITS.max_images + 2))
     [_, result] = step_of([tool("look", lambda _: Pictures(urls=urls), reads=False)], "look")
-    assert result.data["images"] == [PIXEL] * MAX_IMAGES
+    assert result.data["images"] == [PIXEL] * DEFAULT_LIMITS.max_images
     assert result.data["result"]["output"].splitlines() == [
         "seen",
         "[1 image(s) over 5 MiB left out]",
-        f"[2 more image(s) left out; at most {MAX_IMAGES} are shown]",
+        f"[2 more image(s) left out; at most {DEFAULT_LIMITS.max_images} are shown]",
     ]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from ohsandbox import events
-from ohsandbox.conversation.storage.catalog import read_stored
+from ohsandbox.conversation.storage import read_stored
 from ohsandbox.persistence import EventLog
 from tests.bench.rows import Row
 

@@ -13,7 +13,7 @@ import pytest
 from ohsandbox.agent.calls import ActionSecurityRisk
 from ohsandbox.cli.confirm import settle
 from ohsandbox.cli.prompt import Typed
-from ohsandbox.conversation.approvals.approvals import Decision, PendingCall
+from ohsandbox.conversation.approvals import Decision, PendingCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable

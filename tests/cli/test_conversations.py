@@ -324,13 +324,13 @@ def test_delete_asks_at_a_terminal(root: Path, at_terminal: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["show", "nope"], "no conversation 'nope'"),
-        (["show", "../c1"], "no conversation '..'"),
+        (["show", "nope"], "No conversation 'nope'"),
+        (["show", "../c1"], "No conversation '..'"),
         (["export", "c"], "2 conversations begin with 'c': c1, c2"),
-        (["repair", ""], "no conversation ''"),
+        (["repair", ""], "No conversation ''"),
         (["delete"], "Say which"),
         (["delete", "c1", "--all"], "Say which"),
-        (["delete", "c1", "nope", "--yes"], "no conversation 'nope'"),
+        (["delete", "c1", "nope", "--yes"], "No conversation 'nope'"),
         (["delete", "c1"], "there is no terminal to confirm at"),
         (["delete", "--older-than", "soon", "-y"], "expected a number and min, h, d or w"),
         (["delete", "--older-than", "-1d", "-y"], "expected a number and min, h, d or w"),

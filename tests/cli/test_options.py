@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
-from ohsandbox.cli.options import RESOURCE_LIMITS, SandboxOptions
+from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.runtime import make_runtime
-from ohsandbox.cli.typer_options import Only, command, new_app
-from ohsandbox.runtime.docker import DockerRuntime
+from ohsandbox.cli.typer_options import command, new_app
+from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
 from ohsandbox.runtime.docker.container_config import ContainerConfig, create_payload
+from ohsandbox.runtime.factory import BACKENDS, RESOURCE_LIMITS, RuntimeSettings
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Invoke
@@ -25,7 +27,7 @@ def _host_config(*arguments: str) -> dict[str, Any]:
         seen.append(where)
         return 0
 
-    go.__annotations__["where"] = Annotated[SandboxOptions, Only.of("attach", *RESOURCE_LIMITS)]
+    go.__annotations__["where"] = Annotated[SandboxOptions, {"attach", *RESOURCE_LIMITS}]
     command(app)(go)
     app([*arguments], standalone_mode=False)
     runtime = make_runtime(seen[0].checked())
@@ -41,6 +43,14 @@ def test_resource_limits_reach_the_create_call() -> None:
     assert (sent["Memory"], sent["MemorySwap"]) == (4 * 1024**3, 4 * 1024**3)
     assert (sent["NanoCpus"], sent["PidsLimit"]) == (1_500_000_000, 100)
     assert sent["StorageOpt"] == {"size": str(10 * 1024**3)}
+
+
+def test_no_option_of_the_sandbox_is_lost_on_the_way() -> None:
+    declared = {field.name for field in fields(SandboxOptions)} - {"copy_all"}
+    assert declared <= {field.name for field in fields(RuntimeSettings)}
+    supported = {name for backend in BACKENDS.values() for name in backend.options}
+    assert declared - {"runtime", "workspace", "host_workdir"} == supported
+    assert set(RESOURCE_LIMITS.values()) <= SandboxLimits.model_fields.keys()
 
 
 def test_without_options_the_limits_are_those_of_the_runtime() -> None:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.post_run_report import MAX_EXECUTABLES, MAX_NAMES, PostRunReport
-from ohsandbox.cli.rendering.plain import PlainView
+from ohsandbox.cli.rendering.view import PlainView
+from ohsandbox.cli.runtime import MAX_EXECUTABLES, MAX_NAMES, tell_changes
+from ohsandbox.runtime.workspace.changes import WorkspaceScan, compare, scan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +18,8 @@ def make(path: Path, text: str = "x", mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def told(report: PostRunReport, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    report.print_to(PlainView())
+def told(directory: Path, before: WorkspaceScan, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    tell_changes(compare(directory, before, scan(directory)), directory, warn=PlainView().warn)
     return [line.split(maxsplit=2)[2] for line in capsys.readouterr().out.splitlines()]
 
 
@@ -26,12 +27,12 @@ def test_what_is_new_and_changed_is_told_worst_first(tmp_path: Path, capsys: pyt
     make(tmp_path / "old.sh", mode=0o755)
     make(tmp_path / "src" / "a.py")
     make(tmp_path / "conftest.py")
-    report = PostRunReport(tmp_path)
+    before = scan(tmp_path)
     make(tmp_path / "conftest.py", "changed")
     make(tmp_path / "lib" / ".git" / "config", "[core]\nfsmonitor = evil\n")
     make(tmp_path / ".vscode" / "tasks.json")
     make(tmp_path / "src" / "a.py", "changed")
-    lines = told(report, capsys)
+    lines = told(tmp_path, before, capsys)
     assert lines[0].startswith(f"Look at these before you work in {tmp_path}")
     assert [line for line in lines[1:] if not line.endswith("):") or "(1)" not in line] == [
         "new: lib/.git/config (core.fsmonitor = evil)",
@@ -42,19 +43,19 @@ def test_what_is_new_and_changed_is_told_worst_first(tmp_path: Path, capsys: pyt
 
 def test_nothing_new_is_nothing_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path / "a.py")
-    report = PostRunReport(tmp_path)
+    before = scan(tmp_path)
     make(tmp_path / "b.py")
-    assert told(report, capsys) == []
+    assert told(tmp_path, before, capsys) == []
 
 
 def test_executables_are_counted_by_directory_and_all_stand_in_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = PostRunReport(tmp_path)
+    before = scan(tmp_path)
     for number in range(MAX_EXECUTABLES + 5):
         make(tmp_path / "bin" / f"{number}.sh", mode=0o755)
     make(tmp_path / "run", mode=0o755)
-    lines = told(report, capsys)
+    lines = told(tmp_path, before, capsys)
     assert lines[1:4] == ["executable (26):", "25 in bin", "1 in ."]
     listing = lines[4].removeprefix("All by name: ")
     with open(listing, encoding="utf-8") as file:  # noqa: PTH123 - as a person would
@@ -62,17 +63,17 @@ def test_executables_are_counted_by_directory_and_all_stand_in_a_file(
 
 
 def test_a_flood_of_one_kind_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report = PostRunReport(tmp_path)
+    before = scan(tmp_path)
     for number in range(MAX_NAMES + 30):
         make(tmp_path / str(number) / ".envrc")
     make(tmp_path / "x" / ".git" / "hooks" / "post-checkout", mode=0o755)
-    lines = told(report, capsys)
+    lines = told(tmp_path, before, capsys)
     assert lines[2] == "new: x/.git/hooks/post-checkout (a hook)"
     assert lines[-2] == "and 30 more"
 
 
 def test_a_name_forges_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report = PostRunReport(tmp_path)
+    before = scan(tmp_path)
     make(tmp_path / "a\nNothing else was changed.\x1b[2K\u202e.pth")
-    (line,) = told(report, capsys)[2:]
+    (line,) = told(tmp_path, before, capsys)[2:]
     assert line == r"new: a\u{a}Nothing else was changed.\u{1b}[2K\u{202e}.pth"

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.runtime.docker import checkpoint_retention
+from ohsandbox.runtime.docker import checkpoints
 from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.gc import gc, list_sandboxes
+from ohsandbox.runtime.docker.inventory import DockerInventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ohsandbox.runtime.inventory import SandboxInfo
     from tests.cli.conftest import Ended, Invoke, Start, WriteScript
 
 ON_HOST = ("--runtime", "cli", "--no-tui")
@@ -120,7 +121,7 @@ def test_a_message_goes_to_the_conversation_with_the_newest_event(
 
 @pytest.mark.parametrize(
     ("wanted", "words"),
-    [("nosuch", "no conversation"), ("2", "begin with"), ("../x", "no conversation's id"), ("", "no conversation")],
+    [("nosuch", "No conversation"), ("2", "begin with"), ("../x", "Invalid conversation id"), ("", "No conversation")],
 )
 def test_an_id_that_names_none_or_several_is_a_usage_error(
     invoke: Invoke, write_script: WriteScript, wanted: str, words: str
@@ -139,6 +140,7 @@ def test_what_would_leave_its_files_is_refused(invoke: Invoke, write_script: Wri
     assert invoke("run", "--autoresume", "--model", model, "--runtime", "docker").code == 2
     assert invoke("run", "--autoresume", "--model", model, "--workspace", str(tmp_path)).code == 2
     assert invoke("run", "--autoresume", "--resume", "x", "--model", model).code == 2
+    assert invoke("run", "--autoresume", "--model", model, "--attach", "c", "--image", "i").code == 2
 
 
 def test_a_run_that_was_finished_asks_the_model_nothing_more(invoke: Invoke, write_script: WriteScript) -> None:
@@ -150,14 +152,20 @@ def test_a_run_that_was_finished_asks_the_model_nothing_more(invoke: Invoke, wri
 # --- in a container ---------------------------------------------------------------------------------
 
 
+def _sandboxes() -> list[SandboxInfo]:
+    with DockerInventory() as inventory:
+        return inventory.list_sandboxes()
+
+
 @pytest.fixture
 def no_leftovers() -> Iterator[None]:
     yield
-    gc(kept=True)
-    assert not [one for one in list_sandboxes() if one.ours]
+    with DockerInventory() as inventory:
+        inventory.collect_garbage(kept=True)
+    assert not [one for one in _sandboxes() if one.ours]
     with contextlib.closing(connect()) as engine:
-        for record in checkpoint_retention.records(engine):
-            checkpoint_retention.release(engine, record)
+        for record in checkpoints.records(engine):
+            checkpoints.release(engine, record)
 
 
 def _in_container(image: str, model: str, *more: str) -> list[str]:
@@ -177,14 +185,14 @@ def test_a_killed_runs_container_is_found_again_with_directory_and_environment(
 ) -> None:
     _cut_off(start, home, _in_container(image, model), at_call=3, by=signal.SIGKILL)
     assert invoke("exec", "--image", image, "--", "true").code == 0  # a new sandbox collects orphans, and not this one
-    (before,) = [one for one in list_sandboxes() if one.ours]
+    (before,) = [one for one in _sandboxes() if one.ours]
     assert (before.resumable, before.owner_alive) == (True, False)
     ended = _resumed(invoke)
     assert f"Container {before.name}" in ended.out
     last = _logged(home, "tool_result")[-1]["result"]["output"]
     assert "at deep green made 0" in last
     assert "its exported environment is restored" in last
-    assert [one for one in list_sandboxes() if one.ours] == []  # an ordinary end removes it
+    assert [one for one in _sandboxes() if one.ours] == []  # an ordinary end removes it
 
 
 @pytest.mark.docker
@@ -194,7 +202,7 @@ def test_a_terminated_runs_container_stays_and_is_started_again(  # noqa: PLR091
     start: Start, invoke: Invoke, model: str, home: Path, image: str, meanwhile: str
 ) -> None:
     assert _cut_off(start, home, _in_container(image, model), at_call=3, by=signal.SIGTERM) == 143
-    (before,) = [one for one in list_sandboxes() if one.ours]
+    (before,) = [one for one in _sandboxes() if one.ours]
     subprocess.run(["docker", meanwhile, before.name], check=True, capture_output=True)
     ended = _resumed(invoke, "--network", "open")
     assert "has network none, and open was asked for" in ended.out
@@ -211,7 +219,8 @@ def test_where_the_container_is_gone_person_and_model_are_told(
     (home / ".ohsandbox").mkdir()
     (home / ".ohsandbox" / "settings.json").write_text(json.dumps({"checkpoints": checkpoints}))
     _cut_off(start, home, _in_container(image, model), at_call=3, by=signal.SIGKILL)
-    assert [done.outcome for done in gc(kept=True)] == ["removed"]
+    with DockerInventory() as inventory:
+        assert [done.outcome for done in inventory.collect_garbage(kept=True)] == ["removed"]
     ended = _resumed(invoke)
     (notice,) = [each for each in _logged(home, "notice") if each.get("to_model")]
     for told in (ended.out, notice["message"]):
@@ -231,5 +240,5 @@ def test_a_second_ctrl_c_leaves_at_once(start: Start, write_script: WriteScript,
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
-    (left,) = [one for one in list_sandboxes() if one.ours]
+    (left,) = [one for one in _sandboxes() if one.ours]
     assert (left.resumable, left.owner_alive) == (True, False)

@@ -224,4 +224,4 @@ def test_a_repository_that_the_agent_removed_comes_back(invoke: Invoke, tmp_path
 def test_a_conversation_that_is_not_there_is_one_line(invoke: Invoke, tmp_path: Path, command: str) -> None:
     ended = invoke(command, "nope", "--dir", str(tmp_path))
     assert ended.code == 2
-    assert ended.err.startswith("ohsandbox: There is no conversation 'nope'")
+    assert ended.err.startswith("ohsandbox: No conversation 'nope'")

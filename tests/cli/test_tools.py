@@ -120,7 +120,7 @@ def test_broken_plugin_is_one_warning(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_run_switches_tools_by_name(invoke: Invoke, option: str) -> None:
     ended = invoke("run", "--model", "scripted:demo", "--runtime", "cli", option, "magic", "task")
     assert ended.code == 2
-    assert "There are no tools 'magic' to switch. There are: cmd, editor," in ended.err
+    assert "No tools 'magic' to switch. There are: cmd, editor," in ended.err
 
 
 def test_run_gives_the_agent_what_is_enabled_and_not_what_is_disabled(

@@ -42,9 +42,13 @@ NAMES = ("head", "body", "tail")
 
 
 def command_of(step: int, missing: Sequence[str], number: str) -> str:
-    """Notes its number, then appends the lines that are missing, slowly. Not to be run twice."""
-    lines = "; ".join(f"echo {name}-{step} >>result; sleep 0.01" for name in missing)
-    return f"echo {number} >>trace; mkdir -p done; {lines}; touch done/{step}"
+    """Notes its number, then appends the lines that are missing, slowly. Not to be run twice.
+
+    The programs `echo` write a whole line or none. bash's own, met by the SIGHUP of its terminal, writes what it has:
+    the words without the newline.
+    """
+    lines = "; ".join(f"/bin/echo {name}-{step} >>result; sleep 0.01" for name in missing)
+    return f"/bin/echo {number} >>trace; mkdir -p done; {lines}; touch done/{step}"
 
 
 LOOK = "cat result 2>/dev/null; ls done 2>/dev/null | sed 's/^/done /'"

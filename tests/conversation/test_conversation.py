@@ -188,7 +188,7 @@ def test_cut_reply_runs_nothing(tmp_path: Path) -> None:
     turn = answer("", call(BASH, {"command": "rm -r x"}), call(BASH, '{"command": "rm'), finish_reason="length")
     conversation = run(tmp_path, turn, runtime=runtime)
     assert runtime.commands == []
-    assert all("cut at the output limit" in result["error"] for result in results_of(conversation))
+    assert ["cut at the output limit" in result["error"] for result in results_of(conversation)] == [True, True]
 
 
 def test_calls_before_finish_run_and_those_after_do_not(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 from ohsandbox.agent import Agent
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.environment import Environment
-from ohsandbox.conversation.listeners import Listeners
-from ohsandbox.conversation.log import ConversationLog
+from ohsandbox.conversation.log import ConversationLog, Listeners
 from ohsandbox.errors import SandboxGone
 from ohsandbox.secrets import Secrets
 from ohsandbox.state import ConversationState

@@ -9,8 +9,8 @@ import pytest
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, Limits
 from ohsandbox.conversation.config import limits_of
+from ohsandbox.conversation.limits import Spending
 from ohsandbox.conversation.loop import Deadline
-from ohsandbox.conversation.projections.spending import Spending
 from ohsandbox.errors import LimitReachedError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.settings import Settings

@@ -97,7 +97,7 @@ def test_a_run_whose_beginning_cannot_be_stored_leaves_nobody_waiting(
     def full(_: EventBody) -> None:
         raise LogWriteError("no space left")
 
-    monkeypatch.setattr(log, "record", full)
+    monkeypatch.setattr(log, "emit", full)
     runs = run_thread(FakeRunner())
     with pytest.raises(LogWriteError):
         runs.wake()

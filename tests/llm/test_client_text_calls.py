@@ -10,7 +10,7 @@ import pytest
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
 from ohsandbox.llm import LLM, DeltaEvent, ModelRequestError, RetryEvent, WarningEvent
-from ohsandbox.llm.adapt_request import IMAGE_NOTE
+from ohsandbox.llm.capabilities import IMAGE_NOTE
 from ohsandbox.testing.provider import FakeClock, FakeProvider, calls, error, text
 from tests.fakes import RecordingRuntime
 from tests.llm.talk import TALK, WITH_IMAGE, send

@@ -26,6 +26,7 @@ from ohsandbox.llm import (
     error_mapping,
     errors,
 )
+from ohsandbox.llm.error_mapping import one_line, redact
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, chunk, error, events, text
 
 Ask = Callable[..., ChatResponse]
@@ -252,3 +253,19 @@ def test_threads_may_share_a_model() -> None:
         for thread in threads:
             thread.join()
     assert answers == ["ok"] * 8
+
+
+# --- quoted words ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["sk-ant-api03-abcdefgh", "xai-abcdefgh1", "AIzaSyabcdefgh", "sk-abc***wxyz12"])
+def test_what_looks_like_a_key_is_hidden(key: str) -> None:
+    assert redact(f"key {key}, sir", ()) == "key ***, sir"
+
+
+def test_secrets_are_hidden_before_the_text_is_cut() -> None:
+    assert one_line("x" * 295 + "secret-0123456789", {"secret-0123456789"}) == "x" * 295 + "***"
+
+
+def test_a_placeholder_is_no_secret() -> None:
+    assert redact("a next text", {"x", ""}) == "a next text"

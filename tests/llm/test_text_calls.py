@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ohsandbox.llm.text_calls.conversion import messages_as_text
-from ohsandbox.llm.text_calls.markup import STOP, escaped, find_call, read_value, unescaped, write_call
-from ohsandbox.llm.text_calls.prompt import tools_prompt
+from ohsandbox.llm.text_calls import (
+    STOP,
+    escaped,
+    find_call,
+    messages_as_text,
+    read_value,
+    tools_prompt,
+    unescaped,
+    write_call,
+)
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "edit": {

@@ -78,7 +78,7 @@ def test_a_wrong_entry_names_server_and_key(entry: Any, told: str) -> None:
         ({"sse_servers": "http://x"}, "`sse_servers` must be a list"),
         ({"sse_servers": [7]}, "Entry 1 of `sse_servers`"),
         ({"mcpServers": {"t": {"command": "x"}}, "stdio_servers": [{"name": "t", "command": "y"}]}, "Two MCP servers"),
-        ({"mcp": []}, "must be an object with `mcpServers`"),
+        ({"mcp": []}, "must be a JSON object with `mcpServers`"),
     ],
 )
 def test_a_wrong_whole_is_told(raw: Any, told: str) -> None:

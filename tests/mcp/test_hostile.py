@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.mcp import MCPProtocolError, MCPRefusedError, MCPServerGoneError, MCPTimeoutError, ServerState
-from ohsandbox.mcp.definition import MAX_RESULT_CHARS
 from tests.mcp.conftest import call, odd, until
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_an_endless_line_drops_the_server_in_bounded_memory(servers: Servers) ->
 
 def test_a_large_answer_comes_whole_and_is_cut_for_the_model(servers: Servers) -> None:
     said = call(servers.odd(), "big", bytes=15_000_000)
-    assert f"[... {15_000_000 - MAX_RESULT_CHARS} of 15000000 characters left out here ...]" in said
+    assert f"[... {15_000_000 - DEFAULT_LIMITS.max_chars} of 15000000 characters left out here ...]" in said
 
 
 @pytest.mark.parametrize(

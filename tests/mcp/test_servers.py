@@ -135,8 +135,9 @@ def test_a_name_stays_with_its_tool_whichever_servers_come_and_go(servers: Serve
     started = servers({"first": odd(include=["pid"]), "second": odd(include=["extra", "grow"])})
     (tool,) = (one for one in started.tools() if one.name == "pid")
     assert tool.server == "first"
-    offer = started._servers["second"]._offer
-    offer._config = offer._config.model_copy(update={"include": ("*",)})
+    offer = started._servers["second"].filter
+    all_tools = offer._resolved.config.model_copy(update={"include": ("*",)})
+    offer._resolved = offer._resolved._replace(config=all_tools)
     call(started, "grow")
     until(servers, "tools_changed")
     names = {one.name: one.server for one in started.tools()}

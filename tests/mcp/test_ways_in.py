@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ohsandbox.mcp import MCPServerGoneError, ServerState, create_mcp_tools
+from ohsandbox.mcp.relay import ConnectionRelay
 from tests.mcp.conftest import Servers, call, odd
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ohsandbox.mcp import MCPServers
@@ -38,6 +43,57 @@ def test_a_client_by_itself(sandbox: Runtime) -> None:
         assert result.content[0].text == "hi"  # type: ignore[union-attr]
     client.sync_close()
     assert client.is_over
+
+
+def test_fastmcps_own_client_has_the_limits_too(sandbox: Runtime) -> None:
+    from fastmcp import Client  # noqa: PLC0415 - slow to import
+
+    from ohsandbox.mcp import Command, SandboxTransport  # noqa: PLC0415 - loads fastmcp
+    from ohsandbox.mcp.streams import GuardedSession  # noqa: PLC0415 - as above
+
+    async def names() -> list[str]:
+        transport = SandboxTransport(sandbox, Command(["python3", "odd.py", "malformed"]))
+        async with Client(transport) as client:
+            assert isinstance(client.session, GuardedSession)
+            return [tool.name for tool in await client.list_tools()]
+
+    assert {"echo", "nothing"} <= {*asyncio.run(names())}  # the SDK's own session refuses the whole list
+
+
+def test_a_message_that_comes_after_a_server_is_given_up_is_dropped(started: Callable[[str], Runtime]) -> None:
+    from ohsandbox.mcp.process import Command, ServerProcess  # noqa: PLC0415 - loads fastmcp
+
+    late = """(sleep 0.5; echo '{"jsonrpc":"2.0","method":"notifications/message","params":{}}') & exit 0"""
+
+    async def outlive(runtime: Runtime) -> None:
+        process = ServerProcess(runtime, Command(["sh", "-c", late]))
+        process.watch()
+        while not process.is_over:
+            await process.notice_exit()
+            await asyncio.sleep(0.01)
+        [reader] = [thread for thread in threading.enumerate() if thread.name == "ohsandbox-mcp-read"]
+        await asyncio.to_thread(reader.join, 5)
+        await process.aclose()
+
+    faults: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", faults.append)
+        asyncio.run(outlive(started("descriptorless")))
+    assert faults == []
+
+
+def test_a_connection_that_failed_is_killed_once(
+    started: Callable[[str], Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = ConnectionRelay(started("cli"))
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ConnectionError):
+        relay.connect("127.0.0.1", port)
+    killed: list[object] = []
+    monkeypatch.setattr("ohsandbox.mcp.relay._Connector.kill", killed.append)
+    relay.close()
+    assert killed == []  # its process id may be another's by now
 
 
 def started_of(servers: MCPServers) -> list[str]:

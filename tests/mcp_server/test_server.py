@@ -8,13 +8,14 @@ import mcp_types as types
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.mcp_server.server import listed, result_of
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.schema import Action, ErrorObservation
 from ohsandbox.tool import ToolDefinition
-from ohsandbox.tool.output import MAX_IMAGE_CHARS, MAX_IMAGES, MAX_RESULT_CHARS
-from ohsandbox.tools.execute_ipython_cell.definition import IPythonObservation
+from ohsandbox.tools.execute_ipython_cell import IPythonObservation
 
+MAX_IMAGES, MAX_RESULT_CHARS = DEFAULT_LIMITS.max_images, DEFAULT_LIMITS.max_result_chars
 PNG = "data:image/png;base64,AAAA"
 
 
@@ -44,10 +45,11 @@ def test_images_are_blocks_and_no_text() -> None:
 
 
 def test_images_that_are_too_many_or_too_large_are_told() -> None:
-    images = (*[PNG] * (MAX_IMAGES + 2), PNG + "A" * MAX_IMAGE_CHARS)
+    images = (*[PNG] * (MAX_IMAGES + 2), PNG + "A" * DEFAULT_LIMITS.max_image_chars)
     result = result_of(tool(IPythonObservation), IPythonObservation(text="t", images=images))
     assert len(result.content) == 1 + MAX_IMAGES
-    assert "[3 image(s) left out" in str(result.content[0])
+    assert "[1 image(s) over 5 MiB left out]" in str(result.content[0])
+    assert "[2 more image(s) left out; at most 8 are shown]" in str(result.content[0])
 
 
 def test_an_error_is_marked_and_has_no_structured_content() -> None:

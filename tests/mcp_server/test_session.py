@@ -1,12 +1,14 @@
-"""The last line of what still runs."""
+"""The order of a session's calls, and the last line of what still runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
-from ohsandbox.mcp_server.session import MAX_LINE_CHARS, TAIL_BYTES, last_line
+from ohsandbox.mcp_server.session import MAX_LINE_CHARS, MAX_SIDE_BY_SIDE, TAIL_BYTES, CallQueue, last_line
 from ohsandbox.secrets import Masker
 
 if TYPE_CHECKING:
@@ -84,3 +86,74 @@ def test_nothing_is_told_from_within_a_secret_that_is_longer_than_what_is_looked
     for start in (0, 3000, len(value) - TAIL_BYTES):
         assert last_line(value[start : start + TAIL_BYTES].encode(), masker) == ""
     assert last_line(f"{value[-3000:]}\n{'x' * 2000}\nnext".encode()[-TAIL_BYTES:], masker) == "next"
+
+
+class Calls:
+    """Calls that each run until they are let go."""
+
+    def __init__(self) -> None:
+        self.running: list[str] = []
+        self._turns = CallQueue()
+        self._free: dict[str, anyio.Event] = {}
+
+    async def call(self, name: str) -> None:
+        """One; a name that begins with r only reads."""
+        self._free[name] = anyio.Event()
+        async with self._turns.turn(reads=name.startswith("r")):
+            self.running.append(name)
+            try:
+                await self._free[name].wait()
+            finally:
+                self.running.remove(name)
+
+    async def end(self, name: str) -> None:
+        self._free[name].set()
+        await anyio.wait_all_tasks_blocked()
+
+
+def test_calls_run_in_their_order_and_neighbours_that_read_side_by_side() -> None:
+    async def main() -> None:
+        calls = Calls()
+        async with anyio.create_task_group() as group:
+            for name in ("w1", "r1", "r2", "w2", "r3"):
+                group.start_soon(calls.call, name)
+            await anyio.wait_all_tasks_blocked()
+            seen = [[*calls.running]]
+            for name in ("w1", "r2", "r1", "w2", "r3"):
+                await calls.end(name)
+                seen.append([*calls.running])
+        assert seen == [["w1"], ["r1", "r2"], ["r1"], ["w2"], ["r3"], []]
+
+    anyio.run(main)
+
+
+def test_so_many_read_at_a_time() -> None:
+    async def main() -> None:
+        calls = Calls()
+        async with anyio.create_task_group() as group:
+            for number in range(MAX_SIDE_BY_SIDE + 1):
+                group.start_soon(calls.call, f"r{number}")
+            await anyio.wait_all_tasks_blocked()
+            assert len(calls.running) == MAX_SIDE_BY_SIDE
+            group.cancel_scope.cancel()
+
+    anyio.run(main)
+
+
+def test_who_leaves_the_queue_holds_up_nobody() -> None:
+    async def main() -> None:
+        calls = Calls()
+        async with anyio.create_task_group() as group:
+            group.start_soon(calls.call, "w1")
+            await anyio.wait_all_tasks_blocked()
+            async with anyio.create_task_group() as leaving:
+                leaving.start_soon(calls.call, "w2")
+                await anyio.wait_all_tasks_blocked()
+                group.start_soon(calls.call, "w3")
+                await anyio.wait_all_tasks_blocked()
+                leaving.cancel_scope.cancel()
+            await calls.end("w1")
+            assert calls.running == ["w3"]
+            await calls.end("w3")
+
+    anyio.run(main)

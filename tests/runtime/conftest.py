@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,13 +12,18 @@ from ohsandbox import CLIRuntime
 from ohsandbox.runtime.shell import shell
 from ohsandbox.runtime.ssh import SshRuntime
 from ohsandbox.testing.runtime import DescriptorlessRuntime, FakeRuntime
-from tests.runtime.ssh.server import ssh_server
+from tests.runtime.engines import IMAGE, podman
+from tests.runtime.ssh_server import ssh_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.docker.runtime import DockerRuntime
 
+NEWER = os.environ.get("OHSANDBOX_NEWER_ENGINE")
+ON_THE_NEWER = ("nonroot", "hostile")
+"""Images that the suite runs in on the newer engine, where there is one."""
 pytest.register_assert_rewrite("ohsandbox.testing.conformance")
 RUNG_S = 0.4
 """Each stubborn command takes three rungs of the ladder: at their real length a fifth of the suite would be waiting."""
@@ -50,4 +56,14 @@ def _make(name: str, tmp_path_factory: pytest.TempPathFactory, stack: contextlib
         return CLIRuntime(tmp_path_factory.mktemp("cli"), bubblewrap=False, quiet=True)
     from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it
 
-    return DockerRuntime(f"ohsandbox-base:{name}")
+    if name == "podman":
+        address = stack.enter_context(podman())
+        return _started_on(address, DockerRuntime(f"localhost/{IMAGE}"))
+    runtime = DockerRuntime(f"ohsandbox-base:{name}")
+    return _started_on(NEWER, runtime) if NEWER and name in ON_THE_NEWER else runtime
+
+
+def _started_on(address: str, runtime: DockerRuntime) -> DockerRuntime:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", address)
+        return runtime.start()

@@ -12,15 +12,18 @@ from ohsandbox.testing.conformance import (
     CASES,
     THEMES,
     Case,
+    files,
     run,
     sessions,
     shell_interactive,
     shell_output,
     shell_recovery,
+    shell_state,
     tools,
     trees,
 )
-from tests.runtime.ssh.server import PROGRAM as SSHD
+from tests.runtime.engines import PODMAN
+from tests.runtime.ssh_server import PROGRAM as SSHD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 IMAGES = ("debian", "nonroot", "busybox", "hostile")
+IN_DOCKER = (*IMAGES, "podman")
 KNOWN_FAILURES: dict[tuple[str, str], str] = {
     ("busybox", "a_program_inherits_no_descriptor_of_ours"): "ash leaves its saved descriptors, 10 and up, to children",
 }
@@ -36,12 +40,15 @@ KNOWN_FAILURES: dict[tuple[str, str], str] = {
 
 
 SERVER = pytest.mark.skipif(SSHD is None, reason="sshd is not installed (Debian: openssh-server)")
+SERVICE = pytest.mark.skipif(PODMAN is None, reason="no Podman for this user (Debian, as root: podman)")
 
 
 def _marks(name: str, case: Case) -> list[pytest.MarkDecorator]:
     why = KNOWN_FAILURES.get((name, case.name))
     known = [pytest.mark.xfail(reason=why, strict=True)] if why else []
-    needed = [SERVER] if name == "ssh" else [pytest.mark.docker] if name in IMAGES else []
+    needed = {"ssh": [SERVER], "podman": [SERVICE]}.get(name, [])
+    if name in IN_DOCKER:
+        needed = [*needed, pytest.mark.docker]
     return [*needed, *known]
 
 
@@ -50,16 +57,30 @@ READ_BY_A_SESSION = (sessions, shell_output, shell_interactive, shell_recovery)
 
 OF_A_CONNECTION = (run, sessions, shell_interactive, trees, tools)
 """Themes in which `ssh` has a part: streams, ends, terminals, bulk data. OHSANDBOX_CONFORMANCE=all: every case."""
-THEMES_OF: dict[str, tuple[ModuleType, ...]] = {
+
+OF_AN_ENGINE = (run, sessions, trees)
+"""Themes in which an engine's API has a part: streams, ends, users, bulk data."""
+
+OF_AN_IMAGE = (run, sessions, shell_state, files, trees, tools)
+"""Themes in which the settings of an image have a part, where its shell and programs are Debian's as well."""
+
+OF_ITS_OWN = (run, sessions)
+"""Of `FakeRuntime`, which is `CLIRuntime` but for its start and its end."""
+WHOLE = os.environ.get("OHSANDBOX_CONFORMANCE") == "all"
+PARTS: dict[str, tuple[ModuleType, ...]] = {
+    "fake": OF_ITS_OWN,
     "descriptorless": READ_BY_A_SESSION,
-    "ssh": THEMES if os.environ.get("OHSANDBOX_CONFORMANCE") == "all" else OF_A_CONNECTION,
+    "ssh": OF_A_CONNECTION,
+    "podman": OF_AN_ENGINE,
+    "hostile": OF_AN_IMAGE,
 }
+"""Flavours that are asked a part of the cases: the rest is the code and the image of another flavour."""
 
 FLAVOURED = [
     pytest.param(name, case, marks=_marks(name, case), id=f"{name}-{case.name}")
-    for name in ("fake", "descriptorless", "cli", "ssh", *IMAGES)
+    for name in ("fake", "descriptorless", "cli", "ssh", *IN_DOCKER)
     for case in CASES
-    if any(hasattr(theme, case.name) for theme in THEMES_OF.get(name, THEMES))
+    if any(hasattr(theme, case.name) for theme in (THEMES if WHOLE else PARTS.get(name, THEMES)))
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import pytest
 
 from ohsandbox import CLIRuntime
 from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.local import LocalChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +37,38 @@ def test_ctrl_c_ends_a_command_though_the_host_program_ignores_it(tmp_path: Path
     words = ["sh", "-c", f'{started} "$@"', "sh", sys.executable, "-c", PROGRAM, str(tmp_path)]
     told = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert told.stdout.splitlines() == ["130", "131", "129", "signal 2", "130", "127"], told.stderr
+
+
+def test_a_reader_ends_with_its_channel_though_other_files_take_the_descriptors() -> None:
+    channel = LocalChannel(["sleep", "60"], tty=False, env={"PATH": os.environ["PATH"]}, workdir="/")
+    reader = threading.Thread(target=channel.read, daemon=True)
+    reader.start()
+    time.sleep(0.2)
+    channel.close()
+    taken = [os.pipe() for _ in range(4)]
+    channel.kill()
+    reader.join(10)
+    for pair in taken:
+        os.close(pair[0])
+        os.close(pair[1])
+    assert not reader.is_alive()
+
+
+AFTER_MAIN = """
+import sys, threading
+from ohsandbox import CLIRuntime
+def work():
+    threading.main_thread().join()
+    with CLIRuntime(sys.argv[1], bubblewrap=False, quiet=True) as runtime:
+        print(runtime.execute("echo lives").output, end="")
+threading.Thread(target=work).start()
+"""
+
+
+def test_a_thread_that_outlives_the_main_one_can_still_start_a_shell(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", AFTER_MAIN, str(tmp_path)]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert told.stdout == "lives\n", told.stderr
 
 
 def zombies() -> set[str]:

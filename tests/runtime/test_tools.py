@@ -1,40 +1,76 @@
-"""The three tools of a runtime: the schema that goes to a provider, and the choice of lines."""
+"""The three tools of a runtime: what `get_tools` and `execute_tool` share with an agent's."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from ohsandbox.errors import ToolError
+from ohsandbox.content import OutputLimits
 from ohsandbox.runtime import tools
+from ohsandbox.runtime.tools import ExecuteBashExecutor, FileReadAction, read_file
+from ohsandbox.schema import ErrorObservation, text_of
+from ohsandbox.state import ConversationState
+from ohsandbox.tool import Tool, resolve_tool
+from ohsandbox.tools import CmdRunAction
+from tests.fakes import RecordingRuntime
 
 
-def test_descriptions_begin_with_what_the_tool_does_and_say_its_limits() -> None:
-    said = {tool["name"]: tool["description"] for tool in tools.definitions()}
-    assert {name: text.split()[0] for name, text in said.items()} == {
-        "execute_bash": "Run", "file_read": "Read", "file_write": "Write",
-    }  # fmt: skip
-    assert "16 MiB" in said["file_read"]
-    assert "3600" in said["execute_bash"]
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_runtime_describes_its_tools_as_an_agent_s_tools_are_described(number: int) -> None:
+    entry = tools.definitions()[number]
+    state = ConversationState(conversation_id="c", runtime=RecordingRuntime())
+    [tool] = resolve_tool(Tool(name=entry["name"]), state)
+    assert {key: tool.to_mcp_tool()[key] for key in entry} == entry
 
 
 def test_view_range_is_a_plain_array_of_two_integers() -> None:
-    schema = tools.definitions()[1]["inputSchema"]["properties"]["view_range"]["anyOf"][0]
-    assert schema == {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
+    schema = tools.definitions()[1]["inputSchema"]["properties"]["view_range"]
+    assert {key: schema[key] for key in ("type", "items", "minItems", "maxItems")} == {
+        "type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2,
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("first_last", [(1, 1), (1, -1), (1, 9)])
-def test_an_empty_file_has_no_lines(first_last: tuple[int, int]) -> None:
-    assert tools.select_lines(b"", first_last) == ""
+def test_a_command_has_the_time_limits_and_the_length_of_the_agent_s_tool() -> None:
+    runtime = RecordingRuntime()
+    runtime.on_execute = lambda _: "x" * 50_000
+    text = text_of(tools.execute(runtime, "execute_bash", {"command": "make"}))
+    assert (runtime.calls[0]["yield_s"], runtime.calls[0]["idle_timeout_s"]) == (tools.YIELD_S, tools.IDLE_TIMEOUT_S)
+    assert "[... 20000 of 50000 characters left out here ...]" in text
 
 
-def test_only_a_line_feed_ends_a_line() -> None:
-    assert tools.select_lines("a\u2028b\x0cc\rd\ne".encode(), (2, 2)) == "e"
+def test_the_caller_s_cancel_reaches_the_command() -> None:
+    runtime, cancel = RecordingRuntime(), threading.Event()
+    tools.execute(runtime, "execute_bash", {"command": "make"}, cancel=cancel)
+    assert runtime.interrupted is cancel
 
 
-def test_a_wrong_range_tells_how_many_lines_there_are() -> None:
-    with pytest.raises(ToolError, match="which has 2 lines"):
-        tools.select_lines(b"a\nb", (3, 4))
+@pytest.mark.parametrize(
+    ("name", "arguments", "fact"),
+    [
+        ("file_read", {}, 'Missing required argument "path" in tool call file_read.'),
+        ("file_read", {"path": "/missing"}, "No such file"),
+        (
+            "file_write",
+            {"path": "/f", "content": "x", "more": 1},
+            "Unexpected argument 'more' in tool call file_write.",
+        ),
+        ("execute_bash", {"command": "x", "timeout": 0}, "'timeout' in tool call execute_bash"),
+        ("nope", {}, "Unknown tool: nope"),
+    ],
+)
+def test_a_mistake_is_an_answer_for_the_model(name: str, arguments: dict[str, object], fact: str) -> None:
+    found = tools.execute(RecordingRuntime(), name, arguments)
+    assert isinstance(found, ErrorObservation)
+    assert fact in found.message
 
 
-def test_bytes_that_are_no_utf8_are_shown_as_replaced() -> None:
-    assert tools.select_lines(b"caf\xe9\n", None) == "caf\ufffd\n"
+def test_the_limit_of_the_settings_is_the_one_that_cuts_and_is_described() -> None:
+    runtime, limits = RecordingRuntime(), OutputLimits(max_chars=1000)
+    runtime.on_execute = lambda _: "x" * 5000
+    runtime.files["/f"] = b"line\n" * 1000
+    shown = ExecuteBashExecutor(runtime, limits=limits)(CmdRunAction(command="make"))
+    assert "[... 4000 of 5000 characters left out here ...]" in shown.output
+    assert "view_range [201, -1]" in read_file(runtime, FileReadAction(path="/f"), limits).text
+    assert "beyond 1000 characters" in limits.fill(tools.EXECUTE_BASH_DESCRIPTION)
+    assert "At most 1000 characters" in limits.fill(tools.FILE_READ_DESCRIPTION)

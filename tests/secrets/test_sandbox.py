@@ -15,7 +15,7 @@ from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import LLMConfig
 from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.runtime.local import CLIRuntime
-from ohsandbox.runtime.shell.capture import Capture
+from ohsandbox.runtime.shell.output import Capture
 from ohsandbox.secrets import Masker, Secrets
 from ohsandbox.secrets.encodings import encodings_of
 from ohsandbox.testing.runtime import FakeRuntime

@@ -6,7 +6,7 @@ from ohsandbox import events
 from ohsandbox.events import ConversationStatus, EventBody, ToolResult
 from ohsandbox.state import ConversationState
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
-from ohsandbox.tool import Tool, list_registered_tools, origin_of_tool, resolve_tool
+from ohsandbox.tool import CallHint, Tool, list_registered_tools, origin_of_tool, resolve_tool
 from ohsandbox.tools import HINTS, hint_of
 from tests.fakes import RecordingRuntime, stamp
 
@@ -73,6 +73,17 @@ def test_a_hint_in_the_event_decides_whatever_the_tool_is_called() -> None:
     assert (looked.written, _names(looked, 4)) == (False, ["a"] * 4)
     changed = _files(_kept("a"), call("1", "file_read", writes=True), _result("1"), IDLE)
     assert (changed.written, _names(changed, 4)) == (True, ["a", None, None, None])
+
+
+def test_a_hint_of_an_older_log_has_the_kind_of_the_tool_that_ships() -> None:
+    older = {"hint": {"sign": ">", "subject": "command", "writes": True}, "arguments": '{"is_input": true}'}
+    assert hint_of("execute_bash", older) == CallHint(sign=">", kind="input", subject="command")
+    assert hint_of("finish", {"hint": {"writes": False}}).kind == "answer"
+    assert hint_of("server__finish", {"hint": {"writes": False}}).kind == ""
+
+
+def test_a_servers_tool_with_the_name_of_one_that_ships_has_no_kind_in_the_log() -> None:
+    assert hint_of("file_write", {"hint": {"kind": "", "writes": True}}).kind == ""
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_a_fork_where_the_files_were_not_kept_is_refused_and_leaves_nothing(stor
     at = next(event.seq for event in read_events(stored) if event.type == "tool_call")
     with pytest.raises(UsageError, match=rf"The files after event {at} .* for events 0-{at - 1}, "):
         fork(stored, at)
-    with pytest.raises(UsageError, match="There is no event 99"):
+    with pytest.raises(UsageError, match="Invalid event 99"):
         fork(stored, 99)
     assert [path.name for path in stored.parent.iterdir()] == ["c"]
 

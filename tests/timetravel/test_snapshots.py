@@ -344,11 +344,11 @@ def test_on_a_disk_below_its_floor_no_snapshot_is_written(
     root: Path, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / "f").write_text("x")
-    monkeypatch.setattr(disk_space, "space", lambda _: disk_space.DiskSpace(2**30, 100 * 2**30, 0, 0))
+    monkeypatch.setattr(disk_space, "measure", lambda _: disk_space.DiskSpace(2**30, 100 * 2**30, 0, 0))
     with pytest.raises(UsageError, match=r"has 1.00 GiB free, less than the 2.00 GiB that must stay free\. Free space"):
         store.take(root)
     assert not store.directory.exists()
-    monkeypatch.setattr(disk_space, "space", lambda _: disk_space.DiskSpace(2**30, 5 * 2**30, 0, 0))
+    monkeypatch.setattr(disk_space, "measure", lambda _: disk_space.DiskSpace(2**30, 5 * 2**30, 0, 0))
     assert store.take(root) == "000001"  # a tenth of a small disk is enough
 
 

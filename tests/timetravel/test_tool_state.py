@@ -9,7 +9,7 @@ import pytest
 from ohsandbox import DockerRuntime
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.storage.catalog import read_stored
+from ohsandbox.conversation.storage import read_stored
 from ohsandbox.persistence import read_events
 from ohsandbox.persistence.layout import TOOL_SNAPSHOTS_NAME
 from ohsandbox.timetravel import fork as forks

@@ -380,7 +380,7 @@ def test_on_a_disk_below_its_floor_the_run_goes_on_and_says_once_that_nothing_is
 ) -> None:
     directory = work(root, lambda root: (root / "f").write_text("f"))
     before = len([*directory.parent.iterdir()])
-    monkeypatch.setattr(disk_space, "space", lambda _: disk_space.DiskSpace(2**30, 100 * 2**30, 0, 0))
+    monkeypatch.setattr(disk_space, "measure", lambda _: disk_space.DiskSpace(2**30, 100 * 2**30, 0, 0))
     with pytest.raises(UsageError, match="must stay free"):
         plan_undo(directory, 1)
     assert len([*directory.parent.iterdir()]) == before, "no fork was begun"

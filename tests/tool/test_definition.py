@@ -8,9 +8,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from ohsandbox.errors import ToolArgumentsError, ToolError, UsageError
 from ohsandbox.schema import Action, Observation, TextObservation
+from ohsandbox.schema.execution import parse_action
 from ohsandbox.state import ConversationState
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle, take_security_risk
-from ohsandbox.tool.arguments import parse_action
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor, take_security_risk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -261,13 +261,3 @@ def test_definition_is_frozen_and_can_get_another_executor() -> None:
     with pytest.raises(AttributeError):
         tool.name = "x"  # type: ignore[misc]
     assert tool.with_executor(Pour())(PourAction(cups=1)).text == "1 False []"
-
-
-@pytest.mark.parametrize("length", [0, 9, 10, 11, 1000])
-def test_cut_says_exactly_what_is_missing(length: int) -> None:
-    text = "".join(chr(97 + i % 26) for i in range(length))
-    cut = cut_middle(text, limit_chars=10)
-    if length <= 10:
-        assert cut == text
-    else:
-        assert cut == f"{text[:5]}\n[... {length - 10} of {length} characters left out here ...]\n{text[-5:]}"

@@ -6,6 +6,7 @@ import json
 import string
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -331,6 +332,20 @@ def test_choices_at_the_root_are_offered_as_one_object() -> None:
     assert offered["properties"] == {"a": {"anyOf": [{"type": "integer"}, {"type": "string"}]}, "b": {"type": "string"}}
     assert (offered["type"], offered["required"]) == ("object", ["a"])
     assert "oneOf" not in offered
+
+
+@pytest.mark.parametrize("kind", ["anyOf", "oneOf"])
+@pytest.mark.parametrize("branches", [[{"type": "string"}], [False], [False, {"type": ["null"]}]])
+def test_choices_at_the_root_none_of_which_is_an_object_take_any_arguments(kind: str, branches: list[Json]) -> None:
+    model = Action.from_mcp_schema("t", {"type": "object", kind: branches})
+    assert passed(model, {"a": 1}) == {"a": 1}
+
+
+def test_a_default_of_another_type_is_stored_without_a_word() -> None:
+    model = Action.from_mcp_schema("t", {"type": "object", "properties": {"a": {"type": "string", "default": 3}}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (model().model_dump(), model().model_dump_json()) == ({"a": 3}, '{"a":3}')
 
 
 def test_model_has_the_names_descriptions_and_hints_of_the_schema() -> None:

@@ -56,7 +56,7 @@ def test_what_is_no_tool_cannot_be_registered(bad: Any) -> None:
 def test_factory_that_makes_no_tool_is_told() -> None:
     registry = ToolRegistry()
     registry.register("x", lambda conv_state: [conv_state])
-    with pytest.raises(UsageError, match="no ToolDefinition"):
+    with pytest.raises(UsageError, match="not a ToolDefinition"):
         registry.resolve(Tool(name="x"), STATE)
 
 

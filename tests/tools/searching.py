@@ -11,7 +11,7 @@ import pytest
 from ohsandbox.state import ConversationState
 from ohsandbox.tools.glob import GlobTool
 from ohsandbox.tools.grep import GrepTool
-from ohsandbox.tools.search.script import Engine, use_engine
+from ohsandbox.tools.search.script import SearchEngine, use_engine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ def choose(runtime: Runtime, engine: str) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail("CI has no rg (apt-get install ripgrep)", pytrace=False)
         pytest.skip("no rg (apt-get install ripgrep)")
-    use_engine(runtime, Engine(has_rg=engine == "rg"))
+    use_engine(runtime, SearchEngine(has_rg=engine == "rg"))
 
 
 def plant(directory: Path, tree: Mapping[str, str | bytes], *, age: int = 0) -> None:

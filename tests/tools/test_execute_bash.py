@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.errors import ToolArgumentsError
+from ohsandbox.runtime import tools
 from ohsandbox.schema import text_of
 from ohsandbox.tools import ExecuteBashTool
-from ohsandbox.tools.execute_bash import impl
-from ohsandbox.tools.execute_bash.definition import MAX_OUTPUT_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def bash(state: ConversationState, request: pytest.FixtureRequest, folder: str) 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a second of silence counts as thirty."""
-    monkeypatch.setattr(impl, "IDLE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(tools, "IDLE_TIMEOUT_S", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -55,7 +55,7 @@ def test_command_survives_the_soft_timeout_and_is_polled_to_its_end(bash: Bash) 
 def test_a_chatty_command_is_left_running_and_only_a_timeout_stops_it(
     bash: Bash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(impl, "YIELD_S", 0.6)
+    monkeypatch.setattr(tools, "YIELD_S", 0.6)
     first = bash("i=0; while [ $i -lt 8 ]; do echo $i; sleep 0.2; i=$((i+1)); done; exit 5")
     assert (first.running, first.timed_out) == (True, False)
     assert first.output.startswith("0\n1\n")
@@ -179,7 +179,7 @@ def test_long_output_loses_its_middle_and_says_how_much(bash: Bash) -> None:
     shown = text_of(bash("i=0; while [ $i -lt 9000 ]; do echo line $i; i=$((i+1)); done"))
     assert shown.startswith("line 0\n")
     assert "line 8999\n" in shown
-    assert len(shown) < MAX_OUTPUT_CHARS + 1000
+    assert len(shown) < DEFAULT_LIMITS.max_chars + 1000
     assert "left out" in shown
 
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from ohsandbox.errors import ToolError
+from ohsandbox.runtime.files.text import decode
 from ohsandbox.tools.file_editor.matching import match_once
-from ohsandbox.tools.file_editor.text import decode
 
 
 def refusal(text: str, old: str) -> str:

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from ohsandbox import CLIRuntime
 from ohsandbox.errors import SandboxFileNotFoundError, SandboxNotADirectoryError, ToolArgumentsError, ToolError
 from ohsandbox.state import ConversationState
-from ohsandbox.tools.glob import GlobAction, GlobTool
-from ohsandbox.tools.glob.impl import GlobExecutor
-from ohsandbox.tools.search.script import Engine, use_engine
+from ohsandbox.tools.glob import GlobAction, GlobExecutor, GlobTool
+from ohsandbox.tools.search.script import SearchEngine, use_engine
 from tests.tools.searching import ENGINES, choose, plant, send, tool
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def test_a_search_that_takes_too_long_tells_what_it_found(
     where = folder if program == "rg" else "."
     slow = f"#!/bin/sh\nprintf '%s\\0' '{where}/seen.py'\nsleep 100\n"
     runtime.write_bytes(f"/usr/local/bin/{program}", slow.encode(), mode=0o755)
-    use_engine(runtime, Engine(has_rg=program == "rg"))
+    use_engine(runtime, SearchEngine(has_rg=program == "rg"))
     try:
         told = GlobExecutor(runtime, limit_s=0.5)(GlobAction(pattern="**/*.py", path=folder))
     finally:
@@ -190,7 +189,7 @@ def test_a_search_that_takes_too_long_tells_what_it_found(
 @pytest.mark.docker
 def test_a_sandbox_without_the_programs_says_so(started: Callable[[str], Runtime]) -> None:
     runtime = started("debian")
-    use_engine(runtime, Engine(has_rg=True))  # it has none
+    use_engine(runtime, SearchEngine(has_rg=True))  # it has none
     with pytest.raises(ToolError, match="lacks a program that a search needs"):
         tool("glob", runtime)(pattern="*", path="/etc")
     assert tool("glob", runtime)(pattern="hostname", path="/etc").total == 1

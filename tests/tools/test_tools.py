@@ -41,7 +41,7 @@ def test_every_tool_says_what_it_does_in_a_schema_that_providers_take(name: str,
 
 
 @pytest.mark.parametrize("name", ["execute_bash", "file_read", "file_write"])
-def test_tool_with_hands_needs_a_runtime(name: str) -> None:
+def test_tool_that_works_in_the_sandbox_needs_a_runtime(name: str) -> None:
     with pytest.raises(UsageError, match="has no runtime"):
         make(name, None)
 

@@ -14,9 +14,9 @@ from ohsandbox import CLIRuntime, UsageError
 from ohsandbox.errors import ToolError
 from ohsandbox.schema import text_of
 from ohsandbox.state import ConversationState
-from ohsandbox.tools.web_read import WebReadTool, definition, fetch, page
-from ohsandbox.tools.web_read.fetch import Fetched, Hop, checked
-from ohsandbox.tools.web_read.page import Page, bare_text, page_of
+from ohsandbox.tools.web_read import WebReadTool, definition, page
+from ohsandbox.tools.web_read.impl import Streams, checked, joined, notes_of, parse_heads, split_heads
+from ohsandbox.tools.web_read.page import Fetched, Hop, Page, bare_text, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,7 +198,7 @@ def test_a_long_page_is_read_on_without_fetching_it_again(cli: Runtime, site: st
     assert "99999 characters]" in first
     assert first.endswith("[... 69999 characters left out here; read on with offset 30000 ...]")
     assert made.executor is not None
-    made.executor._fetcher = None  # type: ignore[attr-defined]
+    made.executor._runtime = None  # type: ignore[attr-defined]
     rest = text_of(made(made.action_from_arguments({"url": f"{site}/long", "offset": 99_990})))
     assert rest.splitlines()[1:] == ["word word"]
     with pytest.raises(ToolError, match="has 99999 characters; offset 99999 is behind its end"):
@@ -249,12 +249,12 @@ def test_heads_are_read_from_what_wget_says_and_hostile_ones_stay_harmless() -> 
             "  Content-Type: text/" + "x" * 100_000,
         ]
     )
-    hops = fetch._hops(said)
+    hops = parse_heads(said)
     assert [hop.status for hop in hops] == [302, 200]
-    assert fetch._joined(BASE, hops[0].headers["location"]) == BASE
-    assert fetch._joined(BASE, "//other.example/x y") == BASE
-    assert fetch._joined(BASE, "../b?c") == "http://example.org/b?c"
-    assert "certificate could not be checked" in fetch._notes(fetch._Streams(), said, 0)[0]
+    assert joined(BASE, hops[0].headers["location"]) == BASE
+    assert joined(BASE, "//other.example/x y") == BASE
+    assert joined(BASE, "../b?c") == "http://example.org/b?c"
+    assert "certificate could not be checked" in notes_of(Streams(b"", said, "whole"), 0)[0]
     read = page_of(Fetched(BASE, hops[1], b"x", ()))
     assert len(read.kind) == 100
 
@@ -262,7 +262,7 @@ def test_heads_are_read_from_what_wget_says_and_hostile_ones_stay_harmless() -> 
 def test_a_body_that_looks_like_a_head_is_a_body() -> None:
     body = b"HTTP/1.1 200 OK\r\nContent-Type: x/forged\r\n\r\nbody"
     first = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/2 200 \r\ncontent-type: text/plain\r\n\r\n"
-    hops, rest = fetch._split(first + body)
+    hops, rest = split_heads(first + body)
     assert [(hop.status, hop.headers) for hop in hops] == [(200, {"content-type": "text/plain"})]
     assert rest == body
 
@@ -351,7 +351,7 @@ def test_the_converter_has_nothing_of_the_person_s_environment(monkeypatch: pyte
     assert made_of(html).text == "# Head\n\na **word**"
     told = tmp_path / "told.py"
     told.write_text("import os, sys\nprint(dict(os.environ), sys.flags.isolated, os.getcwd())")
-    monkeypatch.setattr(page, "_CONVERTER", told)
+    monkeypatch.setattr(page, "_PROGRAM", told)
     assert made_of(html).text in {"{} 1 /", "{'LC_CTYPE': 'C.UTF-8'} 1 /"}  # PEP 538 sets the latter
 
 

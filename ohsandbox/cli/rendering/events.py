@@ -1,7 +1,7 @@
 """How each kind of event is shown: `EVENTS` has a row per kind of event, and its `forms` are the columns.
 
-A row makes blocks of an event. `terminal`, `plain` and `markdown` print blocks, and none of them knows kinds of events:
-a new kind needs its constructor in `ohsandbox.events` and a row here.
+A row makes blocks of an event. The views and `markdown` print blocks, and none of them knows kinds of events: a new
+kind needs its constructor in `ohsandbox.events` and a row here.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from enum import Flag, auto
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.cli.rendering.text import output, safe, safe_line
-from ohsandbox.conversation.storage.catalog import MALFORMED
+from ohsandbox.conversation.storage import MALFORMED
 from ohsandbox.tools import arguments_of, hint_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MAX_NOTE_CHARS = 1000
 """A message of an error may quote the path of a file and what a server answered."""
-
 _OWN_LAST_LINE = re.compile(r"\[[^\n]*; working directory [^\n]*\]")
 """What `CommandObservation` appends for the model; a person is shown the exit code by us."""
 
@@ -35,11 +34,13 @@ class Form(Flag):
     PLAIN = auto()
     """A run, one line per event."""
     STORED = auto()
-    """`conversations show`: what a run leaves to the command that runs it is shown here."""
+    """`conversations show`: also what a run leaves to the command that runs it."""
     EXPORTED = auto()
     """`conversations export --format md`."""
 
     NOWHERE = 0
+    NOT_LIVE = STORED | EXPORTED
+    """While it runs, the command that runs it tells the person."""
     EVERYWHERE = TERMINAL | PLAIN | STORED | EXPORTED
 
 
@@ -47,23 +48,15 @@ class Form(Flag):
 
 
 class TurnBlock(NamedTuple):
-    """Somebody has the floor from here on: a heading of an export, nothing elsewhere."""
+    """The next speaker: a heading of an export, nothing elsewhere."""
 
-    speaker: str
-    """`Person` or `Agent`."""
+    speaker: Literal["Person", "Agent"]
 
 
 class MessageBlock(NamedTuple):
-    """What the person or the agent said."""
+    """What was said; a thought is what the agent said before its calls."""
 
-    raw: str
-    """As in the log: to be made printable."""
-    by_person: bool
-
-
-class ThoughtBlock(NamedTuple):
-    """What the agent said before its calls."""
-
+    kind: Literal["user", "answer", "thought"]
     raw: str
     """As in the log: to be made printable."""
 
@@ -88,20 +81,22 @@ class ResultBlock(NamedTuple):
     ending: str
     """`exit 1`, `still running`, `failed`; empty where there is nothing to say."""
     ok: bool
+    seconds: float | None = None
+    """Since the call, by the events' own times."""
+    images: tuple[str, ...] = ()
+    """Data URLs, unchecked, for an export, which has room for them."""
 
-
-class ImagesBlock(NamedTuple):
-    """Images that a tool returned: in an export, which has room for them."""
-
-    urls: tuple[str, ...]
-    """Data URLs, unchecked."""
+    @property
+    def summary(self) -> list[str]:
+        """The ending and the duration, as far as they are known."""
+        return [*filter(None, [self.ending, "" if self.seconds is None else f"{self.seconds:.1f} s"])]
 
 
 class NoteBlock(NamedTuple):
     """One line about the run, printable."""
 
     kind: str
-    """`info`, `allowed`, `status`, and `warning`, `error`, `notice` and `retry`, which should not be overlooked."""
+    """`info`, `allowed`, `status`, or one of a warning."""
     text: str
     details: str = ""
     """Several lines that only an export has room for."""
@@ -112,127 +107,111 @@ class NoteBlock(NamedTuple):
         return self.kind in {"warning", "error", "notice", "retry"}
 
 
-Block = TurnBlock | MessageBlock | ThoughtBlock | CallBlock | ResultBlock | ImagesBlock | NoteBlock
+Block = TurnBlock | MessageBlock | CallBlock | ResultBlock | NoteBlock
+
+
+def note(kind: str, text: object) -> NoteBlock:
+    """A note of foreign text."""
+    return NoteBlock(kind, safe_line(text, limit_chars=MAX_NOTE_CHARS))
+
+
+class BlockReader:
+    """Makes blocks of a conversation's events, in their order: a result's block depends on its call."""
+
+    def __init__(self, forms: Form) -> None:
+        self._forms = forms
+        self._calls: dict[str, SDKEvent] = {}
+
+    def blocks_of(self, event: SDKEvent) -> list[Block]:
+        """What is shown of the event in any of forms. An unknown kind, or one with malformed fields, is a note."""
+        row = EVENTS.get(event.type, UNKNOWN)
+        try:
+            call_id = str(event.data.get("tool_call_id", ""))
+            call = self._calls.pop(call_id, None)
+            if event.type == "tool_call":
+                self._calls[call_id] = event
+            return list(row.blocks(event, call)) if row.forms & self._forms else []
+        except MALFORMED as error:
+            return [note("warning", f"Event {event.seq} ({event.type}) cannot be shown: {error!r}")]
+
+
+# --- the table --------------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):
     """How one kind of event is shown."""
 
-    blocks: Callable[[SDKEvent], Iterator[Block]]
     forms: Form
+    blocks: Callable[[SDKEvent, SDKEvent | None], Iterator[Block]]
+    """Of an event and, for a result, its call where that is known."""
 
 
-def blocks_of(event: SDKEvent, forms: Form) -> list[Block]:
-    """What is shown of the event in any of forms. One of an unknown kind, or with malformed fields, is a note."""
-    row = EVENTS.get(event.type, UNKNOWN)
-    try:
-        return list(row.blocks(event)) if row.forms & forms else []
-    except MALFORMED as error:
-        return [_note("warning", f"Event {event.seq} ({event.type}) cannot be shown: {error!r}")]
+def _noted(kind: str, template: str, forms: Form) -> Row:
+    """A row whose events are notes of the template, filled with their data."""
+    return Row(forms, lambda event, _: iter([note(kind, template.format_map(event.data))]))
 
 
-# --- one function per kind of event -----------------------------------------------------------------
+def _message(kind: Literal["user", "answer"], speaker: Literal["Person", "Agent"]) -> Row:
+    def blocks(event: SDKEvent, _: object) -> Iterator[Block]:
+        yield TurnBlock(speaker)
+        yield MessageBlock(kind, str(event.data.get("content", "")))
+
+    return Row(Form.EVERYWHERE, blocks)
 
 
-def _nothing(_event: SDKEvent) -> Iterator[Block]:
-    yield from ()
-
-
-def _user_message(event: SDKEvent) -> Iterator[Block]:
-    yield TurnBlock("Person")
-    yield MessageBlock(str(event.data.get("content", "")), by_person=True)
-
-
-def _assistant_message(event: SDKEvent) -> Iterator[Block]:
-    yield TurnBlock("Agent")
-    yield MessageBlock(str(event.data.get("content", "")), by_person=False)
-
-
-def _tool_call(event: SDKEvent) -> Iterator[Block]:
+def _tool_call(event: SDKEvent, _: object) -> Iterator[Block]:
     if not event.data.get("call_index"):
         yield TurnBlock("Agent")
     if thought := event.data.get("thought"):
-        yield ThoughtBlock(str(thought))
+        yield MessageBlock("thought", str(thought))
     yield call_of(event)
     if "approval" in event.data:
         yield NoteBlock("allowed", safe_line(f"Allowed by approval {event.data['approval']}."))
 
 
-def _tool_result(event: SDKEvent) -> Iterator[Block]:
-    result = result_of(event)
-    if not (result.ok and event.data.get("name") in _SAID_IN_THE_CALL):
+def _tool_result(event: SDKEvent, call: SDKEvent | None) -> Iterator[Block]:
+    result = _result_of(event)._replace(images=tuple(map(str, event.data.get("images") or ())))
+    if call is not None:
+        result = result._replace(seconds=max(0.0, (event.ts - call.ts).total_seconds()))
+    kind = hint_of(str(event.data.get("name", "")), call.data if call else {}).kind
+    if not (result.ok and kind in {"thought", "answer"}):  # such a result only confirms the call
         yield result
-    if images := event.data.get("images"):
-        yield ImagesBlock(tuple(map(str, images)))
 
 
-_SAID_IN_THE_CALL = frozenset({"finish", "think"})
-"""Tools whose result only confirms what the call says."""
-
-
-def _status_update(event: SDKEvent) -> Iterator[Block]:
-    yield _note("status", event.data.get("status", ""))
-
-
-def _message(event: SDKEvent) -> Iterator[Block]:
-    yield _note(event.type, event.data.get("message", ""))
-
-
-def _condensation(event: SDKEvent) -> Iterator[Block]:
+def _condensation(event: SDKEvent, _: object) -> Iterator[Block]:
     text = f"From here on, the model is shown a summary of {event.data.get('dropped')} earlier messages."
-    yield _note("info", text)._replace(details=safe(event.data.get("summary", "")))
+    yield note("info", text)._replace(details=safe(event.data.get("summary", "")))
 
 
-def _confirmation(event: SDKEvent) -> Iterator[Block]:
+def _confirmation(event: SDKEvent, _: object) -> Iterator[Block]:
     word = "Approved" if event.data.get("approved") else "Rejected"
     reason = f" {reason}" if (reason := event.data.get("reason")) else ""
-    yield _note("info", f"{word} by {event.data.get('by', '')}.{reason}")
+    yield note("info", f"{word} by {event.data.get('by', '')}.{reason}")
 
 
-def _approval(event: SDKEvent) -> Iterator[Block]:
-    data = event.data
-    yield _note("info", f"Approval {data.get('number')} by {data.get('by')}: from now on {data.get('text')}.")
+def _unknown(event: SDKEvent, _: object) -> Iterator[Block]:
+    data = json.dumps(event.data, ensure_ascii=False)
+    yield note("info", f"Unknown event '{event.type}', of a newer ohsandbox: {data}")
 
-
-def _approval_revoked(event: SDKEvent) -> Iterator[Block]:
-    yield _note("info", f"Approval {event.data.get('number')} was revoked by {event.data.get('by')}.")
-
-
-def _checkpoint(_event: SDKEvent) -> Iterator[Block]:
-    yield _note("info", "A checkpoint was taken.")
-
-
-def _unknown(event: SDKEvent) -> Iterator[Block]:
-    text = f"Unknown event '{event.type}', of a newer ohsandbox: {json.dumps(event.data, ensure_ascii=False)}"
-    yield _note("info", text)
-
-
-def _note(kind: str, text: object) -> NoteBlock:
-    return NoteBlock(kind, safe_line(text, limit_chars=MAX_NOTE_CHARS))
-
-
-_TOLD_BY_THE_COMMAND = Form.STORED | Form.EXPORTED
-"""While it runs, the command that runs it tells the person."""
 
 EVENTS: dict[str, Row] = {
-    "system_message": Row(_nothing, Form.NOWHERE),
-    "user_message": Row(_user_message, Form.EVERYWHERE),
-    "assistant_message": Row(_assistant_message, Form.EVERYWHERE),
-    "tool_call": Row(_tool_call, Form.EVERYWHERE),
-    "tool_result": Row(_tool_result, Form.EVERYWHERE),
-    "status_update": Row(_status_update, Form.PLAIN),
-    "error": Row(_message, _TOLD_BY_THE_COMMAND),
-    "retry": Row(_message, Form.EVERYWHERE),
-    "notice": Row(_message, Form.EVERYWHERE),
-    "condensation": Row(_condensation, _TOLD_BY_THE_COMMAND),
-    "confirmation": Row(_confirmation, _TOLD_BY_THE_COMMAND),
-    "approval": Row(_approval, _TOLD_BY_THE_COMMAND),
-    "approval_revoked": Row(_approval_revoked, _TOLD_BY_THE_COMMAND),
-    "checkpoint": Row(_checkpoint, Form.STORED),
+    "system_message": Row(Form.NOWHERE, lambda *_: iter(())),
+    "user_message": _message("user", "Person"),
+    "assistant_message": _message("answer", "Agent"),
+    "tool_call": Row(Form.EVERYWHERE, _tool_call),
+    "tool_result": Row(Form.EVERYWHERE, _tool_result),
+    "status_update": _noted("status", "{status}", Form.PLAIN),
+    "error": _noted("error", "{message}", Form.NOT_LIVE),
+    "retry": _noted("retry", "{message}", Form.EVERYWHERE),
+    "notice": _noted("notice", "{message}", Form.EVERYWHERE),
+    "condensation": Row(Form.NOT_LIVE, _condensation),
+    "confirmation": Row(Form.NOT_LIVE, _confirmation),
+    "approval": _noted("info", "Approval {number} by {by}: from now on {text}.", Form.NOT_LIVE),
+    "approval_revoked": _noted("info", "Approval {number} was revoked by {by}.", Form.NOT_LIVE),
+    "checkpoint": _noted("info", "A checkpoint was taken.", Form.STORED),
 }
 """A row per kind of event."""
-
-UNKNOWN = Row(_unknown, Form.EVERYWHERE)
+UNKNOWN = Row(Form.EVERYWHERE, _unknown)
 
 
 # --- calls and results ------------------------------------------------------------------------------
@@ -251,8 +230,7 @@ def call_of(event: SDKEvent) -> CallBlock:
     return CallBlock(safe(hint.sign), text, safe_line(name), is_answer=hint.answers)
 
 
-def result_of(event: SDKEvent) -> ResultBlock:
-    """The `tool_result` event in a person's words, ready to be printed."""
+def _result_of(event: SDKEvent) -> ResultBlock:
     result, details = event.data.get("result") or {}, event.data.get("details") or {}
     if result.get("status") == "error":
         return ResultBlock(safe(result.get("error") or ""), "failed", ok=False)
@@ -260,19 +238,20 @@ def result_of(event: SDKEvent) -> ResultBlock:
     if "exit_code" not in details:
         return ResultBlock(output(text), "", ok=True)
     above, _, last = text.rpartition("\n")
-    return ResultBlock(
-        output(above if _OWN_LAST_LINE.fullmatch(last) else text), _ending(details), ok=details["exit_code"] == 0
-    )
+    shown = output(above if _OWN_LAST_LINE.fullmatch(last) else text)
+    return ResultBlock(shown, _ending(details), ok=details["exit_code"] == 0)
+
+
+_UNFINISHED = {
+    "waiting_for_input": "waits for input",
+    "running": "still running",
+    "timed_out": "stopped by its time limit",
+    "cancelled": "cancelled",
+}
 
 
 def _ending(details: dict[str, Any]) -> str:
-    if details.get("waiting_for_input"):
-        return "waits for input"
-    if details.get("running"):
-        return "still running"
-    if details.get("timed_out"):
-        return "stopped by its time limit"
-    if details.get("cancelled"):
-        return "cancelled"
+    if words := [words for name, words in _UNFINISHED.items() if details.get(name)]:
+        return words[0]
     code = details.get("exit_code")
     return "exit unknown" if code is None else f"exit {int(code)}"

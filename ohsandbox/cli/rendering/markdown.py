@@ -1,4 +1,4 @@
-"""Events as Markdown, for an exported file that a person reads."""
+"""Markdown: an exported conversation, and an answer cut into blocks while the model writes it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,39 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.rendering.events import (
     Block,
+    BlockReader,
     CallBlock,
     Form,
-    ImagesBlock,
     MessageBlock,
     NoteBlock,
     ResultBlock,
-    ThoughtBlock,
     TurnBlock,
-    blocks_of,
 )
 from ohsandbox.cli.rendering.text import safe
 
 if TYPE_CHECKING:
-    from ohsandbox.events import SDKEvent
+    from collections.abc import Iterator
 
+    from ohsandbox.events import SDKEvent
+    from ohsandbox.secrets import Masker
+
+MAX_TAIL_CHARS = 2000
+"""Of a line that does not end so much is kept in sight."""
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+"""A code block's first line, and its last: of the same character, at least as long, with nothing behind it."""
 _LONG_FENCE = re.compile(r"`{3,}")
 _IMAGE = re.compile(r"data:image/[a-z0-9.+-]+;base64,[A-Za-z0-9+/=]+")
 
 
-def markdown(event: SDKEvent) -> list[str]:
-    """The event's paragraphs; none for what a reader does not miss."""
-    return [part for block in blocks_of(event, Form.EXPORTED) for part in _paragraphs(block, event)]
+class MarkdownExport:
+    """The events of one conversation, in their order, as paragraphs."""
+
+    def __init__(self) -> None:
+        self._reader = BlockReader(Form.EXPORTED)
+
+    def paragraphs(self, event: SDKEvent) -> list[str]:
+        """The event's; none for what a reader does not miss."""
+        return [part for block in self._reader.blocks_of(event) for part in _paragraphs(block, event)]
 
 
 def fenced(text: str) -> str:
@@ -38,25 +49,80 @@ def fenced(text: str) -> str:
     return f"{fence}\n{text.rstrip(chr(10))}\n{fence}"
 
 
-def _paragraphs(block: Block, event: SDKEvent) -> list[str]:
-    parts: list[str] = []
+def _paragraphs(block: Block, event: SDKEvent) -> Iterator[str]:
     match block:
         case TurnBlock(speaker):
-            parts = [f"## {speaker}, {event.ts.astimezone():%H:%M:%S}"]
-        case MessageBlock(raw) | ThoughtBlock(raw):
-            parts = [safe(raw)]
+            yield f"## {speaker}, {event.ts.astimezone():%H:%M:%S}"
+        case MessageBlock(_, raw):
+            yield safe(raw)
         case CallBlock(text=text, is_answer=True):
-            parts = [text]
+            yield text
         case CallBlock(text=text, name=name):
-            parts = [f"**{name}**\n\n{fenced(text)}"]
+            yield f"**{name}**\n\n{fenced(text)}"
         case ResultBlock(text, ending):
-            parts = [", ".join(filter(None, ["Result", ending])) + ":", fenced(text)]
-        case ImagesBlock(urls):
-            parts = [_image(url) for url in urls]
+            yield f"Result, {ending}:" if ending else "Result:"
+            yield fenced(text)
+            for url in block.images:
+                yield f"![An image that the tool returned]({url})" if _IMAGE.fullmatch(url) else "(an image)"
         case NoteBlock(kind, text, details):
-            parts = [f"> {kind}: {text}" if block.is_warning else f"> {text}", *([fenced(details)] if details else [])]
-    return parts
+            yield f"> {kind}: {text}" if block.is_warning else f"> {text}"
+            if details:
+                yield fenced(details)
 
 
-def _image(url: str) -> str:
-    return f"![An image that the tool returned]({url})" if _IMAGE.fullmatch(url) else "(an image)"
+class StreamedMarkdown:
+    """Takes pieces of an answer and gives out its blocks, each when it is whole: a terminal can take nothing back.
+
+    A block ends with an empty line outside a fence: so each can be rendered, and made harmless, by itself, wherever the
+    pieces were cut. Values of secrets are masked before that, also those that come in pieces.
+    """
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stream = self._masker.stream()
+        self._given = ""
+        self._unfinished = ""
+        self._fence = ""
+        self._checked = 0
+
+    def feed(self, piece: str) -> list[str]:
+        """The blocks that are whole with piece added; each line is looked at once, when it has ended."""
+        self._unfinished += self._stream.feed(piece)
+        blocks: list[str] = []
+        while (end := self._unfinished.find("\n", self._checked)) >= 0:
+            line = self._unfinished[self._checked : end]
+            self._checked = end + 1
+            if found := _FENCE.match(line):
+                mark, rest = found[1], found[2]
+                if not self._fence:
+                    self._fence = mark
+                elif mark.startswith(self._fence) and not rest.strip():
+                    self._fence = ""
+            elif not line.strip() and not self._fence:
+                blocks.append(self._unfinished[: self._checked])
+                self._unfinished, self._checked = self._unfinished[self._checked :], 0
+        self._given += "".join(blocks)
+        return [block for block in blocks if block.strip()]
+
+    @property
+    def tail(self) -> str:
+        """The end of what is not whole yet."""
+        return self._unfinished[-MAX_TAIL_CHARS:]
+
+    def end(self, final: str) -> str:
+        """What of the final text was not given out; all of it where something else was. The next answer may begin."""
+        given = self._given
+        self._begin()
+        for said in filter(None, (given, given.rstrip())):  # before a call that is written as text the end is stripped
+            if final.startswith(said):
+                return final[len(said) :]
+        return final
+
+    def void(self) -> bool:
+        """Forget the answer: it failed, and is asked for again. True where some of it was given out."""
+        had = bool(self._given)
+        self._begin()
+        return had

@@ -1,11 +1,14 @@
-"""A list for a person: a table where the terminal is wide enough, else a few lines a row. No cell is ever cut."""
+"""Lists. For a person a table where the terminal is wide enough, else a few lines a row: no cell is ever cut."""
+
+# ruff: noqa: T201 - a list is printed
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
@@ -13,13 +16,19 @@ from rich.text import Text
 from ohsandbox.cli.rendering.text import safe_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from collections.abc import Iterable, Sequence
 
 GAP = "  "
 MIN_LAST_COLUMNS = 20
 """Narrower than that the last column is a stack of words."""
 MAX_CELL_CHARS = 2000
+FILE_COLUMNS = 200
+"""A table that goes to a file or a pipe is not folded at 80 columns."""
+
+
+def print_json(rows: Iterable[dict[str, Any]]) -> None:
+    """For `--json`: an array of objects."""
+    print(json.dumps([*rows], indent=2))
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -41,39 +50,27 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _print_columns(console: Console, rows: list[list[str]], widths: list[int], room: int) -> None:
-    for number, row in enumerate(rows):
-        style = "bold" if number == 0 else ""
-        *first, last = row
-        head = "".join(
-            f"{cell}{' ' * (width - cell_len(cell))}{GAP}" for cell, width in zip(first, widths, strict=False)
-        )
-        lines = Text(last).wrap(console, max(room, 1)) if cell_len(last) > room else [Text(last)]
-        for at, line in enumerate(lines or [Text("")]):
-            text = Text(head if at == 0 else " " * cell_len(head), style=style)
-            text.append(line.plain)
-            text.rstrip()
-            console.print(text, soft_wrap=True)
+    for number, (*first, last) in enumerate(rows):
+        head = "".join(set_cell_size(cell, width) + GAP for cell, width in zip(first, widths, strict=False))
+        lines = Text(last).wrap(console, max(room, 1)) if cell_len(last) > room else [last]
+        for at, line in enumerate(lines or [""]):
+            shown = f"{' ' * cell_len(head) if at else head}{line}".rstrip()
+            console.print(Text(shown, style="" if number else "bold"), soft_wrap=True)
 
 
 def _print_records(console: Console, names: list[str], rows: list[list[str]]) -> None:
     """The first cell on a line of its own, the others below it; a bare number has its heading with it."""
     for first, *others in rows:
         console.print(Text(first, style="bold"), soft_wrap=True)
-        told = [
-            f"{cell} {name.lower()}" if cell.isdecimal() else cell for name, cell in zip(names[1:], others, strict=True)
-        ]
-        below = Text(" · ".join(filter(None, told)))
-        if below:
+        named = zip(names[1:], others, strict=True)
+        told = (f"{cell} {name.lower()}" if cell.isdecimal() else cell for name, cell in named)
+        if below := Text(" · ".join(filter(None, told))):
             console.print(Padding(below, (0, 0, 0, 2)))
-
-
-FILE_COLUMNS = 200
-"""A table that goes to a file or a pipe is not folded at 80 columns."""
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> NoReturn:
-        """Whoever reads has gone: `errors.exit_code_of` decides what that means. rich itself would exit with 1."""
+        """Whoever reads has gone: `entrypoint.exit_code_of` decides what that means. rich itself would exit with 1."""
         raise BrokenPipeError
 
 

@@ -14,21 +14,11 @@ from rich.padding import Padding
 from rich.segment import ControlType
 from rich.text import Text
 
-from ohsandbox.cli.rendering.events import (
-    Block,
-    CallBlock,
-    Form,
-    MessageBlock,
-    NoteBlock,
-    ResultBlock,
-    ThoughtBlock,
-    blocks_of,
-)
-from ohsandbox.cli.rendering.masking import current_masker
-from ohsandbox.cli.rendering.streaming import StreamedMarkdown
+from ohsandbox.cli.rendering.events import Block, CallBlock, Form, MessageBlock, NoteBlock, ResultBlock
+from ohsandbox.cli.rendering.markdown import StreamedMarkdown
 from ohsandbox.cli.rendering.tables import open_console
-from ohsandbox.cli.rendering.text import cut, safe, safe_line, words
-from ohsandbox.cli.rendering.view import MODEL_WORKS, Stopwatch
+from ohsandbox.cli.rendering.text import current_masker, cut, safe, safe_line, words
+from ohsandbox.cli.rendering.view import MODEL_WORKS, View
 from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
@@ -41,41 +31,34 @@ MAX_COMMAND_LINES = 12
 """A heredoc is shown by its beginning; the log has it whole."""
 MAX_OUTPUT_LINES = 15
 """The end of an output, where failures stand."""
-MAX_SAID_CHARS = 1000
-"""Of a line of ours, which may hold a foreign name."""
 MAX_LINE_CHARS = 400
-"""About five rows; a minified file is no reading."""
-_GUTTER = (0, 0, 0, 2)
-_STATUS_CHARS = 60
-_ENDS_ANSWER = frozenset({"user_message", "status_update", "condensation"})
-"""Events before which an answer that was being written has ended, or was cut off and has no event."""
+"""About five rows; a minified file is not for reading."""
+MAX_STATUS_CHARS = 60
 STATUS_MARGIN = 4
 """The spinner, its blank, and the last column, which some terminals fold."""
+_GUTTER = (0, 0, 0, 2)
+_ENDS_ANSWER = frozenset({"user_message", "status_update", "condensation"})
+"""Events before which an answer that was being written has ended, or was cut off and has no event."""
 
 
-class RichView:
+class RichView(View):
     """Blocks with a sign in the margin: what the agent said, did and saw."""
 
     wants_stream = True
 
     def __init__(self, console: Console | None = None, *, forms: Form = Form.TERMINAL) -> None:
+        super().__init__(forms)
         self._console = console or open_console()
-        self._forms = forms
         self._line = StatusLine(self._console, enabled=Form.STORED not in forms)
-        self._watch = Stopwatch()
         self._answer: StreamedMarkdown | None = None
-
-    def info(self, text: str) -> None:
-        """Dim."""
-        self._print(Text(safe_line(text, limit_chars=MAX_SAID_CHARS), style="dim"))
-
-    def warn(self, text: str) -> None:
-        """Yellow."""
-        self._print(Text(f"! {safe_line(text, limit_chars=MAX_SAID_CHARS)}", style="yellow"))
 
     def status(self, text: str) -> None:
         """At the bottom, with a spinner."""
         self._line.set(safe_line(text))
+
+    def tick(self) -> None:
+        """Turn the spinner."""
+        self._line.draw()
 
     def stream(self, event: LLMEvent) -> None:
         """Blocks of an answer as soon as they are whole; what is being written runs through the line at the bottom."""
@@ -83,54 +66,40 @@ class RichView:
             if self._answer is None:
                 self._answer = StreamedMarkdown(current_masker())
             for block in self._answer.feed(event.text):
-                self._print(_markdown(safe(block)))
+                self._print_markdown(block)
             self._line.set(_end_of(self._answer.tail, self._console.width - STATUS_MARGIN) or MODEL_WORKS)
         elif event.type == "retry" and self._answer is not None and self._answer.void():
             self.info("The answer broke off here, and begins again:")
 
-    def tick(self) -> None:
-        """Turn the spinner."""
-        self._line.draw()
-
     def show(self, event: SDKEvent) -> None:
         """Its blocks."""
-        seconds = self._watch.seconds(event)
         if event.type in _ENDS_ANSWER:
             self._answer = None
         elif event.type == "tool_result":
             self.status(MODEL_WORKS)
-        for block in blocks_of(event, self._forms):
-            self._show_block(block, seconds)
+        super().show(event)
 
-    def _show_block(self, block: Block, seconds: float | None) -> None:
+    def show_block(self, block: Block) -> None:
+        """Print it above the line at the bottom."""
         match block:
-            case MessageBlock(raw, by_person=True):
+            case MessageBlock("user", raw):
                 self._print(_block(">", safe(raw), "bold"))
-            case MessageBlock(raw):
-                self._show_markdown(self._rest_of(raw))
-            case ThoughtBlock(raw):
-                self._show_thought(raw)
+            case MessageBlock(kind, raw):
+                rest = self._rest_of(raw)
+                if kind == "answer" or rest != raw:
+                    self._print_markdown(rest)
+                elif raw.strip():
+                    self._print(_block("\n●", safe(raw).strip(), ""))
             case CallBlock():
                 self._rest_of("")  # an answer without a thought has ended as well
                 self._print(_markdown(block.text) if block.is_answer else _command(block))
-                self._line.set("" if block.is_answer else cut(on_one_line(block.text), _STATUS_CHARS))
+                self._line.set("" if block.is_answer else cut(on_one_line(block.text), MAX_STATUS_CHARS))
             case ResultBlock():
-                self._print(_output(block, seconds))
+                self._print(_output(block))
             case NoteBlock(text=text) if block.is_warning:
                 self._print(Text(f"! {text}", style="yellow"))
             case NoteBlock(kind, text):
                 self._print(Text(f"  {text}" if kind == "allowed" else text, style="dim"))
-
-    def _show_thought(self, raw: str) -> None:
-        rest = self._rest_of(raw)
-        if rest != raw:
-            self._show_markdown(rest)
-        elif rest.strip():
-            self._print(_block("\n●", safe(rest).strip(), ""))
-
-    def _show_markdown(self, text: str) -> None:
-        if text.strip():
-            self._print(_markdown(safe(text)))
 
     def _rest_of(self, text: str) -> str:
         """What of an answer's text has not been shown while it was written."""
@@ -141,6 +110,10 @@ class RichView:
         self._answer = None
         return rest
 
+    def _print_markdown(self, text: str) -> None:
+        if text.strip():
+            self._print(_markdown(safe(text)))
+
     def _print(self, what: RenderableType) -> None:
         self._line.clear()
         self._console.print(what, soft_wrap=isinstance(what, Text))  # a path that is wrapped cannot be copied
@@ -149,8 +122,7 @@ class RichView:
 
 def _block(sign: str, text: str, style: str) -> RenderableType:
     lines = Text(f"{sign} ", style=f"bold cyan {style}".strip())
-    lines.append(text.replace("\n", "\n  "), style=style or "default")
-    return lines
+    return lines.append(text.replace("\n", "\n  "), style=style or "default")
 
 
 def _command(call: CallBlock) -> RenderableType:
@@ -158,20 +130,18 @@ def _command(call: CallBlock) -> RenderableType:
     kept = [_cut(line) for line in shown[:MAX_COMMAND_LINES]]
     if len(shown) > len(kept):
         kept.append(f"… {len(shown) - len(kept)} more lines")
-    sign_style = "bold green" if call.sign in "$>" else "bold blue"
-    text = Text(f"{call.sign} ", style=sign_style)
-    text.append("\n  ".join(kept), style="dim" if call.sign == "*" else "bold")
-    return text
+    text = Text(f"{call.sign} ", style="bold green" if call.sign in "$>" else "bold blue")
+    return text.append("\n  ".join(kept), style="dim" if call.sign == "*" else "bold")
 
 
-def _output(result: ResultBlock, seconds: float | None) -> RenderableType:
+def _output(result: ResultBlock) -> RenderableType:
     lines = [line.rstrip() for line in result.text.strip("\n").splitlines()]
     body = Text(style="dim" if result.ok else "")
     if len(lines) > MAX_OUTPUT_LINES:
         body.append(f"… {len(lines) - MAX_OUTPUT_LINES} lines above\n", style="italic")
     body.append("\n".join(_cut(line) for line in lines[-MAX_OUTPUT_LINES:]))
-    ending = " · ".join(filter(None, [result.ending, "" if seconds is None else f"{seconds:.1f} s"]))
-    footer = Text(f"{'✓' if result.ok else '✗'} {ending}", style="green" if result.ok else "red")
+    sign, style = ("✓", "green") if result.ok else ("✗", "red")
+    footer = Text(f"{sign} {' · '.join(result.summary)}", style=style)
     return Padding(Group(body, footer) if lines else footer, _GUTTER)
 
 
@@ -181,7 +151,7 @@ def _markdown(text: str) -> RenderableType:
 
 
 def _end_of(text: str, columns: int) -> str:
-    """The last words of text, on a line that is no wider than columns."""
+    """The last words of text, on a line at most columns wide."""
     line = words(text, limit_chars=sys.maxsize)
     while line and cell_len(line) > max(columns, 1):
         line = line[max(1, (cell_len(line) - columns) // 2) :]
@@ -206,10 +176,8 @@ class StatusLine:
     def __init__(self, console: Console, *, enabled: bool = True) -> None:
         self._console = console
         self._enabled = enabled and console.is_terminal and not console.is_dumb_terminal
-        self._text = ""
-        self._since = 0.0
-        self._frame = 0
-        self._cells = 0
+        self._text, self._since = "", 0.0
+        self._frame = self._cells = 0
 
     def set(self, text: str) -> None:
         """Show text from now on; an empty one removes the line."""

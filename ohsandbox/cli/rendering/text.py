@@ -1,15 +1,43 @@
 """Foreign text made safe to print: nothing that a model or a sandbox wrote reaches a terminal in another way.
 
-`safe`, `safe_line` and `words` delete nothing, they spell out; `output` is for what a program printed.
+`safe`, `safe_line` and `words` delete nothing, they spell out; `output` is for what a program printed. In all of them
+the values of secrets are masked.
 """
 
 from __future__ import annotations
 
-from ohsandbox.cli.rendering.masking import masked
+import contextlib
+import logging
+import sys
+from datetime import UTC, datetime
+
 from ohsandbox.review_text import on_one_line, visible
-from ohsandbox.runtime.shell.terminal import sanitize_for_terminal
+from ohsandbox.secrets import Masker, MaskingFilter
 
 TAB_COLUMNS = 8
+MAX_LINE_CHARS = 5000
+"""Of a line of ours that names a path, which is at most 4096 bytes."""
+_maskers = [Masker()]
+"""Of this process, which is one command: it knows what must not be printed also after a run has failed."""
+
+
+def hide(masker: Masker) -> None:
+    """Mask what is printed and logged from now on."""
+    _maskers[:] = [masker]
+    if logging.lastResort is not None:
+        for old in [*logging.lastResort.filters]:
+            logging.lastResort.removeFilter(old)
+        logging.lastResort.addFilter(MaskingFilter(masker))
+
+
+def current_masker() -> Masker:
+    """What must not be printed now."""
+    return _maskers[0]
+
+
+def masked(text: str) -> str:
+    """The text as it may be printed."""
+    return current_masker().mask_cut(text)
 
 
 def safe(text: object) -> str:
@@ -29,7 +57,15 @@ def words(text: object, *, limit_chars: int = 200) -> str:
 
 def output(text: object) -> str:
     """What a program printed, as its terminal would show it: no escape or control but newlines, tabs as spaces."""
+    from ohsandbox.runtime.shell.terminal import sanitize_for_terminal  # noqa: PLC0415 - an error line does without
+
     return masked(sanitize_for_terminal(str(text))).expandtabs(TAB_COLUMNS)
+
+
+def say(text: object) -> None:
+    """A line of ours on stderr, of text that is not made safe yet; that nobody reads it is not an error."""
+    with contextlib.suppress(OSError):
+        print(f"ohsandbox: {safe_line(text, limit_chars=MAX_LINE_CHARS)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def cut(line: str, limit_chars: int) -> str:
@@ -37,8 +73,15 @@ def cut(line: str, limit_chars: int) -> str:
     return line if len(line) <= limit_chars else line[: limit_chars - 1] + "…"
 
 
+def age(when: datetime) -> str:
+    """The time since then, in the largest unit that fits."""
+    seconds = max(0, int((datetime.now(UTC) - when).total_seconds()))
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    return next((f"{seconds // length} {unit}" for unit, length in units if seconds >= length), "0 s")
+
+
 def size(count: int) -> str:
-    """Bytes as people say them."""
+    """Bytes in SI units."""
     value = float(count)
     for unit in ("B", "kB", "MB"):
         if value < 1000:  # noqa: PLR2004 - SI

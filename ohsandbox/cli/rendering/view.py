@@ -1,16 +1,27 @@
-"""What a person sees of a conversation: `View`, with its two forms `terminal.RichView` and `plain.PlainView`."""
+"""What a person sees of a conversation: `View`, with its two forms `PlainView` and `terminal.RichView`."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TextIO
 
-from ohsandbox.cli.rendering.events import Form
+from ohsandbox.cli.rendering.events import (
+    Block,
+    BlockReader,
+    CallBlock,
+    Form,
+    MessageBlock,
+    NoteBlock,
+    ResultBlock,
+    note,
+)
+from ohsandbox.cli.rendering.text import cut, safe, safe_line, words
+from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
 
@@ -18,27 +29,44 @@ MODEL_WORKS = "the model works"
 """The status while an answer is awaited."""
 
 
-class View(Protocol):
-    """Shows what happens."""
+class View(ABC):
+    """Shows what happens. A form of it says how a block looks; the rest it may leave as it is."""
 
-    wants_stream: bool
+    wants_stream = False
     """Pieces of an answer are of use to it."""
 
-    def info(self, text: str) -> None:
-        """A line of our own."""
+    def __init__(self, forms: Form) -> None:
+        self._reader = BlockReader(forms)
+        self._shown_at: datetime | None = None
+        """The time of the event that is being shown, which may be an old one; None for now."""
 
-    def warn(self, text: str) -> None:
-        """A line of our own that should not be overlooked."""
+    @abstractmethod
+    def show_block(self, block: Block) -> None:
+        """Print it."""
 
     def show(self, event: SDKEvent) -> None:
         """An event of the log."""
+        self._shown_at = event.ts
+        for block in self._reader.blocks_of(event):
+            self.show_block(block)
+        self._shown_at = None
 
-    def stream(self, event: LLMEvent) -> None:
+    def info(self, text: str) -> None:
+        """A line of our own."""
+        self.show_block(note("info", text))
+
+    def warn(self, text: str) -> None:
+        """A line of our own that should not be overlooked."""
+        self.show_block(note("warning", text))
+
+    def stream(self, event: LLMEvent) -> None:  # noqa: B027 - a view that does not want it need not have it
         """What the model's client tells while an answer is written; the event that holds the answer comes after."""
 
+    @abstractmethod
     def status(self, text: str) -> None:
         """What is going on now, until the next call; an empty text for nothing."""
 
+    @abstractmethod
     def tick(self) -> None:
         """Time passes; called some times a second while the view has nothing to show."""
 
@@ -47,59 +75,67 @@ def open_view(*, no_tui: bool, stored: bool = False) -> View:
     """Colors at a terminal, else lines; stored: for a conversation that is read from disk."""
     also = Form.STORED if stored else Form.NOWHERE
     if no_tui or not sys.stdout.isatty():
-        from ohsandbox.cli.rendering.plain import PlainView  # noqa: PLC0415 - one of the two
-
         return PlainView(forms=Form.PLAIN | also)
     from ohsandbox.cli.rendering.terminal import RichView  # noqa: PLC0415 - rich's Markdown is slow to import
 
     return RichView(forms=Form.TERMINAL | also)
 
 
-class RunTotals:
-    """What a run came to."""
+_KIND_COLUMNS = 8
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._responses: set[str] = set()
-        self.tokens = 0
-        self.cost_usd: float | None = None
-
-    def add(self, event: SDKEvent) -> None:
-        """Take in what the event says was used."""
-        usage, cost = event.data.get("usage"), event.data.get("cost_usd")
-        if usage:
-            self.tokens += int(usage.get("prompt_tokens") or 0) + int(usage.get("completion_tokens") or 0)
-        if cost:
-            self.cost_usd = (self.cost_usd or 0.0) + float(cost)
-        if event.data.get("response_id"):
-            self._responses.add(str(event.data["response_id"]))
-
-    @property
-    def steps(self) -> int:
-        """Answers of the model."""
-        return len(self._responses)
-
-    def __str__(self) -> str:
-        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
-        parts = [f"{time.monotonic() - self._began:.1f} s", steps]
-        if self.tokens:
-            parts.append(f"{self.tokens:,} tokens")
-        if self.cost_usd is not None:
-            parts.append(f"${self.cost_usd:.4f}")
-        return " · ".join(parts)
+MAX_CALL_CHARS = 200
+"""Of a call; whoever is asked about it is shown it whole."""
+MAX_RESULT_CHARS = 200
+"""Of the end of an output, where a failure stands."""
+QUIET_S = 3.0
+"""Whoever reads along wonders after so long."""
 
 
-class Stopwatch:
-    """How long each tool call took, by the events' own times."""
+class PlainView(View):
+    """`12:00:01 kind    text`, flushed; an answer to the person is the one thing that may take several lines."""
 
-    def __init__(self) -> None:
-        self._called_at: dict[str, datetime] = {}
+    def __init__(self, out: TextIO | None = None, *, forms: Form = Form.PLAIN) -> None:
+        super().__init__(forms)
+        self._out = out or sys.stdout
+        self._status = self._told = ""
+        self._wrote_at = time.monotonic()
 
-    def seconds(self, event: SDKEvent) -> float | None:
-        """Of a `tool_result`, the seconds since its `tool_call`."""
-        call_id = str(event.data.get("tool_call_id", ""))
-        if event.type == "tool_call":
-            self._called_at[call_id] = event.ts
-            return None
-        began = self._called_at.pop(call_id, None)
-        return None if began is None else max(0.0, (event.ts - began).total_seconds())
+    def status(self, text: str) -> None:
+        """A line where there has been none for QUIET_S seconds, as while an image or a server is downloaded."""
+        self._status = text
+        self.tick()
+
+    def tick(self) -> None:
+        """See `status`."""
+        if self._status not in {"", self._told, MODEL_WORKS} and time.monotonic() - self._wrote_at >= QUIET_S:
+            self._told = self._status
+            self._line("progress", safe_line(self._status))
+
+    def show_block(self, block: Block) -> None:
+        """A line, and several for an answer to the person."""
+        match block:
+            case MessageBlock("user", raw):
+                self._line("user", words(raw))
+            case MessageBlock("thought", raw):
+                self._line("model", words(raw))
+            case MessageBlock("answer", raw):
+                self._line("answer", *safe(raw).split("\n"))
+            case CallBlock(text=text, is_answer=True):
+                self._line("answer", *text.split("\n"))
+            case CallBlock(sign, text):
+                self._line("call", f"{sign} {cut(on_one_line(text), MAX_CALL_CHARS)}")
+            case ResultBlock(text):
+                end = " | ".join(" ".join(part.split()) for part in text.splitlines() if part.strip())
+                end = end if len(end) <= MAX_RESULT_CHARS else "…" + end[-MAX_RESULT_CHARS + 1 :]
+                self._line("result", ": ".join(filter(None, [", ".join(block.summary), end])))
+            case NoteBlock(kind, text):
+                self._line(kind, text)
+
+    def _line(self, kind: str, *texts: str) -> None:
+        at = (self._shown_at or datetime.now(UTC)).astimezone()
+        encoding = self._out.encoding or "utf-8"
+        for text in texts:
+            line = f"{at:%H:%M:%S} {kind:<{_KIND_COLUMNS}} {text}".rstrip()
+            self._out.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+        self._out.flush()
+        self._wrote_at = time.monotonic()

@@ -9,7 +9,7 @@ from ohsandbox.conversation.approvals.analysis import (
     SecurityAnalyzer,
     default_analyzer,
 )
-from ohsandbox.conversation.approvals.approvals import ApprovalCallback, Approvals, Decision, PendingCall, pending_of
+from ohsandbox.conversation.approvals.decisions import ApprovalCallback, Approvals, Decision, pending_of
 from ohsandbox.conversation.approvals.policy import (
     POLICIES,
     AlwaysConfirm,
@@ -19,7 +19,7 @@ from ohsandbox.conversation.approvals.policy import (
     approval_filter_of,
     policy_of,
 )
-from ohsandbox.conversation.approvals.scopes import AnyCall, Approval, EditsUnder, ExactCall
+from ohsandbox.conversation.approvals.scopes import AnyCall, Approval, EditsUnder, ExactCall, PendingCall
 
 __all__ = [
     "POLICIES",

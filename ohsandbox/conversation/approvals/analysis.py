@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -11,32 +10,18 @@ from ohsandbox.agent.calls import only_reads
 from ohsandbox.conversation.approvals.rules.commands import cell_findings, command_findings, input_findings
 from ohsandbox.conversation.approvals.rules.network import browser_findings, web_findings
 from ohsandbox.conversation.approvals.rules.paths import place_findings
-from ohsandbox.conversation.subagents.agent import DELEGATING
-from ohsandbox.mcp.definition import MCPToolAction
 from ohsandbox.review_text import concealed_in
+from ohsandbox.tool import CallHint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from ohsandbox.agent import ActionEvent
     from ohsandbox.conversation.approvals.rules import Finding
 
-LOW, MEDIUM, HIGH, UNKNOWN = (
-    ActionSecurityRisk.LOW,
-    ActionSecurityRisk.MEDIUM,
-    ActionSecurityRisk.HIGH,
-    ActionSecurityRisk.UNKNOWN,
-)
+LOW, MEDIUM, HIGH, UNKNOWN = ActionSecurityRisk
 
 _LEVELS = {UNKNOWN: -1, LOW: 0, MEDIUM: 1, HIGH: 2}
-
-_BASH, _PYTHON, _WEB, _BROWSER = "execute_bash", "execute_ipython_cell", "web_read", "browser"
-
-_FILE_TOOLS = frozenset({"file_write", "file_editor", "edit_file"})
-"""Ours, that change one file and do nothing else."""
-
-_SAY_MORE = _FILE_TOOLS | {_BASH, _PYTHON, _WEB, _BROWSER}
-"""Tools of ours whose arguments say more than their hints."""
 
 _PATHS = ("path", "file_path")
 """Arguments by which our tools and most of others name a file."""
@@ -48,7 +33,7 @@ class Assessment(NamedTuple):
     """A risk, and for a person what makes it so."""
 
     risk: ActionSecurityRisk
-    """UNKNOWN is no opinion."""
+    """UNKNOWN: no opinion."""
     why: tuple[str, ...] = ()
 
 
@@ -69,6 +54,16 @@ class ModelsWord:
         return Assessment(call.security_risk, (f"The model calls it {call.security_risk.value}.",))
 
 
+_TEXT_RULES: dict[str, Callable[[str, str], Iterable[Finding]]] = {
+    "command": lambda text, workdir: command_findings(text, workdir=workdir),
+    "input": lambda text, workdir: input_findings(text, workdir=workdir),
+    "python": lambda text, workdir: cell_findings(text, workdir=workdir),
+    "url": lambda text, _: web_findings(text),
+    "browser": lambda text, _: browser_findings(text),
+}
+"""Rules for what a tool of that kind takes (`CallHint.kind`); a server's tools are of no kind."""
+
+
 class CommandRules:
     """Rules on commands, code, addresses and paths, of the tools that take some."""
 
@@ -77,34 +72,22 @@ class CommandRules:
         self._workdir = posixpath.normpath(workdir or _DEFAULT_WORKDIR)
 
     def assess(self, call: ActionEvent) -> Assessment:
-        """The highest of the rules that match; where none does LOW for what they look at, else UNKNOWN.
-
-        By the name of the tool only where it is ours: a server may call its tools as it likes.
-        """
+        """The highest of the rules that match; where none does LOW for what they look at, else UNKNOWN."""
         arguments = {} if call.action is None else call.action.model_dump()
-        if _is_ours(call) and (found := self._of_ours(call.name, arguments)) is not None:
-            assessed = _of_findings(found)
+        hint = CallHint() if call.tool is None else call.tool.call_hint(arguments)
+        if (rules := _TEXT_RULES.get(hint.kind)) is not None:
+            assessed = _of_findings(rules(str(arguments.get(hint.subject, "")), self._workdir))
             return Assessment(LOW, ("No rule speaks against it.",)) if assessed.risk is UNKNOWN else assessed
-        paths = [arguments[name] for name in _PATHS if isinstance(arguments.get(name), str)]
+        names = {*_PATHS, hint.subject} if hint.kind == "edit" else _PATHS
+        paths = [arguments[name] for name in names if isinstance(arguments.get(name), str)]
         if not paths or (call.tool is not None and only_reads(call.tool, call.action)):
             return Assessment(UNKNOWN)
         assessed = _of_findings(finding for path in paths for finding in place_findings(path, workdir=self._workdir))
-        if assessed.risk is UNKNOWN and call.name in _FILE_TOOLS and _is_ours(call):
-            return Assessment(LOW, ("A file of the workspace.",))
-        if assessed.risk is MEDIUM and AnnotationRules().assess(call).risk is UNKNOWN and call.name not in _FILE_TOOLS:
-            return Assessment(UNKNOWN, assessed.why)  # a path with a fault is no better than a path without
+        if hint.kind == "edit":
+            return Assessment(LOW, ("A file of the workspace.",)) if assessed.risk is UNKNOWN else assessed
+        if assessed.risk is MEDIUM and AnnotationRules().assess(call).risk is UNKNOWN:
+            return Assessment(UNKNOWN, assessed.why)  # a path with a fault is not better than a path without
         return assessed
-
-    def _of_ours(self, name: str, arguments: Mapping[str, Any]) -> Iterable[Finding] | None:
-        """What is found in the text that one of our tools takes; None is another tool."""
-        if name == _BASH:
-            rules = input_findings if arguments.get("is_input") else command_findings
-            return rules(str(arguments.get("command", "")), workdir=self._workdir)
-        if name == _PYTHON:
-            return cell_findings(str(arguments.get("code", "")), workdir=self._workdir)
-        if name == _WEB:
-            return web_findings(str(arguments.get("url", "")))
-        return browser_findings(str(arguments.get("code", ""))) if name == _BROWSER else None
 
 
 class AnnotationRules:
@@ -116,10 +99,11 @@ class AnnotationRules:
         A tool that says nothing is UNKNOWN, and so is one that says that it reaches out: a danger that is declared is
         never better than silence.
         """
-        hints = None if call.tool is None else call.tool.annotations
-        if _is_ours(call) and call.name in DELEGATING:
+        hints, kind = None if call.tool is None else call.tool.annotations, call.hint.kind
+        if kind == "delegation":
             return Assessment(LOW, ("The sub-agent's own calls are looked at one by one.",))
-        if hints is None or (_is_ours(call) and call.name in _SAY_MORE):
+        says_more = kind in _TEXT_RULES or kind == "edit"
+        if hints is None or says_more or (kind == "read" and not hints.readOnlyHint):
             return Assessment(UNKNOWN)
         said = hints.model_fields_set
         if "destructiveHint" in said and hints.destructiveHint:
@@ -158,13 +142,8 @@ class RaisedByModel:
         return Assessment(found.risk, (*said.why, *found.why) if said.risk is found.risk else found.why)
 
 
-def concealment(call: ActionEvent) -> tuple[str, ...]:
-    """What of a call's name and arguments a person would not see as it is; such a call is HIGH, whatever it does."""
-    return conceals(call.name, json.loads(call.arguments))
-
-
 def conceals(name: str, arguments: Any) -> tuple[str, ...]:
-    """`concealment`, of a call as the log has it."""
+    """What of a call's name and arguments a person would not see as it is; such a call is HIGH, whatever it does."""
     texts = [*_texts_in(arguments), name]
     return tuple(dict.fromkeys(why for text in texts for why in concealed_in(text)))
 
@@ -190,10 +169,6 @@ def default_analyzer(workdir: str | None = None) -> SecurityAnalyzer:
 def level(risk: ActionSecurityRisk) -> int:
     """For comparison; UNKNOWN is the lowest."""
     return _LEVELS[risk]
-
-
-def _is_ours(call: ActionEvent) -> bool:
-    return not isinstance(call.action, MCPToolAction)
 
 
 def _of_findings(findings: Iterable[Finding]) -> Assessment:

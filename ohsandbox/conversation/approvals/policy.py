@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.agent.calls import only_reads
 from ohsandbox.agent.held import Verdict
-from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer, concealment, default_analyzer, level
-from ohsandbox.conversation.approvals.scopes import Candidate
+from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer, conceals, default_analyzer, level
+from ohsandbox.conversation.approvals.scopes import PendingCall
 from ohsandbox.errors import UsageError
-from ohsandbox.tools import AgentFinishAction, AgentThinkAction, AskHumanAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,8 +22,8 @@ PolicyName = Literal["never", "always", "risky", "medium"]
 POLICIES: tuple[PolicyName, ...] = ("never", "always", "risky", "medium")
 
 
-_WORDS = AgentThinkAction | AgentFinishAction | AskHumanAction
-"""Actions without an effect."""
+_WORDS = frozenset({"thought", "question", "answer"})
+"""Kinds of calls without an effect."""
 
 
 class ConfirmationPolicy(Protocol):
@@ -47,7 +46,7 @@ class AlwaysConfirm:
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:  # noqa: ARG002 - a signature
         """Yes, except for actions without an effect."""
-        return not isinstance(call.action, _WORDS)
+        return call.hint.kind not in _WORDS
 
 
 class ConfirmRisky:
@@ -56,11 +55,7 @@ class ConfirmRisky:
     def __init__(
         self, threshold: ActionSecurityRisk = ActionSecurityRisk.HIGH, *, confirm_unknown: bool = True
     ) -> None:
-        """Put it together.
-
-        Args:
-            threshold: the lowest risk that asks; not UNKNOWN.
-            confirm_unknown: whether a call asks of which nobody knows anything.
+        """Ask from threshold on, and where confirm_unknown about calls of which nobody knows anything.
 
         Raises:
             UsageError: threshold is UNKNOWN.
@@ -72,7 +67,7 @@ class ConfirmRisky:
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:
         """By the risk; a tool that only reads has one where its address carries data, or its text hides characters."""
-        if isinstance(call.action, _WORDS):
+        if call.hint.kind in _WORDS:
             return False
         if risk is ActionSecurityRisk.UNKNOWN:
             return self.confirm_unknown and not (call.tool is not None and only_reads(call.tool, call.action))
@@ -85,15 +80,15 @@ def policy_of(name: str) -> ConfirmationPolicy:
     Raises:
         UsageError: there is none.
     """
-    if name == "always":
-        return AlwaysConfirm()
-    if name == "risky":
-        return ConfirmRisky()
-    if name == "medium":
-        return ConfirmRisky(ActionSecurityRisk.MEDIUM)
-    if name == "never":
-        return NeverConfirm()
-    raise UsageError(f"There is no confirmation policy {name!r}. Take one of: {', '.join(POLICIES)}.")
+    made: dict[str, Callable[[], ConfirmationPolicy]] = {
+        "never": NeverConfirm,
+        "always": AlwaysConfirm,
+        "risky": ConfirmRisky,
+        "medium": lambda: ConfirmRisky(ActionSecurityRisk.MEDIUM),
+    }
+    if name not in made:
+        raise UsageError(f"Unknown confirmation policy {name!r}. Take one of: {', '.join(made)}.")
+    return made[name]()
 
 
 def approval_filter_of(
@@ -101,7 +96,7 @@ def approval_filter_of(
     analyzer: SecurityAnalyzer | None = None,
     *,
     workdir: str | None = None,
-    approval_for: Callable[[Candidate], int | None] | None = None,
+    approval_for: Callable[[PendingCall], int | None],
 ) -> Screen | None:
     """A function that decides which calls of a response wait for a person; None under a policy that never asks.
 
@@ -120,9 +115,11 @@ def approval_filter_of(
         return verdicts if any(verdict.asks or verdict.approval is not None for verdict in verdicts) else None
 
     def approved(call: ActionEvent, verdict: Verdict) -> Verdict:
-        if not verdict.asks or approval_for is None:
+        if not verdict.asks:
             return verdict
-        number = approval_for(Candidate(call.name, json.loads(call.arguments), verdict.risk))
+        arguments = json.loads(call.arguments)
+        waiting = PendingCall(call.tool_call_id, call.name, arguments, verdict.risk, verdict.why, call.hint)
+        number = approval_for(waiting)
         return verdict._replace(asks=number is None, approval=number)
 
     return screen
@@ -136,6 +133,6 @@ def _verdict(call: ActionEvent, policy: ConfirmationPolicy, analyzer: SecurityAn
         risk, why = analyzer.assess(call)
     except Exception as error:  # noqa: BLE001 - foreign code; a fault in it must let nothing pass
         risk, why = ActionSecurityRisk.HIGH, (f"The security analysis failed: {type(error).__name__}: {error}",)
-    if hidden := concealment(call):
+    if hidden := conceals(call.name, json.loads(call.arguments)):
         risk, why = ActionSecurityRisk.HIGH, (*hidden, *(why if risk is ActionSecurityRisk.HIGH else ()))
     return Verdict(risk, why, policy.asks(call, risk))

@@ -17,18 +17,13 @@ from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.agent.agent import ALWAYS_ASKS
 from ohsandbox.conversation.approvals.analysis import conceals
 from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.tool import CallHint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ohsandbox.conversation.approvals.approvals import PendingCall
     from ohsandbox.events import SDKEvent
     from ohsandbox.runtime.base import Runtime
-
-_SHELL = "execute_bash"
-
-EDITING = frozenset({"edit_file", "file_editor", "file_write"})
-"""Our tools that change the one file that `path` names, and do nothing else."""
 
 _NO_LINK = """
 f=$1 p=$1
@@ -37,6 +32,10 @@ while [ -n "$p" ]; do [ ! -L "$p" ] || exit 1; p=${p%/*}; done
 set -f; set -- $(ls -ld -- "$f"); [ "$2" = 1 ]
 """
 """Exit code 0: nothing on the path is a symlink, and its file has no other name (POSIX sh; 2 is the link count)."""
+
+
+_LOOK_TIMEOUT_S = 10.0
+"""Time for a few system calls in a busy sandbox."""
 
 
 class _Scope(BaseModel):
@@ -51,8 +50,8 @@ class ExactCall(_Scope):
     arguments: dict[str, Any]
 
     def __str__(self) -> str:
-        where = "wherever its shell stands and " if self.tool == _SHELL else ""
-        return f"{self.tool} with exactly these arguments again, {where}whatever the files that it uses hold by then"
+        where = "wherever its shell stands and whatever the files that it uses hold by then"
+        return f"{self.tool} with exactly these arguments again, {where}"
 
 
 class AnyCall(_Scope):
@@ -65,16 +64,21 @@ class AnyCall(_Scope):
         return f"every call of {self.tool}, with any arguments, unless its risk is HIGH"
 
 
+BUILT_IN_EDITORS = ("edit_file", "file_editor", "file_write")
+"""What an approval of edits covers that names no tools, as in older logs."""
+
+
 class EditsUnder(_Scope):
-    """Edits of files below a directory with our tools for it, unless their risk is HIGH; not through links."""
+    """Calls that change one file below a directory and nothing else, unless their risk is HIGH; not through links."""
 
     kind: Literal["edits"] = "edits"
     directory: str
     """Absolute, without `.` and `..`."""
+    tools: tuple[str, ...] = BUILT_IN_EDITORS
+    """Their names; a call of one counts only where the tool says that it edits (`CallHint.kind`)."""
 
     def __str__(self) -> str:
-        tools = ", ".join(sorted(EDITING))
-        return f"edits with {tools} of every file below {self.directory}, unless their risk is HIGH"
+        return f"edits with {', '.join(self.tools)} of every file below {self.directory}, unless their risk is HIGH"
 
 
 Scope = Annotated[ExactCall | AnyCall | EditsUnder, Field(discriminator="kind")]
@@ -90,12 +94,18 @@ class Approval(NamedTuple):
     by: str
 
 
-class Candidate(NamedTuple):
-    """A call that a scope may cover."""
+class PendingCall(NamedTuple):
+    """A call that a person must allow before it runs."""
 
+    tool_call_id: str
     name: str
-    arguments: Mapping[str, Any]
+    """The tool's."""
+    arguments: dict[str, Any]
     risk: ActionSecurityRisk
+    why: tuple[str, ...]
+    """The reasons for the risk, each a sentence."""
+    hint: CallHint = CallHint()
+    """What its tool says of the call."""
 
 
 class StandingApprovals:
@@ -122,7 +132,7 @@ class StandingApprovals:
             else:
                 self._in_force.clear()
 
-    def covering(self, call: Candidate) -> list[Approval]:
+    def covering(self, call: PendingCall) -> list[Approval]:
         """The approvals that cover the call by its name and arguments."""
         return [approval for approval in self._in_force.values() if covers(approval.scope, call)]
 
@@ -145,18 +155,19 @@ def _approval_from(data: Mapping[str, Any]) -> Approval | None:
     return Approval(number, scope, by)
 
 
-def covers(scope: ExactCall | AnyCall | EditsUnder, call: Candidate) -> bool:
+def covers(scope: ExactCall | AnyCall | EditsUnder, call: PendingCall) -> bool:
     """Whether the scope covers the call."""
     if conceals(call.name, call.arguments):
         return False
     if isinstance(scope, ExactCall):
         same = json.dumps(scope.arguments, sort_keys=True) == json.dumps(call.arguments, sort_keys=True)
-        return same and call.name == scope.tool and not _is_input(call)
+        # keys for a program that runs: what the same keys do depends on what it asks
+        return same and call.name == scope.tool and call.hint.kind != "input"
     if call.risk is ActionSecurityRisk.HIGH:
         return False
     if isinstance(scope, AnyCall):
         return call.name == scope.tool
-    path = edited_path(call)
+    path = edited_path(call) if call.name in scope.tools else None
     return path is not None and path.startswith(f"{scope.directory.rstrip('/')}/")
 
 
@@ -167,15 +178,12 @@ def offers(call: PendingCall) -> list[ExactCall | AnyCall | EditsUnder]:
     """
     if ALWAYS_ASKS in call.why:
         return []
-    candidate = Candidate(call.name, call.arguments, call.risk)
-    path = edited_path(candidate)
-    found: list[ExactCall | AnyCall | EditsUnder] = [
-        ExactCall(tool=call.name, arguments=call.arguments),
-        AnyCall(tool=call.name),
-    ]
+    path = edited_path(call)
+    wider: AnyCall | EditsUnder = AnyCall(tool=call.name)
     if path is not None:
-        found[1] = EditsUnder(directory=posixpath.dirname(path))
-    return [scope for scope in found if covers(scope, candidate)]
+        tools = BUILT_IN_EDITORS if call.name in BUILT_IN_EDITORS else (call.name,)
+        wider = EditsUnder(directory=posixpath.dirname(path), tools=tools)
+    return [scope for scope in (ExactCall(tool=call.name, arguments=call.arguments), wider) if covers(scope, call)]
 
 
 def check_scope(scope: ExactCall | AnyCall | EditsUnder) -> None:
@@ -192,12 +200,10 @@ def check_scope(scope: ExactCall | AnyCall | EditsUnder) -> None:
         raise UsageError("A call with characters that cannot be seen is asked about each time. Allow it once.")
 
 
-def edited_path(call: Candidate) -> str | None:
+def edited_path(call: PendingCall) -> str | None:
     """The file that the call edits; None where it edits none, or does not name it by an absolute path without `..`."""
-    path = call.arguments.get("path")
-    if call.name not in EDITING or not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
-        return None
-    if call.name == "file_editor" and call.arguments.get("command") in {"view", None}:
+    path = call.arguments.get(call.hint.subject)
+    if call.hint.kind != "edit" or not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
         return None
     return _normal(path)
 
@@ -205,18 +211,9 @@ def edited_path(call: Candidate) -> str | None:
 def goes_through_link(runtime: Runtime, path: str) -> bool:
     """Whether an edit of the path would reach a file of another name, by a symlink or a hard link; also if unknown."""
     try:
-        return runtime.run(["sh", "-c", _NO_LINK, "sh", path], timeout_s=LOOK_TIMEOUT_S).exit_code != 0
+        return runtime.run(["sh", "-c", _NO_LINK, "sh", path], timeout_s=_LOOK_TIMEOUT_S).exit_code != 0
     except OhsandboxError:
         return True
-
-
-LOOK_TIMEOUT_S = 10.0
-"""Time for a few system calls in a busy sandbox."""
-
-
-def _is_input(call: Candidate) -> bool:
-    """Keys for a program that runs: what the same keys do depends on what it asks."""
-    return call.name == _SHELL and call.arguments.get("is_input") not in {None, False}
 
 
 def _normal(path: str) -> str:

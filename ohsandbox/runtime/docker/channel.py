@@ -1,51 +1,227 @@
-"""`DockerChannel`: one exec of the engine as a duplex byte channel."""
+"""`DockerChannel`: one exec of the engine as a duplex byte channel, started with a handshake."""
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import errno
+import re
+import secrets
 import time
-from typing import TYPE_CHECKING
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.runtime.channel import Channel
+from ohsandbox.errors import (
+    OhsandboxError,
+    SandboxUnavailable,
+    UnknownUserError,
+    UsageError,
+    WorkdirMissingError,
+    WorkdirNotADirectoryError,
+)
+from ohsandbox.runtime.channel import KILLED, Channel, Stream
+from ohsandbox.runtime.docker.error_mapping import engine_errors, start_error
+from ohsandbox.runtime.docker.wire import Demultiplexer, Passthrough, swallowed, wrap
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from typing_extensions import Buffer
 
     from ohsandbox.runtime.channel import Chunk
-    from ohsandbox.runtime.docker.exec import Exec
+    from ohsandbox.runtime.docker.container import Container
+    from ohsandbox.runtime.docker.wire import Wire
 
+HELLO_TIMEOUT_S = 20.0
+"""From the exec's start to its hello: 32 ms when idle, 3.7 s behind an exec whose pipe a background job held open."""
+HELLO_LIMIT_BYTES = 64 * 1024
+"""More output before the hello comes from an image whose shell prints; runc's longest message was 400 bytes."""
+MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+"""One argv string without its NUL (Linux MAX_ARG_STRLEN)."""
 BUFFER_BYTES = 1024 * 1024
 """Size of one read: the engine sends frames of up to 32 KiB, so up to 32 frames a call."""
-_FIRST_PAUSE_S = 0.001
-_LONGEST_PAUSE_S = 0.1
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
+
+ENTER_SCRIPT = """
+read -r go
+f=
+cd -- "$1" 2>/dev/null || {
+  if [ -d "$1" ]; then f=" cd:denied"; elif [ -e "$1" ]; then f=" cd:file"; else f=" cd:missing"; fi
+  [ -z "$2" ] || { cd /; f=; }
+}
+unset OLDPWD
+shift 2
+"""
+"""Enters the working directory from inside the container. The OCI runtime starts every process in `/`: an agent can
+replace any other directory by a link to a descriptor that the runtime has open (CVE-2024-21626), and no process would
+start there any more."""
+
+HELLO_SCRIPT = 'printf "%s %s%s\\n" NONCE $$ "$f"\nGO unset f go\nexec "$@"'
+"""Prints nothing before our first write: docker-py loses bytes that arrive together with the HTTP header."""
+
+CHECK_SCRIPT = ENTER_SCRIPT.replace(
+    "cd -- ", '[ -z "$2" ] || [ -e "$1" ] || mkdir -p -- "$1" 2>/dev/null\ncd -- '
+) + files("ohsandbox.runtime").joinpath("scripts/selfcheck.sh").read_text("utf-8")
+"""ENTER_SCRIPT that also creates a missing working directory, and reports the kernel's facts of the process and its
+sandbox, in 5 ms."""
+
+_WAIT_FOR_GO = "read -r go;"
+"""Without a terminal the process waits for a second newline: the engine copies its two streams in two threads, so that
+standard error written after the hello was seen to arrive before it. A terminal has one stream, and would echo."""
+
+KILL_SCRIPT = 'kill -9 "-$1" 2>/dev/null||kill -9 "$1" 2>/dev/null;:'
+"""busybox's kill accepts no `--`, so the negative number stands alone; dash and bash accept that after a signal."""
+
+
+class ProcessRequest(NamedTuple):
+    """A process to start."""
+
+    argv: Sequence[str]
+    tty: bool = False
+    env: Mapping[str, str] = {}
+    user: str | None = None
+    """None: the container's."""
+    workdir: str | None = None
+    """None: the root directory."""
+    elsewhere: bool = False
+    """Start in the root directory if workdir cannot be entered."""
+    unset: Sequence[str] = ()
+    """Variables of the container to remove from the process."""
+    check: bool = False
+    """Report the facts of CHECK_SCRIPT."""
 
 
 class DockerChannel(Channel):
-    """An exec that has completed its handshake. The constructor starts the process.
+    """A process in a container that has completed its handshake. The constructor starts it.
 
     Raises:
         UsageError: an argument cannot be passed, or the user or the working directory does not exist.
-        SandboxUnavailable: the sandbox or the engine cannot start it.
+        SandboxUnavailable: paused, stopped, removed, no shell in the image, no hello within 20 s, engine gone.
     """
 
-    def __init__(self, exec_: Exec) -> None:
-        self._exec = exec_
-        begun = exec_.begin()
-        self.pid = begun.hello.pid
-        self.facts = begun.hello.facts
-        self._wire = begun.wire
+    facts: dict[str, str]
+    """What the script reported before it executed the program."""
+
+    def __init__(self, container: Container, request: ProcessRequest) -> None:
+        _refuse_impossible(request)
+        self._container = container
+        self._request = request
+        self._frames: Demultiplexer | Passthrough = Passthrough() if request.tty else Demultiplexer()
         self._buffer: memoryview | None = None
-        self._closed = threading.Event()
-        self._ended = False
+        self._code: int | None = None
+        self._closed = self._ended = False
+        with container.starting():
+            nonce = secrets.token_hex(8)
+            raw = self._start(nonce)
+            self._wire: Wire = wrap(raw)
+            try:
+                self.pid, self.facts = self._greet(nonce, raw)
+                self._refuse_elsewhere()
+            except BaseException:
+                self._wire.close()
+                raise
+
+    def _start(self, nonce: str) -> Any:
+        request = self._request
+        script = (CHECK_SCRIPT if request.check else ENTER_SCRIPT) + HELLO_SCRIPT
+        script = script.replace("NONCE", nonce).replace("GO ", "" if request.tty else _WAIT_FOR_GO)
+        argv = ("/bin/sh", "-c", script, "sh", request.workdir or "/", "yes" * request.elsewhere, *request.argv)
+        with self._engine_errors("opening a process in the sandbox"):
+            self._exec_id = self._create(argv, stdin=True)
+            return self._container.engine.api.exec_start(self._exec_id, socket=True, tty=request.tty)
+
+    @contextlib.contextmanager
+    def _engine_errors(self, doing: str) -> Iterator[None]:
+        """Translate errors as `engine_errors` does; the container's loss, if any, says more."""
+        try:
+            with engine_errors(doing):
+                yield
+        except SandboxUnavailable as error:  # Podman's API answers 500 where Docker reports a user in the stream
+            refused = self._start_error(str(error))
+            raise self._container.loss() or (refused if isinstance(refused, UnknownUserError) else error) from error
+
+    def _create(self, argv: Sequence[str], *, stdin: bool) -> str:
+        request = self._request
+        environment = [f"{name}={value}" for name, value in request.env.items()]
+        environment += [name for name in request.unset if name not in request.env]  # a bare name unsets it
+        created = self._container.engine.api.exec_create(
+            self._container.id, list(argv), stdin=stdin, tty=request.tty and stdin, user=request.user or "",
+            environment=environment, workdir="/",
+        )  # fmt: skip
+        return str(created["Id"])
+
+    def _greet(self, nonce: str, raw: Any) -> tuple[int, dict[str, str]]:
+        """Write the newline that the script waits for and read its hello; earlier output is dropped."""
+        deadline = time.monotonic() + HELLO_TIMEOUT_S
+        # bytes after the hello stay in the socket for `poll`; without a terminal there are none
+        buffer = memoryview(bytearray(1 if self._request.tty else 4096))
+        pattern = re.compile(rb"%s (\d{1,10})([^\r\n]*)\r?\n" % nonce.encode())
+        heard = b""
+        try:
+            self._wire.sendall(memoryview(b"\n"))
+            while len(heard) < HELLO_LIMIT_BYTES:
+                if not self._wire.readable(deadline):
+                    raise self._lost(f"its shell said nothing for {HELLO_TIMEOUT_S:.0f} s")
+                if not (count := self._wire.recv_into(buffer)):
+                    break
+                for chunk in self._frames.feed(buffer[:count]):
+                    if chunk.stream is Stream.STDOUT:
+                        heard += chunk.data
+                if heard.endswith(b"\n") and (found := pattern.search(heard)):
+                    if not self._request.tty:
+                        self._wire.sendall(memoryview(b"\n"))
+                    words = [word.partition(":") for word in found[2].decode(errors="replace").split()]
+                    return int(found[1]), {name: value for name, _, value in words}
+        except OSError:
+            pass  # the engine reset the connection; what it sent before holds the reason
+        # the container's state first: anybody may have written the text
+        text = (heard or swallowed(raw)[8:]).decode(errors="replace")
+        raise self._container.loss() or self._start_error(text)
+
+    def _start_error(self, text: str) -> OhsandboxError:
+        return start_error(text, user=self._request.user or "", workdir=self._request.workdir or "/")
+
+    def _refuse_elsewhere(self) -> None:
+        where = self._request.workdir or "/"
+        match self.facts.get("cd"):
+            case "missing":
+                raise WorkdirMissingError(
+                    errno.ENOENT, "The directory does not exist in the sandbox; make it first", where
+                )
+            case "file":
+                raise WorkdirNotADirectoryError(errno.ENOTDIR, "It is not a directory; name a directory", where)
+            case "denied":
+                raise UsageError(f"{where!r} may not be entered. Remedy: name a directory that this user may enter.")
+
+    def _lost(self, what: str) -> SandboxUnavailable:
+        """Return the error for a broken connection: the container's loss, or else the connection's own error."""
+        return self._container.loss() or SandboxUnavailable(
+            f"The connection to a process in the sandbox broke: {what}. Remedy: open it again."
+        )
+
+    def _exit_code(self) -> int | None:
+        """Return the exit code; None while the process runs."""
+        if self._code is None:
+            with self._engine_errors("asking how a process in the sandbox ended"):
+                found = self._container.engine.api.exec_inspect(self._exec_id)
+            code = found.get("ExitCode")
+            if found.get("Running") or not isinstance(code, int):
+                return None
+            # the engine reports 137 for every exec of a container that it removed or killed, too
+            if code == KILLED and (loss := self._container.loss()) is not None:
+                raise loss
+            self._code = code
+        return self._code
+
+    # --- the channel's interface ---
 
     def filenos(self) -> list[int]:
         """See `Channel.filenos`."""
-        return [] if self._ended or self._closed.is_set() else [self._wire.fileno()]
+        return [] if self._ended or self._closed else [self._wire.fileno()]
 
     def read(self, timeout_s: float | None = None) -> list[Chunk] | None:
         """See `Channel.read`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not (self._ended or self._closed.is_set()):
+        while not (self._ended or self._closed):
             chunks = self._read_once(deadline)
             if chunks or chunks is None:
                 return chunks
@@ -62,11 +238,11 @@ class DockerChannel(Channel):
         except ConnectionResetError:  # Linux resets a Unix socket whose peer closed with our input unread
             count = 0
         except (OSError, ValueError) as error:
-            if not self._closed.is_set():
-                raise self._exec.lost(f"reading failed: {error}") from error
+            if not self._closed:
+                raise self._lost(f"reading failed: {error}") from error
             count = 0
         self._ended = not count
-        return self._exec.frames.feed(self._buffer[:count])
+        return self._frames.feed(self._buffer[:count])
 
     def write(self, data: Buffer) -> None:
         """See `Channel.write`."""
@@ -75,13 +251,13 @@ class DockerChannel(Channel):
         except (BrokenPipeError, ConnectionResetError):
             raise BrokenPipeError("The process closed its input or ended.") from None
         except (OSError, ValueError) as error:
-            if self._closed.is_set():
+            if self._closed:
                 raise BrokenPipeError("The channel is closed.") from None
-            raise self._exec.lost(f"writing failed: {error}") from error
+            raise self._lost(f"writing failed: {error}") from error
 
     def _refuse_ended(self) -> None:
         """The engine may leave the connection of an ended process open with 10 MB of input unread (observed)."""
-        if self._exec.exit_code() is not None:
+        if self._exit_code() is not None:
             raise BrokenPipeError
 
     def close_stdin(self) -> None:
@@ -95,7 +271,7 @@ class DockerChannel(Channel):
         """See `Channel.wait`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         pause = _FIRST_PAUSE_S
-        while (code := self._exec.exit_code()) is None:
+        while (code := self._exit_code()) is None:
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"The process still runs after {timeout_s:g} s.")
             time.sleep(pause)
@@ -103,11 +279,35 @@ class DockerChannel(Channel):
         return code
 
     def kill(self) -> None:
-        """See `Channel.kill`."""
-        if self._exec.exit_code() is None:
-            self._exec.kill(self.pid)
+        """See `Channel.kill`. From inside, as the same user: the engine's API cannot kill an exec.
+
+        Detached: while a child holds an ended exec's streams open, engine 20.10 blocks every attached exec.
+        """
+        if self._exit_code() is not None:
+            return
+        with self._container.starting(), self._engine_errors("killing a process in the sandbox"):
+            killer = self._create(("/bin/sh", "-c", KILL_SCRIPT, "sh", str(self.pid)), stdin=False)
+            self._container.engine.api.exec_start(killer, detach=True)
 
     def close(self) -> None:
         """See `Channel.close`."""
-        self._closed.set()
+        self._closed = True
         self._wire.close()
+
+
+def _refuse_impossible(request: ProcessRequest) -> None:
+    """Refuse what the engine or the kernel would refuse with a less clear message."""
+    argv, env = request.argv, request.env
+    if not argv or not argv[0] or argv[0].startswith("-"):
+        raise UsageError("The command's first word must name a program. Remedy: pass argv with a program first.")
+    if not all(env) or any("=" in name for name in env):
+        raise UsageError("An environment variable's name is empty or holds '='. Remedy: correct env.")
+    for text in (*argv, *env, *env.values()):
+        if "\0" in text:
+            raise UsageError(
+                "A NUL byte cannot be passed in an argument or the environment. Remedy: send it over stdin."
+            )
+        if len(text) > MAX_ARGUMENT_BYTES // 4 and len(text.encode(errors="surrogateescape")) > MAX_ARGUMENT_BYTES:
+            raise UsageError(
+                f"An argument of {len(text)} characters is over the limit of 128 KiB. Remedy: send it over stdin."
+            )

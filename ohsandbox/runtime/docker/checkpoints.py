@@ -1,83 +1,89 @@
-"""Checkpoints of a container: its file system, committed as an image that only we use."""
+"""Checkpoints of a container: its file system, committed as an image that only we use, and how long each is kept.
+
+Each checkpoint image has one tag per owner, and each tag has a record in the state directory, written before the tag is
+created. An image without a record here belongs to somebody else and is never touched: labels are inherited, and anybody
+may write them. Removing the last tag removes the image.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
+import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox.errors import ImageUnavailable, SandboxGone, SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker import checkpoint_retention, images
+from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker import container as containers
-from ohsandbox.runtime.docker.checkpoint_retention import REPOSITORY
+from ohsandbox.runtime.docker import images
 from ohsandbox.runtime.docker.container_config import GIB
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.results import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.container_config import ContainerConfig
     from ohsandbox.runtime.docker.engine import Engine
 
+REPOSITORY = "ohsandbox-checkpoint"
 LABEL = "ohsandbox.checkpoint"
 CONVERSATION_LABEL = "ohsandbox.conversation"
-
 MAX_LABEL_CHARS = 200
+
+MAX_EACH = 20
+MAX_EACH_BYTES = 4 * GIB
+"""Per owner. The first checkpoint is always kept: it is the base of all comparisons."""
+MAX_ALL = 200
+MAX_ALL_BYTES = 20 * GIB
+"""For all owners of this state directory together."""
+UNFINISHED_S = 3600.0
+"""A record that has no image after this time belongs to a process that died while creating it."""
+_TAG = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 
 
 def take(
-    container: Container,
-    *,
-    label: str,
-    conversation: str | None,
-    owner: Path | None = None,
-    room: Callable[[], int | None] = lambda: None,
+    container: Container, *, label: str, conversation: str | None, owner: Path | None, room: Callable[[], int | None]
 ) -> Checkpoint:
     """Commit the container; it is paused meanwhile (0.1 s for a few files, 0.8 s for 5,000).
 
-    Checkpoints over the retention limits are released.
-
-    Args:
-        container: the container.
-        label: a name for people.
-        conversation: id of the conversation it belongs to.
-        owner: a directory of ours; the checkpoint may be removed once it is gone.
-        room: returns the bytes that may be written, None if unknown. The engine also writes the holes of sparse files,
-            so a sandbox that wrote nothing (`truncate -s 16G`) could fill the disk.
+    Checkpoints over the retention limits are released. owner is a directory: the checkpoint may be removed once it is
+    gone. room returns the bytes that may be written, None if unknown: the engine also writes the holes of sparse files,
+    so a sandbox that wrote nothing (`truncate -s 16G`) could fill the disk.
 
     Raises:
         SandboxUnavailable: the engine failed: no space, or the container is gone.
-        UsageError: label is too long or not a single line.
+        UsageError: label is too long or not a single line; or the state directory cannot be written.
     """
     if len(label) > MAX_LABEL_CHARS or not label.isprintable():
         raise UsageError(f"A checkpoint's label is one line of at most {MAX_LABEL_CHARS} characters, not {label!r}.")
-    engine = container.engine
+    api, name = container.engine.api, container.name
     marks = [f"LABEL {LABEL}=1", f"LABEL {CONVERSATION_LABEL}={conversation or ''}"]
-    record = checkpoint_retention.begin(engine, owner=owner)
+    record = begin(container.engine, owner=owner)
     try:
-        with container.frozen(), container.paused(), engine_errors(f"keeping the files of sandbox {container.name!r}"):
-            _check_room(container, room())
-            made = engine.api.commit(container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks)
-            done = _checkpoint(engine.api.inspect_image(made["Id"]), engine.api.history(made["Id"]))
+        with container.paused(), engine_errors(f"keeping the files of sandbox {name!r}"):
+            _require_room(container, room())
+            made = api.commit(container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks)
+            found, layers = api.inspect_image(made["Id"]), api.history(made["Id"])
     except SandboxUnavailable:
-        checkpoint_retention.forget(record)
+        forget(record)
         raise
-    checkpoint_retention.finish(record, image=done.id, size_bytes=done.size_bytes)
+    made_at = datetime.fromisoformat(str(found["Created"]).rstrip("Z")[:26]).replace(tzinfo=UTC)
+    done = Checkpoint(str(found["Id"]), str(found.get("Comment") or ""), made_at, int(layers[0].get("Size") or 0))
+    _write(record.model_copy(update={"id": done.id, "size_bytes": done.size_bytes}))
     with contextlib.suppress(SandboxUnavailable):  # the next checkpoint tries again
-        checkpoint_retention.prune(engine, owner=owner)
+        prune(container.engine, owner=owner)
     return done
 
 
-def _check_room(container: Container, room: int | None) -> None:
-    """Check that the copy fits.
-
-    Raises:
-        SandboxUnavailable: it does not fit.
-    """
+def _require_room(container: Container, room: int | None) -> None:
     if room is not None and (size := container.written_bytes()) > room:
         raise SandboxUnavailable(
             f"Keeping the files of sandbox {container.name!r} would write {size / GIB:.1f} GiB, sparse files at their "
@@ -86,22 +92,20 @@ def _check_room(container: Container, room: int | None) -> None:
 
 
 def restore(
-    container: Container, spec: ContainerConfig, checkpoint: str, *, prepare: Callable[[Container], None]
+    container: Container, config: ContainerConfig, checkpoint: str, *, prepare: Callable[[Container], None]
 ) -> Container:
     """Create a container of the same name with the checkpoint's files; the old one is removed once the new one runs.
 
     Raises:
-        ImageUnavailable: the checkpoint does not exist; the old container is unchanged.
-        SandboxUnavailable: the engine failed; the old container is unchanged.
+        SandboxUnavailable: the checkpoint does not exist or the engine failed; the old container is unchanged.
     """
     engine = container.engine
     image = require(engine, checkpoint)
-    aside = f"{container.name[:100]}-{secrets.token_hex(4)}"
     with engine_errors(f"putting sandbox {container.name!r} aside"):
-        engine.api.rename(container.id, aside)
+        engine.api.rename(container.id, f"{container.name[:100]}-{secrets.token_hex(4)}")
     made: Container | None = None
     try:
-        made = containers.create(engine, spec.model_copy(update={"image": image, "name": container.name}))
+        made = containers.create(engine, config.model_copy(update={"image": image, "name": container.name}))
         prepare(made)
     except BaseException:
         if made is not None:
@@ -113,38 +117,24 @@ def restore(
     return made
 
 
-def listed(engine: Engine, *, conversation: str | None = None) -> list[Checkpoint]:
-    """Return all checkpoints, or those of one conversation, oldest first.
-
-    Raises:
-        SandboxUnavailable: the engine failed.
-    """
-    wanted = [f"{LABEL}=1"] + ([f"{CONVERSATION_LABEL}={conversation}"] if conversation is not None else [])
-    with engine_errors("listing checkpoints"):
-        images = engine.api.images(REPOSITORY, filters={"label": wanted})
-        found = [
-            _checkpoint(engine.api.inspect_image(image["Id"]), engine.api.history(image["Id"])) for image in images
-        ]
-    return sorted(found, key=lambda each: each.made_at)
-
-
 def drop(engine: Engine, checkpoint: str) -> None:
-    """Remove a checkpoint for all its owners; one that is gone, or that a container still uses, is not an error.
-
-    Raises:
-        SandboxUnavailable: the engine failed.
-    """
+    """Remove a checkpoint for all its owners; one that is gone, or that a container still uses, is not an error."""
     with contextlib.suppress(SandboxGone, ImageUnavailable):
         image = require(engine, checkpoint)
         with engine_errors(f"removing checkpoint {checkpoint[:19]!r}"):
             engine.api.remove_image(image, force=True)
-    for record in checkpoint_retention.records(engine):
+    for record in records(engine):
         if record.id == checkpoint:
-            checkpoint_retention.forget(record)
+            forget(record)
 
 
 def require(engine: Engine, checkpoint: str) -> str:
-    """Return the id of the checkpoint's image, after a check that it is one of our checkpoints.
+    """Return the id of the checkpoint's image; raises as `facts`."""
+    return facts(engine, checkpoint).id
+
+
+def facts(engine: Engine, checkpoint: str) -> images.ImageFacts:
+    """Return the image facts that a sandbox made from the checkpoint needs; nothing is ever pulled.
 
     Raises:
         ImageUnavailable: it does not exist, or is not a checkpoint.
@@ -153,34 +143,128 @@ def require(engine: Engine, checkpoint: str) -> str:
         with engine_errors(f"looking for checkpoint {checkpoint[:19]!r}"):
             found = engine.api.inspect_image(checkpoint)
     except SandboxUnavailable as error:
-        raise _gone(checkpoint) from error
-    if ((found.get("Config") or {}).get("Labels") or {}).get(LABEL) != "1":
+        raise ImageUnavailable(
+            f"Checkpoint {checkpoint[:19]!r} does not exist any more. Remedy: use another."
+        ) from error
+    labels = (found.get("Config") or {}).get("Labels") or {}
+    if labels.get(LABEL) != "1":
         raise ImageUnavailable(
             f"Image {checkpoint[:19]!r} is not a checkpoint. Remedy: name one that checkpoint() returned."
         )
-    return str(found["Id"])
+    # its own user is root: see create_payload
+    return images.facts_of_image(found)._replace(user=str(labels.get("ohsandbox.user") or ""))
 
 
-def facts(engine: Engine, checkpoint: str) -> images.ImageFacts:
-    """Return the image facts that a sandbox made from the checkpoint needs; nothing is ever pulled.
-
-    Raises:
-        ImageUnavailable: the checkpoint does not exist.
-        SandboxUnavailable: the engine failed.
-    """
-    image = require(engine, checkpoint)
-    found = images.look(engine, image)
-    if found is None:
-        raise _gone(checkpoint)
-    with engine_errors(f"looking at checkpoint {checkpoint[:19]!r}"):
-        labels = engine.api.inspect_image(image)["Config"].get("Labels") or {}
-    return found._replace(user=str(labels.get("ohsandbox.user") or ""))  # its own is root: see create_payload
+# --- retention ---
 
 
-def _gone(checkpoint: str) -> ImageUnavailable:
-    return ImageUnavailable(f"Checkpoint {checkpoint[:19]!r} does not exist any more. Remedy: use another.")
+class CheckpointRecord(BaseModel):
+    """One tag of one checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    tag: str
+    engine: str
+    """The engine's address; images of other engines are never removed."""
+    made_at: float
+    owner: str | None = None
+    """A directory; the checkpoint may be removed once it is gone. None: the checkpoint stays until it is dropped."""
+    id: str = ""
+    """Image id; empty until the image is created."""
+    size_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """Image name with tag, as the engine knows it."""
+        return f"{REPOSITORY}:{self.tag}"
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether nobody needs the checkpoint any more."""
+        unfinished = not self.id and time.time() - self.made_at > UNFINISHED_S
+        return unfinished or (self.owner is not None and not Path(self.owner).is_dir())
 
 
-def _checkpoint(image: dict[str, Any], history: list[dict[str, Any]]) -> Checkpoint:
-    made_at = datetime.fromisoformat(str(image["Created"]).rstrip("Z")[:26]).replace(tzinfo=UTC)
-    return Checkpoint(str(image["Id"]), str(image.get("Comment") or ""), made_at, int(history[0].get("Size") or 0))
+def begin(engine: Engine, *, owner: Path | None) -> CheckpointRecord:
+    """Write a record for a checkpoint before it is created."""
+    tag = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+    place = None if owner is None else str(owner.absolute())
+    return _write(CheckpointRecord(tag=tag, engine=engine.address.url, made_at=time.time(), owner=place))
+
+
+def _write(record: CheckpointRecord) -> CheckpointRecord:
+    path = subdirectory("checkpoints") / record.tag
+    try:
+        write_atomically(path, record.model_dump_json().encode(), durable=False)
+    except OSError as error:
+        raise UsageError(
+            f"The checkpoint's record {path} cannot be written: {error}. Remedy: free space, or set OHSANDBOX_HOME."
+        ) from error
+    return record
+
+
+def forget(record: CheckpointRecord) -> None:
+    """Remove only the record."""
+    (subdirectory("checkpoints") / record.tag).unlink(missing_ok=True)
+
+
+def records(engine: Engine) -> list[CheckpointRecord]:
+    """Return all records of this engine and state directory, oldest first; damaged ones are left out."""
+    found = []
+    for path in subdirectory("checkpoints").iterdir():
+        with contextlib.suppress(OSError, ValidationError):
+            record = CheckpointRecord.model_validate_json(path.read_bytes())
+            if _TAG.fullmatch(path.name) and record.tag == path.name and record.engine == engine.address.url:
+                found.append(record)
+    return sorted(found, key=lambda record: (record.made_at, record.tag))
+
+
+def also_for(engine: Engine, image: str, *, owner: Path) -> None:
+    """Keep a checkpoint for one more owner; a checkpoint that no longer exists is skipped."""
+    size = max((record.size_bytes for record in records(engine) if record.id == image), default=0)
+    record = begin(engine, owner=owner)
+    try:
+        with engine_errors(f"keeping checkpoint {image[:19]!r}"):
+            engine.api.tag(image, REPOSITORY, record.tag)
+    except ImageUnavailable:
+        forget(record)
+    else:
+        _write(record.model_copy(update={"id": image, "size_bytes": size}))
+
+
+def release(engine: Engine, record: CheckpointRecord) -> bool:
+    """Remove the tag and the record, and the image with its last tag; False while a container uses the image."""
+    try:
+        with engine_errors(f"removing checkpoint {record.tag!r}"):
+            engine.api.remove_image(record.name)
+    except ImageUnavailable:
+        pass  # gone already
+    except SandboxUnavailable:
+        with contextlib.suppress(SandboxUnavailable), engine_errors("looking for its containers"):
+            if engine.api.containers(all=True, filters={"ancestor": record.id or record.name}):
+                return False
+        raise
+    forget(record)
+    return True
+
+
+def prune(engine: Engine, *, owner: Path | None) -> None:
+    """Release checkpoints over the limits: the owner's oldest except its first, then the oldest of all owners."""
+    everything = [record for record in records(engine) if record.id]
+    if owner is not None:
+        own = [record for record in everything if record.owner == str(owner.absolute())]
+        for record in _beyond(own[1:], count=MAX_EACH - 1, size_bytes=MAX_EACH_BYTES):
+            release(engine, record)
+            everything.remove(record)
+    for record in _beyond([record for record in everything if record.owner], count=MAX_ALL, size_bytes=MAX_ALL_BYTES):
+        release(engine, record)
+
+
+def _beyond(found: list[CheckpointRecord], *, count: int, size_bytes: int) -> list[CheckpointRecord]:
+    """Return the oldest of found (oldest first) that exceed count or size_bytes; never the newest."""
+    total = 0
+    for number, record in enumerate(reversed(found)):
+        total += record.size_bytes
+        if number and (number >= count or total > size_bytes):
+            return found[: len(found) - number]
+    return []

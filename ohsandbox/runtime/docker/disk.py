@@ -12,10 +12,10 @@ import logging
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
-from ohsandbox.runtime.disk_space import DiskSpace, floor_bytes, floor_files, shortage, space
+from ohsandbox.runtime.disk_space import DiskSpace, floor_bytes, floor_files, measure, shortage
 from ohsandbox.runtime.docker.container_config import GIB, MIB
 from ohsandbox.runtime.docker.error_mapping import one_line
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.process.worker import CallResult
+    from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 log = logging.getLogger(__name__)
 
@@ -81,45 +81,22 @@ class ProcessWrites(NamedTuple):
     name: str
 
 
-class MonitoredSandbox(Protocol):
-    """The operations of a sandbox that the monitor needs; `DockerRuntime` implements them."""
-
-    def snippet(self, body: bytes, *, user: str | int | None = None) -> CallResult:
-        """Run a line of worker shell."""
-
-    def tell(self, notice: str) -> None:
-        """Add a notice to the next result."""
-
-    def end_processes(self) -> None:
-        """Kill every process of the sandbox except PID 1."""
-
-    def restart(self, failure: SandboxUnavailable) -> str:
-        """Kill the sandbox and start it again, files kept; return a sentence that says what was lost."""
-
-
 def writable_file_systems(
-    engine: Engine, found: Mapping[str, Any], facts: Mapping[str, str], workspace: Path | None, hands: MonitoredSandbox
+    engine: Engine, found: Mapping[str, Any], facts: Mapping[str, str], workspace: Path | None, sandbox: DockerRuntime
 ) -> list[FileSystem]:
-    """Return the file systems that a container can write to.
+    """Return the file systems that a container can write to: the engine's first, then that of a bound workspace.
 
-    Args:
-        engine: the container's engine.
-        found: the engine's description of the container.
-        facts: the container's self-check facts.
-        workspace: the bound directory.
-        hands: runs commands in the sandbox, for an engine's disk that is not on this machine.
+    found is the engine's description of the container, facts are its self-check's. The sandbox itself is asked about
+    an engine's disk that is not on this machine.
     """
     data = (found.get("GraphDriver") or {}).get("Data") or {}
     upper = reachable(data.get("UpperDir") or facts.get("upper") or found.get("ResolvConfPath") or "")
     here = engine.address.is_local and sys.platform == "linux" and "desktop" not in engine.address.url
-    known = (
-        [FileSystem("The engine's disk", lambda: space(upper))]
-        if upper and here
-        else [FileSystem("The engine's disk", lambda: _asked_inside(hands), near=False)]
-    )
-    if workspace is not None:
-        known.append(FileSystem("The workspace's disk", lambda: space(workspace)))
-    return known
+    if upper is not None and here:
+        engines = FileSystem("The engine's disk", lambda: measure(upper))
+    else:
+        engines = FileSystem("The engine's disk", lambda: _asked_inside(sandbox), near=False)
+    return [engines, *([FileSystem("The workspace's disk", lambda: measure(workspace))] if workspace else [])]
 
 
 def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None:
@@ -130,12 +107,10 @@ def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None
     return None
 
 
-def room(where: Sequence[FileSystem], asked: int | None) -> int | None:
+def writable_bytes(where: Sequence[FileSystem], asked: int | None) -> int | None:
     """Return the bytes that may be written to the engine's disk above its floor; None if it is not on this machine."""
-    engines = where[0] if where and where[0].near else None
-    if engines is None or (found := engines.ask()) is None:
-        return None
-    return found.free_bytes - floor_bytes(found, asked)
+    found = where[0].ask() if where[0].near else None
+    return None if found is None else found.free_bytes - floor_bytes(found, asked)
 
 
 def reachable(path: str) -> Path | None:
@@ -151,8 +126,8 @@ def reachable(path: str) -> Path | None:
     return None
 
 
-def _asked_inside(hands: MonitoredSandbox) -> DiskSpace | None:
-    said = hands.snippet(ASK_SPACE).stdout.split()
+def _asked_inside(sandbox: DockerRuntime) -> DiskSpace | None:
+    said = sandbox.snippet(ASK_SPACE).stdout.split()
     if len(said) != len(DiskSpace._fields) + 1 or not all(word.isdigit() for word in said):
         return None
     size, free, total, free_files, total_files = map(int, said)
@@ -162,9 +137,9 @@ def _asked_inside(hands: MonitoredSandbox) -> DiskSpace | None:
 class DiskMonitor:
     """Checks free space in a thread of its own, from `start` to `stop`."""
 
-    def __init__(self, where: Sequence[FileSystem], hands: MonitoredSandbox, *, least: int | None) -> None:
+    def __init__(self, where: Sequence[FileSystem], sandbox: DockerRuntime, *, least: int | None) -> None:
         """Set the floor to least bytes; None is the default floor."""
-        self._where, self._hands, self._least = where, hands, least
+        self._where, self._sandbox, self._least = where, sandbox, least
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ohsandbox-disk", daemon=True)
         self._base: dict[int, ProcessWrites] = {}
@@ -202,11 +177,7 @@ class DiskMonitor:
                 pause = LONGEST_S / 10
 
     def look(self) -> float:
-        """Check once, act if a floor is reached, and return the seconds until the next check.
-
-        Raises:
-            SandboxUnavailable: no command can be run in the sandbox.
-        """
+        """Check once, act if a floor is reached, and return the seconds until the next check."""
         left_s = LONGEST_S
         for place in self._where:
             if (found := place.ask()) is None:
@@ -236,33 +207,30 @@ class DiskMonitor:
         self._low, self._last_free = what, left
         try:
             if first:
-                self._begin_below()
+                self._steady, self._killed = {}, set()
+                if not self._base:
+                    self._base = self._written()
+                    self._stopped.wait(SHORTEST_S)
+                self._last = self._base
             now = self._written()
             writers = self._writers(now, fell=fell, of_files=what[1])
             if writers:
                 self._kill(fact, writers, now)
             elif first:
-                self._hands.tell(f"{fact}; nothing here was seen to fill it; what goes on writing is killed")
+                self._sandbox.tell(f"{fact}; nothing here was seen to fill it; what goes on writing is killed")
         except SandboxUnavailable as failure:
             if fell:
                 self.kills += 1
                 self._say(f"{fact}, and no process could be started to find what writes: the sandbox was killed")
-                self._hands.tell(self._hands.restart(failure))
+                self._sandbox.tell(self._sandbox.restart(failure))
             return fell
         return fell or bool(writers)
 
-    def _begin_below(self) -> None:
-        self._steady, self._killed = {}, set()
-        if not self._base:
-            self._base = self._written()
-            self._stopped.wait(SHORTEST_S)
-        self._last = self._base
-
     def _written(self) -> dict[int, ProcessWrites]:
         """Read each process's written bytes as its own user: /proc/PID/io needs permission to trace."""
-        known = _parsed(self._hands.snippet(b"ohs_written", user="0").stdout)
+        known = _parsed(self._sandbox.snippet(b"ohs_written", user="0").stdout)
         for user in sorted({one.user for one in known.values() if one.disk_bytes is None}):
-            more = _parsed(self._hands.snippet(b"ohs_written", user=user).stdout)
+            more = _parsed(self._sandbox.snippet(b"ohs_written", user=user).stdout)
             known |= {pid: one for pid, one in more.items() if one.disk_bytes is not None and pid in known}
         return known
 
@@ -291,18 +259,18 @@ class DiskMonitor:
         self._killed.update(pids)
         if self._rounds > KILL_ROUNDS:
             self._say(f"{fact}: what wrote went on in other processes, so all processes of this sandbox were killed")
-            self._hands.end_processes()
+            self._sandbox.end_processes()
             return
         names = ", ".join(f"{one_line(now[pid].name)[:20]} ({pid})" for pid in pids[:5])
         more = f" and {len(pids) - 5} more" if len(pids) > 5 else ""  # noqa: PLR2004 - a line's worth
         self._say(f"{fact}: {names}{more} wrote to it and was killed. Delete what is not needed before writing more")
         for user in {now[pid].user for pid in pids}:
             theirs = " ".join(str(pid) for pid in pids if now[pid].user == user)
-            self._hands.snippet(b"kill -KILL %s 2>/dev/null" % theirs.encode(), user=user)
+            self._sandbox.snippet(b"kill -KILL %s 2>/dev/null" % theirs.encode(), user=user)
 
     def _say(self, what: str) -> None:
         """Report before killing, so that the result of a killed command says why."""
-        self._hands.tell(what)
+        self._sandbox.tell(what)
         log.warning("%s", what)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -15,7 +16,7 @@ from ohsandbox.errors import EngineUnavailable, OhsandboxError, UsageError
 from ohsandbox.runtime.docker.error_mapping import NO_ENGINE_REMEDY, engine_errors, foreign_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 CONNECT_TIMEOUT_S = 8.0
 """Limit for an engine that accepts the connection and never answers; an idle one answers in 2 ms."""
@@ -44,7 +45,10 @@ class EngineAddress(NamedTuple):
 
 
 class Engine:
-    """A connected engine. `api` is docker-py's low-level client; wrap its calls in `engine_errors`."""
+    """A connected engine. `api` is docker-py's low-level client; wrap its calls in `engine_errors`.
+
+    So whatever asks the engine raises SandboxUnavailable where that fails.
+    """
 
     def __init__(self, api: Any, address: EngineAddress) -> None:
         self.api = api
@@ -61,6 +65,12 @@ class Engine:
             return os.cpu_count() or 1
         with engine_errors("asking the engine for its processors"):
             return int(self.api.info()["NCPU"])
+
+    def is_podman(self) -> bool:
+        """Whether Podman answers, by its ping in 1 ms."""
+        with engine_errors("asking the engine what it is"):
+            pinged = self.api.get(f"{self.api.base_url}/_ping", timeout=self.api.timeout)
+        return "Libpod-API-Version" in pinged.headers
 
     def close(self) -> None:
         """Close pooled connections. Calling it twice is fine."""
@@ -86,42 +96,32 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
 
 
 def find(environ: Mapping[str, str]) -> EngineAddress:
-    """Return the address in the docker client's order: DOCKER_HOST, DOCKER_CONTEXT, current context, default.
-
-    Raises:
-        UsageError: the context does not exist, or its TLS files are missing.
-    """
-    from docker.utils import kwargs_from_env  # noqa: PLC0415 - 0.14 s, needed only with an engine
+    """Return the address in the docker client's order: DOCKER_HOST, DOCKER_CONTEXT, current context, default."""
+    from docker.context import ContextAPI  # noqa: PLC0415 - 0.14 s, needed only with an engine
+    from docker.context.config import get_current_context_name  # noqa: PLC0415
+    from docker.utils import kwargs_from_env  # noqa: PLC0415
 
     with _usage_errors():
         if environ.get("DOCKER_HOST"):
             found = kwargs_from_env(dict(environ))
             return EngineAddress(found["base_url"], found.get("tls"), "DOCKER_HOST")
-        return _from_context(environ)
-
-
-def _from_context(environ: Mapping[str, str]) -> EngineAddress:
-    from docker.context import ContextAPI  # noqa: PLC0415
-    from docker.context.config import get_current_context_name  # noqa: PLC0415
-
-    name = environ.get("DOCKER_CONTEXT") or get_current_context_name()
-    if name == "default":
-        return EngineAddress("unix:///var/run/docker.sock", None, "default")
-    context = ContextAPI.get_context(name)
+        name = environ.get("DOCKER_CONTEXT") or get_current_context_name()
+        if name == "default":
+            return EngineAddress("unix:///var/run/docker.sock", None, "default")
+        context = ContextAPI.get_context(name)
     if context is None or not context.Host:  # docker-py falls back to the default socket here: the wrong engine
         raise UsageError(f"Docker context {name!r} is not there. Remedy: `docker context ls`, or unset DOCKER_CONTEXT.")
     return EngineAddress(context.Host, context.TLSConfig, f"context {name!r}")
 
 
-class _usage_errors:  # noqa: N801 - reads as a statement
-    """Turns docker-py's errors on a malformed address or TLS setting into UsageError."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None or isinstance(error, OhsandboxError) or not isinstance(error, Exception):
-            return
+@contextlib.contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Turn docker-py's errors on a malformed address or TLS setting into UsageError."""
+    try:
+        yield
+    except OhsandboxError:
+        raise
+    except Exception as error:
         raise UsageError(
             f"The Docker settings cannot be used: {error}. Remedy: correct DOCKER_HOST, DOCKER_CERT_PATH "
             "or the context."
@@ -135,18 +135,14 @@ def _client(address: EngineAddress) -> Any:
         url = parse_host(address.url, tls=bool(address.tls))
     if not url.startswith("ssh://"):
         if url.startswith("http+unix://"):
-            _knock(url.removeprefix("http+unix://"))
+            # a plain OSError says more than docker-py's, which also leaks the failed socket
+            with socket.socket(socket.AF_UNIX) as knock:
+                knock.settimeout(CONNECT_TIMEOUT_S)
+                knock.connect("/" + url.removeprefix("http+unix://").lstrip("/"))
         return _negotiated(address)
     if importlib.util.find_spec("paramiko") is None:
         raise EngineUnavailable(f"The engine at {address} needs SSH support. Remedy: pip install 'ohsandbox[ssh]'.")
     return _within(SSH_TIMEOUT_S, address, lambda: _negotiated(address))
-
-
-def _knock(path: str) -> None:
-    """Connect once directly: a plain OSError says more than docker-py's, which also leaks the failed socket."""
-    with socket.socket(socket.AF_UNIX) as knock:
-        knock.settimeout(CONNECT_TIMEOUT_S)
-        knock.connect("/" + path.lstrip("/"))
 
 
 def _negotiated(address: EngineAddress) -> Any:
@@ -162,7 +158,10 @@ def _negotiated(address: EngineAddress) -> Any:
     api = docker.APIClient(base_url=address.url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S)
     try:
         api.trust_env = False
-        version = _version(_asked(api), address)
+        # its ping's header in 1 ms; without one, GET /version, for which engine 20.10 queries all its components: 10 ms
+        pinged = api.get(f"{api.base_url}/_ping", timeout=api.timeout)
+        said = pinged.headers.get("Api-Version") if pinged.ok else None
+        version = _checked_version({"ApiVersion": said} if said else api.version(api_version=False), address)
         api._version = version  # noqa: SLF001 - docker-py sets it in its constructor only
     except BaseException:
         api.close()
@@ -170,22 +169,8 @@ def _negotiated(address: EngineAddress) -> Any:
     return api
 
 
-def _asked(api: Any) -> Any:
-    """Return the response that holds the engine's API version: its ping's header, in 1 ms.
-
-    Without that header, GET /version, for which engine 20.10 queries all its components: 10 ms.
-    """
-    pinged = api.get(f"{api.base_url}/_ping", timeout=api.timeout)
-    version = pinged.headers.get("Api-Version")
-    return {"ApiVersion": version} if pinged.ok and version else api.version(api_version=False)
-
-
-def _version(answer: Any, address: EngineAddress) -> str:
-    """Return the API version in an engine's answer.
-
-    Raises:
-        EngineUnavailable: it is not an engine, or too old for docker-py.
-    """
+def _checked_version(answer: Any, address: EngineAddress) -> str:
+    """Return the API version in an engine's answer; refuse what is not an engine, or too old for docker-py."""
     from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
     from docker.utils import version_lt  # noqa: PLC0415
 
@@ -214,11 +199,10 @@ def _within(seconds: float, address: EngineAddress, work: Any) -> Any:
     thread = threading.Thread(target=run, name="ohsandbox-ssh-connect", daemon=True)
     thread.start()
     thread.join(seconds)
+    if failure and not isinstance(failure[0], (OhsandboxError, *foreign_errors())):
+        raise _unavailable(failure[0], address) from failure[0]
     if failure:
-        error = failure[0]
-        raise (
-            error if isinstance(error, (OhsandboxError, *foreign_errors())) else _unavailable(error, address)
-        ) from error
+        raise failure[0]
     if not outcome:
         raise EngineUnavailable(
             f"No Docker engine answers at {address} within {seconds:.0f} s. Remedy: {NO_ENGINE_REMEDY}."
@@ -230,7 +214,10 @@ def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError
     """Return a one-line error for a failed connect: cause, address, remedy."""
     text = str(error)
     if "Permission denied" in text or "PermissionError" in text:
-        return EngineUnavailable(_permission_text(address))
+        return EngineUnavailable(
+            f"Permission denied at {address}. Remedy: `sudo usermod -aG docker $USER` and log in again, "
+            "use a rootless engine, or run without a container with `--runtime cli`."
+        )
     if "timed out" in text.lower() or "timeout" in text.lower():
         why = f"it accepts but does not answer within {CONNECT_TIMEOUT_S:.0f} s"
     elif "No such file" in text or "FileNotFound" in text:
@@ -242,13 +229,6 @@ def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError
     else:
         why = " ".join(text.split())[:200]
     return EngineUnavailable(f"No Docker engine answers at {address}: {why}. Remedy: {NO_ENGINE_REMEDY}.")
-
-
-def _permission_text(address: EngineAddress) -> str:
-    return (
-        f"Permission denied at {address}. Remedy: `sudo usermod -aG docker $USER` and log in again, "
-        "use a rootless engine, or run without a container with `--runtime cli`."
-    )
 
 
 def socket_mode(address: EngineAddress) -> str | None:

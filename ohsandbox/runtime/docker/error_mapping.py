@@ -12,7 +12,7 @@ import http.client
 import re
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import (
     EngineUnavailable,
@@ -58,78 +58,55 @@ def _rule(pattern: str, kind: type[OhsandboxError], remedy: str) -> ErrorRule:
 
 _NO_SHELL = "use an image that has a POSIX shell at /bin/sh"
 _OTHER_ARCH = "its programs are built for another processor: use an image, or a tag, for the engine's architecture"
-_BUSY = (
-    "the sandbox is at its process or memory limit: restart it, or raise Limits(pids=...) or Limits(memory_bytes=...)"
-)
+_BUSY = "the sandbox is at its process or memory limit: restart it, or raise --pids or --memory (SandboxLimits)"
+_UNPAUSE = "unpause it with `docker unpause`"
 
+# fmt: off
 START_RULES: tuple[ErrorRule, ...] = (
-    _rule(
-        r"find (user|group) |no matching entries in (passwd|group) file",
-        UnknownUserError,
-        "name a user of the image's /etc/passwd, or a numeric id",
-    ),
+    _rule(r"find (user|group) |no matching entries in (passwd|group) file", UnknownUserError,
+          "name a user of the image's /etc/passwd, or a numeric id"),
     _rule(_in_order("chdir to cwd ", "not a directory"), WorkdirNotADirectoryError, "name a directory"),
-    _rule(
-        _in_order("chdir to cwd ", "no such file or directory"), WorkdirMissingError, "make it first, or name another"
-    ),
+    _rule(_in_order("chdir to cwd ", "no such file or directory"), WorkdirMissingError,
+          "make it first, or name another"),
     _rule(_in_order("chdir to cwd ", "permission denied"), UsageError, "name a directory that this user may enter"),
-    _rule(_in_order("container|cannot exec in a?", "paused"), SandboxPaused, "unpause it with `docker unpause`"),
+    _rule(_in_order("container|cannot exec in a?", "paused"), SandboxPaused, _UNPAUSE),
     _rule(r"exec format error", ImageUnavailable, _OTHER_ARCH),
-    _rule(
-        _in_order('/bin/sh"?: ', "no such file or directory|not found|permission denied"), ImageUnavailable, _NO_SHELL
-    ),
+    _rule(_in_order('/bin/sh"?: ', "no such file or directory|not found|permission denied"), ImageUnavailable,
+          _NO_SHELL),
     _rule(r"argument list too long", UsageError, "pass large data over stdin; one argument holds at most 128 KiB"),
-    _rule(
-        r"connection reset by peer|resource temporarily unavailable|cannot allocate memory|EOF",
-        SandboxUnavailable,
-        _BUSY,
-    ),
-    _rule(
-        r"not running|stopped (state|container)|does not exist|no such container", SandboxUnavailable, "start it again"
-    ),
+    _rule(r"connection reset by peer|resource temporarily unavailable|cannot allocate memory|EOF", SandboxUnavailable,
+          _BUSY),
+    _rule(r"not running|stopped (state|container)|does not exist|no such container", SandboxUnavailable,
+          "start it again"),
 )
 """Text in an exec's stream whose process never started. First match wins."""
 
 API_RULES: tuple[ErrorRule, ...] = (
     _rule(r"no such container|no such exec", SandboxGone, "its files are gone with it: start a new sandbox"),
-    _rule(r"is paused", SandboxPaused, "unpause it with `docker unpause`"),
+    _rule(r"is paused", SandboxPaused, _UNPAUSE),
     _rule(r"is not running|is restarting|cannot exec in a stopped", SandboxUnavailable, "start it again"),
     _rule(r"name \S+ is already in use", UsageError, "choose another name, or join that sandbox with attach="),
-    _rule(
-        r"unknown (or invalid )?runtime|runtime name|no such runtime",
-        UsageError,
-        "install it in the engine, or leave it out",
-    ),
+    _rule(r"unknown (or invalid )?runtime|runtime name|no such runtime", UsageError,
+          "install it in the engine, or leave it out"),
     _rule(r"invalid (container name|reference format)", UsageError, "correct the name"),
-    _rule(
-        r"storage-opt|pquota", UsageError, "leave Limits(disk_bytes=...) out: this engine's storage cannot bound disk"
-    ),
+    _rule(r"storage-opt|pquota", UsageError,
+          "leave --disk (SandboxLimits(disk_bytes=...)) out: this engine's storage cannot bound disk"),
     _rule(r"toomanyrequests|rate limit|too many requests", ImageUnavailable, "wait, or log in with `docker login`"),
-    _rule(
-        r"unauthorized|authentication required|access denied|denied: |no basic auth",
-        ImageUnavailable,
-        "check the name; log in with `docker login` if it is private",
-    ),
+    _rule(r"unauthorized|authentication required|access denied|denied: |no basic auth", ImageUnavailable,
+          "check the name; log in with `docker login` if it is private"),
     _rule(r"no matching manifest|does not match the specified platform", ImageUnavailable, _OTHER_ARCH),
-    _rule(
-        r"no such image|manifest .*unknown|repository .*not found|not found: (does not exist|manifest)"
-        r"|pull access denied",
-        ImageUnavailable,
-        "check the image's name and tag",
-    ),
+    _rule(r"no such image|manifest .*unknown|repository .*not found|not found: (does not exist|manifest)"
+          r"|pull access denied", ImageUnavailable, "check the image's name and tag"),
     _rule(r"exec format error", ImageUnavailable, _OTHER_ARCH),
     _rule(r'exec: "?/bin/sh|/bin/sh"?: (stat|no such)', ImageUnavailable, _NO_SHELL),
     _rule(r"no space left", SandboxUnavailable, "free space on the engine's disk, e.g. with `docker system prune`"),
-    _rule(
-        r"address pool|no available network", SandboxUnavailable, "remove unused networks with `docker network prune`"
-    ),
-    _rule(
-        r"no such host|dial tcp|i/o timeout|tls: |x509|connection refused",
-        ImageUnavailable,
-        "check the engine's way to the registry",
-    ),
+    _rule(r"address pool|no available network", SandboxUnavailable,
+          "remove unused networks with `docker network prune`"),
+    _rule(r"no such host|dial tcp|i/o timeout|tls: |x509|connection refused", ImageUnavailable,
+          "check the engine's way to the registry"),
 )
 """Answers of the engine's API. First match wins."""
+# fmt: on
 
 
 def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxError:
@@ -140,9 +117,8 @@ def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxErr
         if rule.kind is UnknownUserError:
             return UnknownUserError(f"The sandbox has no user {user!r}. Remedy: {rule.remedy}.")
         if rule.kind is WorkdirMissingError:
-            return WorkdirMissingError(
-                errno.ENOENT, f"The directory does not exist in the sandbox; {rule.remedy}", workdir
-            )
+            what = f"The directory does not exist in the sandbox; {rule.remedy}"
+            return WorkdirMissingError(errno.ENOENT, what, workdir)
         if rule.kind is WorkdirNotADirectoryError:
             return WorkdirNotADirectoryError(errno.ENOTDIR, f"It is not a directory; {rule.remedy}", workdir)
         return rule.kind(f"The process could not start: {one_line(text)}. Remedy: {rule.remedy}.")
@@ -156,15 +132,30 @@ def translate(error: BaseException, *, doing: str) -> OhsandboxError:
     """Return our error for a foreign one; `doing` is a gerund phrase for the attempt ("starting the container")."""
     if isinstance(error, OhsandboxError):
         return error
-    status = _status(error)
-    text = _words(error)
-    if status is None and not _is_stream_error(error):
-        return _transport_error(error, text, doing)
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    text = str(getattr(error, "explanation", None) or getattr(error, "msg", None) or error)
+    failed = f"{doing[:1].upper()}{doing[1:]} failed"
+    # a stream of JSON (pull) reports a failure without an HTTP status
+    if not isinstance(status, int) and type(error).__name__ not in _STREAM_ERRORS:
+        return _transport_error(error, text, failed)
     for rule in API_RULES:
         if rule.pattern.search(text):
-            return rule.kind(f"{_sentence(doing)} failed: {one_line(text)}. Remedy: {rule.remedy}.")
+            return rule.kind(f"{failed}: {one_line(text)}. Remedy: {rule.remedy}.")
     kind = UsageError if status == http.client.BAD_REQUEST else SandboxUnavailable
-    return kind(f"{_sentence(doing)} failed: the engine answered {status or 'an error'}: {one_line(text)}.")
+    return kind(f"{failed}: the engine answered {status or 'an error'}: {one_line(text)}.")
+
+
+_STREAM_ERRORS = {"ImageLoadError", "BuildError", "StreamParseError", "PullFailed", "ContainerError"}
+
+
+def _transport_error(error: BaseException, text: str, failed: str) -> OhsandboxError:
+    """Return the error without an HTTP status: no connection, no further answer, or docker-py refused the request."""
+    name = type(error).__name__
+    if re.search(r"timed out|timeout", f"{name} {text}", re.IGNORECASE):
+        return EngineUnavailable(f"{failed}: the engine did not answer in time. Remedy: {NO_ENGINE_REMEDY}.")
+    if isinstance(error, ValueError) and not isinstance(error, OSError):
+        return UsageError(f"{failed}: {one_line(text)}.")
+    return EngineUnavailable(f"{failed}: {one_line(text) or name}. Remedy: {NO_ENGINE_REMEDY}.")
 
 
 @contextmanager
@@ -201,38 +192,6 @@ def foreign_errors() -> tuple[type[BaseException], ...]:
     )
 
 
-def _transport_error(error: BaseException, text: str, doing: str) -> OhsandboxError:
-    """Return the error without an HTTP status: no connection, no further answer, or docker-py refused the request."""
-    name = type(error).__name__
-    if re.search(r"timed out|timeout", f"{name} {text}", re.IGNORECASE):
-        return EngineUnavailable(
-            f"{_sentence(doing)} failed: the engine did not answer in time. Remedy: {NO_ENGINE_REMEDY}."
-        )
-    if isinstance(error, ValueError) and not isinstance(error, OSError):
-        return UsageError(f"{_sentence(doing)} failed: {one_line(text)}.")
-    return EngineUnavailable(f"{_sentence(doing)} failed: {one_line(text) or name}. Remedy: {NO_ENGINE_REMEDY}.")
-
-
-def _is_stream_error(error: BaseException) -> bool:
-    """Whether a stream of JSON (pull) reported the failure, which docker-py or we raise without an HTTP status."""
-    return type(error).__name__ in {"ImageLoadError", "BuildError", "StreamParseError", "PullFailed", "ContainerError"}
-
-
-def _status(error: BaseException) -> int | None:
-    response: Any = getattr(error, "response", None)
-    status = getattr(response, "status_code", None)
-    return status if isinstance(status, int) else None
-
-
-def _words(error: BaseException) -> str:
-    explanation = getattr(error, "explanation", None)
-    return str(explanation or getattr(error, "msg", None) or error)
-
-
 def one_line(text: str) -> str:
     """Return one printable line of bounded length, without a full stop at its end."""
     return quoted_line(text, limit_chars=_QUOTE_CHARS).rstrip(". ")
-
-
-def _sentence(doing: str) -> str:
-    return doing[:1].upper() + doing[1:]

@@ -42,15 +42,10 @@ _LOCK = (
 )
 """Linux removes a mount from a name that another mount namespace unlinks or renames over: `git config`, `push -u` and
 `branch -u` on the host would leave their new file unguarded (measured, Linux 6). git takes no lock that exists."""
-_FILES = {
-    "config.lock": _LOCK,
-    "config.worktree.lock": _LOCK,
-    "config": b"",
-    "config.worktree": b"",
-    "commondir": _COMMON_DIR,
-}
-_LOCKS = ("config.lock", "config.worktree.lock")
-_UNMADE = {**dict.fromkeys(_LOCKS, _LOCK), "config.worktree": b"", "commondir": _COMMON_DIR}
+_LOCKS = {"config.lock": _LOCK, "config.worktree.lock": _LOCK}
+_UNMADE = {**_LOCKS, "config.worktree": b"", "commondir": _COMMON_DIR}
+"""What `release` removes."""
+_FILES = {**_LOCKS, "config": b"", "config.worktree": b"", "commondir": _COMMON_DIR}
 _DIRECTORIES = ("hooks", "info")
 _WORKTREE_FILES = ("commondir", "gitdir")
 _WORD = re.compile(r"[^\s'\"=;|&()<>`$]+")
@@ -66,51 +61,18 @@ class GuardMount(NamedTuple):
     """File that is mounted there instead; empty: the path itself."""
 
 
-class _WorkspaceContents(NamedTuple):
-    """What a scan of the workspace found."""
-
-    layouts: dict[str, set[str]]
-    """Directories that contain names of `git_layout.LAYOUT`, with these names."""
-    dotgits: dict[str, int]
-    """`.git` entries and their modes (st_mode)."""
-    sockets: list[str]
-    """Sockets on which a program of this machine answers."""
-    pointers: dict[str, str | None]
-    """Target of each `.git` file, below the workspace or absolute; None: no target."""
-
-
 def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
     """Return the nested mounts for the workspace in its present state; creates missing mount sources.
 
     Raises:
         UsageError: something cannot be guarded: a link in place of `.git`, too many repositories, an unreadable name.
     """
-    found = _look(workspace)
     plan = _MountPlan(workspace)
     for path in path_directories(workspace):
         plan.lock(path)
-    for path in found.sockets:
-        plan.mask(path)
     if git != "rw":
-        _guard_git(plan, found, git)
+        plan.guard_git(git)
     return plan.mounts()
-
-
-def _guard_git(plan: _MountPlan, found: _WorkspaceContents, git: Git) -> None:
-    """Add the mounts for git's files and for agents' files."""
-    workspace = plan.workspace
-    for path, kind in sorted(found.dotgits.items()):
-        if stat.S_ISLNK(kind):
-            raise _refused(path, "it is a symbolic link", "put the directory in its place")
-        if stat.S_ISREG(kind):
-            plan.lock(path)
-    named = {target for target in found.pointers.values() if target is not None and target != "."}
-    for path in sorted(_repositories(workspace, found)):
-        _guard_repository(plan, found, path, git=git, writable=_is_gits(path, named))
-    for path in _missing_submodules(workspace, found):
-        plan.lock(path)
-    for path in _agents_files(workspace):
-        plan.lock(path)
 
 
 def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -> None:
@@ -123,19 +85,12 @@ def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -
     """
     for path in [seen.path for seen in git_layout.walk(workspace)] if paths is None else paths:
         parent, _, name = path.rpartition("/")
-        if name not in (_UNMADE if gone else _LOCKS):
+        content = (_UNMADE if gone else _LOCKS).get(name)
+        if content is None or git_layout.read_small(workspace, path) != content.decode():
             continue
-        head = f"{parent}/HEAD" if parent else "HEAD"
-        if (name not in _LOCKS and not _kind(workspace, head)) or git_layout.read_small(workspace, path) != _UNMADE[
-            name
-        ].decode():
-            continue
-        with contextlib.suppress(OSError):
-            directory = _open_directory(workspace, parent)
-            try:
+        if name in _LOCKS or _kind(workspace, f"{parent}/HEAD" if parent else "HEAD"):
+            with contextlib.suppress(OSError), _opened(workspace, parent) as directory:
                 os.unlink(name, dir_fd=directory)
-            finally:
-                os.close(directory)
 
 
 def verify(guarded: Iterable[GuardMount], mountinfo: str) -> None:
@@ -166,17 +121,38 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str) -> None:
             )
 
 
+def _unescaped(field: str) -> str:
+    """Decode a field of mountinfo, which writes space, tab, newline and backslash as three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
 class _MountPlan:
-    """Collects nested mounts."""
+    """A workspace as a scan found it, and the nested mounts planned for it."""
 
-    def __init__(self, workspace: str) -> None:
-        self.workspace = workspace
+    def __init__(self, root: str) -> None:
+        self.root = root
         self._wanted: dict[str, bool] = {}
-        self._masked: list[str] = []
-
-    def mask(self, path: str) -> None:
-        """Hide a file behind an empty one. The name may move along with its directory."""
-        self._masked.append(path)
+        """The paths to mount, and whether read-only."""
+        self._sockets: list[str] = []
+        """Sockets on which a program of this machine answers; each is hidden behind an empty file."""
+        self._layouts: dict[str, set[str]] = {}
+        """Directories that contain names of `git_layout.LAYOUT`, with these names."""
+        self._dotgits: dict[str, int] = {}
+        """`.git` entries and their modes (st_mode)."""
+        self._pointers: dict[str, str | None] = {}
+        """Target of each `.git` file, below the workspace or absolute; None: no target."""
+        for path, entry, _ in git_layout.walk(root):
+            if entry is None:
+                continue
+            is_file = entry.is_file(follow_symlinks=False)  # by the type in the directory entry: no system call
+            if entry.name in git_layout.LAYOUT:
+                self._layouts.setdefault(path.rpartition("/")[0], set()).add(entry.name)
+            elif entry.name == ".git":
+                self._dotgits[path] = entry.stat(follow_symlinks=False).st_mode
+                if is_file:
+                    self._pointers[path] = git_layout.pointed(root, path)
+            elif not (is_file or entry.is_dir(follow_symlinks=False) or entry.is_symlink()) and _answers(root, path):
+                self._sockets.append(path)
 
     def hold(self, path: str) -> None:
         """Keep a directory and those above it in place."""
@@ -190,142 +166,165 @@ class _MountPlan:
         self._wanted[path] = True
 
     def mounts(self) -> tuple[GuardMount, ...]:
-        """Return the mounts, outer ones first; none below a locked one, which covers it.
-
-        Raises:
-            UsageError: there are too many, or the engine's JSON cannot hold a name.
-        """
+        """Return the mounts, outer ones first; none below a locked one, which covers it."""
         made: list[GuardMount] = []
         locked: set[str] = set()
         for path, read_only in sorted(self._wanted.items(), key=lambda pair: (pair[0].count("/"), pair[0])):
-            if any(parent in locked for parent in _parents(path)):
+            if any(str(parent) in locked for parent in PurePosixPath(path).parents):
                 continue
-            try:
-                path.encode()
-            except UnicodeEncodeError:
-                raise _refused(path, "its name is not valid UTF-8", "rename it") from None
+            if path.encode(errors="replace").decode() != path:
+                raise _refused(path, "its name is not valid UTF-8", "rename it")
             if read_only:
                 locked.add(path)
             made.append(GuardMount(path, read_only))
-        made += [GuardMount(path, read_only=True, source=_nothing()) for path in self._masked]
+        made += [GuardMount(path, read_only=True, source=_nothing()) for path in self._sockets]
         if len(made) > MAX_MOUNTS:
             raise UsageError(
-                f"The workspace {self.workspace!r} needs {len(made)} mounts to guard repositories: over {MAX_MOUNTS}."
+                f"The workspace {self.root!r} needs {len(made)} mounts to guard repositories: over {MAX_MOUNTS}."
                 " Remedy: name a smaller directory, or --git rw (git='rw'), which guards nothing."
             )
         return tuple(made)
 
+    def guard_git(self, git: Git) -> None:
+        """Add the mounts for git's files and for agents' files."""
+        for path, mode in sorted(self._dotgits.items()):
+            if stat.S_ISLNK(mode):
+                raise _refused(path, "it is a symbolic link", "put the directory in its place")
+            if stat.S_ISREG(mode):
+                self.lock(path)
+        named = {target for target in self._pointers.values() if target is not None and target != "."}
+        for path in sorted(self._repositories()):
+            # people and agents work in git's own; any other is a bare repository among the files, such as a fixture
+            is_gits = not path or ".git" in path.split("/") or path in named
+            if path and (git == "ro" or not is_gits):
+                self.lock(path)
+            else:
+                self._guard_parts(path)
+            for other in self._obeyed(f"{path}/" if path else "") if is_gits else ():
+                self.lock(other)
+        for path in self._missing_submodules():
+            self.lock(path)
+        for path in GUARDED:
+            if _kind(self.root, path) in {"file", "directory"}:
+                self.lock(path)
 
-def _look(workspace: str) -> _WorkspaceContents:
-    found = _WorkspaceContents({}, {}, [], {})
-    for path, entry, _ in git_layout.walk(workspace):
-        if entry is None:
-            continue
-        if entry.name in git_layout.LAYOUT:
-            found.layouts.setdefault(path.rpartition("/")[0], set()).add(entry.name)
-        elif entry.name == ".git":
-            found.dotgits[path] = entry.stat(follow_symlinks=False).st_mode
-            if entry.is_file(follow_symlinks=False):
-                found.pointers[path] = git_layout.pointed(workspace, path)
-        elif _is_special(entry) and _answers(workspace, path):
-            found.sockets.append(path)
-    return found
+    def _repositories(self) -> Iterator[str]:
+        """Yield each directory with a repository, with a worktree's part of one, or with the remains of one."""
+        whole = {path for path, names in self._layouts.items() if git_layout.is_repository(names)}
+        yield from whole
+        yield from (path for path in self._dotgits if path not in whole and not _is_empty(self.root, path))
 
+    def _guard_parts(self, path: str) -> None:
+        """Lock the configuration, hooks and info of a repository, or of a worktree's part of one."""
+        self.hold(path)
+        prefix = f"{path}/" if path else ""
+        names = self._layouts.get(path, set())
+        files = _FILES
+        if "commondir" in names and "objects" not in names:  # of a worktree: the rest is in the repository it names
+            fixed = {name: b"" for name in _WORKTREE_FILES if _kind(self.root, prefix + name) == "file"}
+            files = {"config.worktree.lock": _LOCK, "config.worktree": b"", **fixed}
+        else:
+            for name in _DIRECTORIES:
+                if _make(self.root, prefix + name, None):
+                    self.lock(prefix + name)
+        for name, content in files.items():
+            if not _make(self.root, prefix + name, content):
+                continue
+            if content is _LOCK and git_layout.read_small(self.root, prefix + name) != _LOCK.decode():
+                raise _refused(prefix + name, "another git changes the configuration", "wait, or remove it")
+            self.lock(prefix + name)
 
-def _is_special(entry: os.DirEntry[str]) -> bool:
-    """Whether it is neither file, directory nor symlink, by the type in the directory entry; no system call."""
-    file, directory = entry.is_file(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
-    return not (file or directory or entry.is_symlink())
+    def _missing_submodules(self) -> Iterator[str]:
+        """Yield directories of submodules that are not checked out; missing ones are created.
 
+        `git status` in the repository above enters a repository that a sandbox creates in one.
+        """
+        ours = ((path, top) for path in self._repositories() for top in self._tops(path))
+        for root, path, top in [*((self.root, path, f"{self.root}/{top}") for path, top in ours), *_above(self.root)]:
+            try:
+                submodules = sorted(git_layout.gitlinks(root, path))
+            except ValueError as error:
+                raise _refused(path or ".", f"its index is not understood ({error})", "mend it with git") from error
+            for submodule in submodules:
+                below = git_layout.inside(self.root, f"{top}/{submodule}")
+                is_ours = not below.startswith("/") and below != "."
+                if is_ours and not self._is_checked_out(below) and _make(self.root, below, None):
+                    yield below
 
-def _answers(workspace: str, path: str) -> bool:
-    """Whether a program listens, or may, on a socket. One that refuses is dead: bind(2) fails on an existing name.
+    def _is_checked_out(self, submodule: str) -> bool:
+        """Whether it has a `.git` that is guarded itself."""
+        mode = self._dotgits.get(f"{submodule}/.git", 0)
+        return stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and not _is_empty(self.root, f"{submodule}/.git"))
 
-    Neither a network namespace nor a read-only mount prevents a container from connecting to a socket by its path.
-    """
-    parent, _, name = path.rpartition("/")
-    try:
-        directory = git_layout.open_below(workspace, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
-        if not stat.S_ISSOCK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
-            return False
-        with socket.socket(socket.AF_UNIX) as caller:
-            caller.setblocking(False)  # noqa: FBT003 - the standard library's
-            caller.connect(f"/proc/self/fd/{directory}/{name}" if sys.platform == "linux" else f"{workspace}/{path}")
-    except (ConnectionRefusedError, FileNotFoundError):
-        return False
-    except OSError:  # the socket has another type, is not accessible to us, or is busy
-        return True
-    finally:
-        os.close(directory)
-    return True
+    def _tops(self, path: str) -> set[str]:
+        """Return the working trees, below the workspace, of a repository or of a worktree's part of one."""
+        tops = {pointer.removesuffix(".git") for pointer, target in self._pointers.items() if target == path}
+        if path.rpartition("/")[2] == ".git":
+            tops.add(path.removesuffix(".git"))
+        if tree := dict(self._pairs(f"{path}/config")).get("core.worktree"):
+            tops.add(git_layout.inside(self.root, f"{path}/{tree}"))
+        return {top for top in tops if not top.startswith("/")}
 
+    def _pairs(self, config: str) -> list[tuple[str, str]]:
+        return list(git_layout.config_values(git_layout.read_small(self.root, config) or ""))
 
-def _nothing() -> str:
-    """Return the path of our empty file that is mounted over a socket.
+    def _obeyed(self, prefix: str) -> Iterator[str]:
+        """Yield the files of the workspace from which a repository takes hooks, configuration and programs."""
+        trees = [  # tops of its `.git` files: bases of relative paths (git-config(1), hooksPath)
+            path.removesuffix(".git")
+            for path, target in self._pointers.items()
+            if target is not None and (f"{target}/" == prefix or target.startswith(f"{prefix}worktrees/"))
+        ]
+        if "worktrees" not in prefix.split("/"):
+            tree = dict(self._pairs(prefix + "config")).get("core.worktree")
+            own = prefix.removesuffix(".git/") if tree is None else git_layout.inside(self.root, prefix + tree) + "/"
+            trees.append(own)
+        todo, seen = [prefix + "config", prefix + "config.worktree"], set[str]()
+        yield from self._run_by_hooks(prefix + "hooks", trees)
+        while todo:
+            file = todo.pop()
+            seen.add(file)
+            base = f"{parent}/" if (parent := file.rpartition("/")[0]) else ""
+            for key, value in self._pairs(file):
+                if key in {"include.path", "includeif.path"}:
+                    for path in self._made([base], value, b""):
+                        yield path
+                        todo += [path] if path not in seen else []
+                elif key == "core.hookspath":
+                    for path in self._made(trees, value, None):
+                        yield path
+                        yield from self._run_by_hooks(path, trees)
+                elif git_layout.may_name_program(key, value):
+                    yield from self._named(value, trees)
 
-    Raises:
-        UsageError: the state directory cannot be written.
-    """
-    path = state_dir(create=True) / "nothing"
-    try:
-        path.touch(mode=0o400)
-    except OSError as error:
-        raise UsageError(f"{str(path)!r} cannot be made: {error.strerror}. Make it writable.") from error
-    return str(path.resolve())
+    def _made(self, bases: Iterable[str], value: str, content: bytes | None) -> Iterator[str]:
+        """Yield the paths below the workspace that a configured path means; missing ones are created."""
+        for base in bases if value and not value.startswith("~") else ():
+            path = git_layout.inside(self.root, value if value.startswith("/") else base + value)
+            if path != "." and not path.startswith("/") and _make(self.root, path, content):
+                yield path
 
+    def _named(self, text: str, trees: Iterable[str]) -> Iterator[str]:
+        """Yield the files of the workspace that a text names."""
+        words = set(_WORD.findall(text))
+        for tree in trees:
+            paths = (git_layout.inside(self.root, tree + word.lstrip("!")) for word in words)
+            yield from (path for path in paths if _kind(self.root, path) == "file")
 
-def _repositories(workspace: str, found: _WorkspaceContents) -> Iterator[str]:
-    """Yield each directory with a repository, with a worktree's part of one, or with the remains of one."""
-    for path, names in found.layouts.items():
-        if git_layout.is_repository(names):
-            yield path
-    for path in found.dotgits:
-        if not git_layout.is_repository(found.layouts.get(path, set())) and not _is_empty(workspace, path):
-            yield path
-
-
-def _missing_submodules(workspace: str, found: _WorkspaceContents) -> Iterator[str]:
-    """Yield directories of submodules that are not checked out; missing ones are created.
-
-    `git status` in the repository above enters a repository that a sandbox creates in one.
-
-    Raises:
-        UsageError: an index cannot be read, or one of the paths is not a directory.
-    """
-    places = [
-        (workspace, path, f"{workspace}/{top}")
-        for path in _repositories(workspace, found)
-        for top in _tops(workspace, found, path)
-    ]
-    for root, path, top in [*places, *_above(workspace)]:
-        try:
-            submodules = sorted(git_layout.gitlinks(root, path))
-        except ValueError as error:
-            raise _refused(path or ".", f"its index is not understood ({error})", "mend it with git") from error
-        for submodule in submodules:
-            below = git_layout.inside(workspace, f"{top}/{submodule}")
-            is_ours = not below.startswith("/") and below != "."
-            if is_ours and not _is_checked_out(workspace, found, below) and _make(workspace, below, None):
-                yield below
-
-
-def _is_checked_out(workspace: str, found: _WorkspaceContents, submodule: str) -> bool:
-    """Whether it has a `.git` that is guarded itself."""
-    mode = found.dotgits.get(f"{submodule}/.git", 0)
-    return stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and not _is_empty(workspace, f"{submodule}/.git"))
-
-
-def _tops(workspace: str, found: _WorkspaceContents, path: str) -> set[str]:
-    """Return the working trees, below the workspace, of a repository or of a worktree's part of one."""
-    tops = {pointer.removesuffix(".git") for pointer, target in found.pointers.items() if target == path}
-    if path.rpartition("/")[2] == ".git":
-        tops.add(path.removesuffix(".git"))
-    if tree := dict(_pairs(workspace, f"{path}/config")).get("core.worktree"):
-        tops.add(git_layout.inside(workspace, f"{path}/{tree}"))
-    return {top for top in tops if not top.startswith("/")}
+    def _run_by_hooks(self, hooks: str, trees: Iterable[str]) -> Iterator[str]:
+        """Yield the targets of hooks that are links, and the executable files that scripts among the hooks name."""
+        names: list[str] = []
+        with contextlib.suppress(OSError), _opened(self.root, hooks) as directory, os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if not entry.name.endswith(".sample")]
+        for name in names:
+            path = git_layout.inside(self.root, os.path.realpath(f"{self.root}/{hooks}/{name}"))
+            if _kind(self.root, path) != "file":
+                continue
+            if path != f"{hooks}/{name}":
+                yield path
+            text = git_layout.read_small(self.root, path) or ""
+            if text.startswith("#!"):
+                yield from (one for one in self._named(text, trees) if os.access(f"{self.root}/{one}", os.X_OK))
 
 
 def _above(workspace: str) -> Iterator[tuple[str, str, str]]:
@@ -339,138 +338,16 @@ def _above(workspace: str) -> Iterator[tuple[str, str, str]]:
         return
 
 
-def _is_empty(workspace: str, path: str) -> bool:
-    """Whether it is empty, or cannot be reached without a link."""
+# --- files of the workspace, reached through no link ---
+
+
+@contextlib.contextmanager
+def _opened(workspace: str, path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[int]:
+    descriptor = git_layout.open_below(workspace, path or ".", flags)
     try:
-        descriptor = git_layout.open_below(workspace, path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return True
-    try:
-        with os.scandir(descriptor) as entries:
-            return next(entries, None) is None
+        yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _is_gits(path: str, named: set[str]) -> bool:
-    """Whether people and agents work in it; otherwise it is a bare repository among the files, such as a fixture."""
-    return not path or ".git" in path.split("/") or path in named
-
-
-def _guard_repository(plan: _MountPlan, found: _WorkspaceContents, path: str, *, git: Git, writable: bool) -> None:
-    prefix = f"{path}/" if path else ""
-    if path and (git == "ro" or not writable):
-        plan.lock(path)
-        for other in _obeyed(plan.workspace, found, prefix) if writable else ():
-            plan.lock(other)
-        return
-    plan.hold(path)
-    names = found.layouts.get(path, set())
-    if "commondir" in names and "objects" not in names:  # of a worktree: the rest is in the repository that it names
-        fixed = {name: b"" for name in _WORKTREE_FILES if _kind(plan.workspace, prefix + name) == "file"}
-        files = {"config.worktree.lock": _LOCK, "config.worktree": b"", **fixed}
-    else:
-        files = _FILES
-        for name in _DIRECTORIES:
-            if _make(plan.workspace, prefix + name, None):
-                plan.lock(prefix + name)
-    for name, content in files.items():
-        if not _make(plan.workspace, prefix + name, content):
-            continue
-        if content is _LOCK and git_layout.read_small(plan.workspace, prefix + name) != _LOCK.decode():
-            raise _refused(prefix + name, "another git changes the configuration", "wait, or remove it")
-        plan.lock(prefix + name)
-    for other in _obeyed(plan.workspace, found, prefix):
-        plan.lock(other)
-
-
-def _obeyed(workspace: str, found: _WorkspaceContents, prefix: str) -> Iterator[str]:
-    """Yield the files of the workspace from which a repository takes hooks, configuration (includes too) and programs.
-
-    Raises:
-        UsageError: a path leads through a link.
-    """
-    config = _pairs(workspace, prefix + "config")
-    tree = dict(config).get("core.worktree")
-    tree = prefix.removesuffix(".git/") if tree is None else git_layout.inside(workspace, prefix + tree) + "/"
-    trees = list(_trees(found, prefix))
-    if "worktrees" not in prefix.split("/"):
-        trees.append(tree)
-    todo, seen = [prefix + "config", prefix + "config.worktree"], set[str]()
-    yield from _run_by_hooks(workspace, prefix + "hooks", trees)
-    while todo:
-        file = todo.pop()
-        seen.add(file)
-        base = f"{parent}/" if (parent := file.rpartition("/")[0]) else ""
-        for key, value in _pairs(workspace, file):
-            if key in {"include.path", "includeif.path"}:
-                for path in _made(workspace, [base], value, b""):
-                    yield path
-                    todo += [path] if path not in seen else []
-            elif key == "core.hookspath":
-                for path in _made(workspace, trees, value, None):
-                    yield path
-                    yield from _run_by_hooks(workspace, path, trees)
-            elif git_layout.may_name_program(key, value):
-                yield from _named(workspace, value, trees)
-
-
-def _pairs(workspace: str, config: str) -> list[tuple[str, str]]:
-    return list(git_layout.config_values(git_layout.read_small(workspace, config) or ""))
-
-
-def _trees(found: _WorkspaceContents, prefix: str) -> Iterator[str]:
-    """Yield the tops of its `.git` files, linked worktrees too: bases of relative paths (git-config(1), hooksPath)."""
-    for path, target in found.pointers.items():
-        if target is not None and (f"{target}/" == prefix or target.startswith(f"{prefix}worktrees/")):
-            yield path.removesuffix(".git")
-
-
-def _made(workspace: str, bases: Iterable[str], value: str, content: bytes | None) -> Iterator[str]:
-    """Yield the paths below the workspace that a configured path means; missing ones are created."""
-    if not value or value.startswith("~"):
-        return
-    for base in bases:
-        path = git_layout.inside(workspace, value if value.startswith("/") else base + value)
-        if path != "." and not path.startswith("/") and _make(workspace, path, content):
-            yield path
-
-
-def _named(workspace: str, text: str, trees: Iterable[str]) -> Iterator[str]:
-    """Yield the files of the workspace that a text names."""
-    words = set(_WORD.findall(text))
-    for tree in trees:
-        paths = (git_layout.inside(workspace, tree + word.lstrip("!")) for word in words)
-        yield from (path for path in paths if _kind(workspace, path) == "file")
-
-
-def _run_by_hooks(workspace: str, hooks: str, trees: Iterable[str]) -> Iterator[str]:
-    """Yield the targets of hooks that are links, and the executable files that scripts among the hooks name."""
-    try:
-        directory = git_layout.open_below(workspace, hooks, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return
-    try:
-        with os.scandir(directory) as entries:
-            names = [entry.name for entry in entries if not entry.name.endswith(".sample")]
-    finally:
-        os.close(directory)
-    for name in names:
-        real = os.path.realpath(f"{workspace}/{hooks}/{name}")
-        path = git_layout.inside(workspace, real)
-        if _kind(workspace, path) != "file":
-            continue
-        if path != f"{hooks}/{name}":
-            yield path
-        text = git_layout.read_small(workspace, path) or ""
-        if text.startswith("#!"):
-            yield from (one for one in _named(workspace, text, trees) if os.access(f"{workspace}/{one}", os.X_OK))
-
-
-def _agents_files(workspace: str) -> Iterator[str]:
-    for path in GUARDED:
-        if _kind(workspace, path) in {"file", "directory"}:
-            yield path
 
 
 def _kind(workspace: str, path: str) -> str:
@@ -478,54 +355,67 @@ def _kind(workspace: str, path: str) -> str:
     if path.startswith("/"):
         return ""
     try:
-        descriptor = git_layout.open_below(workspace, path, os.O_RDONLY)
+        with _opened(workspace, path, os.O_RDONLY) as descriptor:
+            mode = os.fstat(descriptor).st_mode
     except FileNotFoundError:
         return ""
     except OSError:
         return "other"
-    try:
-        mode = os.fstat(descriptor).st_mode
-    finally:
-        os.close(descriptor)
     return "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else "other"
+
+
+def _is_empty(workspace: str, path: str) -> bool:
+    """Whether it is empty, or cannot be reached without a link."""
+    with contextlib.suppress(OSError), _opened(workspace, path) as directory, os.scandir(directory) as entries:
+        return next(entries, None) is None
+    return True
+
+
+def _answers(workspace: str, path: str) -> bool:
+    """Whether a program listens, or may, on a socket. One that refuses is dead: bind(2) fails on an existing name.
+
+    Neither a network namespace nor a read-only mount prevents a container from connecting to a socket by its path.
+    """
+    parent, _, name = path.rpartition("/")
+    with contextlib.suppress(OSError), _opened(workspace, parent) as directory:
+        try:
+            if not stat.S_ISSOCK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                return False
+            address = f"/proc/self/fd/{directory}/{name}" if sys.platform == "linux" else f"{workspace}/{path}"
+            with socket.socket(socket.AF_UNIX) as caller:
+                caller.setblocking(False)  # noqa: FBT003 - the standard library's
+                caller.connect(address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            pass  # the socket has another type, is not accessible to us, or is busy
+        return True
+    return False
 
 
 def _make(workspace: str, path: str, content: bytes | None) -> bool:
     """Create a missing file with content, or a directory if None; its owner is that of the directory above.
 
-    Returns:
-        Whether it exists now. If not, the sandbox cannot create it either: the directory is another user's.
-
-    Raises:
-        UsageError: a link or something else has its name, or it cannot be created.
+    Return whether it exists now. If not, the sandbox cannot create it either: the directory is another user's.
     """
     wanted = "directory" if content is None else "file"
     parent, _, name = path.rpartition("/")
     try:
         if parent and not _kind(workspace, parent):
             _make(workspace, parent, None)
-        directory = _open_directory(workspace, parent)
-        try:
-            made = _make_in(directory, name, content)
-        except PermissionError:
-            if os.fstat(directory).st_uid != os.geteuid() and not _kind(workspace, path):
-                return False
-            raise
-        finally:
-            os.close(directory)
+        with _opened(workspace, parent) as directory:
+            try:
+                made = _make_in(directory, name, content)
+            except PermissionError:
+                if os.fstat(directory).st_uid != os.geteuid() and not _kind(workspace, path):
+                    return False
+                raise
     except OSError as error:
         raise _refused(path, f"it cannot be made ({error.strerror})", "make it") from error
     if not made and (kind := _kind(workspace, path)) != wanted:
-        raise _refused(
-            path, f"it is not a {wanted}, or is a link" if kind else "it was removed meanwhile", "put one in its place"
-        )
+        why = f"it is not a {wanted}, or is a link" if kind else "it was removed meanwhile"
+        raise _refused(path, why, "put one in its place")
     return True
-
-
-def _open_directory(workspace: str, path: str) -> int:
-    if not path:
-        return os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    return git_layout.open_below(workspace, path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _make_in(directory: int, name: str, content: bytes | None) -> bool:
@@ -548,15 +438,14 @@ def _make_in(directory: int, name: str, content: bytes | None) -> bool:
     return True
 
 
-def _parents(path: str) -> Iterator[str]:
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
-
-
-def _unescaped(field: str) -> str:
-    """Decode a field of mountinfo, which writes space, tab, newline and backslash as three octal digits."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+def _nothing() -> str:
+    """Return the path of our empty file that is mounted over a socket."""
+    path = state_dir(create=True) / "nothing"
+    try:
+        path.touch(mode=0o400)
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be made: {error.strerror}. Remedy: make it writable.") from error
+    return str(path.resolve())
 
 
 def _refused(path: str, why: str, remedy: str) -> UsageError:

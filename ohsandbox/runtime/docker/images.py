@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import random
 import time
@@ -15,7 +14,7 @@ from ohsandbox.runtime.docker.error_mapping import engine_errors, translate
 from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ohsandbox.runtime.docker.engine import Engine
 
@@ -23,14 +22,9 @@ PULL_ATTEMPTS = 5
 FIRST_PAUSE_S = 2.0
 """Doubled each time, with full jitter: 2, 4, 8, 16 s at most. A registry's rate limit lasts hours; a burst, seconds."""
 _PASSING = (
-    "toomanyrequests",
-    "rate limit",
-    "too many requests",
-    "i/o timeout",
-    "connection reset",
-    "503",
-    "tls handshake",
-)
+    "toomanyrequests", "rate limit", "too many requests", "i/o timeout", "connection reset", "503", "tls handshake",
+)  # fmt: skip
+_LAYER_DONE = {"Pull complete", "Already exists", "Download complete"}
 
 
 class ImageFacts(NamedTuple):
@@ -44,11 +38,17 @@ class ImageFacts(NamedTuple):
     workdir: str | None
     platform: str
     """os/architecture."""
-    size_bytes: int
 
 
 class PullFailed(Exception):  # noqa: N818 - never leaves this module
     """A pull's stream reported an error."""
+
+
+class _Layer(NamedTuple):
+    done: int = 0
+    total: int = 0
+    complete: bool = False
+    extracting: bool = False
 
 
 def ensure(engine: Engine, image: str, *, progress: Callable[[PullProgress], None] | None = None) -> ImageFacts:
@@ -56,37 +56,41 @@ def ensure(engine: Engine, image: str, *, progress: Callable[[PullProgress], Non
 
     Raises:
         ImageUnavailable: it is missing and cannot be pulled; the message holds the remedy.
-        SandboxUnavailable: the engine failed otherwise.
     """
-    if (facts := look(engine, image)) is not None:
+    if (facts := inspect(engine, image)) is not None:
         return facts
     tell = progress or (lambda _: None)
-    with _only_puller(image, tell):
-        if (facts := look(engine, image)) is None:
+    lock = subdirectory("pulls") / hashlib.sha256(image.encode()).hexdigest()[:32]
+    with locked(lock, on_wait=lambda: tell(PullProgress(image, "waiting"))):
+        if (facts := inspect(engine, image)) is None:
             _pull_patiently(engine, image, tell)
-            facts = look(engine, image)
+            facts = inspect(engine, image)
     if facts is None:
         raise ImageUnavailable(f"Image {image!r} was pulled and is not here. Remedy: pull it by hand and try again.")
     return facts
 
 
-def look(engine: Engine, image: str) -> ImageFacts | None:
+def inspect(engine: Engine, image: str) -> ImageFacts | None:
     """Return the facts of a local image; None if it is missing."""
     try:
         with engine_errors(f"looking for image {image!r}"):
             found = engine.api.inspect_image(image)
     except ImageUnavailable:
         return None
-    config = found.get("Config") or found.get("ContainerConfig") or {}
-    return ImageFacts(
-        id=str(found["Id"]),
-        digest=next(iter(found.get("RepoDigests") or []), None),
-        user=str(config.get("User") or ""),
-        env=list(config.get("Env") or []),
-        workdir=config.get("WorkingDir") or None,
-        platform=f"{found.get('Os', '?')}/{found.get('Architecture', '?')}",
-        size_bytes=int(found.get("Size") or 0),
-    )
+    return facts_of_image(found)
+
+
+def facts_of_image(found: dict[str, Any]) -> ImageFacts:
+    """Return the facts in the engine's description of an image."""
+    digest = next(iter(found.get("RepoDigests") or []), None)
+    platform = f"{found.get('Os', '?')}/{found.get('Architecture', '?')}"
+    return facts_of(found.get("Config") or found.get("ContainerConfig") or {}, str(found["Id"]), platform, digest)
+
+
+def facts_of(config: dict[str, Any], image_id: str, platform: str, digest: str | None = None) -> ImageFacts:
+    """Return the facts by the Config of an image, or of a container whose image was removed."""
+    env, workdir = list(config.get("Env") or []), config.get("WorkingDir") or None
+    return ImageFacts(image_id, digest, str(config.get("User") or ""), env, workdir, platform)
 
 
 def _pull_patiently(engine: Engine, image: str, tell: Callable[[PullProgress], None]) -> None:
@@ -112,16 +116,6 @@ def _pull(engine: Engine, image: str, tell: Callable[[PullProgress], None]) -> N
         _note(layers, line)
         tell(_sum(image, layers))
     tell(_sum(image, layers)._replace(status="done"))
-
-
-class _Layer(NamedTuple):
-    done: int = 0
-    total: int = 0
-    complete: bool = False
-    extracting: bool = False
-
-
-_LAYER_DONE = {"Pull complete", "Already exists", "Download complete"}
 
 
 def _note(layers: dict[str, _Layer], line: dict[str, Any]) -> None:
@@ -150,11 +144,3 @@ def _sum(image: str, layers: dict[str, _Layer]) -> PullProgress:
         layers_done=sum(part.complete for part in parts),
         layers_total=len(layers),
     )
-
-
-@contextlib.contextmanager
-def _only_puller(image: str, tell: Callable[[PullProgress], None]) -> Iterator[None]:
-    """Allow one puller per image: flock excludes other processes and, with its own open file, other threads."""
-    path = subdirectory("pulls") / hashlib.sha256(image.encode()).hexdigest()[:32]
-    with locked(path, on_wait=lambda: tell(PullProgress(image, "waiting"))):
-        yield

@@ -1,62 +1,91 @@
-"""`DockerInventory`: containers, checkpoint images and images of a Docker engine."""
+"""`DockerInventory`: containers, checkpoint images and images of a Docker engine; removal of what a dead owner left."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import checkpoint_retention, checkpoints, engine, gc, lease
+from ohsandbox.runtime.docker import checkpoints, guard, lease
+from ohsandbox.runtime.docker import engine as engines
+from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.container import remove
 from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.inventory import Inventory, Removal
+from ohsandbox.runtime.inventory import GcResult, Inventory, Removal, SandboxInfo
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.inventory import GcResult, SandboxInfo
+    from ohsandbox.runtime.docker.lease import LeaseRecord
+
+WORKSPACE_LABEL = "ohsandbox.workspace"
 
 
 class DockerInventory(Inventory):
     """Uses one connection to an engine."""
 
-    def __init__(self, connected: Engine | None = None) -> None:
-        """Use connected; None connects to the engine that the environment names, and `close` closes that connection.
+    def __init__(self, engine: Engine | None = None) -> None:
+        """Use engine; None connects to the one that the environment names, and `close` closes that connection."""
+        self._engine = engines.connect() if engine is None else engine
+        self._owns_engine = engine is None
 
-        Raises:
-            EngineUnavailable: no engine answers.
-        """
-        self._engine = engine.connect() if connected is None else connected
-        self._owns_engine = connected is None
+    def close(self) -> None:
+        """Close the connection if we opened it."""
+        if self._owns_engine:
+            self._engine.close()
+
+    # --- sandboxes ---
 
     def list_sandboxes(self) -> list[SandboxInfo]:
-        """See `Inventory.list_sandboxes`."""
-        return gc.list_sandboxes(self._engine)
+        """Return every container with a lease label; also those of others, which `collect_garbage` never removes."""
+        return sorted((_info(found) for found in self._labelled()), key=lambda info: info.created_at)
 
     def remove_sandbox(self, sandbox_id: str, *, conversation: str) -> Removal:
         """Remove a container whose lease is in our state directory and names this container and conversation."""
         done = Removal()
-        with engine_errors("looking for the conversation's sandbox"):
-            listed = list(self._engine.api.containers(all=True, filters={"id": sandbox_id, "label": lease.LEASE_LABEL}))
-        for found in listed:
-            record = gc.own_record(found)
+        for found in self._labelled({"id": sandbox_id}):
+            record = own_record(found)
             if str(found["Id"]) != sandbox_id or record is None or record.conversation != conversation:
                 continue
             if record.keep:
                 remedy = f"Remove it: docker rm -f {record.container}"
                 done += Removal(left=(f"Container {record.container} was to be kept. {remedy}",))
-                continue
-            with lease.try_lock(record.id) as is_idle:
-                if not is_idle:
-                    done += Removal(left=(f"A process works in container {record.container}.",))
-                    continue
-                remove(self._engine, sandbox_id)
-                lease.remove_file(record.id)
-            done += Removal(removed=(record.container,))
+            elif _remove_idle(self._engine, record, sandbox_id):
+                done += Removal(removed=(record.container,))
+            else:
+                done += Removal(left=(f"A process works in container {record.container}.",))
         return done
 
     def collect_garbage(self, *, kept: bool = False) -> list[GcResult]:
-        """See `gc.gc`."""
-        return gc.gc(self._engine, kept=kept)
+        """Remove the containers whose owner is dead, leases without a container, checkpoints without a conversation.
+
+        A container is removed if all of this holds: its label names a lease file of this state directory, that file
+        names this container, nobody holds its lock, and it is neither kept nor resumable (or kept is set). A label
+        alone is never enough: committed images inherit labels, and anybody may write them. A container without its
+        lease file stays, and `ps` shows it. The lock files that the guard of a dead owner's workspace held are removed
+        too.
+        """
+        engine = self._engine
+        before = lease.all_ids()  # a lease taken later may have no container yet
+        dead = [record for one in before if not lease.owner_alive(one) and (record := lease.read(one))]
+        containers = self._labelled()
+        present = {_lease_id(found) for found in containers}
+        done = [_reap(engine, found, kept=kept) for found in containers]
+        done += [_forget(engine, one) for one in before if one not in present]
+        done += [_drop(engine, record) for record in checkpoints.records(engine) if record.is_orphan]
+        for workspace in {one.workspace for one in dead if one.engine == engine.address.url}:
+            if workspace:
+                _unlock(engine, workspace)
+        return [one for one in done if one is not None]
+
+    def _labelled(self, more: dict[str, str] | None = None) -> list[dict[str, Any]]:
+        with engine_errors("listing the sandboxes"):
+            return list(self._engine.api.containers(all=True, filters={"label": lease.LEASE_LABEL} | (more or {})))
+
+    # --- checkpoints and images ---
 
     def require_checkpoint(self, checkpoint_id: str) -> None:
         """See `Inventory.require_checkpoint`."""
@@ -64,7 +93,7 @@ class DockerInventory(Inventory):
 
     def retain_checkpoint(self, checkpoint_id: str, *, owner: Path) -> None:
         """Add a tag to the image, with a record that names the owner."""
-        checkpoint_retention.also_for(self._engine, checkpoint_id, owner=owner)
+        checkpoints.also_for(self._engine, checkpoint_id, owner=owner)
 
     def drop_checkpoint(self, checkpoint_id: str) -> None:
         """See `Inventory.drop_checkpoint`."""
@@ -72,36 +101,132 @@ class DockerInventory(Inventory):
 
     def release_checkpoints(self, owner: Path) -> Removal:
         """Remove the owner's tags; the last tag removes the image, unless a container uses it."""
-        place = owner.resolve()
-        done = Removal()
-        for record in checkpoint_retention.records(self._engine):
+        place, done = owner.resolve(), Removal()
+        for record in checkpoints.records(self._engine):
             if record.owner is None or Path(record.owner).resolve() != place:
                 continue
             try:
-                is_released = checkpoint_retention.release(self._engine, record)
+                is_released = checkpoints.release(self._engine, record)
             except SandboxUnavailable as error:
                 left = f"Checkpoint {record.name} was not removed: {error} `ohsandbox gc` removes it within three days."
                 return done + Removal(left=(left,))
-            if is_released:
-                done += Removal(removed=(record.name,))
-            else:
-                left = f"A container stands on checkpoint {record.name}; `ohsandbox gc` removes it later."
-                done += Removal(left=(left,))
+            left = f"A container stands on checkpoint {record.name}; `ohsandbox gc` removes it later."
+            done += Removal(removed=(record.name,)) if is_released else Removal(left=(left,))
         return done
 
     def orphaned_checkpoints(self) -> list[str]:
         """See `Inventory.orphaned_checkpoints`."""
-        return [record.name for record in gc.orphaned_checkpoints(self._engine)]
+        return [record.name for record in checkpoints.records(self._engine) if record.is_orphan]
 
     def list_images(self) -> list[str]:
         """See `Inventory.list_images`."""
         with engine_errors("listing the images"):
             found = self._engine.api.images()
         tags = [str(tag) for image in found for tag in image.get("RepoTags") or []]
-        prefix = f"{checkpoint_retention.REPOSITORY}:"
-        return [tag for tag in tags if tag != "<none>:<none>" and not tag.startswith(prefix)]
+        return [tag for tag in tags if tag != "<none>:<none>" and not tag.startswith(f"{checkpoints.REPOSITORY}:")]
 
-    def close(self) -> None:
-        """Close the connection if we opened it."""
-        if self._owns_engine:
-            self._engine.close()
+
+def digest(workspace: str) -> str:
+    """Return the value of WORKSPACE_LABEL for a bound workspace."""
+    return hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
+
+
+def of_workspace(engine: Engine, workspace: str, *, stopped: bool = False) -> list[dict[str, Any]]:
+    """Return anybody's running containers that bind a directory; with stopped, the others too."""
+    with engine_errors("looking for other sandboxes of the workspace"):
+        filters = {"label": [f"{WORKSPACE_LABEL}={digest(workspace)}"]} | ({} if stopped else {"status": ["running"]})
+        return list(engine.api.containers(all=stopped, filters=filters))
+
+
+def orphans_here(engine: Engine) -> bool:
+    """Whether a lease of this engine has a dead owner; reads only the state directory, 5 us per lease."""
+    for one in lease.all_ids():
+        record = lease.read(one)
+        if record is None or record.keep or lease.is_resumable(record) or record.engine != engine.address.url:
+            continue
+        if not lease.owner_alive(one):
+            return True
+    return False
+
+
+def own_record(found: dict[str, Any]) -> LeaseRecord | None:
+    """Return the lease record that names this container; None if the label does not belong to it."""
+    record = lease.read(_lease_id(found))
+    return record if record is not None and record.container == _name(found) else None
+
+
+def _lease_id(found: dict[str, Any]) -> str:
+    return str((found.get("Labels") or {}).get(lease.LEASE_LABEL, ""))
+
+
+def _name(found: dict[str, Any]) -> str:
+    return str((found.get("Names") or [""])[0]).lstrip("/")
+
+
+def _info(found: dict[str, Any]) -> SandboxInfo:
+    record = own_record(found)
+    labels = found.get("Labels") or {}
+    return SandboxInfo(
+        id=str(found["Id"]),
+        name=_name(found),
+        image=str(labels.get("ohsandbox.image") or found.get("Image", "")),
+        state=str(found.get("State", "")),
+        created_at=datetime.fromtimestamp(int(found.get("Created", 0)), UTC),
+        ours=record is not None,
+        owner_pid=record.pid if record else None,
+        owner_alive=record is not None and lease.owner_alive(record.id),
+        conversation=labels.get(CONVERSATION_LABEL),
+        keep=record is not None and record.keep,
+        resumable=record is not None and lease.is_resumable(record),
+    )
+
+
+def _reap(engine: Engine, found: dict[str, Any], *, kept: bool) -> GcResult | None:
+    record = own_record(found)
+    if record is None or ((record.keep or lease.is_resumable(record)) and not kept):
+        return None
+    name, container = record.container, str(found["Id"])
+    try:
+        if not _remove_idle(engine, record, container):
+            return None
+    except SandboxUnavailable as error:
+        return GcResult(name, container, "failed", str(error))
+    return GcResult(name, container, "removed", f"its owner, process {record.pid}, is gone")
+
+
+def _forget(engine: Engine, lease_id: str) -> GcResult | None:
+    record = lease.read(lease_id)
+    if record is None or record.engine != engine.address.url or not _remove_idle(engine, record, None):
+        return None
+    return GcResult(record.container, "", "forgotten", "its container is gone")
+
+
+def _remove_idle(engine: Engine, record: LeaseRecord, container: str | None) -> bool:
+    """Remove a container, if there is one, and its lease; False if the owner is alive."""
+    with lease.try_lock(record.id) as owner_is_dead:
+        if not owner_is_dead:
+            return False
+        if container is not None:
+            remove(engine, container)
+        lease.remove_file(record.id)
+    return True
+
+
+def _drop(engine: Engine, record: checkpoints.CheckpointRecord) -> GcResult | None:
+    try:
+        if not checkpoints.release(engine, record):
+            return None
+    except SandboxUnavailable as error:
+        return GcResult(record.name, record.id, "failed", str(error))
+    return GcResult(record.name, record.id, "removed", "its conversation is gone")
+
+
+def _unlock(engine: Engine, workspace: str) -> None:
+    """Release the guard so that the host's git can change the configuration, unless a sandbox works there or will."""
+    with contextlib.suppress(SandboxUnavailable):
+        containers = of_workspace(engine, workspace, stopped=True)
+        if any(found.get("State") == "running" for found in containers):
+            return
+        records = ((one, lease.read(one)) for one in lease.all_ids())
+        if not any(found and found.workspace == workspace and lease.owner_alive(one) for one, found in records):
+            guard.release(workspace, gone=not containers)

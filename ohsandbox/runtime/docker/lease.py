@@ -7,7 +7,6 @@ and is locked *before* its container is created, so that every container without
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import socket
@@ -71,20 +70,19 @@ class Lease:
 
     def hold(self) -> None:
         """Make the container resumable for RESUMABLE_S from now; repeated calls cost 2 us."""
-        if self._descriptor is None:
-            return
-        if not self.record.resumable:
-            self._rewrite(resumable=True)
-        os.utime(self._descriptor)
+        if self._descriptor is not None:
+            if not self.record.resumable:
+                self.rewrite(resumable=True)
+            os.utime(self._descriptor)
 
     def abandon(self) -> None:
         """Let `gc` remove the container at once: it still exists, and nobody needs it."""
         if self._descriptor is not None:
-            self._rewrite(resumable=False)
+            self.rewrite(resumable=False)
         self.leave()
 
-    def _rewrite(self, **facts: object) -> None:
-        """Write once and no shorter than before: a kill in between leaves the old record or the new one."""
+    def rewrite(self, **facts: object) -> None:
+        """Change the file once and to no shorter one: a kill in between leaves the old record or the new one."""
         assert self._descriptor is not None  # noqa: S101 - only for a held lease
         self.record = self.record.model_copy(update=facts)
         size = os.fstat(self._descriptor).st_size
@@ -115,25 +113,16 @@ os.register_at_fork(after_in_child=_leave_all_in_child)
 
 
 def take(
-    *,
-    container: str,
-    engine: str,
-    image: str,
-    conversation: str | None = None,
-    keep: bool = False,
+    *, container: str, engine: str, image: str, conversation: str | None = None, keep: bool = False,
     workspace: str | None = None,
-) -> Lease:
-    """Return a new lease, locked before the file gets its name, so that no `gc` ever sees it unlocked.
-
-    Raises:
-        UsageError: the state directory cannot be written.
-    """
+) -> Lease:  # fmt: skip
+    """Return a new lease, locked before the file gets its name, so that no `gc` ever sees it unlocked."""
     record = LeaseRecord(
         id=secrets.token_hex(_ID_BYTES), container=container, engine=engine, image=image, pid=os.getpid(),
         host=socket.gethostname(), created_at=time.time(), conversation=conversation, keep=keep,
         workspace=workspace,
     )  # fmt: skip
-    path = subdirectory("leases") / record.id
+    path = _path(record.id)
     try:
         descriptor = create_locked(path, record.model_dump_json().encode())
     except OSError as error:
@@ -145,27 +134,20 @@ def take(
 
 def adopt(lease_id: str) -> Lease | None:
     """Take over the lease of a dead owner; None if the owner is alive or the lease does not exist."""
-    path = subdirectory("leases") / lease_id
-    record = read(lease_id)
-    if record is None:
+    record, descriptor = read(lease_id), None
+    with contextlib.suppress(OSError):
+        descriptor = None if record is None else open_locked(_path(lease_id), create=False)
+    if record is None or descriptor is None:
         return None
-    try:
-        descriptor = open_locked(path, create=False)
-    except OSError:
-        return None
-    if descriptor is None:
-        return None
-    adopted = Lease(path, descriptor, record)
-    adopted._rewrite(pid=os.getpid(), host=socket.gethostname())  # noqa: SLF001 - our own class
+    adopted = Lease(_path(lease_id), descriptor, record)
+    adopted.rewrite(pid=os.getpid(), host=socket.gethostname())
     return adopted
 
 
 def is_resumable(record: LeaseRecord) -> bool:
     """Whether the container can still be resumed."""
-    if not record.resumable:
-        return False
     try:
-        return time.time() - (subdirectory("leases") / record.id).stat().st_mtime < RESUMABLE_S
+        return record.resumable and time.time() - _path(record.id).stat().st_mtime < RESUMABLE_S
     except FileNotFoundError:
         return False
 
@@ -175,9 +157,8 @@ def read(lease_id: str) -> LeaseRecord | None:
     if len(lease_id) != 2 * _ID_BYTES or not lease_id.isalnum():
         return None
     try:
-        text = (subdirectory("leases") / lease_id).read_bytes()
-        record = LeaseRecord.model_validate_json(text)
-    except (OSError, ValidationError, json.JSONDecodeError):
+        record = LeaseRecord.model_validate_json(_path(lease_id).read_bytes())
+    except (OSError, ValidationError):
         return None
     return record if record.id == lease_id else None
 
@@ -189,15 +170,15 @@ def all_ids() -> list[str]:
 
 def owner_alive(lease_id: str) -> bool:
     """Whether a process holds the lock; False for a missing file."""
-    with try_lock(lease_id) as descriptor:
-        return descriptor is False
+    with try_lock(lease_id) as owner_is_dead:
+        return owner_is_dead is False
 
 
 @contextlib.contextmanager
 def try_lock(lease_id: str) -> Iterator[bool | None]:
     """Yield True if the owner is dead (we hold the lock), False if it is alive, None if the file does not exist."""
     try:
-        descriptor = open_lock(subdirectory("leases") / lease_id, create=False)
+        descriptor = open_lock(_path(lease_id), create=False)
     except OSError:
         yield None
         return
@@ -212,4 +193,8 @@ def try_lock(lease_id: str) -> Iterator[bool | None]:
 
 def remove_file(lease_id: str) -> None:
     """Remove the lease file of a container that is gone."""
-    (subdirectory("leases") / lease_id).unlink(missing_ok=True)
+    _path(lease_id).unlink(missing_ok=True)
+
+
+def _path(lease_id: str) -> Path:
+    return subdirectory("leases") / lease_id

@@ -53,6 +53,7 @@ WINDOWS_TREES = frozenset(
 )
 """On a drive that WSL mounts at /mnt/<letter>."""
 
+_OUR_CODE = "which this ohsandbox runs from"
 _ANOTHER = "Remedy: name a project's own directory."
 _COPY = "Remedy: work on a copy (--copy, copy=True), or name another directory."
 _ELSEWHERE = (
@@ -74,7 +75,7 @@ class Identity(NamedTuple):
         return f"{self.uid}:{self.gid}"
 
 
-def vet(directory: str | os.PathLike[str], *, copied: bool = False) -> str:
+def check_directory(directory: str | os.PathLike[str], *, copied: bool = False) -> str:
     """Return the real path of a directory that may be bound read-write into a sandbox (copied: only copied into one).
 
     Raises:
@@ -97,9 +98,6 @@ def vet(directory: str | os.PathLike[str], *, copied: bool = False) -> str:
     return str(path)
 
 
-_OUR_CODE = "which this ohsandbox runs from"
-
-
 def _forbidden(path: Path, *, copied: bool = False) -> str | None:
     if why := _of_the_system(path) or _of_a_home(path):
         return why
@@ -109,19 +107,16 @@ def _forbidden(path: Path, *, copied: bool = False) -> str | None:
 
 
 @functools.cache
-def _real_system() -> tuple[dict[str, Path], set[Path]]:
-    """Return trees and roots with their links resolved: 0.8 ms, once."""
-    return {tree: Path(tree).resolve() for tree in SYSTEM_TREES + ENGINE_TREES}, {
-        Path(root).resolve() for root in SYSTEM_ROOTS
-    }
+def _real(*places: str) -> dict[str, Path]:
+    """Return the places with their links resolved: 0.8 ms, once."""
+    return {place: Path(place).resolve() for place in places}
 
 
 def _of_the_system(path: Path) -> str | None:
-    trees, roots = _real_system()
-    for tree, real in trees.items():
+    for tree, real in _real(*SYSTEM_TREES, *ENGINE_TREES).items():
         if path.is_relative_to(real) or path == Path(tree):
             return f"it lies in {tree}, which belongs to the host"
-    if path in roots:
+    if path in _real(*SYSTEM_ROOTS).values():
         return "it is a directory of the host's system"
     match [part.lower() for part in path.parts[:4]]:
         case ["/", "mnt", letter] if len(letter) == 1:
@@ -134,7 +129,7 @@ def _of_the_system(path: Path) -> str | None:
 def _homes(path: Path) -> Iterator[Path]:
     """Yield the caller's home directories, by environment and passwd database, and others that may hold path."""
     yield Path.home().resolve()
-    names = [part for part in (os.environ.get("SUDO_USER", ""),) if os.geteuid() == 0 and part]
+    names = [os.environ.get("SUDO_USER", "")] if os.geteuid() == 0 else []
     if len(path.parts) > 2 and path.parts[1] in {"home", "Users"}:  # noqa: PLR2004 - a home directory or below
         names.append(path.parts[2])
     with contextlib.suppress(KeyError):
@@ -165,18 +160,11 @@ def _of_a_home(path: Path) -> str | None:
 def _of_ours(path: Path) -> str | None:
     schemes = sysconfig.get_paths()
     code = (
-        Path(__file__).parents[2],
-        Path(sys.prefix),
-        Path(sys.base_prefix),
-        Path(sys.executable).resolve().parent,
-        Path(schemes["purelib"]),
-        Path(schemes["platlib"]),
-        *(Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry),
-    )
-    for place in code:
-        if place != Path("/") and _touch(path, place):
-            return f"it holds or is part of {str(place)!r}, {_OUR_CODE}"
-    return None
+        str(Path(__file__).parents[2]), sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent),
+        schemes["purelib"], schemes["platlib"], *os.environ.get("PYTHONPATH", "").split(os.pathsep),
+    )  # fmt: skip
+    found = (place for place in code if place not in {"", "/"} and _touch(path, Path(place)))
+    return next((f"it holds or is part of {place!r}, {_OUR_CODE}" for place in found), None)
 
 
 def _of_the_environment(path: Path) -> str | None:
@@ -219,16 +207,11 @@ def identity(workspace: str, *, rootless: bool) -> Identity:
     and setgid bits, which would be effective on the host. A rootless engine maps its uid 0 to the caller.
     """
     found = Path(workspace).stat()
-    uid, gid = os.getuid(), os.getgid()
-    if uid == 0:
-        uid, gid = found.st_uid, found.st_gid
-    name = _login(uid)
-    return Identity(0, 0, name) if rootless else Identity(uid, gid, name)
-
-
-def _login(uid: int) -> str:
+    uid, gid = (found.st_uid, found.st_gid) if os.getuid() == 0 else (os.getuid(), os.getgid())
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
-        return "sandbox"
-    return name if re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", name) else "sandbox"
+        name = ""
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", name):
+        name = "sandbox"
+    return Identity(0, 0, name) if rootless else Identity(uid, gid, name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -18,7 +17,8 @@ from ohsandbox.errors import (
     UsageError,
 )
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.runtime.docker import attach, checkpoints, disk, guard, provision, resolve, selfcheck
+from ohsandbox.runtime.docker import attach, checkpoints, disk, options, provision, resume, selfcheck
+from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.container import ended_at_once
 from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
 from ohsandbox.runtime.docker.engine import connect
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.docker.channel import DockerChannel
-    from ohsandbox.runtime.docker.container_config import Limits, Network, Profile
+    from ohsandbox.runtime.docker.container_config import ContainerConfig, Network, SandboxLimits
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.guard import Git
-    from ohsandbox.runtime.docker.resolve import ResolvedSandbox
+    from ohsandbox.runtime.docker.options import Profile
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.results import Checkpoint, PullProgress
 
@@ -85,7 +85,7 @@ class DockerRuntime(Runtime):
         git: Git = "guarded",
         network: Network = "none",
         profile: Profile | None = None,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         name: str | None = None,
         keep: bool = False,
         attach: str | None = None,
@@ -100,15 +100,15 @@ class DockerRuntime(Runtime):
         place = None if workspace is None else os.fspath(workspace)
         if copy and place is None:
             raise UsageError("copy= needs a directory to copy. Remedy: pass workspace=DIR.")
-        self._options = resolve.options(
+        self._options = options.checked(
             image=image, env=dict(env or {}), user=None if user is None else str(user), workdir=workdir,
             workspace=None if copy else place, copy_of=place if copy else None, copies_all=copy == "all", git=git,
-            network=network, profile=profile,
-            limits=limits, name=name, keep=keep, attach=attach,
+            network=network, profile=profile, limits=limits, name=name, keep=keep, attach=attach,
             ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle), runtime=runtime, conversation=conversation,
             checkpoint=checkpoint,
         )  # fmt: skip
         self.ends_processes = not (keep or attach)
+        self.private_processes = not attach
         self._progress = progress
         self._life = threading.Lock()
         self._sandbox: Sandbox | None = None
@@ -120,7 +120,6 @@ class DockerRuntime(Runtime):
         self._watchdog: OwnerWatchdog | None = None
         self._new = True
         """No process has run in the sandbox yet."""
-        self.started_at: datetime | None = None
 
     # --- facts ---
 
@@ -152,12 +151,7 @@ class DockerRuntime(Runtime):
     @property
     def workspace_notes(self) -> tuple[str, ...]:
         """See `Runtime.workspace_notes`."""
-        if self._known is not None and self._known.exposed:
-            return (f"Container {self._known.container.name} reaches beyond itself: {', '.join(self._known.exposed)}.",)
-        made = self._known.plan if self._known else None
-        if self._options.workspace is None or made is None:
-            return ()
-        return resolve.notes(self._options, made)
+        return tuple(self._known.notes()) if self._known else ()
 
     @property
     def copied_workspace(self) -> Path | None:
@@ -171,12 +165,10 @@ class DockerRuntime(Runtime):
 
     def describe(self) -> dict[str, str]:
         """Return facts of the sandbox for a system prompt or a log, name to value."""
-        known = self._known
-        made, facts, user = (known.plan, known.facts, known.user) if known else (None, None, "")
-        told = resolve.describe(self._options, made, facts, user=user, workdir=self.workdir)
-        if known is not None and known.exposed:
-            told["reaches beyond itself"] = ", ".join(known.exposed)
-        return told | ({"not enforced here": ", ".join(self._unenforced)} if self._unenforced else {})
+        if (known := self._known) is None:
+            image = self._options.attach or self._options.image
+            return {"runtime": "a Docker container", "image": image, "user": "root", "working directory": ""}
+        return known.describe() | ({"not enforced here": ", ".join(self._unenforced)} if self._unenforced else {})
 
     # --- life ---
 
@@ -189,14 +181,26 @@ class DockerRuntime(Runtime):
             SandboxUnavailable: the engine failed, or the sandbox is less strict than requested.
             UsageError: the container to attach to does not exist, the name is taken, a limit is refused.
         """
-        self._begin(self._join if self._options.attach else self._make)
+
+        def join_or_make(engine: Engine) -> Sandbox:
+            if self._options.attach:
+                return attach.join(engine, self._options)
+            return provision.create(engine, self._options, progress=self._progress)
+
+        self._begin(join_or_make)
         return self
 
     def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:
-        """Resume the conversation's container, or do the same as `start`; see `Runtime.resume`."""
+        """See `Runtime.resume`; an attached container is joined."""
         if self._options.attach:
             return super().resume(checkpoints)
-        self._begin(lambda engine: self._resume(engine, checkpoints))
+
+        def find_or_make(engine: Engine) -> Sandbox:
+            begun, self.resumed = resume.resume(engine, self._options, checkpoints, progress=self._progress)
+            self._new = False
+            return begun
+
+        self._begin(find_or_make)
         return self.resumed or ResumeReport("same", (), self.name)
 
     def _begin(self, get: Callable[[Engine], Sandbox]) -> None:
@@ -216,21 +220,8 @@ class DockerRuntime(Runtime):
                     self._watch.leave()
                 raise
             self._options, self.state_dir = begun.options, begun.state_dir
-            self._unchecked = begun.plan is not None
+            self._unchecked = begun.config is not None
             self._sandbox = self._known = begun
-            self.started_at = datetime.now(UTC)
-
-    def _make(self, engine: Engine) -> Sandbox:
-        return provision.make(engine, self._options, progress=self._progress)
-
-    def _join(self, engine: Engine) -> Sandbox:
-        self.private_processes = False
-        return provision.join(engine, self._options)
-
-    def _resume(self, engine: Engine, checkpoint_ids: Sequence[str]) -> Sandbox:
-        begun, self.resumed = provision.resume(engine, self._options, checkpoint_ids, progress=self._progress)
-        self._new = False
-        return begun
 
     def _close(self) -> None:
         """Remove the container, unless it is kept or attached. Calling it twice, and from another thread, is fine.
@@ -267,7 +258,7 @@ class DockerRuntime(Runtime):
             return
         if held is not None:
             held.leave() if keep else held.release()
-        provision.release_workspace(gone.container.engine, gone.options, gone.plan, gone=not keep)
+        provision.release_workspace(gone.container.engine, gone.options, gone.config, gone=not keep)
 
     def hold(self) -> None:
         """See `Runtime.hold`: if this process dies, `gc` leaves the container for three days from now."""
@@ -282,7 +273,7 @@ class DockerRuntime(Runtime):
             self._stop_watching()
             self._sandbox = None
             ours.lease.leave()
-            provision.release_workspace(ours.container.engine, ours.options, ours.plan, gone=False)
+            provision.release_workspace(ours.container.engine, ours.options, ours.config, gone=False)
         else:
             self.close()
 
@@ -296,7 +287,9 @@ class DockerRuntime(Runtime):
         container, least = self._the_sandbox().container, self._options.limits.free_bytes
 
         def room() -> int | None:
-            return disk.room(disk.writable_file_systems(container.engine, container.inspect(), {}, None, self), least)
+            return disk.writable_bytes(
+                disk.writable_file_systems(container.engine, container.inspect(), {}, None, self), least
+            )
 
         return checkpoints.take(container, label=label, conversation=conversation, owner=owner, room=room)
 
@@ -308,9 +301,10 @@ class DockerRuntime(Runtime):
         """
         if (workspace is None) != (self._options.workspace is None):
             raise UsageError("A fork has a workspace where the original has one. Remedy: pass workspace=DIR, or none.")
-        changed = {"checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": False}
-        changed["workspace"] = None if workspace is None else os.fspath(workspace)
-        asked = dict(self._options) | changed
+        asked = dict(self._options) | {
+            "checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": False, "profile": None,
+            "workspace": None if workspace is None else os.fspath(workspace),
+        }  # fmt: skip
         if (copy_of := asked.pop("copy_of")) is not None:
             asked["workspace"] = copy_of
         copy: bool | Literal["all"] = "all" if asked.pop("copies_all") else copy_of is not None
@@ -319,11 +313,12 @@ class DockerRuntime(Runtime):
     def _restore(self, checkpoint: str) -> None:
         with self._life:
             before = self._the_sandbox()
-            if before.plan is None:
-                raise UsageError(f"Container {before.container.name!r} was joined, so it is not ours to replace.")
-            self._stop_watching()
-            self._sandbox = self._known = provision.restore(before, before.plan, checkpoint)
-            self._unchecked = True
+            if before.config is not None:
+                self._stop_watching()
+            try:
+                self._sandbox = self._known = provision.restore(before, checkpoint)
+            finally:  # a sandbox that stays as it was is monitored again, too
+                self._unchecked = before.config is not None
 
     # --- the narrow waist ---
 
@@ -336,10 +331,9 @@ class DockerRuntime(Runtime):
         user: str | int | None = None,
         workdir: str | None = None,
     ) -> Channel:
-        """Start a process in the sandbox; a relative workdir is below the sandbox's.
+        """See `Backend.open_channel`; a relative workdir is below the sandbox's.
 
         Raises:
-            UnknownUserError, WorkdirMissingError, WorkdirNotADirectoryError: as named.
             UsageError: an argument holds a NUL or is over 128 KiB.
             SandboxUnavailable: the sandbox is paused, stopped or gone, or less strict than requested.
         """
@@ -348,21 +342,20 @@ class DockerRuntime(Runtime):
             self.open_channel(["/bin/sh", "-c", ":"]).close()
         check, self._unchecked = self._unchecked, False
         try:
-            channel = target.open(argv, tty=tty, env=env, user=user, workdir=workdir, check=check)
-        except SandboxUnavailable:
-            if check and target.facts and (fault := ended_at_once(target.container, target.facts.platform)):
+            name = None if user is None else str(user)
+            channel = target.open(ProcessRequest(argv, tty, env or {}, name, workdir, check=check))
+        except BaseException as error:
+            self._unchecked |= check
+            ended = check and isinstance(error, SandboxUnavailable) and self._loss_soon() is not None
+            if ended and target.facts and (fault := ended_at_once(target.container, target.facts.platform)):
                 raise fault from None
             raise
-        if check and target.plan is not None:
-            self._accept(channel, target.plan, target.container.found)
+        if check and target.config is not None:
+            self._accept(channel, target.config, target.container.found)
         return channel
 
-    def _accept(self, channel: DockerChannel, made: ResolvedSandbox, found: Mapping[str, Any]) -> None:
-        """Check the sandbox by its first process's facts; a refused one is checked again at the next attempt.
-
-        Raises:
-            SandboxUnavailable: it is less strict than requested.
-        """
+    def _accept(self, channel: DockerChannel, made: ContainerConfig, found: Mapping[str, Any]) -> None:
+        """Check the sandbox by its first process's facts; a refused one is checked again at the next attempt."""
         try:
             selfcheck.refuse_weaker(channel.facts, made, found)
             self._watch_disk(found, channel.facts)
@@ -370,32 +363,23 @@ class DockerRuntime(Runtime):
             channel.close()
             self._unchecked = True
             raise
-        self._unenforced = tuple(selfcheck.unenforced(channel.facts, made.spec))
-        if made.spec.workspace is not None and not self._options.keep:
-            self._end_with_us()
-
-    def _end_with_us(self) -> None:
-        if self._watchdog is not None:
-            self._watchdog.leave()
-        self._watchdog = OwnerWatchdog(self._the_sandbox())
-        self._watchdog.start()
+        self._unenforced = tuple(selfcheck.unenforced(channel.facts, made))
+        if made.workspace is not None and not self._options.keep:
+            if self._watchdog is not None:
+                self._watchdog.leave()
+            self._watchdog = OwnerWatchdog(self._the_sandbox())
 
     def _watch_disk(self, found: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-        """Start monitoring the free space of the disks that the sandbox writes to.
-
-        Raises:
-            SandboxUnavailable: a new sandbox would start below the minimum.
-        """
+        """Start monitoring the disks that the sandbox writes to; a new sandbox does not start below the minimum."""
         least = self._options.limits.free_bytes
         if self._disk is not None or least == 0:
             return
-        where = disk.writable_file_systems(
-            self._the_sandbox().container.engine, found, facts, self.host_workspace, self
-        )
+        engine = self._the_sandbox().container.engine
+        where = disk.writable_file_systems(engine, found, facts, self.host_workspace, self)
         if self._new and (short := disk.first_shortage(where, least)) is not None:
             raise SandboxRefused(
                 f"{short}. Remedy: free some (`docker system df` shows what the engine holds), "
-                "or say what must stay free with Limits(free_bytes=...)."
+                "or say what must stay free with SandboxLimits(free_bytes=...)."
             )
         self._new = False
         self._disk = disk.DiskMonitor(where, self, least=least)
@@ -404,28 +388,22 @@ class DockerRuntime(Runtime):
     # --- called by the disk monitor ---
 
     def tell(self, notice: str) -> None:
-        """See `disk.MonitoredSandbox`."""
+        """Add a notice to the next result."""
         self._notices.append(notice)
 
     def end_processes(self) -> None:
-        """See `disk.MonitoredSandbox`."""
-        attach.end_processes(self._the_sandbox())
+        """Kill every process of the sandbox except PID 1."""
+        self._the_sandbox().end_processes()
 
     # --- called by the base class ---
 
     def _loss(self) -> SandboxUnavailable | None:
-        """Return why the container cannot be used; None while it runs as before."""
         return self._sandbox.container.loss() if self._sandbox else _closed()
 
     def _revive(self) -> str:
-        """Start a container that ended, files kept; return a sentence for the model.
-
-        Raises:
-            SandboxPaused, SandboxGone, EngineUnavailable: it cannot be started.
-        """
         target = self._the_sandbox()
-        if target.plan is not None and target.options.workspace is not None:
-            guard.guard(target.options.workspace, target.options.git)  # mount sources must exist
+        if target.config is not None:
+            provision.guard_mounts(target.options)  # mount sources must exist
         try:
             notice = target.container.revive()
         except (SandboxGone, SandboxPaused, EngineUnavailable):
@@ -436,15 +414,10 @@ class DockerRuntime(Runtime):
                 f"Sandbox {self.name!r} does not start any more: {why} Its files are kept, but what it starts with was "
                 "removed or replaced in them. Remedy: go back with `ohsandbox undo`, or make a new sandbox."
             ) from error
-        self._unchecked = target.plan is not None
+        self._unchecked = target.config is not None
         return notice
 
     def _restart(self) -> str:
-        """Kill all processes of the container and start it again, files kept; return a sentence for the model.
-
-        Raises:
-            SandboxUnavailable: it cannot be restarted; an attached container never is.
-        """
         if self._options.attach:
             raise SandboxUnavailable(
                 f"Container {self.name!r} cannot start a process any more, and it is not ours to restart. "

@@ -7,22 +7,38 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.errors import OhsandboxError
-from ohsandbox.runtime.docker.channel import DockerChannel
-from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
-from ohsandbox.runtime.docker.exec import Exec, ExecRequest
+from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxGone, SandboxPaused, SandboxUnavailable
+from ohsandbox.runtime.docker.channel import DockerChannel, ProcessRequest
+from ohsandbox.runtime.docker.container_config import GIB, PRIVATE_DIR
+from ohsandbox.runtime.docker.guard import WORKSPACE
+from ohsandbox.runtime.workspace import git_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ohsandbox.runtime.docker.container import Container
+    from ohsandbox.runtime.docker.container_config import ContainerConfig
+    from ohsandbox.runtime.docker.guard import GuardMount
     from ohsandbox.runtime.docker.images import ImageFacts
     from ohsandbox.runtime.docker.lease import Lease
-    from ohsandbox.runtime.docker.resolve import DockerOptions, ResolvedSandbox
+    from ohsandbox.runtime.docker.options import DockerOptions
+
+SCRIPT_TIMEOUT_S = 60.0
+END_S = 10.0
+"""A shell that sends one signal takes 30 ms."""
+_END_ALL = f"chmod 1777 {PRIVATE_DIR} 2>/dev/null; kill -KILL -1 2>/dev/null || :"
+"""kill(2) with pid -1 spares PID 1 and the calling shell. A container made from a checkpoint has our tmpfs with mode
+0755 after each start (see provision.prepare)."""
+_MAX_TOLD = 20
+_GIT_READ_ONLY = "read-only: commits fail"
+_GIT_GUARDED = (
+    "commits, branches and merges work; config, hooks and info of repositories are read-only ('could not lock config "
+    "file'): use `git config --global` or `git -c`. A directory that holds a repository cannot be moved or removed"
+)
 
 
 class Sandbox(NamedTuple):
-    """A container, and how processes are started in it. An attached one has lease, plan and facts None."""
+    """A container, and how processes are started in it. An attached one has lease, config and facts None."""
 
     container: Container
     options: DockerOptions
@@ -30,7 +46,7 @@ class Sandbox(NamedTuple):
     user: str
     workdir: str
     lease: Lease | None = None
-    plan: ResolvedSandbox | None = None
+    config: ContainerConfig | None = None
     facts: ImageFacts | None = None
     exec_env: Mapping[str, str] = {}
     """Variables for every process, on top of the container's own."""
@@ -41,48 +57,115 @@ class Sandbox(NamedTuple):
     left_out: Mapping[str, str] = {}
     """Files of the copied directory that were left out, and the reason."""
 
-    def open(
-        self,
-        argv: Sequence[str],
-        *,
-        tty: bool = False,
-        env: Mapping[str, str] | None = None,
-        user: str | int | None = None,
-        workdir: str | None = None,
-        check: bool = False,
-    ) -> DockerChannel:
-        """Start a process; check makes it report the facts for `selfcheck`.
-
-        Raises:
-            UnknownUserError, WorkdirMissingError, WorkdirNotADirectoryError: as named.
-            UsageError: an argument holds a NUL or is over 128 KiB.
-            SandboxUnavailable: the container is paused, stopped or gone.
-        """
-        start = ExecRequest(
-            argv,
-            tty=tty,
-            env={**self.exec_env, **(env or {})},
-            user=self.user if user is None else str(user),
-            workdir=str(Path(self.workdir or "/") / (workdir or "")),
-            elsewhere=workdir is None,
+    def open(self, request: ProcessRequest) -> DockerChannel:
+        """Start a process with the sandbox's variables, and its user and working directory where request names none."""
+        request = request._replace(
+            env={**self.exec_env, **request.env},
+            user=self.user if request.user is None else request.user,
+            workdir=str(Path(self.workdir or "/") / (request.workdir or "")),
+            elsewhere=request.workdir is None,
             unset=self.unset,
-            check=check,
         )
-        ours = self.container
-        return DockerChannel(Exec(ours.engine, ours.id, start, loss=ours.loss, starting=ours.starting))
+        return DockerChannel(self.container, request)
 
-    def open_as_root(self, argv: Sequence[str]) -> DockerChannel:
-        """Start a set-up step as root, in the root directory."""
-        return self.open(argv, user="0", workdir="/")
+    def script(self, text: str, *arguments: str, stdin: bytes = b"", user: str | None = "0") -> str:
+        """Run a set-up step in the root directory; return its output, or raise SandboxUnavailable where it fails."""
+        heard = b""
+        with self.open(ProcessRequest(["/bin/sh", "-c", text, "sh", *arguments], user=user, workdir="/")) as channel:
+            if stdin:
+                channel.write(stdin)
+            channel.close_stdin()
+            while chunks := channel.read(SCRIPT_TIMEOUT_S):
+                heard += b"".join(chunk.data for chunk in chunks)
+            code = channel.wait(SCRIPT_TIMEOUT_S)
+        if code:
+            words = " ".join(heard.decode(errors="replace").split())[:200]
+            raise SandboxUnavailable(
+                f"The sandbox could not be set up (exit code {code}): {words}. Remedy: try another image."
+            )
+        return heard.decode("utf-8", "surrogateescape")
 
-    def open_as_user(self, argv: Sequence[str]) -> DockerChannel:
-        """Start a process as the user, in the root directory, on a terminal."""
-        return self.open(argv, workdir="/", tty=True)
+    def end_processes(self) -> list[str]:
+        """Kill every process of the container except PID 1; return notes for the user, one line each.
+
+        A running container that cannot start a process is restarted; SandboxUnavailable, if it cannot even then.
+        """
+        try:
+            self._kill_all()
+        except (SandboxGone, SandboxPaused, EngineUnavailable):
+            raise
+        except SandboxUnavailable:
+            self.container.restart()
+            self._kill_all()
+            name = self.container.name
+            return [f"Sandbox {name} could start no process any more and was restarted; its files are kept."]
+        return []
+
+    def _kill_all(self) -> None:
+        # also as the user: root of a mapped sandbox has no CAP_KILL; on a terminal, since shells will need one
+        for user, tty in (("0", False), (None, True)):
+            with self.open(ProcessRequest(["/bin/sh", "-c", _END_ALL], tty, user=user, workdir="/")) as channel:
+                try:
+                    channel.wait(END_S)
+                except TimeoutError as error:
+                    raise SandboxUnavailable(f"Its processes could not be ended in {END_S:g} s.") from error
+
+    def describe(self) -> dict[str, str]:
+        """Return facts for a system prompt, name to value."""
+        asked, config = self.options, self.config
+        told = {
+            "runtime": "a Docker container",
+            "image": asked.attach or asked.image,
+            "user": self.user or "root",
+            "working directory": self.workdir,
+        }
+        if self.exposed:
+            told["reaches beyond itself"] = ", ".join(self.exposed)
+        if config is None:
+            return told
+        limits = config.limits
+        told["network"] = "none: only the sandbox itself is reachable" if config.network == "none" else "open"
+        told["limits"] = (
+            f"{limits.memory_bytes / GIB:g} GiB of memory, {config.cpus:g} processors, {limits.pids} processes"
+        )
+        if limits.file_bytes is not None:
+            told["limits"] += f", files of at most {limits.file_bytes / GIB:g} GiB"
+        if self.facts is not None:
+            told |= {"platform": self.facts.platform, "digest": self.facts.digest or self.facts.id}
+        if asked.workspace:
+            told["workspace"] = f"{WORKSPACE} is a directory of the user's machine"
+            told |= _protection(config.guard, _GIT_READ_ONLY if asked.git == "ro" else _GIT_GUARDED)
+        if asked.copy_of:
+            without = "" if asked.copies_all else ", without files that git ignores and without secrets"
+            told["workspace"] = f"{WORKSPACE} is a copy of a directory of the user's{without}"
+        return told
+
+    def notes(self) -> Iterator[str]:
+        """Yield warnings for the user about the workspace's protection, or an attached container's reach."""
+        if self.exposed:
+            yield f"Container {self.container.name} reaches beyond itself: {', '.join(self.exposed)}."
+        elif self.options.workspace is None or self.config is None:
+            return
+        elif self.options.git == "rw":
+            yield "--git rw: the sandbox can change what git, editors and agents run from the workspace."
+        elif self.config.guard:
+            pointer = git_layout.pointed(self.options.workspace, ".git")
+            if pointer is not None and pointer.startswith("/"):
+                yield f"git does not work in the sandbox: .git names {pointer!r}, which is outside of the workspace."
+
+
+def _protection(mounts: Sequence[GuardMount], git: str) -> dict[str, str]:
+    """Return which files of the workspace are protected, for the model."""
+    told = {"git": git} if any(".git" in mount.path.split("/") for mount in mounts) else {}
+    others = [mount for mount in mounts if mount.read_only and (mount.source or ".git" not in mount.path.split("/"))]
+    for name, hidden in (("read-only files", False), ("hidden sockets", True)):
+        if found := [mount.path for mount in others if bool(mount.source) is hidden]:
+            told[name] = ", ".join(found[:_MAX_TOLD]) + (", ..." if len(found) > _MAX_TOLD else "")
+    return told
 
 
 _WAIT_AND_END = "trap '' HUP INT QUIT PIPE; while read -r line; do :; done; kill -TERM 1"
 """Runs as root, which an agent that runs as the calling user cannot signal. PID 1 of such a container ends on TERM."""
-
 _AGAIN_S = 0.1
 """Pause after the watchdog was killed: by an agent that is root itself, or by us when we end all processes."""
 
@@ -91,26 +174,23 @@ class OwnerWatchdog:
     """Keeps a watchdog process in a sandbox while our process lives."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        """Start nothing yet."""
+        """Start in a thread of its own, since this takes an exec of the engine."""
         self._sandbox = sandbox
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="ohsandbox-host-watch", daemon=True)
-
-    def start(self) -> None:
-        """Start, in a separate thread, since this takes an exec of the engine."""
-        self._thread.start()
+        threading.Thread(target=self._keep, name="ohsandbox-host-watch", daemon=True).start()
 
     def leave(self) -> None:
         """Start no further watchdog. A running one ends with the container or with our process."""
         self._over.set()
 
     def _keep(self) -> None:
+        ours = self._sandbox
         while not self._over.is_set():
             with (
                 contextlib.suppress(OhsandboxError, OSError),
-                self._sandbox.open_as_root(["/bin/sh", "-c", _WAIT_AND_END]) as channel,
+                ours.open(ProcessRequest(["/bin/sh", "-c", _WAIT_AND_END], user="0", workdir="/")) as channel,
             ):
                 while channel.read():
                     pass
-            if self._over.wait(_AGAIN_S) or self._sandbox.container.loss() is not None:
+            if self._over.wait(_AGAIN_S) or ours.container.loss() is not None:
                 return

@@ -84,9 +84,9 @@ def _without_reserving(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _without_mode(rules: list[dict[str, Any]], bits: int) -> list[dict[str, Any]]:
     taken = {*_MODE_ARGUMENT, *_OPEN_ARGUMENTS, "openat2"}
     kept = [{**rule, "names": [name for name in rule["names"] if name not in taken]} for rule in rules]
-    kept += [_allow(name, _masked(position, bits)) for name, position in _MODE_ARGUMENT.items()]
+    kept += [_allow(name, _bits(position, bits, 0)) for name, position in _MODE_ARGUMENT.items()]
     for name, (flags, mode) in _OPEN_ARGUMENTS.items():
-        kept += [_allow(name, _masked(flags, _O_CREAT_OR_TMPFILE)), _allow(name, _masked(mode, bits))]
+        kept += [_allow(name, _bits(flags, _O_CREAT_OR_TMPFILE, 0)), _allow(name, _bits(mode, bits, 0))]
     # openat2 hides its mode behind a pointer; ENOSYS makes callers fall back to openat
     kept.append({"names": ["openat2"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS})
     return [rule for rule in kept if rule["names"]]
@@ -99,8 +99,3 @@ def _allow(name: str, *args: dict[str, Any]) -> dict[str, Any]:
 def _bits(position: int, mask: int, wanted: int) -> dict[str, Any]:
     """Match an argument whose bits under mask equal wanted."""
     return {"index": position, "value": mask, "valueTwo": wanted, "op": "SCMP_CMP_MASKED_EQ"}
-
-
-def _masked(position: int, bits: int) -> dict[str, Any]:
-    """Match an argument that has none of the bits."""
-    return {"index": position, "value": bits, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ohsandbox.runtime.docker.container_config import ContainerConfig
-    from ohsandbox.runtime.docker.resolve import ResolvedSandbox
 
 _SECCOMP_FILTER = "2"
 _READ_ONLY = ("/proc/sys", "/sys")
-_ENGINE_MOUNTS = {"/", "/dev", "/dev/shm", PRIVATE_DIR, "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"}  # noqa: S108
-"""Mount points that every engine creates; their sources are the engine's choice."""
-_PODMAN_MOUNTS = {"/run/.containerenv"}
-"""A file with which Podman marks a container."""
+_ENGINE_MOUNTS = {
+    "/", "/dev", "/dev/shm", PRIVATE_DIR, "/etc/resolv.conf", "/etc/hostname", "/etc/hosts",  # noqa: S108
+    "/run/.containerenv",
+}  # fmt: skip
+"""Mount points that every engine creates; their sources are the engine's choice. The last is Podman's."""
 _NEVER = (
     "Privileged", "AutoRemove", "OomKillDisable", "Devices", "DeviceRequests", "DeviceCgroupRules", "VolumesFrom",
     "Binds", "GroupAdd", "PortBindings", "PublishAllPorts", "Sysctls",
@@ -41,59 +41,51 @@ _ROUNDING = 1.05
 """Limits are rounded to pages and scheduler periods; a machine's memory includes its kernel's."""
 
 
-def refuse_weaker(facts: Mapping[str, str], plan: ResolvedSandbox, found: Mapping[str, Any]) -> None:
-    """Refuse a sandbox that is weaker than requested.
+def refuse_weaker(facts: Mapping[str, str], config: ContainerConfig, found: Mapping[str, Any]) -> None:
+    """Raise SandboxRefused for a sandbox that is weaker than its configuration.
 
-    Args:
-        facts: output of scripts/selfcheck.sh in the first process.
-        plan: the requested configuration.
-        found: the engine's description of the container; empty if it gave none.
-
-    Raises:
-        SandboxRefused: it is weaker than the plan.
+    facts are the output of scripts/selfcheck.sh in the first process, found is the engine's description of the
+    container, empty if it gave none.
     """
-    if (wrong := verdict(facts, plan) or added(found, plan.spec)) is not None:
-        raise SandboxRefused(
-            f"Sandbox {plan.spec.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`."
-        )
+    if (wrong := verdict(facts, config) or next(_added(found, config), None)) is not None:
+        raise SandboxRefused(f"Sandbox {config.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`.")
 
 
-def verdict(facts: Mapping[str, str], plan: ResolvedSandbox) -> str | None:
-    """Return the first fact of scripts/selfcheck.sh that is weaker than the plan; None if all hold.
+def verdict(facts: Mapping[str, str], config: ContainerConfig) -> str | None:
+    """Return the first fact of scripts/selfcheck.sh that is weaker than the configuration; None if all hold.
 
     gVisor and Kata have their own kernel, so a named OCI runtime skips the checks that only Linux passes.
     """
-    spec = plan.spec
-    mask = spec.capability_mask
+    mask = config.capability_mask
     wanted = {"CapBnd": mask, "CapEff": mask if facts.get("Uid") == "0" else f"{0:016x}"}
-    if not spec.runtime:
+    if not config.runtime:
         wanted |= {"NoNewPrivs": "1", "Seccomp": _SECCOMP_FILTER}
-    numeric = plan.user.split(":")[0]
+    numeric = config.user.split(":")[0]
     if numeric.isdigit():
         wanted["Uid"] = numeric
     for name, value in wanted.items():
         if facts.get(name) != value:
             return f"{name} is {facts.get(name)!r}, not {value!r}"
-    limits = unenforced(facts, spec)
-    if limits and spec.limits.enforced:
+    limits = unenforced(facts, config)
+    if limits and config.limits.enforced:
         return (
             f"limits are not in force ({', '.join(limits)}); "
-            "Limits(enforced=False) accepts that, and describe() says so"
+            "SandboxLimits(enforced=False) accepts that, and describe() says so"
         )
-    return _network(facts, spec) or next(_reach(facts, spec), None)
+    return next(_reach(facts, config), None)
 
 
-def unenforced(facts: Mapping[str, str], spec: ContainerConfig) -> list[str]:
+def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
     """Return the limits that the kernel does not show as in force, in words."""
-    limits = spec.limits
+    limits = config.limits
     quota, _, period = (facts.get("cpu") or f"{facts.get('quota')},{facts.get('period')}").partition(",")
     checks = {
         "memory": _at_most(facts.get("memory"), limits.memory_bytes),
         "processes": _at_most(facts.get("pids"), limits.pids),
-        "processors": period.isdigit() and _at_most(quota, round(spec.cpus * int(period) * _ROUNDING)),
+        "processors": period.isdigit() and _at_most(quota, round(config.cpus * int(period) * _ROUNDING)),
         "a file's size": limits.file_bytes is None
         or all(_at_most(one, limits.file_bytes) for one in facts.get("fsize", "").split(",")),
-        "open files": spec.open_files is None or _at_most(facts.get("nofile"), spec.open_files),
+        "open files": config.open_files is None or _at_most(facts.get("nofile"), config.open_files),
     }
     total = facts.get("MemTotal", "")
     if "memory" not in facts and total.isdigit() and int(total) * 1024 <= limits.memory_bytes * _ROUNDING:
@@ -106,71 +98,57 @@ def _at_most(shown: str | None, limit: int) -> bool:
     return shown is not None and shown.isdigit() and int(shown) <= limit
 
 
-def _network(facts: Mapping[str, str], spec: ContainerConfig) -> str | None:
-    others = {*facts.get("interfaces", "?").split(",")} - {"lo", ""} - _TUNNELS
-    if spec.network == "none" and others:
-        return f"network is 'none', and it has the interface {min(others)!r}"
-    return None
-
-
-def _reach(facts: Mapping[str, str], spec: ContainerConfig) -> Iterator[str]:
+def _reach(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
     """Yield each access beyond the sandbox."""
+    others = {*facts.get("interfaces", "?").split(",")} - {"lo", ""} - _TUNNELS
+    if config.network == "none" and others:
+        yield f"network is 'none', and it has the interface {min(others)!r}"
     if "socket" in facts:
         yield f"{facts['socket']} is reachable in it"
     if "kthreadd" in facts:
         yield "it sees the processes of the engine's machine"
-    own = {"/tmp"} if spec.runtime and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor creates one
-    yield from _mounts(facts, [] if spec.workspace is None else [WORKSPACE], _ENGINE_MOUNTS | _PODMAN_MOUNTS | own)
-    if spec.runtime:
+    yield from _mounts(facts, config)
+    if config.runtime:
         return
     if "unmasked" in facts:
         yield f"{facts['unmasked']} is not masked"
     yield from (f"{path} is not read-only" for path in _READ_ONLY if f"ro{path}" not in facts)
 
 
-def _restarts(host: Mapping[str, Any]) -> list[str]:
-    """Return the restart policy, if any: a container that its owner's end has stopped must stay stopped."""
-    name = str((host.get("RestartPolicy") or {}).get("Name") or "no")
-    return [] if name == "no" else [name[:100]]
-
-
-def _mounts(facts: Mapping[str, str], asked: list[str], known: set[str]) -> Iterator[str]:
+def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
     """Yield missing mounts, and mounts that were not requested."""
-    yield from (f"{one} is not mounted" for one in asked if one not in facts)
+    if config.workspace is not None and WORKSPACE not in facts:
+        yield f"{WORKSPACE} is not mounted"
     if not facts.get(PRIVATE_DIR, "").startswith("tmpfs,"):
         yield f"{PRIVATE_DIR} is not a tmpfs"
+    own = {"/tmp"} if config.runtime and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor creates one
     for point, source in facts.items():
-        if not point.startswith("/") or point in known or _VOLUME.fullmatch(source):
+        if not point.startswith("/") or point in _ENGINE_MOUNTS | own or _VOLUME.fullmatch(source):
             continue
-        if not any(point == one or point.startswith(one + "/") for one in asked):
+        if config.workspace is None or not (point == WORKSPACE or point.startswith(f"{WORKSPACE}/")):
             yield f"{point} is a mount that was not asked for ({source})"
 
 
-def added(found: Mapping[str, Any], spec: ContainerConfig) -> str | None:
-    """Return the first difference between the engine's description and the create call; None if there is none."""
+def _added(found: Mapping[str, Any], config: ContainerConfig) -> Iterator[str]:
+    """Yield the differences between the engine's description and the create call."""
     host: Mapping[str, Any] = found.get("HostConfig") or {}
-    sent = host_config(spec)
-    sources = {one["Source"] for one in sent["Mounts"]}
+    sent = host_config(config)
+    yield from (f"{kind} is {str(host[kind])[:100]}, and none was asked for" for kind in _NEVER if host.get(kind))
+    # a container that its owner's end has stopped must stay stopped
+    if (restarts := str((host.get("RestartPolicy") or {}).get("Name") or "no")) != "no":
+        yield f"it is started again by the engine ({restarts[:100]})"
+    yield from (f"{kind} is {host[kind]!r}" for kind in _MODES if _FOREIGN_NAMESPACE.match(str(host.get(kind))))
     binds = {str(one.get("Source")) for one in found.get("Mounts") or [] if one.get("Type") == "bind"}
-    log = (host.get("LogConfig") or {}).get("Type")
-    pairs = [
+    yield from (f"{one} is mounted, and was not asked for" for one in binds - {one["Source"] for one in sent["Mounts"]})
+    for kind, real, asked in (
         ("SecurityOpt", _without_filter(host.get("SecurityOpt")), _without_filter(sent["SecurityOpt"])),
         ("StorageOpt", host.get("StorageOpt"), sent.get("StorageOpt")),
-        ("Runtime", spec.runtime and host.get("Runtime"), spec.runtime),
-    ]
-    wrong = [
-        *(f"{kind} is {str(host[kind])[:100]}, and none was asked for" for kind in _NEVER if host.get(kind)),
-        *(f"it is started again by the engine ({name})" for name in _restarts(host)),
-        *(f"{kind} is {host[kind]!r}" for kind in _MODES if _FOREIGN_NAMESPACE.match(str(host.get(kind)))),
-        *(f"{one} is mounted, and was not asked for" for one in binds - sources),
-        *(
-            f"{kind} is {str(real)[:60]}, not {str(asked)[:60]}"
-            for kind, real, asked in pairs
-            if (real or None) != (asked or None)
-        ),
-        *([f"its output is kept on the engine's disk (log driver {log!r})"] if log != "none" else []),
-    ]
-    return next(iter(wrong), None)
+        ("Runtime", config.runtime and host.get("Runtime"), config.runtime),
+    ):
+        if (real or None) != (asked or None):
+            yield f"{kind} is {str(real)[:60]}, not {str(asked)[:60]}"
+    if (log := (host.get("LogConfig") or {}).get("Type")) != "none":
+        yield f"its output is kept on the engine's disk (log driver {log!r})"
 
 
 def _without_filter(options: Sequence[str] | None) -> list[str]:

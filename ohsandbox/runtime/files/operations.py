@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.errors import SandboxFileError, file_error
-from ohsandbox.runtime.process.quoting import quote
+from ohsandbox.runtime.process.invocation import quote
 from ohsandbox.runtime.results import DirEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ohsandbox.runtime.process.worker import CallResult
 
@@ -39,32 +39,17 @@ _SLOWEST_BYTES_PER_S = 1024 * 1024
 _KINDS = {"FIFO": "a FIFO", "SOCKET": "a socket", "DEVICE": "a device"}
 
 _BY_TEXT = {
-    "No such file or directory": errno.ENOENT,
-    "Permission denied": errno.EACCES,
-    "Operation not permitted": errno.EPERM,
-    "Is a directory": errno.EISDIR,
-    "Not a directory": errno.ENOTDIR,
-    "File name too long": errno.ENAMETOOLONG,
-    "Filename too long": errno.ENAMETOOLONG,
-    "No space left on device": errno.ENOSPC,
-    "Read-only file system": errno.EROFS,
-    "Too many levels of symbolic links": errno.ELOOP,
-    "Symbolic link loop": errno.ELOOP,
-    "Disk quota exceeded": errno.EDQUOT,
-    "Quota exceeded": errno.EDQUOT,
-    "File too large": errno.EFBIG,
-    "File exists": errno.EEXIST,
-    "Input/output error": errno.EIO,
-    "I/O error": errno.EIO,
-    "Text file busy": errno.ETXTBSY,
-    "Device or resource busy": errno.EBUSY,
-    "Resource busy": errno.EBUSY,
-    "Resource temporarily unavailable": errno.EAGAIN,
-    "Cannot fork": errno.EAGAIN,
-    "Cannot allocate memory": errno.ENOMEM,
-    "No such file": errno.ENOENT,
-    "no such file": errno.ENOENT,
-}
+    "No such file or directory": errno.ENOENT, "Permission denied": errno.EACCES,
+    "Operation not permitted": errno.EPERM, "Is a directory": errno.EISDIR, "Not a directory": errno.ENOTDIR,
+    "File name too long": errno.ENAMETOOLONG, "Filename too long": errno.ENAMETOOLONG,
+    "No space left on device": errno.ENOSPC, "Read-only file system": errno.EROFS,
+    "Too many levels of symbolic links": errno.ELOOP, "Symbolic link loop": errno.ELOOP,
+    "Disk quota exceeded": errno.EDQUOT, "Quota exceeded": errno.EDQUOT, "File too large": errno.EFBIG,
+    "File exists": errno.EEXIST, "Input/output error": errno.EIO, "I/O error": errno.EIO,
+    "Text file busy": errno.ETXTBSY, "Device or resource busy": errno.EBUSY, "Resource busy": errno.EBUSY,
+    "Resource temporarily unavailable": errno.EAGAIN, "Cannot fork": errno.EAGAIN,
+    "Cannot allocate memory": errno.ENOMEM, "No such file": errno.ENOENT, "no such file": errno.ENOENT,
+}  # fmt: skip
 """Messages of strerror in glibc and musl; last, the messages of dash and ash for a failed open."""
 
 _NO_NEW_FILE = ("directory nonexistent", "nonexistent directory")
@@ -135,11 +120,7 @@ def patience_s(size: int) -> float:
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that no file can have.
-
-    Raises:
-        SandboxFileError: ENOENT for an empty path, ENAMETOOLONG, EINVAL for a NUL.
-    """
+    """Raise SandboxFileError for a path that no file can have: ENOENT if empty, ENAMETOOLONG, EINVAL, EILSEQ."""
     if not path:
         raise file_error(errno.ENOENT, "The path is empty; name a file", path)
     if "\0" in path:
@@ -149,17 +130,13 @@ def check_path(path: str) -> None:
     except UnicodeEncodeError:
         raise file_error(errno.EILSEQ, "The path holds half a character; write it whole", repr(path)) from None
     if len(raw) > PATH_BYTES or any(len(part) > NAME_BYTES for part in raw.split(b"/")):
-        raise refusal(errno.ENAMETOOLONG, path)
+        raise _refusal(errno.ENAMETOOLONG, path)
 
 
 def check_file_path(path: str) -> None:
-    """Refuse to write to a path that can only be a directory.
-
-    Raises:
-        SandboxFileError: EISDIR, it ends in `/`, `.` or `..`.
-    """
+    """Raise SandboxFileError, EISDIR, for a path that can only be a directory: it ends in `/`, `.` or `..`."""
     if path.endswith("/") or path.rpartition("/")[2] in (".", ".."):
-        raise refusal(errno.EISDIR, path)
+        raise _refusal(errno.EISDIR, path)
 
 
 def check(outcome: CallResult, path: str, limit_bytes: int) -> bytes:
@@ -181,27 +158,17 @@ def too_large(limit_bytes: int, path: str) -> SandboxFileError:
     return file_error(errno.EFBIG, reason, path)
 
 
-def too_slow(seconds: float, path: str) -> SandboxFileError:
+def timed_out(reason: str, path: str) -> SandboxFileError:
     """ETIMEDOUT."""
-    reason = f"The file was not done in {seconds:.0f} s and was given up; look at it with `ls -l` and `df`"
     return file_error(errno.ETIMEDOUT, reason, path)
-
-
-def blocked(path: str) -> SandboxFileError:
-    """ETIMEDOUT."""
-    reason = (
-        f"Reading it gave nothing for {READ_STALL_S:g} s and was given up; it may wait for ever, as /proc/kmsg does"
-    )
-    return file_error(errno.ETIMEDOUT, f"{reason}. Read it in a shell: timeout 5 head -c 1000 FILE", path)
 
 
 def stalled(seconds: float, path: str) -> SandboxFileError:
-    """ETIMEDOUT."""
-    reason = f"The sandbox's `tar` moved nothing for {seconds:.0f} s and was given up; try it in a shell"
-    return file_error(errno.ETIMEDOUT, reason, path)
+    """ETIMEDOUT of a transfer."""
+    return timed_out(f"The sandbox's `tar` moved nothing for {seconds:.0f} s and was given up; try it in a shell", path)
 
 
-def refusal(number: int, path: str) -> SandboxFileError:
+def _refusal(number: int, path: str) -> SandboxFileError:
     """The error of that errno with strerror's message, and a remedy if there is one."""
     remedy = _REMEDIES.get(number)
     return file_error(number, f"{os.strerror(number)}; {remedy}" if remedy else os.strerror(number), path)
@@ -212,9 +179,8 @@ def error_of(said: bytes, status: object, path: str) -> SandboxFileError:
 
     A message counts only at the end of a line: the text before it holds names, which anyone may choose.
     """
-    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines()]
-    for line in reversed(lines):
-        if found := _known(line, path):
+    for line in reversed(said.decode("utf-8", "replace").splitlines()):
+        if found := _known(line.strip(), path):
             return found
     return file_error(errno.EIO, f"The sandbox's own tools failed (exit code {status}); try it in a shell", path)
 
@@ -224,50 +190,38 @@ def _known(line: str, path: str) -> SandboxFileError | None:
     if word == "errno" and name in _KINDS:
         return file_error(errno.EINVAL, f"It is {_KINDS[name]}, not a regular file; use a shell for it", path)
     if word == "errno" and isinstance(number := getattr(errno, name, None), int):
-        return refusal(number, path)
+        return _refusal(number, path)
     lower = line.lower()
     if lower.endswith(_NO_NEW_FILE) and ("cannot create " in lower or "can't create " in lower):
         return file_error(errno.ENOENT, "No file can be made in this directory; write to another place", path)
     if line.endswith(" not found") and (missing := _NO_TOOL.match(line[: -len(" not found")][::-1])):
         reason = f"The sandbox has no `{missing[1][::-1]}`, which this needs; use an image that has it"
         return file_error(errno.ENOSYS, reason, path)
-    return next((refusal(number, path) for text, number in _BY_TEXT.items() if line.endswith(text)), None)
+    return next((_refusal(number, path) for text, number in _BY_TEXT.items() if line.endswith(text)), None)
 
 
 def parse_list(stdout: bytes) -> list[DirEntry]:
     """The entries, sorted by name, without those that vanished during the listing."""
-    if not stdout:
-        return []
     names, _, facts = stdout.partition(b"\0\0")
-    return sorted(_entries(names.split(b"\0"), facts))
-
-
-_FACTS = re.compile(rb"([0-9a-f]{1,8}) (\d{1,20}) (-?\d{1,20}) ")
-
-
-def _entries(names: list[bytes], facts: bytes) -> Iterator[DirEntry]:
-    at = 0
-    for name in names:
+    entries, at = [], 0
+    for name in names.split(b"\0"):
         found = _FACTS.match(facts, at)
         if found and facts.startswith(name + b"\n", found.end()):
             at = found.end() + len(name) + 1
-            yield _entry(os.fsdecode(name[2:]), int(found[1], 16), int(found[2]), int(found[3]))
+            mode, seconds = int(found[1], 16), int(found[3])
+            try:
+                modified_at = datetime.fromtimestamp(seconds, UTC)
+            except (OverflowError, ValueError, OSError):  # any 64-bit number
+                modified_at = _LAST_TIME if seconds > 0 else _FIRST_TIME
+            kind = _FILE_TYPES.get(stat.S_IFMT(mode), "other")
+            entries.append(DirEntry(os.fsdecode(name[2:]), kind, int(found[2]), stat.S_IMODE(mode), modified_at))
+    return sorted(entries)
 
 
-def _entry(name: str, mode: int, size: int, seconds: int) -> DirEntry:
-    kind: Literal["file", "directory", "symlink", "other"] = "other"
-    if stat.S_ISREG(mode):
-        kind = "file"
-    elif stat.S_ISDIR(mode):
-        kind = "directory"
-    elif stat.S_ISLNK(mode):
-        kind = "symlink"
-    return DirEntry(name, kind, size, stat.S_IMODE(mode), _when(seconds))
-
-
-def _when(seconds: int) -> datetime:
-    """Convert a file's time, any 64-bit number; out of range gives datetime.max or datetime.min."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        return datetime.max.replace(tzinfo=UTC) if seconds > 0 else datetime.min.replace(tzinfo=UTC)
+_FACTS = re.compile(rb"([0-9a-f]{1,8}) (\d{1,20}) (-?\d{1,20}) ")
+_FIRST_TIME, _LAST_TIME = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_FILE_TYPES: dict[int, Literal["file", "directory", "symlink", "other"]] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "symlink",
+}

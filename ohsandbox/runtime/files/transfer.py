@@ -20,8 +20,8 @@ from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.paths import DIRECTORY, open_directory, refuse_link
 from ohsandbox.runtime.files import unpack
 from ohsandbox.runtime.files.operations import error_of, stalled
-from ohsandbox.runtime.files.unpack import STALL_S, TransferLimits, host_errors
-from ohsandbox.runtime.process.quoting import told
+from ohsandbox.runtime.files.unpack import SAID_BYTES, STALL_S, TransferLimits, host_errors
+from ohsandbox.runtime.process.invocation import script_on_stdin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.results import LeftOut
 
     Opener = Callable[[list[str]], Channel]
     """Starts a process in the sandbox, as the user of the transfer."""
@@ -37,11 +38,8 @@ if TYPE_CHECKING:
 _SCRIPTS = resources("ohsandbox.runtime").joinpath("scripts")
 _SCRIPT = "\n".join(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name in ("files", "transfer"))
 
-_SAID_BYTES = 16 * 1024
-"""How much of the end of tar's messages is kept: they repeat."""
-
 _MOST_SAID_BYTES = 64 * 1024 * 1024
-"""A line for each of 200,000 members is a third of it; a program that prints more is no tar."""
+"""A line for each of 200,000 members is a third of it; a program that prints more is not a tar archive."""
 
 _END_S = 5.0
 """A killed process ends in milliseconds; one in uninterruptible sleep (a dead disk) is left to the sandbox's end."""
@@ -66,25 +64,21 @@ def upload(
     """
     with host_errors(source), _SourceTree(source, target, only) as tree:
         tree.check(limits)
-        _send(open_channel, tree, target)
+        directory, _, name = (target, "", "") if tree.is_dir else target.rpartition("/")
+        with _start(open_channel, "ohs_unpack", directory or "/", name) as channel:
+            unpacker = _Unpacker(channel)
+            try:
+                with contextlib.suppress(BrokenPipeError):
+                    tree.pack(unpacker)
+            except BaseException:
+                unpacker.stop()
+                raise
+            channel.close_stdin()
+            unpacker.check(target)
         return tree.skipped
 
 
-def _send(open_channel: Opener, tree: _SourceTree, target: str) -> None:
-    directory, _, name = (target, "", "") if tree.is_dir else target.rpartition("/")
-    with _start(open_channel, "ohs_unpack", directory or "/", name) as channel:
-        said = _OutputReader(channel)
-        try:
-            with contextlib.suppress(BrokenPipeError):
-                tree.pack(said)
-        except BaseException:
-            said.stop()
-            raise
-        channel.close_stdin()
-        said.check(target)
-
-
-def download(open_channel: Opener, source: str, target: Path, limits: TransferLimits) -> list[str]:
+def download(open_channel: Opener, source: str, target: Path, limits: TransferLimits) -> list[LeftOut]:
     """Copy a file to target, or a directory's contents into it; returns what was left out and why.
 
     Raises:
@@ -101,26 +95,26 @@ def download(open_channel: Opener, source: str, target: Path, limits: TransferLi
             raise
 
 
+def _start(open_channel: Opener, function: str, *arguments: str) -> Channel:
+    argv, script = script_on_stdin(f'{_SCRIPT}\n{function} "$@"', "ohs", *arguments)
+    channel = open_channel(argv)
+    channel.write(script)
+    return channel
+
+
 def _end(channel: Channel) -> None:
     """Kill the process and read its output: engine 20.10 ends no exec, the killer's included, with unread output."""
-    reader = threading.Thread(target=_drain, args=(channel,), name="ohsandbox-drain", daemon=True)
+
+    def drain() -> None:
+        with contextlib.suppress(OhsandboxError, OSError):
+            while channel.read():
+                pass
+
+    reader = threading.Thread(target=drain, name="ohsandbox-drain", daemon=True)
     reader.start()
     with contextlib.suppress(OhsandboxError):
         channel.kill()
     reader.join(_END_S)
-
-
-def _drain(channel: Channel) -> None:
-    with contextlib.suppress(OhsandboxError, OSError):
-        while channel.read():
-            pass
-
-
-def _start(open_channel: Opener, function: str, *arguments: str) -> Channel:
-    argv, script = told(f'{_SCRIPT}\n{function} "$@"', "ohs", *arguments)
-    channel = open_channel(argv)
-    channel.write(script)
-    return channel
 
 
 class _SourceEntry(NamedTuple):
@@ -156,18 +150,16 @@ class _SourceTree:
             self._directory = open_directory(source.parent)
         if self.is_dir:
             return
-        try:
-            self._check_file(source, target)
-        except BaseException:
-            os.close(self._directory)
-            raise
-
-    def _check_file(self, source: Path, target: str) -> None:
-        if not stat.S_ISREG(os.stat(self._name, dir_fd=self._directory, follow_symlinks=False).st_mode):
-            refuse_link(self._name, self._directory, source)
-            raise UsageError(f"{str(source)!r} is neither a file nor a directory; only those can be uploaded")
-        if self._target_name in ("", ".", ".."):
-            raise UsageError(f"{target!r} names a directory, and {str(source)!r} is a file; add the file's new name")
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(os.close, self._directory)
+            if not stat.S_ISREG(os.stat(self._name, dir_fd=self._directory, follow_symlinks=False).st_mode):
+                refuse_link(self._name, self._directory, source)
+                raise UsageError(f"{str(source)!r} is neither a file nor a directory; only those can be uploaded")
+            if self._target_name in ("", ".", ".."):
+                raise UsageError(
+                    f"{target!r} names a directory, and {str(source)!r} is a file; add the file's new name"
+                )
+            on_error.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -183,49 +175,34 @@ class _SourceTree:
         yield _SourceEntry(self._target_name, self._name, self._directory, facts)
 
     def check(self, limits: TransferLimits) -> None:
-        """Check the limits, before anything is sent.
-
-        Raises:
-            ToolError: it exceeds a limit.
-        """
+        """Raise ToolError if it exceeds a limit, before anything is sent."""
         meter = unpack.Meter(limits, "Upload")
         for entry in self._entries():
             meter.count(entry.path, entry.facts.st_size if stat.S_ISREG(entry.facts.st_mode) else 0)
 
-    def pack(self, said: _OutputReader) -> None:
+    def pack(self, unpacker: _Unpacker) -> None:
         """Send it, in GNU format: busybox's tar does not read the names of the pax format."""
-        closed: list[tarfile.TarInfo] = []
+        closed: list[tarfile.TarInfo] = []  # directories whose owner lacks a right: sent again after their contents
         seen: dict[tuple[int, int], str] = {}
         with tarfile.open(
-            fileobj=said.writer, mode="w|", bufsize=1 << 18,
+            fileobj=unpacker, mode="w|", bufsize=1 << 18,
             format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape",
         ) as archive:  # fmt: skip
             for entry in self._entries():
-                self._add(archive, entry, closed, seen)
+                mode = entry.facts.st_mode
+                if stat.S_ISDIR(mode):
+                    if mode & stat.S_IRWXU != stat.S_IRWXU:
+                        closed.append(_member(entry, tarfile.DIRTYPE))
+                    archive.addfile(_member(entry, tarfile.DIRTYPE, more=stat.S_IRWXU))
+                elif stat.S_ISLNK(mode):
+                    target = os.readlink(entry.name, dir_fd=entry.directory)
+                    archive.addfile(_member(entry, tarfile.SYMTYPE, linkname=target))
+                elif stat.S_ISREG(mode):
+                    _add_file(archive, entry, seen)
+                else:
+                    self.skipped.append(entry.path)
             for member in reversed(closed):
                 archive.addfile(member)
-
-    def _add(
-        self,
-        archive: tarfile.TarFile,
-        entry: _SourceEntry,
-        closed: list[tarfile.TarInfo],
-        seen: dict[tuple[int, int], str],
-    ) -> None:
-        """closed: directories whose owner lacks a right; sent again, with their mode, after their contents."""
-        mode = entry.facts.st_mode
-        if stat.S_ISDIR(mode):
-            if mode & stat.S_IRWXU != stat.S_IRWXU:
-                closed.append(_member(entry, tarfile.DIRTYPE))
-            archive.addfile(_member(entry, tarfile.DIRTYPE, more=stat.S_IRWXU))
-        elif stat.S_ISLNK(mode):
-            member = _member(entry, tarfile.SYMTYPE)
-            member.linkname = os.readlink(entry.name, dir_fd=entry.directory)
-            archive.addfile(member)
-        elif stat.S_ISREG(mode):
-            _add_file(archive, entry, seen)
-        else:
-            self.skipped.append(entry.path)
 
 
 def _below(directory: int, prefix: str, only: Collection[str] | None) -> Iterator[_SourceEntry]:
@@ -251,29 +228,31 @@ def _add_file(archive: tarfile.TarFile, entry: _SourceEntry, seen: dict[tuple[in
             raise OSError(errno.EINVAL, "It was replaced while it was copied", entry.path)
         first = seen.setdefault((facts.st_dev, facts.st_ino), entry.path)
         if first != entry.path:
-            member = _member(entry, tarfile.LNKTYPE)
-            member.linkname = first
-            archive.addfile(member)
+            archive.addfile(_member(entry, tarfile.LNKTYPE, linkname=first))
             return
         member = _member(entry, tarfile.REGTYPE)
         member.size = facts.st_size
         archive.addfile(member, file)
 
 
-def _member(entry: _SourceEntry, kind: bytes, *, more: int = 0) -> tarfile.TarInfo:
+def _member(entry: _SourceEntry, kind: bytes, *, more: int = 0, linkname: str = "") -> tarfile.TarInfo:
     member = tarfile.TarInfo(entry.path)
-    member.type = kind
+    member.type, member.linkname = kind, linkname
     member.mode = entry.facts.st_mode & 0o777 | more
     member.mtime = int(entry.facts.st_mtime)
     return member
 
 
-class _ChannelWriter(io.RawIOBase):
-    """A channel's stdin as a writable file."""
+class _Unpacker(io.RawIOBase):
+    """A tar that unpacks in the sandbox, as a writable file. A thread reads its output, so that neither side blocks."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self.written = 0
+        self._written = 0
+        self._said = b""
+        self._stalled = False
+        self._thread = threading.Thread(target=self._listen, name="ohsandbox-upload", daemon=True)
+        self._thread.start()
 
     def writable(self) -> bool:
         return True
@@ -281,37 +260,23 @@ class _ChannelWriter(io.RawIOBase):
     def write(self, data: Buffer) -> int:
         view = memoryview(data)
         self._channel.write(view)
-        self.written += len(view)
+        self._written += len(view)
         return len(view)
-
-
-class _OutputReader:
-    """Reads a process's output while we write to its stdin, so that neither side blocks the other."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.writer = _ChannelWriter(channel)
-        self._channel = channel
-        self._said = b""
-        self._stalled = False
-        self._thread = threading.Thread(target=self._listen, name="ohsandbox-upload", daemon=True)
-        self._thread.start()
 
     def _listen(self) -> None:
         before, total = -1, 0
         with contextlib.suppress(OhsandboxError, OSError):
             while (chunks := self._channel.read(STALL_S)) != []:
-                if chunks is None and self.writer.written == before:
-                    self._stalled = True
-                    return _end(self._channel)
+                self._stalled = chunks is None and self._written == before
                 said = b"".join(chunk.data for chunk in chunks or ())
-                self._said, total = (self._said + said)[-_SAID_BYTES:], total + len(said)
-                if total > _MOST_SAID_BYTES:
-                    return _end(self._channel)
-                before = self.writer.written
-        return None
+                self._said, total = (self._said + said)[-SAID_BYTES:], total + len(said)
+                if self._stalled or total > _MOST_SAID_BYTES:
+                    _end(self._channel)
+                    return
+                before = self._written
 
     def stop(self) -> None:
-        """Kill the process while this thread reads its output: see `_end`."""
+        """Kill the process while the thread reads its output: see `_end`."""
         with contextlib.suppress(OhsandboxError):
             self._channel.kill()
         self._thread.join(_END_S)

@@ -24,6 +24,7 @@ from ohsandbox.paths import DIRECTORY, open_directory, staging
 from ohsandbox.private_files import NEW_FILE
 from ohsandbox.runtime.channel import Stream
 from ohsandbox.runtime.files.operations import error_of, stalled
+from ohsandbox.runtime.results import LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,10 +39,14 @@ _BLOCK_BYTES = 128 * 1024
 _HEADER_BYTES = 1024 * 1024
 """Limit between two members: block size, padding, and names of up to PATH_MAX in GNU's or pax's long form."""
 
-_SAID_BYTES = 16 * 1024
+SAID_BYTES = 16 * 1024
+"""How much of the end of tar's messages is kept: they repeat."""
 
 _NOTE = re.compile(r"^tar: (?:Removing leading|(.+): (socket ignored|file changed as we read it|File removed.*))")
 """GNU tar 1.34 exits with code 1 for these, and with 2 for errors."""
+
+_NOT_IN_ONE_STEP = {errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
+"""Why a directory is not moved: another file system, or a directory or a file of that name was made meanwhile."""
 
 
 class TransferLimits(NamedTuple):
@@ -71,10 +76,8 @@ class Meter:
     """Counts a transfer against its limits."""
 
     def __init__(self, limits: TransferLimits, what: str) -> None:
-        self._limits = limits
-        self._what = what
-        self._members = 0
-        self._bytes = 0
+        self._limits, self._what = limits, what
+        self._members = self._bytes = 0
         self.left_out: dict[str, str] = {}
         """The reason by path, or by the part of the path that is within the limits."""
 
@@ -86,7 +89,13 @@ class Meter:
         """
         self._members += 1
         self._bytes += size
-        if reason := self._excess(path, size):
+        why = self._own_excess(path, size)
+        reason = f"{path[:200]!r}: {why}" if why else ""
+        if self._members > self._limits.members:
+            reason = f"more than {self._limits.members} members"
+        elif self._bytes > self._limits.total_bytes:
+            reason = f"more than {self._limits.total_bytes} bytes in all"
+        if reason:
             raise ToolError(f"{self._what} refused: {reason}; take a smaller part, pack it, or raise the limits")
 
     def admit(self, path: str, size: int) -> bool:
@@ -96,7 +105,11 @@ class Meter:
             return True
         self._bytes += size
         self.count("", 0)
-        self.left_out[self._within(path)] = why
+        # cut what is too deep or too long, so that many such paths give one entry
+        path = "/".join(path.split("/", self._limits.depth + 2)[: self._limits.depth + 2])
+        while len(path.encode("utf-8", "surrogateescape")) > self._limits.name_bytes and "/" in path:
+            path = path.rpartition("/")[0]
+        self.left_out[path[: self._limits.name_bytes]] = why
         return False
 
     def _own_excess(self, path: str, size: int) -> str | None:
@@ -107,26 +120,6 @@ class Meter:
         if len(path.encode("utf-8", "surrogateescape")) > limits.name_bytes:
             return f"a name of over {limits.name_bytes} bytes"
         return too_large(size, limits.file_bytes) if size > limits.file_bytes else None
-
-    def _within(self, path: str) -> str:
-        """Cut a path that is too deep or too long, so that many such paths give one entry."""
-        path = "/".join(path.split("/", self._limits.depth + 2)[: self._limits.depth + 2])
-        while len(path.encode("utf-8", "surrogateescape")) > self._limits.name_bytes and "/" in path:
-            path = path.rpartition("/")[0]
-        return path[: self._limits.name_bytes]
-
-    def _excess(self, path: str, size: int) -> str | None:
-        limits, shown = self._limits, path if len(path) < 200 else f"{path[:200]}..."  # noqa: PLR2004 - for display
-        checks = {
-            f"more than {limits.members} members": self._members > limits.members,
-            f"{shown!r} has {size} bytes, over the limit of {limits.file_bytes} a file": size > limits.file_bytes,
-            f"more than {limits.total_bytes} bytes in all": self._bytes > limits.total_bytes,
-            f"{shown!r} is longer than {limits.name_bytes} bytes": (
-                len(path.encode("utf-8", "surrogateescape")) > limits.name_bytes
-            ),
-            f"{shown!r} lies deeper than {limits.depth} directories": path.count("/") > limits.depth,
-        }
-        return next((reason for reason, over in checks.items() if over), None)
 
 
 @contextlib.contextmanager
@@ -141,8 +134,8 @@ def host_errors(path: Path) -> Iterator[None]:
         raise file_error(error.errno or errno.EIO, reason, os.fsdecode(error.filename or str(path))) from error
 
 
-def receive(channel: Channel, source: str, target: Path, limits: TransferLimits) -> list[str]:
-    """Unpack the archive that channel sends to target; return what was left out and why.
+def receive(channel: Channel, source: str, target: Path, limits: TransferLimits) -> list[LeftOut]:
+    """Unpack the archive that channel sends to target; return what was left out.
 
     Raises:
         SandboxFileError: the sandbox failed, or sent no archive, or this machine cannot store it.
@@ -151,40 +144,33 @@ def receive(channel: Channel, source: str, target: Path, limits: TransferLimits)
     """
     with host_errors(target), staging() as fresh:
         reader, tree, meter = _ArchiveReader(channel, source), _StagedTree(fresh), Meter(limits, "Download")
-        _unpack(reader, tree, meter)
+        try:
+            with tarfile.open(
+                fileobj=reader, mode="r|", bufsize=_BLOCK_BYTES, encoding="utf-8", errors="surrogateescape"
+            ) as archive:
+                while (member := archive.next()) is not None:
+                    archive.members = []  # type: ignore[attr-defined]  # else the archive keeps each one
+                    is_stored = meter.admit(member.name, member.size if member.isreg() else 0)
+                    reader.allow(member.size)
+                    if is_stored:
+                        tree.add(archive, member)
+        except (OhsandboxError, OSError):
+            raise
+        except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+            reader.finish()
+            raise reader.invalid() from error
         notes = reader.finish()
         tree.settle()
         tree.move(target, source, Meter(limits, "Download to another file system"))
-        return [*(f"{path!r}: {why}" for path, why in meter.left_out.items()), *tree.skipped, *notes]
-
-
-def _unpack(reader: _ArchiveReader, tree: _StagedTree, meter: Meter) -> None:
-    try:
-        with tarfile.open(
-            fileobj=reader, mode="r|", bufsize=_BLOCK_BYTES, encoding="utf-8", errors="surrogateescape"
-        ) as archive:
-            while (member := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined]  # else the archive keeps each one
-                size = member.size if member.isreg() else 0
-                is_stored = meter.admit(member.name, size)
-                reader.allow(member.size)
-                if is_stored:
-                    tree.add(archive, member)
-    except (OhsandboxError, OSError):
-        raise
-    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
-        reader.finish()
-        raise reader.nonsense() from error
+        return [*(LeftOut(path, why) for path, why in meter.left_out.items()), *tree.skipped, *notes]
 
 
 class _ArchiveReader(io.RawIOBase):
     """A channel's stdout as a readable file, up to the allowed bytes; stderr is kept for the error message."""
 
     def __init__(self, channel: Channel, source: str) -> None:
-        self._channel = channel
-        self._source = source
-        self._ready = b""
-        self._said = b""
+        self._channel, self._source = channel, source
+        self._ready = self._said = b""
         self._left = _HEADER_BYTES
         self._ends = 0
 
@@ -195,8 +181,8 @@ class _ArchiveReader(io.RawIOBase):
         """Allow the size bytes of the next member and another header."""
         self._left = max(size, 0) + _HEADER_BYTES
 
-    def nonsense(self) -> OhsandboxError:
-        """EIO: no valid archive."""
+    def invalid(self) -> OhsandboxError:
+        """EIO."""
         reason = "The sandbox's `tar` sent no valid archive; use an image with a tar that works"
         return file_error(errno.EIO, reason, self._source)
 
@@ -206,15 +192,12 @@ class _ArchiveReader(io.RawIOBase):
             parts.append(more)
             have += len(more)
         whole = b"".join(parts)
-        self._ready = whole[size:]
-        self._spend(len(whole[:size]))
-        return whole[:size]
-
-    def _spend(self, size: int) -> None:
-        self._left -= size
-        self._ends += not size
+        data, self._ready = whole[:size], whole[size:]
+        self._left -= len(data)
+        self._ends += not data
         if self._left < 0 or self._ends > 16:  # noqa: PLR2004 - tarfile reads once or twice; with one bug, for ever
-            raise self.nonsense()
+            raise self.invalid()
+        return data
 
     def _receive(self) -> bytes | None:
         chunks = self._channel.read(STALL_S)
@@ -223,10 +206,10 @@ class _ArchiveReader(io.RawIOBase):
         if not chunks:
             return None
         said = b"".join(chunk.data for chunk in chunks if chunk.stream is Stream.STDERR)
-        self._said = (self._said + said)[-_SAID_BYTES:]
+        self._said = (self._said + said)[-SAID_BYTES:]
         return b"".join(chunk.data for chunk in chunks if chunk.stream is Stream.STDOUT)
 
-    def finish(self) -> list[str]:
+    def finish(self) -> list[LeftOut]:
         """Read to the end; return the notes of tar.
 
         Raises:
@@ -239,7 +222,7 @@ class _ArchiveReader(io.RawIOBase):
         notes = [_NOTE.match(line) for line in self._said.decode("utf-8", "replace").splitlines()]
         if code and not (code == 1 and notes and all(notes)):
             raise error_of(self._said, code, self._source)
-        return [f"{note[1]!r}: {note[2]}" for note in notes if note and note[1]]
+        return [LeftOut(note[1], note[2]) for note in notes if note and note[1]]
 
 
 class _StagedTree:
@@ -251,50 +234,23 @@ class _StagedTree:
         self._directories: dict[str, int] = {}
         self._links: dict[str, str] = {}
         self._whole = False
-        self.skipped: list[str] = []
+        self.skipped: list[LeftOut] = []
 
     def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         """Store a member, or note why it is skipped."""
-        if reason := self._store(archive, member):
-            self.skipped.append(f"{member.name!r}: {reason}")
-
-    def _store(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
-        parts = _parts(member.name)
+        parts, reason = _parts(member.name), None
         if parts is None:
-            return "its name leads outside"
-        path = "/".join(parts)
-        if not parts:
+            reason = "its name leads outside"
+        elif not parts:
             self._whole = self._whole or member.isdir()
-            return None
-        if not self._make_parents(parts[: None if member.isdir() else -1]):
-            return "a file of that name came before"
-        if member.isdir():
-            self._directories[path] = member.mode & 0o777 | stat.S_IRWXU
-            return None
-        if path in self._directories:
-            return "a directory of that name came before"
-        return self._store_leaf(archive, member, path)
-
-    def _store_leaf(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> str | None:
-        if member.issym():
-            if not _stays_inside(path, member.linkname):
-                return "a symlink that leads outside"
-            self._links[path] = member.linkname
-        elif member.islnk():
-            first = "/".join(_parts(member.linkname) or [])
-            if first not in self._files:
-                return "a hard link to what is not here"
-            if path == first:
-                return "a hard link to itself"
-            self._drop(path)
-            os.link(self._root / first, self._root / path)
-            self._files.add(path)
-        elif member.isreg():
-            self._drop(path)
-            self._write(archive, member, path)
+        elif not self._make_parents(parts[: None if member.isdir() else -1]):
+            reason = "a file of that name came before"
+        elif member.isdir():
+            self._directories["/".join(parts)] = member.mode & 0o777 | stat.S_IRWXU
         else:
-            return "neither file, directory nor symlink"
-        return None
+            reason = self._store(archive, member, "/".join(parts))
+        if reason:
+            self.skipped.append(LeftOut(member.name, reason))
 
     def _make_parents(self, parts: list[str]) -> bool:
         for count in range(1, len(parts) + 1):
@@ -306,18 +262,34 @@ class _StagedTree:
                 self._directories[path] = 0o755
         return True
 
-    def _drop(self, path: str) -> None:
-        """Remove an earlier member of that name: the later one wins, as with tar."""
+    def _store(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> str | None:
+        """Store what is not a directory, or return why not. Of two of one name the later wins, as with tar."""
+        first = "/".join(_parts(member.linkname) or [])
+        if path in self._directories:
+            return "a directory of that name came before"
+        if member.issym():
+            if not _stays_inside(path, member.linkname):
+                return "a symlink that leads outside"
+            self._links[path] = member.linkname
+            return None
+        if member.islnk() and (first not in self._files or path == first):
+            return "a hard link to itself" if first in self._files else "a hard link to what is not here"
+        if not (member.islnk() or member.isreg()):
+            return "neither file, directory nor symlink"
         if path in self._files:
             (self._root / path).unlink()
-        self._files.discard(path)
         self._links.pop(path, None)
+        self._files.add(path)
+        if member.islnk():
+            os.link(self._root / first, self._root / path)
+        else:
+            self._write(archive, member, path)
+        return None
 
     def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
         data = archive.extractfile(member)
-        assert data is not None  # noqa: S101 - extractfile gives None only for a member that is no file
+        assert data is not None  # noqa: S101 - extractfile gives None only for a member that is not a file
         with data, open(os.open(self._root / path, NEW_FILE, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
-            self._files.add(path)
             shutil.copyfileobj(data, file, 1 << 20)
             os.fchmod(file.fileno(), member.mode & 0o777)
             file.flush()
@@ -328,7 +300,7 @@ class _StagedTree:
         """Create the symlinks and set the modes of directories: last, so that nothing is written through them."""
         for path, linkname in self._links.items():
             if path in self._files or path in self._directories:
-                self.skipped.append(f"{path!r}: something else of that name came too")
+                self.skipped.append(LeftOut(path, "something else of that name came too"))
             else:
                 (self._root / path).symlink_to(linkname)
         for path, mode in self._directories.items():
@@ -344,8 +316,9 @@ class _StagedTree:
             reason = "The sandbox's `tar` sent something else than this file; use an image with a tar that works"
             raise file_error(errno.EIO, reason, source)
         with _opened(target.parent) as into, _opened(self._root) as here:
-            if _is_directory(target.name, into):
-                raise IsADirectoryError(errno.EISDIR, "It is a directory; add the file's new name", str(target))
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISDIR(os.stat(target.name, dir_fd=into, follow_symlinks=False).st_mode):
+                    raise IsADirectoryError(errno.EISDIR, "It is a directory; add the file's new name", str(target))
             _move(next(iter(self._files)), here, target.name, into, meter)
 
 
@@ -390,7 +363,10 @@ def _merge(source: int, target: int, meter: Meter) -> None:
                 except OSError as error:
                     if error.errno not in _NOT_IN_ONE_STEP:
                         raise
-                below = _new_directory(name, target, facts)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=target)
+                below = os.open(name, DIRECTORY, dir_fd=target)
+                os.fchmod(below, stat.S_IMODE(facts.st_mode))
             try:
                 _merge(os.open(name, DIRECTORY, dir_fd=source), below, meter)
             finally:
@@ -399,16 +375,17 @@ def _merge(source: int, target: int, meter: Meter) -> None:
         os.close(source)
 
 
-_NOT_IN_ONE_STEP = {errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-"""Another file system, or a directory or a file of that name was made meanwhile."""
-
-
-def _new_directory(name: str, parent: int, facts: os.stat_result) -> int:
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(name, dir_fd=parent)
-    descriptor = os.open(name, DIRECTORY, dir_fd=parent)
-    os.fchmod(descriptor, stat.S_IMODE(facts.st_mode))
-    return descriptor
+def _directory(name: str, parent: int) -> int | None:
+    """Open the directory of that name; None if there is none. A file or a symlink of that name is removed."""
+    try:
+        return os.open(name, DIRECTORY, dir_fd=parent)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        os.unlink(name, dir_fd=parent)
+        return None
 
 
 def _move(name: str, source: int, new: str, target: int, meter: Meter) -> None:
@@ -443,23 +420,3 @@ def _copy(name: str, source: int, new: str, target: int, meter: Meter) -> None:
         os.fchmod(file.fileno(), stat.S_IMODE(facts.st_mode))
         file.flush()
         os.utime(file.fileno(), ns=(facts.st_mtime_ns, facts.st_mtime_ns))
-
-
-def _is_directory(name: str, parent: int) -> bool:
-    try:
-        return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
-        return False
-
-
-def _directory(name: str, parent: int) -> int | None:
-    """Open the directory of that name; None if there is none. A file or a symlink of that name is removed."""
-    try:
-        return os.open(name, DIRECTORY, dir_fd=parent)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-            raise
-        os.unlink(name, dir_fd=parent)
-        return None

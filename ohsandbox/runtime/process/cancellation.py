@@ -1,4 +1,4 @@
-"""Ending a call from outside: calls and transfers take `cancel`, a `threading.Event` that any thread may set.
+"""Ending a call: calls and transfers take `cancel`, a `threading.Event`; signals end the processes of a call.
 
     stop = threading.Event()
     threading.Timer(5, stop.set).start()
@@ -12,21 +12,75 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import re
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ohsandbox.errors import CallCancelledError, OhsandboxError
+from ohsandbox.runtime.process.invocation import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.process.worker import CallResult
 
 T = TypeVar("T")
 
 LOOK_EVERY_S = 0.05
 """Twenty polls a second cost 0.1 % of a core; a cancelled process has to be gone within a second."""
+
+SWEEPS = 5
+"""Passes over a process tree that forks while it is killed; the container's pids limit stops a fork bomb."""
+TICKS_PER_S = 100
+"""The unit of process start times in user space, on every Linux (proc(5))."""
+SLACK_TICKS = 2
+"""Start times are truncated to a tick, on both sides of the comparison."""
+
+_SECONDS = re.compile(rb"\d{1,12}(?:\.\d{1,9})?")
+
+
+class ProcessTree:
+    """The processes of one call or command: what a process of the sandbox has started since it was asked to."""
+
+    def __init__(
+        self, snippet: Callable[[bytes], CallResult], leader: int, mark: str, *, began: float, limit_kib: int = 0
+    ) -> None:
+        """Snippet runs a line of worker shell as the user of the processes: root lacks CAP_SYS_PTRACE.
+
+        Args:
+            snippet: runs the line to its end.
+            leader: the id of the shell or worker that started them; it gets no signal.
+            mark: in their environment.
+            began: time.monotonic() before the first of them started.
+            limit_kib: their soft limit (`limit_mark`); a process with another one belongs to another call. 0: none.
+        """
+        self._snippet, self._leader, self._mark, self._limit_kib = snippet, leader, mark, limit_kib
+        self._began = began
+        self._since: int | None = None
+
+    def signal(self, name: str) -> list[int]:
+        """Send a signal to all of them; return their ids."""
+        if self._since is None:
+            # the sandbox's clock at that moment: asked, since its kernel may be another machine's
+            said = _SECONDS.match(self._snippet(b"read -r ohs_up _ </proc/uptime;echo $ohs_up").stdout)
+            booted_s = float(said[0] if said else 0) - (time.monotonic() - self._began)
+            self._since = int(booted_s * TICKS_PER_S) - SLACK_TICKS
+        words = (name.encode(), self._leader, quote(self._mark), self._since, 1024 * self._limit_kib)
+        listed = self._snippet(b"ohs_kill %s %d %s %d %d" % words).stdout.decode("utf-8", "replace")
+        return [int(word) for word in listed.split() if re.fullmatch(r"\d{1,10}", word)]
+
+    def kill(self) -> list[int]:
+        """Send SIGKILL until none is left; return the ids of the processes it was sent to."""
+        killed: list[int] = []
+        for _ in range(SWEEPS):
+            found = self.signal("KILL")
+            killed += found
+            if not found:
+                break
+        return killed
 
 
 @contextlib.contextmanager
@@ -36,27 +90,27 @@ def killing(cancel: threading.Event | None) -> Iterator[Callable[[Channel], Chan
     Raises:
         CallCancelledError: cancel was set before the start, or the body failed after it was set.
     """
-    if cancel is None:
-        yield lambda channel: channel
-        return
     channels: list[Channel] = []
+
+    def registered(channel: Channel) -> Channel:
+        channels.append(channel)
+        return channel
+
+    if cancel is None:
+        yield registered
+        return
     over = threading.Event()
     if cancel.is_set():
         raise CallCancelledError("Cancelled before it began; nothing was copied")
     threading.Thread(target=_kill_once, args=(cancel, channels, over), name="ohsandbox-cancel", daemon=True).start()
     try:
-        yield partial(_kept, channels)
+        yield registered
     except (OhsandboxError, OSError) as error:
         if cancel.is_set():
             raise CallCancelledError("Cancelled while it was copied; a part of it may have arrived") from error
         raise
     finally:
         over.set()
-
-
-def _kept(channels: list[Channel], channel: Channel) -> Channel:
-    channels.append(channel)
-    return channel
 
 
 def _kill_once(cancel: threading.Event, channels: list[Channel], over: threading.Event) -> None:

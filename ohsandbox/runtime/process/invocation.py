@@ -1,4 +1,4 @@
-"""One process: validation of its options, the shell text that executes it, and its result."""
+"""One process: shell words, checks of its options, the shell text that executes it, and its result."""
 
 from __future__ import annotations
 
@@ -9,25 +9,77 @@ import shlex
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError, WorkdirMissingError, WorkdirNotADirectoryError
-from ohsandbox.runtime.process.quoting import check_env_names, quote, quote_all
 from ohsandbox.runtime.results import ExecResult
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ohsandbox.runtime.process.worker import CallResult
 
+NEWLINE = "ohs_nl='\n'"
+"""Run once by every shell that reads words of `quote`."""
 
-def check_seconds(**values: float | None) -> None:
-    """Check that limits are positive numbers.
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""A name that POSIX lets a shell export (XBD 3.230)."""
+
+FIRST_SIGNAL_CODE = 129
+LAST_SIGNAL_CODE = 192
+"""A shell reports death by signal N as 128 + N; Linux has 64 signals."""
+
+
+def quote(text: str | bytes) -> bytes:
+    """Quote text as one shell word without a newline, for a shell that has run NEWLINE.
 
     Raises:
-        UsageError: one is not; the message names the first.
+        UsageError: text holds a NUL, which no argument or command can.
     """
+    raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    if b"\0" in raw:
+        raise UsageError("A command, argument or path contains a NUL byte. Pass such data on stdin or in a file")
+    return b"'" + raw.replace(b"'", b"'\\''").replace(b"\n", b"'\"$ohs_nl\"'") + b"'"
+
+
+def quote_all(words: Iterable[str]) -> bytes:
+    """Quote each word; join them with blanks."""
+    return b" ".join(quote(word) for word in words)
+
+
+SCRIPT_LOST = 97
+"""Exit code of a shell from `script_on_stdin` that could not read its script; none of our scripts uses it."""
+_END = "#ohs-end"
+_READER = (
+    "ohs_x=$(dd bs=SIZE count=1 iflag=fullblock 2>/dev/null);"
+    'case $ohs_x in "")ohs_no_dd=yes;ohs_nl=$(printf "\\n.");ohs_nl=${ohs_nl%.};while IFS= read -r ohs_l;'
+    'do ohs_x=$ohs_x$ohs_l$ohs_nl;[ "$ohs_l" != "END" ]||break;done;esac;'
+    'case $ohs_x in *"END"*)eval "$ohs_x";;*)exit LOST;esac'
+)
+"""dd reads exactly the script, in 1 ms. Without dd, `read` reads it byte by byte, 0.1 s for 15 KB."""
+
+
+def script_on_stdin(script: str, *arguments: str) -> tuple[list[str], bytes]:
+    """The argv of a shell that reads its script from stdin, and the script; `ps` inside then shows one short line.
+
+    The script may read what follows on stdin. The shell exits with SCRIPT_LOST if the script does not arrive.
+    """
+    raw = f"{script}\n{_END}\n".encode("utf-8", "surrogateescape")
+    reader = _READER.replace("SIZE", str(len(raw))).replace("END", _END).replace("LOST", str(SCRIPT_LOST))
+    return ["/bin/sh", "-c", reader, *arguments], raw
+
+
+def check_seconds(**values: float | None) -> None:
+    """Raise UsageError for the first value that is not a positive number."""
     for name, value in values.items():
-        if value is not None and not (_is_number(value) and 0 < value < float("inf")):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value < float("inf")):
             raise UsageError(f"Invalid {name} {value!r}: give a positive number of seconds")
+
+
+def check_env_names(names: Iterable[str]) -> None:
+    """Raise UsageError for the first name that a shell cannot export."""
+    for name in names:
+        if not _ENV_NAME.fullmatch(name):
+            raise UsageError(f"Environment name {name!r} is invalid: use letters, digits and underscores")
 
 
 def check_call(
@@ -58,12 +110,12 @@ def check_call(
         raise UsageError(f"cancel is of type {type(cancel).__name__}; give a threading.Event")
 
 
-def check_entered(status: str, path: str) -> None:
-    """Check the status that a shell reported for a working directory: 'missing', 'file' and 'denied' are errors.
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and "\0" not in value
 
-    Raises:
-        WorkdirMissingError, WorkdirNotADirectoryError: with path.
-    """
+
+def check_entered(status: str, path: str) -> None:
+    """Raise the WorkdirError of a shell's status for a working directory: 'missing', 'file' or 'denied'."""
     if status == "missing":
         raise WorkdirMissingError(
             errno.ENOENT, "The working directory does not exist in the sandbox; make it first", path
@@ -85,7 +137,7 @@ def start_script(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> s
         raise UsageError(f"Invalid argv {argv!r}: expected a list of words, the first of which names a program")
     check_env_names(env)
     if any("\0" in text for text in (*argv, *env.values(), workdir)):
-        raise UsageError("A NUL byte cannot stand in an argument, a variable or a directory. Send it over stdin.")
+        raise UsageError("An argument, variable or directory contains a NUL byte. Send such data over stdin.")
     where = shlex.quote(workdir if workdir.startswith("/") else f"./{workdir}")
     lines = [
         f"if cd -- {where} 2>/dev/null; then ohs_w=entered",
@@ -96,18 +148,6 @@ def start_script(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> s
     ]
     return "\n".join(lines)
 
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_word(value: object) -> bool:
-    return isinstance(value, str) and bool(value) and "\0" not in value
-
-
-FIRST_SIGNAL_CODE = 129
-LAST_SIGNAL_CODE = 192
-"""A shell reports death by signal N as 128 + N; Linux has 64 signals."""
 
 _LEAST_LIMIT_KIB = 2**40
 
@@ -154,8 +194,5 @@ class Process:
             said = _WORDING.sub("", outcome.complaint).encode() + b"\n"
             out, err = (said, b"") if self._merged else (outcome.stdout, said)
             return ExecResult(code, out, err, not_started=True, cause="not started")
-        return ExecResult(code, outcome.stdout, outcome.stderr, truncated=outcome.truncated, cause=_cause(code))
-
-
-def _cause(code: int) -> str | None:
-    return f"signal {code - 128}" if FIRST_SIGNAL_CODE <= code <= LAST_SIGNAL_CODE else None
+        cause = f"signal {code - 128}" if FIRST_SIGNAL_CODE <= code <= LAST_SIGNAL_CODE else None
+        return ExecResult(code, outcome.stdout, outcome.stderr, truncated=outcome.truncated, cause=cause)

@@ -8,26 +8,26 @@ child still holds is retired, so that late output is never taken for the next ca
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import secrets
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.channel import Channel, Stream
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
-from ohsandbox.runtime.process.quoting import NEWLINE, quote, told
+from ohsandbox.runtime.process.invocation import NEWLINE, quote, script_on_stdin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ohsandbox.runtime.channel import Chunk
 
-    OnBytes = Callable[[str, bytes], object]
-    """Called with 'stdout' or 'stderr' and the bytes that arrived on it."""
+OnBytes = Callable[[str, bytes], object]
+"""Called with 'stdout' or 'stderr' and the bytes that arrived on it."""
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
 SCRIPT = "\n".join(
@@ -36,6 +36,9 @@ SCRIPT = "\n".join(
         *(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name in ("worker", "processes", "files", "serve")),
     ]
 )
+
+DEFAULT_LIMIT_BYTES = 100 * 1024 * 1024
+"""Larger than any source file, small enough for a host's memory."""
 
 INLINE_STDIN_BYTES = 64 * 1024
 """Stdin up to this size goes through the worker's own stream, counted; larger stdin gets its own worker and end of
@@ -56,9 +59,52 @@ _TAIL_BYTES = 160
 _COMPLAINT_BYTES = 4096
 """Longer than a shell's message about a program that it cannot execute, unless the program's path is longer."""
 
+UNCOUNTED = "uncounted"
+"""The status of a call that was not started because the sandbox lacks `dd`, which separates the stdin of two calls."""
+
+_WHY_NOT = b"missing|file|denied|" + UNCOUNTED.encode()
+"""The status in place of an exit code if nothing ran."""
+
+
+class WorkerCall(NamedTuple):
+    """A line of worker shell, its input, its limits and who is told of its output."""
+
+    body: bytes
+    workdir: str = "/"
+    stdin: bytes = b""
+    takes_stdin: bool = False
+    """body itself reads exactly the bytes of stdin."""
+    to_end: bool = False
+    """Nothing follows stdin, so that it needs no counting; the worker serves no further call."""
+    timeout_s: float | None = None
+    stall_s: float | None = None
+    """Time limit without output."""
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+    """How much of each stream is kept."""
+    on_output: OnBytes | None = None
+    """Called with all output, in the caller's thread; nothing is read meanwhile. Its exceptions are raised."""
+    cancel: threading.Event | None = None
+    user: str | int | None = None
+    mark: str = ""
+    """Processes that have it in their environment are killed when the call is given up; empty: none are."""
+    limit_kib: int = 0
+    """The soft limit that marks them, see `ProcessTree`."""
+
+
+class CallResult(NamedTuple):
+    """One call as the worker reports it."""
+
+    status: str
+    """An exit code; UNCOUNTED; or 'missing', 'file' or 'denied' if the working directory could not be entered."""
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+    complaint: str = ""
+    """The shell's own message if it could not execute the program."""
+
 
 class CallInterrupted(Exception):  # noqa: N818 - control flow inside the runtime, never seen outside
-    """The call was ended early; `outcome` holds the output until then."""
+    """The call ended early, as when the worker was killed (`kill -9 -1`); `outcome` holds the output until then."""
 
     def __init__(self, outcome: CallResult) -> None:
         super().__init__()
@@ -77,32 +123,8 @@ class CallStalled(CallTimedOut):
     """The call printed nothing for stall_s; its processes still run."""
 
 
-class WorkerDied(CallInterrupted):
-    """The worker itself ended, as after `kill -9 -1` in the call."""
-
-
 class WorkerUnusable(SandboxUnavailable):
     """A new worker ended before it served its first call, so nothing of the call has run."""
-
-
-UNCOUNTED = "uncounted"
-"""The status of a call that was not started because the sandbox lacks `dd`, which separates the stdin of two calls."""
-
-
-_WHY_NOT = b"missing|file|denied|" + UNCOUNTED.encode()
-"""The status in place of an exit code if nothing ran."""
-
-
-class CallResult(NamedTuple):
-    """One call as the worker reports it."""
-
-    status: str
-    """An exit code; UNCOUNTED; or 'missing', 'file' or 'denied' if the working directory could not be entered."""
-    stdout: bytes
-    stderr: bytes
-    truncated: bool
-    complaint: str = ""
-    """The shell's own message if it could not execute the program."""
 
 
 class Worker:
@@ -116,57 +138,29 @@ class Worker:
         self._complaint = f"{secret}: ".encode()
         self._feeder: threading.Thread | None = None
 
-    def call(
-        self,
-        body: bytes,
-        *,
-        workdir: str,
-        stdin: bytes = b"",
-        takes_stdin: bool = False,
-        to_end: bool = False,
-        timeout_s: float | None = None,
-        stall_s: float | None = None,
-        limit_bytes: int,
-        on_output: OnBytes | None = None,
-        cancel: threading.Event | None = None,
-    ) -> CallResult:
-        """Run body, a one-line shell command, in workdir. takes_stdin: body itself reads exactly stdin's bytes.
-
-        on_output is called in this thread with all output; nothing is read meanwhile. Its exceptions are raised.
-        to_end: nothing follows stdin, so that it needs no counting; the worker serves no further call.
+    def call(self, call: WorkerCall) -> CallResult:
+        """Run a call to its end.
 
         Raises:
-            CallCancelled: cancel is set; with the output until then. The processes still run.
-            CallTimedOut: timeout_s is over; with the output until then. The processes still run.
-            CallStalled: no output came for stall_s; as before.
-            WorkerDied: the worker ended; with the output until then.
+            CallCancelled, CallTimedOut, CallStalled: with the output until then. The processes still run.
+            CallInterrupted: the worker ended; with the output until then.
             SandboxUnavailable: the connection broke.
         """
         mark = secrets.token_hex(16)
         self.calls += 1
-        streams = {stream: _Collector(mark, limit_bytes) for stream in Stream}
-        relay = None if on_output is None else _OutputRelay(on_output, mark, self._complaint)
-        to_end = to_end or len(stdin) > INLINE_STDIN_BYTES
-        word = b"" if to_end or not stdin else secrets.token_hex(8).encode()
-        line = b"ohs_to_end=%s;ohs_begin;ohs_enter %s&&%s;ohs_end %s $? %s\n" % (
-            b"yes" if to_end else b"",
-            quote(workdir),
-            _fed(body, len(stdin), takes_stdin=takes_stdin, to_end=to_end),
-            mark.encode(),
-            b"%s %s" % (word, b"own" if takes_stdin else b"fed") if word else b"",
-        )
-        self._send(line, stdin + word + b"\n" if word else stdin, to_end=to_end)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        streams = {stream: _Collector(mark, call.limit_bytes) for stream in Stream}
+        relay = None if call.on_output is None else _OutputRelay(call.on_output, mark, self._complaint)
+        self._send(call, mark.encode())
+        stall_s = math.inf if call.stall_s is None else call.stall_s
+        deadline = math.inf if call.timeout_s is None else time.monotonic() + call.timeout_s
         while not all(stream.ended for stream in streams.values()):
-            left = None if deadline is None else deadline - time.monotonic()
-            stalls = stall_s is not None and (left is None or stall_s < left)
-            wait_s = stall_s if stalls else left
-            chunks = self._read(wait_s, cancel)
+            left_s = deadline - time.monotonic()
+            chunks = self._read(min(stall_s, left_s), call.cancel)
             if not chunks:
                 self.retired = True
                 if relay:
                     relay.finish(streams)
-                raise _why_ended(chunks, cancel, stalls=stalls)(self._outcome(streams))
+                raise _why_ended(chunks, call.cancel, stalls=stall_s < left_s)(self._outcome(streams))
             for chunk in chunks:
                 streams[chunk.stream].feed(chunk.data)
                 if relay:
@@ -174,43 +168,52 @@ class Worker:
         outcome = self._outcome(streams)
         if relay and not outcome.complaint:
             relay.finish(streams)
-        self.retired = self.retired or bool(
-            stdin
-            and outcome.status != "0"
-            and (takes_stdin or outcome.status.isalpha() or outcome.status == str(NO_FORK))
-        )
+        if call.stdin and outcome.status != "0":  # a part of it may be unread
+            unread = call.takes_stdin or outcome.status.isalpha() or outcome.status == str(NO_FORK)
+            self.retired = self.retired or unread
         return outcome
 
-    def _read(self, wait_s: float | None, cancel: threading.Event | None) -> list[Chunk] | None:
-        """`Channel.read`; returns None also soon after cancel is set."""
-        until = None if wait_s is None else time.monotonic() + wait_s
-        if cancel is None:
-            return self.channel.read(wait_s) if wait_s is None or wait_s > 0 else None
-        while not cancel.is_set():
-            left = LOOK_EVERY_S if until is None else min(LOOK_EVERY_S, until - time.monotonic())
-            if left <= 0:
-                break
-            if (chunks := self.channel.read(left)) is not None:
-                return chunks
-        return None
-
-    def complains(self, stderr: bytes) -> bool:
-        """Whether stderr begins with a message of this shell, as when it cannot fork; no program knows its name."""
-        return stderr.startswith(self._complaint)
-
-    def _send(self, line: bytes, stdin: bytes, *, to_end: bool) -> None:
+    def _send(self, call: WorkerCall, mark: bytes) -> None:
+        """Write the call's line, and its stdin where that is small and counted; else a thread writes stdin."""
+        to_end = call.to_end or len(call.stdin) > INLINE_STDIN_BYTES
+        if to_end:
+            fed = b"{ %s; }" % call.body
+        elif call.takes_stdin:
+            fed = b"ohs_counts&&{ %s; }" % call.body if call.stdin else call.body
+        elif not call.stdin:
+            fed = b"{ %s; } </dev/null" % call.body
+        else:  # dd reads exactly one full block from a pipe; busybox's head -c reads ahead, into the next call
+            fed = b"ohs_counts&&dd bs=%d count=1 iflag=fullblock 2>/dev/null|{ %s; }" % (len(call.stdin), call.body)
+        word = b"" if to_end or not call.stdin else secrets.token_hex(8).encode()
+        kind = b"%s %s" % (word, b"own" if call.takes_stdin else b"fed") if word else b""
+        words = (b"yes" if to_end else b"", quote(call.workdir), fed, mark, kind)
+        line = b"ohs_to_end=%s;ohs_begin;ohs_enter %s&&%s;ohs_end %s $? %s\n" % words
         if not to_end:
-            self.channel.write(line + stdin)
+            self.channel.write(line + call.stdin + word + b"\n" if word else line)
             return
         self.retired = True
         self.channel.write(line)
-        self._feeder = threading.Thread(target=self._feed, args=(stdin,), name="ohsandbox-stdin", daemon=True)
+        self._feeder = threading.Thread(target=self._feed, args=(call.stdin,), name="ohsandbox-stdin", daemon=True)
         self._feeder.start()
 
     def _feed(self, stdin: bytes) -> None:
         with contextlib.suppress(OSError, SandboxUnavailable):  # the process may end before it read all of it
             self.channel.write(stdin)
             self.channel.close_stdin()
+
+    def _read(self, wait_s: float, cancel: threading.Event | None) -> list[Chunk] | None:
+        """`Channel.read`; returns None also soon after cancel is set."""
+        if cancel is None:
+            return self.channel.read(None if wait_s == math.inf else wait_s) if wait_s > 0 else None
+        until = time.monotonic() + wait_s
+        while not cancel.is_set() and (left_s := min(LOOK_EVERY_S, until - time.monotonic())) > 0:
+            if (chunks := self.channel.read(left_s)) is not None:
+                return chunks
+        return None
+
+    def complains(self, stderr: bytes) -> bool:
+        """Whether stderr begins with a message of this shell, as when it cannot fork; no program knows its name."""
+        return stderr.startswith(self._complaint)
 
     def _outcome(self, streams: dict[Stream, _Collector]) -> CallResult:
         out, err = streams[Stream.STDOUT], streams[Stream.STDERR]
@@ -238,22 +241,10 @@ class Worker:
 def _why_ended(chunks: list[Chunk] | None, cancel: threading.Event | None, *, stalls: bool) -> type[CallInterrupted]:
     """Why a read gave no output: the end of the stream, a cancel, silence or the time limit."""
     if chunks is not None:
-        return WorkerDied
+        return CallInterrupted
     if cancel is not None and cancel.is_set():
         return CallCancelled
     return CallStalled if stalls else CallTimedOut
-
-
-def _fed(body: bytes, stdin_bytes: int, *, takes_stdin: bool, to_end: bool) -> bytes:
-    """Return body with its stdin: none, the next stdin_bytes of the worker's stream, or the rest of that stream."""
-    if to_end:
-        return b"{ %s; }" % body
-    if takes_stdin:
-        return b"ohs_counts&&{ %s; }" % body if stdin_bytes else body
-    if stdin_bytes == 0:
-        return b"{ %s; } </dev/null" % body
-    # dd reads exactly one full block from a pipe; busybox's head -c reads ahead, into the next call
-    return b"ohs_counts&&dd bs=%d count=1 iflag=fullblock 2>/dev/null|{ %s; }" % (stdin_bytes, body)
 
 
 class _Collector:
@@ -263,14 +254,10 @@ class _Collector:
         self._pattern = re.compile(rb"%s:(\d{1,3}|%s):(free|held)\n\Z" % (mark.encode(), _WHY_NOT))
         self._limit_bytes = limit_bytes
         self._parts: list[bytes] = []
-        self._kept = 0
-        self._total = 0
+        self._kept = self._total = self.mark_bytes = 0
         self._tail = b""
         self.ended = False
-        self.mark_bytes = 0
-        """The length of its end mark."""
-        self.status = ""
-        self.reply = ""
+        self.status = self.reply = ""
 
     def feed(self, data: bytes) -> None:
         self._total += len(data)
@@ -304,9 +291,7 @@ class _OutputRelay:
     """Forwards a call's output as it arrives, without end marks and the shell's message about a failed exec."""
 
     def __init__(self, on_output: OnBytes, mark: str, complaint: bytes) -> None:
-        self._on_output = on_output
-        self._mark = mark.encode()
-        self._complaint = complaint
+        self._on_output, self._mark, self._complaint = on_output, mark.encode(), complaint
         self._held = dict.fromkeys(Stream, b"")
         self._begun = dict.fromkeys(Stream, False)
 
@@ -348,10 +333,6 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._closed = False
 
-    def warm(self, user: str | int | None = None) -> None:
-        """Make one worker ready."""
-        self.give_back(self.take(user), user)
-
     def take(self, user: str | int | None = None) -> Worker:
         """Take an idle worker, or start a new one.
 
@@ -359,19 +340,19 @@ class WorkerPool:
             SandboxUnavailable: none can be started.
             UnknownUserError: user does not exist in the sandbox.
         """
-        while idle := self._pop(user):
+        while True:
+            with self._lock:
+                idle = self._idle[user].pop() if self._idle[user] else None
+            if idle is None:
+                break
             if idle.channel.read(0) is None:  # silent and open: it is alive
                 return idle
             idle.channel.close()
         secret = f"ohs-{secrets.token_hex(8)}"
-        argv, script = told(SCRIPT, secret)
+        argv, script = script_on_stdin(SCRIPT, secret)
         channel = self._open_channel(argv, user)
         channel.write(script)
         return Worker(channel, secret)
-
-    def _pop(self, user: str | int | None) -> Worker | None:
-        with self._lock:
-            return self._idle[user].pop() if self._idle[user] else None
 
     def give_back(self, worker: Worker, user: str | int | None = None) -> None:
         """Return a worker to the pool; a retired one is read until the holders of its streams end."""

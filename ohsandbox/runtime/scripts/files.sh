@@ -1,13 +1,13 @@
-# The file operations, each the body of one call. What fails says why on stderr: 'errno NAME', or the text of the
-# tool that failed, whose last words are the system's own (strerror in the C locale).
+# The file operations, each the body of one call. A failure is reported on stderr: 'errno NAME', or the message of the
+# tool that failed, which ends in strerror's text in the C locale.
 
-# ohs_refuse NAME: the end of a call, with the error's name.
+# ohs_refuse NAME: end the call with this error.
 ohs_refuse() {
   echo "errno $1" >&2
   exit 1
 }
 
-# ohs_absent PATH: refuse it by what stands in its way, from the root down.
+# ohs_absent PATH: end the call with the reason why PATH cannot be reached, checked from the root down.
 ohs_absent() {
   ohs_at= ohs_rest=${1#/}/
   while [ "$ohs_rest" ]; do
@@ -24,7 +24,7 @@ ohs_absent() {
   ohs_refuse ENOENT
 }
 
-# ohs_regular PATH: refuse what is there and is no regular file.
+# ohs_regular PATH: whether PATH is a regular file; end the call if it exists and is something else.
 ohs_regular() {
   [ -f "$1" ] && return
   [ ! -d "$1" ] || ohs_refuse EISDIR
@@ -34,8 +34,8 @@ ohs_regular() {
   return 1
 }
 
-# ohs_read PATH BLOCKS [BYTES]: at most that many blocks of 128 KiB of a regular file, counted by what is read: the size
-# of what is in /proc is 0. With BYTES, a file that says that it has more is refused unread.
+# ohs_read PATH BLOCKS [BYTES]: print at most that many blocks of 128 KiB of a regular file. What is read counts: the
+# size of files in /proc is 0. With BYTES, a file whose size is larger is refused unread.
 ohs_read() {
   ohs_regular "$1" || ohs_absent "$1"
   [ -r "$1" ] || ohs_refuse EACCES
@@ -44,9 +44,9 @@ ohs_read() {
   exec dd bs=131072 count="$2" iflag=fullblock <"$1"
 }
 
-# ohs_write PATH MODE BYTES TEMP: our input becomes the file; the old one stays until the new one is whole. MODE may be
-# empty: that of the old file, or 644. TEMP is a name that nobody can guess; what is done to the new file is done to
-# descriptor 3, which nobody can replace.
+# ohs_write PATH MODE BYTES TEMP: replace the file by our stdin; the old file stays until the new one is complete. An
+# empty MODE is that of the old file, or 644. TEMP is a random name; the new file is changed through descriptor 3 only,
+# which no other process can replace.
 ohs_write() {
   umask 022
   ohs_to=$1 ohs_old= ohs_mode=${2:-644} ohs_owner= ohs_mine=
@@ -70,8 +70,7 @@ ohs_write() {
   exec 3>&-
 }
 
-# ohs_follow: $ohs_to is a symlink; let it be what that leads to. By hand: busybox's readlink -f gives up on a file that
-# is yet to be made.
+# ohs_follow: replace the symlink $ohs_to by its target. Not by readlink -f: busybox's fails if the target is missing.
 ohs_follow() {
   [ ! -e "$ohs_to" ] || ohs_regular "$ohs_to"
   ohs_link=$ohs_to ohs_hops=0
@@ -88,13 +87,13 @@ ohs_follow() {
   [ -d "${ohs_to%/*}/" ] || ohs_absent "$ohs_link"
 }
 
-# ohs_unwritable FILE: refuse it, in the system's words: no permission, or a read-only file system.
+# ohs_unwritable FILE: end the call with the system's reason: no permission, or a read-only file system.
 ohs_unwritable() {
   : >>"$1" || exit 1
   ohs_refuse EACCES
 }
 
-# ohs_blocked DIR: the end of a call whose mkdir failed and has said why, unless a file stands in the way.
+# ohs_blocked DIR: end a call whose mkdir failed and has printed the reason; ENOTDIR if a file is in the way.
 ohs_blocked() {
   [ "$(ohs_absent "$1" 2>&1)" != 'errno ENOTDIR' ] || ohs_refuse ENOTDIR
   exit 1

@@ -1,9 +1,9 @@
 # The control side of a session: $1 is its private directory, made here. The shell reads its commands from the FIFO
 # `in` and reports on the FIFO `out`; both stay open here, so neither end ever finds the other one missing.
-# When the host goes away our stdin ends, `in` loses its last writer, and the shell leaves by itself; one that is at
-# work does not hear that. It is killed with what it runs in the foreground: nobody waits for that any more. Background
-# jobs stay, but those begun under `set +m`, which share the shell's group. On a person's own machine the terminal hangs
-# up with the host, so the shell is mostly gone before we look, and what ignores SIGHUP stays, as it does everywhere.
+# When the host process ends, our stdin ends, `in` loses its last writer, and an idle shell exits by itself. A busy one
+# is killed together with its foreground processes, since nobody waits for them. Background jobs are kept, except those
+# started under `set +m`, which share the shell's process group. Without a container the terminal hangs up with the
+# host process, so the shell has usually exited before we look, and processes that ignore SIGHUP are kept.
 end() {
   read -r l <"/proc/$1/stat" || return 0
   set -- "$1" ${l##*) }   # from $2 on: state, parent, group, session, terminal, the terminal's foreground group
@@ -22,7 +22,7 @@ cat <&3 4>&- &
 cat >&4 3>&-
 kill $!
 exec 4>&-
-# where only our own tmpfs holds it, the exported environment stays for who goes on with this session
+# only in our own tmpfs: keep the exported environment for a process that resumes this session
 case $1 in /run/ohs/*) n=${1##*/}; [ ! -s "$1/env" ] || mv -f "$1/env" "/run/ohs/${n%-*}.env" ;; esac
 if read -r p <"$1/pid" 2>/dev/null; then
   n=0

@@ -1,4 +1,4 @@
-# What runs in a session, and how to end it: read from /proc with builtins alone, as the processes' own user.
+# Inspect and signal the processes of a session: reads /proc with builtins only, as the user of the processes.
 # Fields of /proc/PID/stat after the name, see proc(5): $1 state, $2 parent, $3 group, $4 session,
 # $6 foreground group of the terminal, ${20} start in clock ticks (100 a second for user space on every Linux).
 
@@ -27,7 +27,7 @@ ohs_reads() {
   esac
 } 2>/dev/null
 
-# ohs_plain PID: whether it has nothing open that could be waited for but a terminal: no socket, pipe or eventfd.
+# ohs_plain PID: whether the only open descriptors it could wait for are terminals: no socket, pipe or eventfd.
 ohs_plain() {
   for ohs_fd in "/proc/$1/fd"/*; do
     [ -c "$ohs_fd" ] || [ -f "$ohs_fd" ] || [ -d "$ohs_fd" ] || return 1
@@ -42,7 +42,7 @@ ohs_probe() {
   set -- $ohs_line
   case $1 in
     Z | X) echo gone; return ;;
-    T) kill -CONT "$ohs_shell" ;;   # nobody but us goes on with a session's shell that was stopped
+    T) kill -CONT "$ohs_shell" ;;   # only we continue a session's shell that was stopped
   esac 2>/dev/null
   ohs_group=$3 ohs_front=$6
   if [ "$ohs_front" = "$ohs_group" ]; then
@@ -51,7 +51,7 @@ ohs_probe() {
     case $ohs_call,$ohs_wait in
       0,* | 63,*)
         ohs_fd="/proc/$ohs_shell/fd/$((ohs_fd))"
-        # where its FIFO was deleted, no report comes either
+        # if its FIFO was deleted, no report comes either
         if [ "$ohs_fd" -ef "$ohs_in" ] || { [ -p "$ohs_fd" ] && [ ! -p "$ohs_in" ]; }; then echo idle; return; fi ;;
       *poll*) echo input; return ;;   # ash's own `read` polls a canonical terminal
       # ash whose saved descriptors a command closed (exec 11>&-) runs on behind that command, and never reads again
@@ -67,10 +67,10 @@ ohs_probe() {
   echo busy
 }
 
-# ohs_tidy TTY: the terminal as terminal.sh set it, after a program that may have left it raw.
+# ohs_tidy TTY: restore the terminal mode of terminal.sh, after a program that may have left it raw.
 ohs_tidy() { stty sane -opost -echo <"$1"; }
 
-# ohs_signal SIGNAL SHELL: to the terminal's foreground group.
+# ohs_signal SIGNAL SHELL: signal the terminal's foreground process group.
 ohs_signal() {
   ohs_stat "$2" || return
   ohs_sig=$1
@@ -78,7 +78,7 @@ ohs_signal() {
   kill "-$ohs_sig" "-$6"   # no `--`: busybox does not know it
 } 2>/dev/null
 
-# ohs_front SHELL: the terminal's foreground group.
+# ohs_front SHELL: print the terminal's foreground process group.
 ohs_front() {
   ohs_stat "$1" || return
   set -- $ohs_line
@@ -94,8 +94,8 @@ ohs_mortal() {
   done <"/proc/$1/status"
 }
 
-# ohs_insist SHELL TTY COMMANDS GROUP: GROUP was sent a SIGINT by the terminal; send it again where it was lost. Between
-# two commands of a list it may go to a process that has just ended, or to one that is not yet the program it becomes.
+# ohs_insist SHELL TTY COMMANDS GROUP: the terminal has sent SIGINT to GROUP; send it again if it was lost. Between two
+# commands of a list it may reach a process that has just ended, or a forked shell before its exec.
 ohs_insist() {
   ohs_shell=$1 ohs_tty=$2 ohs_in=$3 ohs_group=$4 ohs_tries=0
   case $(stty -a <"$2") in *-isig*) return ;; esac
@@ -117,9 +117,9 @@ ohs_insist() {
   done
 } 2>/dev/null
 
-# ohs_outlived GROUP: 2 where a program of it has taken the interrupt, whatever it starts next; 0 where one lives that
-# the interrupt would have ended; 1 where there is nobody yet or any more: the shell forks before it executes, and its
-# child still has its words.
+# ohs_outlived GROUP: 2 if a program of the group handles the interrupt itself; 0 if a process lives that the interrupt
+# would have ended; 1 if there is no process of a program: the shell forks before exec, and its child still has the
+# shell's command line.
 ohs_outlived() {
   ohs_wanted=$1 ohs_found=1 ohs_own=
   read -r ohs_own <"/proc/$ohs_shell/cmdline"
@@ -136,7 +136,7 @@ ohs_outlived() {
   return $ohs_found
 } 2>/dev/null
 
-# ohs_oom: how many processes the kernel has killed here for want of memory (cgroup v2, then v1; Linux 4.13 on).
+# ohs_oom: print the number of processes that the OOM killer has killed here (cgroup v2, then v1; Linux 4.13 on).
 ohs_oom() {
   for ohs_f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
     while read -r ohs_k ohs_v; do [ "$ohs_k" != oom_kill ] || echo "$ohs_v"; done <"$ohs_f"

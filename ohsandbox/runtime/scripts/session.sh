@@ -1,21 +1,21 @@
-# Told to a session's shell (bash, dash or ash) before its first command. `command` keeps a redefined printf or eval
-# out of our way. Marks go to the terminal, so that they stand exactly where the output begins and ends; the exit
-# code and directory go to the control side, where a program's output cannot be mistaken for them.
+# Sent to a session's shell (bash, dash or ash) before its first command. `command` bypasses a redefined printf or eval.
+# Marks are written to the terminal, exactly where the output begins and ends; the exit code and directory are written
+# to the keeper, where a program's output cannot be mistaken for them.
 exec 9>&-
 PS1= PS2=
 unset PROMPT_COMMAND PS0 HISTFILE
 set +H 2>/dev/null
-# ash takes the signal of a child's end for an end of its input, and would leave
+# ash takes SIGCHLD for the end of its input and would exit
 [ "$BASH_VERSION" ] || set -o ignoreeof 2>/dev/null
 set +o history 2>/dev/null
 ohs_tty=$OHSANDBOX_TTY ohs_s=0 ohs_w=kept ohs_done=
 unset OHSANDBOX_TTY
-# what a shell that goes on with this one is told; the host leaves out the names of secrets
+# prints the environment for a successor of this shell; the host excludes secrets
 ohs_save="command export -p"
 ohs_last() { return "$1"; }
-# nobody sees a prompt, and what it runs would run before each of our lines
+# no prompts: nobody sees them, and the commands in them would run before each of our lines
 ohs_plain='PS1= PS2=; command unset -v PROMPT_COMMAND PS0 || :'
-# the environment is kept before the report, so that a shell killed right after it has lost nothing
+# the environment is saved before the report, so that a shell killed right after the report has lost nothing
 ohs_tell='command eval "$ohs_save" >|"$ohs_dir/env"
   command printf "%s %s %s %s %s %s\000" "$ohs_n" "$ohs_s" "$ohs_w" "${!:-0}" "${BASH_VERSION:-none}" "$PWD" >"$ohs_dir/out"
   ohs_w=kept ohs_done=$ohs_n; command eval "$ohs_plain"'
@@ -26,7 +26,7 @@ ohs_run='{ [ -d "$PWD" ] || { ohs_w=lost; command cd -- "$ohs_home" || command c
   command printf "\033]7117;%s;begin\007" "$ohs_n" >"$ohs_tty"; ohs_last "$ohs_s"; } 2>/dev/null
 { command eval "$ohs_c" <"$ohs_tty" >"$ohs_tty" 2>&1; ohs_s=$?; } 2>/dev/null
 { command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell"; } 2>/dev/null'
-# where the agent has set an EXIT trap: a shell that leaves undoes the redirection first, and so prints on the terminal
+# with an EXIT trap set: a shell that exits undoes a command's redirection first, so the trap prints to our stdout
 ohs_trapped='exec >"$ohs_tty" 2>&1; { command eval "$ohs_run"; } >/dev/null 2>&1; exec >/dev/null 2>&1'
 ohs_late='{ ohs_l=$?; case $ohs_done in "$ohs_n") ;; *) ohs_s=$ohs_l
   command printf "\033]7117;%s;end\007" "$ohs_n" >"$ohs_tty"; command eval "$ohs_tell" ;; esac; } 2>/dev/null'

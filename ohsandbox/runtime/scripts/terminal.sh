@@ -2,7 +2,7 @@
 # The shell is interactive, so Ctrl-C and errors return it to its next command and never end it, but it reads
 # commands from a FIFO: nothing travels through the terminal's input, which belongs to the programs.
 
-# raw output: bytes pass as they are, and 180 MB/s instead of 120; no echo: what we type is not the program's output
+# raw output: bytes are unchanged, and 180 MB/s instead of 120; no echo: typed input is not the program's output
 stty -opost -echo cols 160 rows 50 2>/dev/null
 OHSANDBOX_TTY=$(tty) || OHSANDBOX_TTY=/dev/tty
 n=0
@@ -15,8 +15,8 @@ echo $$ >"$1/pid"   # for keeper.sh, when the host is gone
 ln -s "$OHSANDBOX_TTY" "$1/tty"   # where processes.sh finds it
 export OHSANDBOX_TTY
 unset ENV BASH_ENV PROMPT_COMMAND TMOUT
-export HISTFILE=   # where it is unset, bash reads ~/.bash_history before its first command, and waits if that is a FIFO
-# a terminal that nobody holds hangs up for good: 9 holds it until the shell has opened it for itself
+export HISTFILE=   # if unset, bash reads ~/.bash_history before its first command, and blocks if that is a FIFO
+# a terminal that no process has open hangs up: descriptor 9 holds it until the shell has opened it
 exec 9<>"$OHSANDBOX_TTY"
 if command -v bash >/dev/null; then
   exec bash --noprofile --norc --noediting -i <"$1/in" >/dev/null 2>&1

@@ -1,16 +1,16 @@
-# Directories in and out, as tar on our own streams. Stands behind files.sh, whose way to say what failed it shares.
+# Upload and download of files and directories as tar on stdin and stdout. Follows files.sh and uses its functions.
 LC_ALL=C
 export LC_ALL
 umask 022
 
-# ohs_unpack DIR FILE: the archive on stdin, into DIR, which is made. FILE: the one file it holds, or empty.
+# ohs_unpack DIR FILE: unpack the archive on stdin into DIR, which is created. FILE: its only member, or empty.
 ohs_unpack() {
   [ -z "$2" ] || [ ! -d "${1%/}/$2" ] || ohs_refuse EISDIR
   [ -d "$1" ] || mkdir -p -- "$1" || ohs_blocked "$1"
   exec tar -xpof - -C "$1"
 }
 
-# ohs_pack PATH: a file as the only member, through a symlink; a directory as '.' and all that is in it.
+# ohs_pack PATH: write an archive of a file (a symlink is followed), or of a directory as '.' with its contents.
 ohs_pack() {
   if [ -d "$1" ]; then
     [ -r "$1" ] && cd -- "$1" || ohs_refuse EACCES

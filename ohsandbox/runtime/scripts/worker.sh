@@ -1,40 +1,40 @@
 # One process after another on one held-open channel.
 #
-# In: a line of shell a call, made by worker.py. Out: the process's own streams, and then on each of them the
+# Input: one line of shell per call, made by worker.py. Output: the process's own streams, then on each stream the
 # call's end mark, a word that only the host and this shell know, so that no output can end a call.
-# $0 is a secret word too: what this shell itself has to say about a failed exec begins with it, on any shell.
+# $0 is a secret word too: the message of any shell about a failed exec begins with it.
 
-# ohs_begin: remember who runs, so that ohs_end knows who came since. A glob of /proc forks nothing.
+# ohs_begin: record the running processes, so that ohs_end finds new ones. A glob of /proc forks nothing.
 ohs_begin() {
   ohs_why=
   set -- /proc/[0-9]*
   ohs_before=" $* "
 }
 
-# ohs_enter DIR: go there, or say in $ohs_why why not.
+# ohs_enter DIR: change to DIR, or set $ohs_why to the reason.
 ohs_enter() {
   cd -- "$1" 2>/dev/null && return
   if [ -d "$1" ]; then ohs_why=denied; elif [ -e "$1" ]; then ohs_why=file; else ohs_why=missing; fi
   return 1
 }
 
-# ohs_dd: whether there is a dd; $ohs_no_dd says that the one there is could not even read this script. dash believes
-# for ever that a program is where it was once found.
+# ohs_dd: whether dd exists; $ohs_no_dd is set if it failed to read this script. `hash -r`, since dash caches the
+# location of a program even after it was removed.
 ohs_dd() { [ -z "$ohs_no_dd" ] && hash -r && command -v dd >/dev/null; }
 
-# ohs_counts: whether as many bytes as we are told can be taken from our input, and no more: dd alone does that.
+# ohs_counts: whether an exact number of bytes can be read from our stdin: only dd does that.
 ohs_counts() {
   ohs_dd && return
   ohs_why=uncounted
   return 1
 }
 
-# ohs_lacks NAME...: print those that are no command here.
+# ohs_lacks NAME...: print the names that are not commands here.
 ohs_lacks() {
   for ohs_c; do [ "$(command -v "$ohs_c")" ] || echo "$ohs_c"; done
 }
 
-# ohs_held: whether a process that came since the call began still has one of our two streams open.
+# ohs_held: whether a process started since the call began still has our stdout or stderr open.
 ohs_held() {
   for ohs_p in /proc/[0-9]*; do
     case $ohs_before in *" $ohs_p "*) continue ;; esac
@@ -45,10 +45,11 @@ ohs_held() {
   return 1
 }
 
-# ohs_end MARK STATUS [WORD OWN]: the end of a call; $ohs_s is how it ended. 'held' tells the host to leave this worker to
-# the one who holds it. WORD is the line that follows the call's stdin. Where it does not come, a part of that was left
-# unread: data, and no next call. OWN is 'own' or 'fed': a body that read it itself may say why it failed; otherwise only
-# a call that was not begun may leave it, and any other result is none, as of a `dd` that somebody has replaced.
+# ohs_end MARK STATUS [WORD OWN]: end a call; $ohs_s is its status. 'held' tells the host to retire this worker, whose
+# streams another process holds. WORD is the line that follows the call's stdin. If it is not the next line, a part of
+# stdin was left unread, and what follows is data, not a call. OWN is 'own' if the body reads stdin itself: then it may
+# fail without reading all of it. With 'fed' only a call that was not started may; any other result does not count, as
+# after a `dd` that was replaced.
 ohs_end() {
   ohs_s=${ohs_why:-$2} ohs_word=$3
   [ -z "$3" ] || IFS= read -r ohs_word

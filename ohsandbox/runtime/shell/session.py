@@ -15,21 +15,19 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.channel import KILLED
-from ohsandbox.runtime.process.invocation import limit_mark
-from ohsandbox.runtime.process.quoting import NEWLINE, quote, told
-from ohsandbox.runtime.shell.capture import Capture
-from ohsandbox.runtime.shell.relay import FAREWELL
+from ohsandbox.runtime.channel import KILLED, POLL_MS
+from ohsandbox.runtime.process.invocation import NEWLINE, limit_mark, quote, script_on_stdin
+from ohsandbox.runtime.shell.output import FAREWELL, Capture
 from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
-    from ohsandbox.runtime.shell.relay import OutputRelay
+    from ohsandbox.runtime.shell.output import OutputRelay
     from ohsandbox.secrets import Masker
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
@@ -82,7 +80,6 @@ class ShellCommand:
     ended: bool = False
     """Whether the end mark has arrived on the terminal."""
     report: CommandReport | None = None
-    """The shell's report at the end."""
 
     @property
     def finished(self) -> bool:
@@ -90,8 +87,7 @@ class ShellCommand:
         return self.ended and self.report is not None
 
 
-@dataclass(frozen=True)
-class CommandReport:
+class CommandReport(NamedTuple):
     """The shell's report about a command that has ended."""
 
     nonce: str
@@ -110,11 +106,6 @@ class CommandReport:
         if len(parts) != 6 or not all(_NUMBER.fullmatch(parts[at]) for at in (1, 3)):  # noqa: PLR2004 - of ohs_tell
             return None
         return cls(parts[0], int(parts[1]), parts[2], int(parts[3]), parts[4] != "none", parts[5])
-
-
-def _may_trap_exit(command: str) -> bool:
-    at = command.find("trap")
-    return at >= 0 and _EXIT.search(command, at) is not None
 
 
 class ShellUnusable(SandboxUnavailable):
@@ -167,7 +158,9 @@ class ShellSession:
         """The agent may have set an EXIT trap: it prints when the shell exits, with a command's redirections undone."""
         self._records = b""
         self._splitter = MarkSplitter()
-        self._keeper, self._terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
+        self._keeper_ended = self._terminal_ended = self._closed = False
+        self._keeper_failure: Exception | None = None
+        self._keeper, self.terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
         setup = f"{NEWLINE}\n{SESSION}\n".encode() + b"ohs_dir=%s ohs_home=%s\n" % (quote(directory), quote(home))
         if unsaved:
             setup += b"ohs_save='(command unset -v %s;command export -p)'\n" % " ".join(unsaved).encode()
@@ -176,42 +169,40 @@ class ShellSession:
         self._greeting = secrets.token_hex(16)
         setup += b'command cd -- %s\nohs_n=%s; command eval "$ohs_greet"\n' % (quote(workdir), self._greeting.encode())
         self._keeper.write(setup)
-        self._keeper_ended = self._terminal_ended = False
-        self._keeper_failure: Exception | None = None
-        self._reader = threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True)
-        self._reader.start()
-        self._await_greeting()
+        threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True).start()
+        with self.changed:
+            self.changed.wait_for(lambda: self.pid or not self.alive, START_S)
+        if not self.pid:
+            self.close()
+            raise self.failure or ShellUnusable(f"No shell came up in the sandbox within {START_S:g} s.")
 
     def _open(self, open_channel: Callable[..., Channel], env: dict[str, str]) -> tuple[Channel, Channel]:
-        opened: list[Channel] = []
+        argv, script = script_on_stdin(KEEPER, "ohsandbox", self.directory)
+        opened: dict[str, Channel] = {}
         failed: list[BaseException] = []
-        argv, script = told(KEEPER, "ohsandbox", self.directory)
 
         def open_keeper() -> None:
             try:
-                opened.append(open_channel(argv, tty=False, env={"OHSANDBOX_KEEPER": "1"}))
-                opened[0].write(script)
+                opened["keeper"] = open_channel(argv, tty=False, env={"OHSANDBOX_KEEPER": "1"})
+                opened["keeper"].write(script)
             except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
                 failed.append(error)
 
-        thread = threading.Thread(target=open_keeper, name="ohsandbox-keeper")
-        thread.start()
+        # no pool: its threads cannot start once the main thread has ended, while others still use the sandbox
+        other = threading.Thread(target=open_keeper, name="ohsandbox-keeper")
+        other.start()
         try:
-            terminal = open_channel(["/bin/sh", "-c", TERMINAL, "terminal", self.directory], tty=True, env=env)
+            argv_of_terminal = ["/bin/sh", "-c", TERMINAL, "terminal", self.directory]
+            opened["terminal"] = open_channel(argv_of_terminal, tty=True, env=env)
+        except BaseException as error:  # noqa: BLE001 - as above
+            failed.insert(0, error)
         finally:
-            thread.join()
+            other.join()
         if failed:
-            terminal.close()
+            for channel in opened.values():
+                channel.close()
             raise failed[0]
-        return opened[0], terminal
-
-    def _await_greeting(self) -> None:
-        with self.changed:
-            self.changed.wait_for(lambda: self.pid or not self.alive, START_S)
-        if self.pid:
-            return
-        self.close()
-        raise self.failure or ShellUnusable(f"No shell came up in the sandbox within {START_S:g} s.")
+        return opened["keeper"], opened["terminal"]
 
     # --- methods for the caller ---
 
@@ -219,6 +210,11 @@ class ShellSession:
     def alive(self) -> bool:
         """Whether the shell can take a command."""
         return self.exit_code is None and self.failure is None
+
+    @property
+    def said_farewell(self) -> bool:
+        """Whether an interactive bash has exited, so that its 'exit' ends the output."""
+        return self._bash and not self.alive
 
     def send(self, call: ShellCommand, by_file: str | None = None) -> None:
         """Send the shell a command, or the text in its place; by_file is a file of the sandbox that holds it."""
@@ -228,7 +224,8 @@ class ShellSession:
         given = b'"$(cat %s;echo .)";ohs_c=${ohs_c%%.}' % quote(by_file) if by_file else quote(call.text or command)
         with self.changed:
             self.call = call
-        self._exit_trap = self._exit_trap or _may_trap_exit(command)
+        if (trap := command.find("trap")) >= 0 and _EXIT.search(command, trap):
+            self._exit_trap = True
         run = b"$ohs_trapped" if self._exit_trap else b"$ohs_run"
         late = self._late() if self._bash else b""
         words = (call.nonce.encode(), call.limit_kib, given, run, late)
@@ -256,10 +253,6 @@ class ShellSession:
             self._relay = relay
             self.changed.notify_all()
 
-    def type(self, data: bytes) -> None:
-        """Write to the terminal."""
-        self._terminal.write(data)
-
     def take_background(self, masker: Masker) -> str:
         """Take what background jobs printed since the last call, masked."""
         with self.changed:
@@ -272,7 +265,7 @@ class ShellSession:
             SandboxUnavailable: the sandbox is gone too.
         """
         with contextlib.suppress(TimeoutError):
-            self._end(self._terminal.wait(REAP_S), None)
+            self._end(self.terminal.wait(REAP_S), None)
 
     def own_output(self, text: str, call: ShellCommand) -> str:
         """Text without what an interactive bash adds: '[1] 4711' and 'Done' of background jobs, its own 'exit'."""
@@ -292,31 +285,23 @@ class ShellSession:
             text = _JOB_ENDED.sub(lambda line: "" if self._is_job(line[1]) else line[0], text)
         return text
 
-    @property
-    def said_farewell(self) -> bool:
-        """Whether an interactive bash has exited, so that its 'exit' ends the output."""
-        return self._bash and not self.alive
-
     def _is_job(self, text: str) -> bool:
         return any(text.strip() in command for command in self._job_commands)
-
-    def kill(self) -> None:
-        """Kill the shell."""
-        self._terminal.kill()
 
     def close(self, *, kill: bool = True) -> None:
         """Close the shell's input and terminal; with kill, kill a live shell first."""
         if kill and self.alive:
             with contextlib.suppress(OSError, SandboxUnavailable):
-                self._terminal.kill()
+                self.terminal.kill()
+        self._closed = True
         self._keeper.close()
-        self._terminal.close()
+        self.terminal.close()
 
     # --- the reading thread ---
 
     def _read(self) -> None:
         try:
-            if self._terminal.filenos() is None or self._keeper.filenos() is None:
+            if self.terminal.filenos() is None or self._keeper.filenos() is None:
                 self._read_in_threads()
             else:
                 self._poll()
@@ -329,11 +314,11 @@ class ShellSession:
     def _poll(self) -> None:
         """Read both channels in this thread until the terminal ends."""
         poll = select.poll()
-        by_fd = {fd: channel for channel in (self._terminal, self._keeper) for fd in channel.filenos() or ()}
+        by_fd = {fd: channel for channel in (self.terminal, self._keeper) for fd in channel.filenos() or ()}
         for fd in by_fd:
             poll.register(fd, select.POLLIN)
-        while self._terminal.filenos():
-            for fd, _ in poll.poll():
+        while self.terminal.filenos():
+            for fd, _ in poll.poll(POLL_MS):
                 if not self._take(by_fd[fd], 0):
                     poll.unregister(fd)
                     if by_fd[fd] is self._keeper and not self._keeper.filenos():
@@ -345,9 +330,8 @@ class ShellSession:
 
     def _read_in_threads(self) -> None:
         """Read channels without descriptors: this thread reads the terminal, another one the keeper."""
-        keeper = threading.Thread(target=self._read_keeper, name="ohsandbox-keeper", daemon=True)
-        keeper.start()
-        while self._take(self._terminal, None):
+        threading.Thread(target=self._read_keeper, name="ohsandbox-keeper", daemon=True).start()
+        while self._take(self.terminal, None):
             pass
         self._terminal_ended = True
         with self.changed:
@@ -366,6 +350,12 @@ class ShellSession:
         with self.changed:
             self.changed.notify_all()
 
+    def _note_keeper_end(self) -> None:
+        """Kill the shell: without its keeper, as after `kill -9 -1`, it can neither take commands nor report."""
+        self._keeper_ended = True
+        if not (self._terminal_ended or self._closed):
+            self.terminal.kill()
+
     def _misses_report(self) -> bool:
         return self.call is not None and self.call.report is None
 
@@ -375,38 +365,33 @@ class ShellSession:
         A shell whose keeper is gone read end of file and exited with 0, or we killed it: both count as KILLED.
         """
         try:
-            code = self._terminal.wait(REAP_S)
+            code = self.terminal.wait(REAP_S)
         except TimeoutError:
-            self._terminal.kill()
-            code = self._terminal.wait()
+            self.terminal.kill()
+            code = self.terminal.wait()
         return KILLED if self._keeper_ended else code
-
-    def _note_keeper_end(self) -> None:
-        """Kill the shell: without its keeper, as after `kill -9 -1`, it can neither take commands nor report."""
-        self._keeper_ended = True
-        if not self._terminal_ended:
-            self._terminal.kill()
 
     def _take(self, channel: Channel, timeout_s: float | None) -> bool:
         """Read once; False at the end of the stream."""
-        if self._relay is not None and channel is self._terminal:
+        if self._relay is not None and channel is self.terminal:
             with self.changed:  # the terminal's buffer fills, and writes to it block
                 self.changed.wait_for(lambda: self._relay is None or not self._relay.full)
         chunks = channel.read(timeout_s)
-        if chunks is None:
-            return True
         with self.changed:
-            for chunk in chunks:
-                if channel is self._terminal:
+            for chunk in chunks or ():
+                if channel is self.terminal:
                     self._take_terminal(chunk.data)
                 else:
                     self._take_records(chunk.data)
-        return bool(chunks)
+        return chunks != []
 
     def _take_terminal(self, data: bytes) -> None:
         for piece in self._splitter.feed(data):
             if isinstance(piece, Mark):
-                self._take_mark(piece)
+                if self.call is not None and piece.nonce == self.call.nonce:
+                    self.call.began = True
+                    self.call.ended = self.call.ended or piece.kind == "end"
+                    self._finish()
             elif self.call and self.call.began and not self.call.ended:
                 self.call.capture.feed(piece)
                 if self._relay is not None:
@@ -414,14 +399,6 @@ class ShellSession:
                 self.changed.notify_all()
             else:
                 self._background.feed(piece)
-
-    def _take_mark(self, mark: Mark) -> None:
-        if self.call is None or mark.nonce != self.call.nonce:
-            return
-        self.call.began = True
-        if mark.kind == "end":
-            self.call.ended = True
-            self._finish()
 
     def _take_records(self, data: bytes) -> None:
         *records, self._records = (self._records + data).split(b"\0")

@@ -10,17 +10,15 @@ import shlex
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.files.operations import read_body
-from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
-from ohsandbox.runtime.process.quoting import quote
+from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S, ProcessTree
+from ohsandbox.runtime.process.invocation import quote
 from ohsandbox.runtime.results import CommandObservation
-from ohsandbox.runtime.shell.capture import OverflowFile
-from ohsandbox.runtime.shell.process_control import INTERRUPT, CommandProcesses
-from ohsandbox.runtime.shell.relay import ListenerFailed, OutputRelay
+from ohsandbox.runtime.shell.output import ListenerFailed, OutputRelay, OverflowFile
 from ohsandbox.runtime.shell.session import ShellCommand, ShellSession, ShellUnusable
 from ohsandbox.runtime.shell.terminal import clean, keystrokes
 from ohsandbox.runtime.shell.wait import CommandWait, WaitOptions, WaitOutcome
@@ -50,9 +48,10 @@ LAST_PLAIN_CODE = 127
 """Above it a signal ended the program, perhaps before it restored the terminal."""
 NEEDED = ("cat", "mkdir", "mkfifo")
 """Programs that a session needs to start; it works without rm, stty, tty and sleep."""
+INTERRUPT = b"\x03"
+"""The INTR character of every terminal that we open."""
+
 _SETS_TERMINAL = re.compile(r"\b(?:stty|reset|tput|script|screen)\b")
-
-
 _RUNS_ON = frozenset({WaitOutcome.IDLE, WaitOutcome.EXPECTED, WaitOutcome.INPUT, WaitOutcome.YIELDED})
 _ENDED_BY_US = frozenset({WaitOutcome.TIMEOUT, WaitOutcome.CANCELLED})
 
@@ -65,12 +64,33 @@ class SessionOptions(NamedTuple):
     user: str | int | None
 
 
-class RunningCommand(NamedTuple):
-    """A command that has not ended."""
+class RunningCommand(ProcessTree):
+    """A command that has not ended, and its processes; the functions of processes.sh look at them."""
 
-    session: ShellSession
-    call: ShellCommand
-    foreground: CommandProcesses
+    def __init__(
+        self, snippet: Callable[[bytes], CallResult], session: ShellSession, call: ShellCommand, *, mark: str
+    ) -> None:
+        super().__init__(snippet, session.pid, mark, began=time.monotonic(), limit_kib=call.limit_kib)
+        self.session, self.call = session, call
+        self._shell = b"%d %s %s" % (session.pid, quote(f"{session.directory}/tty"), quote(f"{session.directory}/in"))
+
+    def probe(self) -> str:
+        """Return what the session's terminal is doing: 'idle', 'input', 'busy', 'spins' or 'gone'."""
+        return self._snippet(b"ohs_probe %s" % self._shell).stdout.decode("utf-8", "replace").strip()
+
+    def interrupt(self) -> None:
+        """Send SIGINT to the terminal's foreground process group, as Ctrl-C does, in any terminal mode."""
+        self._snippet(b"ohs_signal INT %d" % self.session.pid)
+
+    def type(self, data: bytes) -> None:
+        """Write to the terminal; an INTR whose signal fell between two commands and was lost is sent again."""
+        if data != INTERRUPT:
+            self.session.terminal.write(data)
+            return
+        front = self._snippet(b"ohs_front %d" % self.session.pid).stdout.strip()
+        self.session.terminal.write(data)
+        if front.isdigit():
+            self._snippet(b"ohs_insist %s %d" % (self._shell, int(front)))
 
 
 class Shell:
@@ -84,16 +104,15 @@ class Shell:
         """Id of the thread whose call is running; 0 for none."""
         self._session: ShellSession | None = None
         self._running: RunningCommand | None = None
-        self._descendants: CommandProcesses | None = None
+        self._descendants: ProcessTree | None = None
         """All processes started since the first shell."""
-        self._background = ""
-        self._again = False
         self._spool: OverflowFile | None = None
         self._cwd = options.workdir
         self._notices: list[str] = []
         self._mark = secrets.token_hex(8)
-        self._restored = ""
-        self._taken_over = False
+        self._background = self._restored = ""
+        self._taken_over = self._again = False
+        """_again: the command was sent to a second shell."""
         self._unanswered_since = 0.0
         self._untidy = False
         """The last command may have left the terminal in another mode: it was interactive or was killed."""
@@ -115,62 +134,36 @@ class Shell:
         listener: Callable[[str], object] | None = None,
     ) -> CommandObservation:
         """See `Runtime.execute`; the shell executes text in place of the command."""
-        called_at = time.monotonic()
-        if self._lock.acquire(blocking=False):
-            queued_s = 0.0
-        elif self._holder == threading.get_ident():
-            raise UsageError(f"on_output cannot call the session {self.name!r}, whose command it hears; use another")
-        elif self._queue(wait):
+        called_at, queued_s = time.monotonic(), 0.0
+        if not self._lock.acquire(blocking=False):
+            if self._holder == threading.get_ident():
+                raise UsageError(
+                    f"on_output cannot call the session {self.name!r}, whose command it hears; use another"
+                )
+            has_turn = self._queue(wait)
             queued_s = time.monotonic() - called_at
-        else:
-            return self._not_begun(command, wait, queued_s=time.monotonic() - called_at)
+            if not has_turn:
+                return self._not_begun(command, wait, queued_s=queued_s)
         self._holder = threading.get_ident()
         try:
             if wait.cancel is not None and wait.cancel.is_set():
                 return self._not_begun(command, wait, queued_s=queued_s)
-            if queued_s:
-                left_s = None if wait.yield_s is None else max(0.0, wait.yield_s - queued_s)
-                wait = wait._replace(yield_s=left_s)
+            if queued_s and wait.yield_s is not None:
+                wait = wait._replace(yield_s=max(0.0, wait.yield_s - queued_s))
+            self._again = False
             observation = self._execute(command, wait, is_input=is_input, text=text, listener=listener)
         except ListenerFailed as failed:
             raise failed.error from None
         finally:
             self._holder = 0
             self._lock.release()
-        return _with_queue(observation, queued_s) if queued_s else observation
-
-    def _execute(
-        self, command: str, wait: WaitOptions, *, is_input: bool, text: str, listener: Callable[[str], object] | None
-    ) -> CommandObservation:
-        self._ready()
-        if is_input or not command.strip():
-            if self._running is None:
-                return self._nothing_runs(command, is_input=is_input)
-            if is_input and (command.strip() or self._awaits_enter(self._running)):
-                self._type(self._running, keystrokes(command))
-            return self._watched(self._running, wait, listener)
-        if self._running is not None:
-            return self._refused(command)
-        return self._watched(self._begin(command, text), wait, listener)
-
-    def _type(self, running: RunningCommand, data: bytes) -> None:
-        if data == INTERRUPT:
-            running.foreground.type_interrupt()
-        else:
-            running.session.type(data)
-
-    def _awaits_enter(self, running: RunningCommand) -> bool:
-        """Whether Enter answers what the caller has seen: the program waits for input and has printed nothing since."""
-        with running.session.changed:
-            unseen = bool(clean(running.call.capture.last(UNSEEN_BYTES)).strip())
-        if not unseen and running.foreground.probe() == "input":
-            return True
-        self._notices.append(
-            "Enter was not pressed: the program asked something that you had not seen yet"
-            if unseen
-            else "Enter was not pressed: the program did not wait for input"
-        )
-        return False
+        if not queued_s:
+            return observation
+        notice = observation.notice
+        if queued_s >= TOLD_QUEUE_S:
+            waited = f"Waited {queued_s:.1f} s for another call in this session to return"
+            notice = f"{waited}; {notice}" if notice else waited
+        return observation.model_copy(update={"queued_s": round(queued_s, 3), "notice": notice})
 
     def _queue(self, wait: WaitOptions) -> bool:
         """Wait for the running call to return; False if this caller's time ends or it is cancelled first."""
@@ -194,7 +187,7 @@ class Shell:
     def interrupt(self) -> None:
         """Send SIGINT to the running command, from any thread; does nothing if none runs."""
         if (running := self._running) is not None:
-            running.foreground.interrupt()
+            running.interrupt()
 
     def last_output(self, limit_bytes: int) -> bytes:
         """Return the end of the running command's output, from any thread; empty if none runs."""
@@ -207,58 +200,85 @@ class Shell:
         """Kill the shell and all it started; without kill only close its channels, as before the sandbox's own end."""
         if kill and self._descendants is not None:
             with contextlib.suppress(OhsandboxError, OSError):
-                self._descendants.sweep()
+                self._descendants.kill()
         if self._session is not None:
             self._session.close(kill=kill)
             self._session = None
 
     # --- running a command ---
 
+    def _execute(
+        self, command: str, wait: WaitOptions, *, is_input: bool, text: str, listener: Callable[[str], object] | None
+    ) -> CommandObservation:
+        self._ready()
+        running = self._running
+        if is_input or not command.strip():
+            if running is None:
+                self._notices.append("Nothing is running, so nothing was typed" if is_input else "Nothing is running")
+                background = self._session.take_background(self._host.secrets.masker) if self._session else ""
+                notice = self._take_notice()
+                return self._told(command, notice, nothing_ran=True, background_output=background)
+            if is_input and (command.strip() or self._awaits_enter(running)):
+                running.type(keystrokes(command))
+        elif running is None:
+            running = self._begin(command, text)
+        else:
+            notice = (
+                "Not run: the previous command still runs here. Poll it with an empty command, answer it with "
+                "is_input, interrupt it with C-c, or use another session"
+            )
+            return self._told(command, notice, running=True)
+        return self._watched(running, wait, listener)
+
+    def _awaits_enter(self, running: RunningCommand) -> bool:
+        """Whether Enter answers what the caller has seen: the program waits for input and has printed nothing since."""
+        with running.session.changed:
+            unseen = bool(clean(running.call.capture.last(UNSEEN_BYTES)).strip())
+        if not unseen and running.probe() == "input":
+            return True
+        why = "asked something that you had not seen yet" if unseen else "did not wait for input"
+        self._notices.append(f"Enter was not pressed: the program {why}")
+        return False
+
     def _begin(self, command: str, text: str = "") -> RunningCommand:
         session = self._ready()
         self._background = session.take_background(self._host.secrets.masker)
-        call = ShellCommand(command, text)
-        foreground = CommandProcesses(self._snippet, session, mark=self._mark, limit_kib=call.limit_kib)
+        running = RunningCommand(self._snippet, session, ShellCommand(command, text), mark=self._mark)
         if self._untidy:
-            foreground.tidy_terminal()
+            self._snippet(b"ohs_tidy %s" % quote(f"{session.directory}/tty"))
         self._untidy = bool(_SETS_TERMINAL.search(command))
+        path = None
+        if len(text or command) > COMMAND_BY_FILE_BYTES:
+            path = f"{session.directory}/command"
+            data = (text or command).encode("utf-8", "surrogateescape")
+            self._host.write_bytes(path, data, mode=0o600, user=self._options.user)
         try:
-            session.send(call, self._stored(session, text or command))
+            session.send(running.call, path)
         except BrokenPipeError:  # the shell ended unnoticed; it has not read the command
             self._restart(session, "The shell had ended and was started again")
             return self._begin(command, text)
-        self._running = RunningCommand(session, call, foreground)
-        return self._running
-
-    def _stored(self, session: ShellSession, command: str) -> str | None:
-        if len(command) <= COMMAND_BY_FILE_BYTES:
-            return None
-        path = f"{session.directory}/command"
-        data = command.encode("utf-8", "surrogateescape")
-        self._host.write_bytes(path, data, mode=0o600, user=self._options.user)
-        return path
+        self._running = running
+        return running
 
     def _watched(
         self, running: RunningCommand, wait: WaitOptions, listener: Callable[[str], object] | None = None
     ) -> CommandObservation:
         relay = None if listener is None else OutputRelay(listener, self._host.secrets.masker)
-        if relay is not None:
-            running.session.relay_to(relay)
+        running.session.relay_to(relay)
         try:
-            watch = CommandWait(running.session, running.call, lambda: self._probe(running), wait, relay=relay)
-            outcome = self._outcome(watch)
-            if watch.notice:
-                self._notices.append(watch.notice)
+            outcome = self._outcome(running, wait, relay)
             if outcome is WaitOutcome.LOST and not running.call.began and not self._again:
-                return self._once_more(running, wait, listener)
+                # the old shell never read the command, so nothing of it ran: a new one gets it
+                self._restart(running.session, "The shell no longer took commands and was started again")
+                self._again = True
+                return self._watched(self._begin(running.call.command, running.call.text), wait, listener)
             if outcome in _ENDED_BY_US:
                 self._kill(running, quickly=outcome is WaitOutcome.CANCELLED)
             observation = self._observe(running, outcome)
-            if relay is not None:
-                if observation.running:
-                    relay.hand_on(relay.take())
-                else:
-                    relay.finish(relay.take(), farewell=running.session.said_farewell)
+            if relay is not None and observation.running:
+                relay.hand_on(relay.take())
+            elif relay is not None:
+                relay.finish(relay.take(), farewell=running.session.said_farewell)
         except (KeyboardInterrupt, ListenerFailed):
             if self._running is running:
                 self._kill(running)
@@ -268,22 +288,22 @@ class Shell:
             running.session.relay_to(None)
         return observation
 
-    def _outcome(self, watch: CommandWait) -> WaitOutcome:
+    def _outcome(self, running: RunningCommand, wait: WaitOptions, relay: OutputRelay | None) -> WaitOutcome:
         """The outcome; LOST, and the sandbox restarted, if the sandbox cannot be asked what runs in it."""
+        watch = CommandWait(running.session, running.call, lambda: self._probe(running), wait, relay=relay)
         try:
-            return watch.outcome()
+            outcome = watch.outcome()
         except SandboxUnavailable as failure:
             self._notices.append(self._host.restart(failure))
-            return WaitOutcome.LOST
+            outcome = WaitOutcome.LOST
+        if watch.notice:
+            self._notices.append(watch.notice)
+        return outcome
 
     def _probe(self, running: RunningCommand) -> str:
-        """`CommandProcesses.probe`; 'busy' while a loaded sandbox does not answer, up to UNANSWERED_S.
-
-        Raises:
-            SandboxUnavailable: it has not answered for UNANSWERED_S, or is gone.
-        """
+        """`RunningCommand.probe`; 'busy' while a loaded sandbox does not answer, for at most UNANSWERED_S."""
         try:
-            said = running.foreground.probe()
+            said = running.probe()
         except SandboxUnavailable:
             now = time.monotonic()
             self._unanswered_since = self._unanswered_since or now
@@ -293,46 +313,33 @@ class Shell:
         self._unanswered_since = 0.0
         return said
 
-    def _once_more(
-        self, running: RunningCommand, wait: WaitOptions, listener: Callable[[str], object] | None
-    ) -> CommandObservation:
-        """Send the command to a new shell: the old one never read it, so nothing of it ran."""
-        self._restart(running.session, "The shell no longer took commands and was started again")
-        self._again = True
-        try:
-            return self._watched(self._begin(running.call.command, running.call.text), wait, listener)
-        finally:
-            self._again = False
-
     def _kill(self, running: RunningCommand, *, quickly: bool = False) -> None:
         """Climb the ladder: SIGINT to the foreground, SIGTERM to all, SIGKILL to all, the shell, the whole sandbox.
 
         Quickly: without SIGTERM, with one pass of SIGKILL before the last one, and each rung is short.
         """
         running.session.relay_to(None)  # a full relay would stop the reader before the command's end
-        foreground = running.foreground
-        kill, terminate = partial(foreground.signal_all, "KILL"), partial(foreground.signal_all, "TERM")
-        rungs: Sequence[Callable[[], object]] = (foreground.interrupt, terminate, foreground.sweep)
+        rungs: Sequence[Callable[[], object]] = (running.interrupt, partial(running.signal, "TERM"), running.kill)
         rung_s = RUNG_S
         if quickly:
-            rungs, rung_s = (foreground.interrupt, kill), CANCEL_RUNG_S
+            rungs, rung_s = (running.interrupt, partial(running.signal, "KILL")), CANCEL_RUNG_S
+
+        def ends() -> bool:
+            options = WaitOptions(rung_s)
+            watch = CommandWait(running.session, running.call, running.probe, options, ignore_input=True)
+            return watch.outcome() in (WaitOutcome.FINISHED, WaitOutcome.LEFT)
+
         try:
             for rung in rungs:
                 rung()
-                if self._ends(running, rung_s):
+                if ends():
                     break
             else:
-                running.session.kill()
-                self._ends(running, rung_s)  # it may start another process until then
-            foreground.sweep()
+                running.session.terminal.kill()
+                ends()  # it may start another process until then
+            running.kill()
         except SandboxUnavailable as failure:  # no process can be started: pids are used up, or it is frozen
             self._notices.append(self._host.restart(failure))
-
-    def _ends(self, running: RunningCommand, within_s: float) -> bool:
-        watch = CommandWait(
-            running.session, running.call, running.foreground.probe, WaitOptions(within_s), ignore_input=True
-        )
-        return watch.outcome() in (WaitOutcome.FINISHED, WaitOutcome.LEFT)
 
     # --- results ---
 
@@ -344,7 +351,10 @@ class Shell:
             self._restart(session, "The shell did not come back from this command and was restarted")
             exit_code = None
         elif outcome is WaitOutcome.LEFT:
-            exit_code = self._left(session)
+            if session.failure is not None:
+                self._notices.append(self._host.recover(session.failure))
+            exit_code = session.exit_code
+            self._restart(session, "The shell ended" + ("" if exit_code is None else f" with code {exit_code}"))
         elif report and report.how == "lost":
             self._notices.append(f"The working directory was gone; the command ran in {self._host.workdir}")
         if exit_code == KILLED and self._host.ran_out_of_memory():
@@ -353,16 +363,16 @@ class Shell:
         with session.changed:
             captured = call.capture.take(final=not runs_on, masker=self._host.secrets.masker)
         self._untidy |= outcome is not WaitOutcome.FINISHED or (exit_code or 0) > LAST_PLAIN_CODE
+        spool = self._spool
         if not runs_on:
-            self._cwd, session.call, self._running = session.cwd, None, None
-        output_path = self._output_path(running=runs_on)
+            self._cwd, session.call, self._running, self._spool = session.cwd, None, None, None
+        output_path = None if spool is None else spool.path if runs_on else spool.finish()
         background, self._background = self._background, ""
-        return CommandObservation(
-            command=call.command,
+        return self._told(
+            call.command,
+            self._take_notice(),
             output=session.own_output(captured.text, call),
             exit_code=None if runs_on or outcome in _ENDED_BY_US else exit_code,
-            cwd=self._cwd,
-            session=self.name,
             timed_out=outcome is WaitOutcome.TIMEOUT,
             cancelled=outcome is WaitOutcome.CANCELLED,
             running=runs_on,
@@ -371,33 +381,12 @@ class Shell:
             output_bytes=captured.output_bytes,
             omitted_bytes=captured.omitted_bytes,
             output_path=output_path if captured.omitted_bytes else None,
-            notice=self._take_notice(),
             background_output=background,
         )
 
-    def _left(self, session: ShellSession) -> int | None:
-        if session.failure is not None:
-            self._notices.append(self._host.recover(session.failure))
-        code = session.exit_code
-        self._restart(session, "The shell ended" if code is None else f"The shell ended with code {code}")
-        return code
-
-    def _nothing_runs(self, command: str, *, is_input: bool) -> CommandObservation:
-        self._notices.append("Nothing is running, so nothing was typed" if is_input else "Nothing is running")
-        background = self._session.take_background(self._host.secrets.masker) if self._session else ""
-        return CommandObservation(
-            command=command, output="", exit_code=None, cwd=self._cwd, session=self.name, nothing_ran=True,
-            notice=self._take_notice(), background_output=background,
-        )  # fmt: skip
-
-    def _refused(self, command: str) -> CommandObservation:
-        notice = (
-            "Not run: the previous command still runs here. Poll it with an empty command, answer it with is_input, "
-            "interrupt it with C-c, or use another session"
-        )
-        return CommandObservation(
-            command=command, output="", exit_code=None, cwd=self._cwd, session=self.name, running=True, notice=notice
-        )
+    def _told(self, command: str, notice: str | None, **facts: Any) -> CommandObservation:
+        facts = {"output": "", "exit_code": None, **facts}
+        return CommandObservation(command=command, cwd=self._cwd, session=self.name, notice=notice, **facts)
 
     def _not_begun(self, command: str, wait: WaitOptions, *, queued_s: float) -> CommandObservation:
         """Result for a caller that gave up its turn. Takes no notices, changes nothing: another call holds the lock."""
@@ -408,10 +397,7 @@ class Shell:
             else f"Not run: it waited {queued_s:.1f} s, and another call in this session still waits for its command. "
             "Call again later, interrupt that one, or use another session"
         )
-        return CommandObservation(
-            command=command, output="", exit_code=None, cwd=self._cwd, session=self.name, cancelled=cancelled,
-            running=not cancelled, queued_s=round(queued_s, 3), notice=why,
-        )  # fmt: skip
+        return self._told(command, why, cancelled=cancelled, running=not cancelled, queued_s=round(queued_s, 3))
 
     def _take_notice(self) -> str | None:
         if notice := self._host.take_notices():
@@ -430,27 +416,29 @@ class Shell:
         return self._session
 
     def _open(self) -> ShellSession:
-        directory = f"{self._host.state_dir}/{self._name_part()}-{secrets.token_hex(4)}"
+        host, options = self._host, self._options
+        place = f"{host.state_dir}/{''.join(c for c in self.name if c.isascii() and c.isalnum())[:32] or 'session'}"
         if self._taken_over:
-            self._restored = self._left_behind()
+            self._restored = self._left_behind(f"{place}.env")
         try:
-            session = self._new_session(directory)
+            session = ShellSession(
+                partial(host.channel, user=options.user), f"{place}-{secrets.token_hex(4)}",
+                mark=self._mark, home=host.workdir, workdir=self._cwd, env=options.env,
+                restored=self._restored, unsaved=host.secrets.names, on_overflow=self._spool_for,
+            )  # fmt: skip
         except ShellUnusable as failure:
             raise self._what_is_missing() or failure from failure
         if self._descendants is None:
-            self._descendants = CommandProcesses(self._snippet, session, mark=self._mark)
+            self._descendants = ProcessTree(self._snippet, session.pid, self._mark, began=time.monotonic())
         if self._taken_over:
-            self._tell_takeover(session)
+            where = f"in {session.cwd}" if session.cwd == self._cwd else f"in {session.cwd}, for {self._cwd} is gone"
+            kept = "its exported environment is restored" if self._restored else "its environment is lost"
+            self._notices.append(
+                f"The shell is new, {where}; {kept}; functions, aliases, unexported variables and background programs "
+                "of the shell before it are lost"
+            )
+            self._taken_over, self._cwd, self._restored = False, session.cwd, ""
         return session
-
-    def _new_session(self, directory: str) -> ShellSession:
-        options = self._options
-        return ShellSession(
-            lambda argv, *, tty, env: self._host.channel(argv, tty=tty, env=env, user=options.user),
-            directory,
-            mark=self._mark, home=self._host.workdir, workdir=self._cwd, env=options.env,
-            restored=self._restored, unsaved=self._host.secrets.names, on_overflow=self._spool_for,
-        )  # fmt: skip
 
     def _what_is_missing(self) -> SandboxUnavailable | None:
         """The error that names the missing programs without which no shell comes up; None if all are there."""
@@ -469,45 +457,27 @@ class Shell:
             "Remedy: use an image that has it, or go back with `ohsandbox undo`."
         )
 
-    def _left_behind(self) -> str:
+    def _left_behind(self, path: str) -> str:
         """The environment that an earlier process's keeper saved (keeper.sh), with our mark in place of its own."""
         with contextlib.suppress(OhsandboxError, OSError):
-            path = f"{self._host.state_dir}/{self._name_part()}.env"
             mine = self._snippet(b"[ -f %s ] && [ -O %s ]" % (quote(path), quote(path)))
-            if mine.status != "0":  # another user of the sandbox may put a file there
-                return ""
-            outcome = self._snippet(read_body(path, ENV_SNAPSHOT_BYTES), ENV_SNAPSHOT_BYTES)
-            if outcome.status == "0" and outcome.stdout:
-                text = outcome.stdout.decode("utf-8", "surrogateescape")
+            if mine.status == "0" and (text := self._snapshot(path)):  # another user may have put a file there
                 return f"{text}\nexport OHSANDBOX_SESSION={self._mark}"
         return ""
 
-    def _tell_takeover(self, session: ShellSession) -> None:
-        self._taken_over = False
-        where = f"in {session.cwd}" if session.cwd == self._cwd else f"in {session.cwd}, for {self._cwd} is gone"
-        kept = "its exported environment is restored" if self._restored else "its environment is lost"
-        self._cwd, self._restored = session.cwd, ""
-        self._notices.append(
-            f"The shell is new, {where}; {kept}; functions, aliases, unexported variables and background programs of "
-            "the shell before it are lost"
-        )
-
-    def _name_part(self) -> str:
-        return "".join(c for c in self.name if c.isascii() and c.isalnum())[:32] or "session"
-
     def _restart(self, session: ShellSession, why: str) -> None:
         """Discard a dead or lost shell; the next command gets one with its directory and exported environment."""
-        restored = self._snapshot(session)
+        self._restored = self._snapshot(f"{session.directory}/env")
         self._cwd = session.cwd
         session.close()
-        kept = "its exported environment was kept" if restored else "its environment was lost"
-        self._notices.append(f"{why}, in {self._cwd}; {kept}, functions, aliases and unexported variables are lost")
         self._session = None
-        self._restored = restored
+        kept = "its exported environment was kept" if self._restored else "its environment was lost"
+        self._notices.append(f"{why}, in {self._cwd}; {kept}, functions, aliases and unexported variables are lost")
 
-    def _snapshot(self, session: ShellSession) -> str:
+    def _snapshot(self, path: str) -> str:
+        """Shell text that sets the environment of a shell that has gone; empty if it cannot be read."""
         with contextlib.suppress(OhsandboxError, OSError):
-            outcome = self._snippet(read_body(f"{session.directory}/env", ENV_SNAPSHOT_BYTES), ENV_SNAPSHOT_BYTES)
+            outcome = self._snippet(read_body(path, ENV_SNAPSHOT_BYTES), ENV_SNAPSHOT_BYTES)
             return outcome.stdout.decode("utf-8", "surrogateescape") if outcome.status == "0" else ""
         return ""
 
@@ -519,25 +489,9 @@ class Shell:
         self._spool = OverflowFile(lambda argv: self._host.channel(argv, user=self._options.user), path)
         return self._spool.write
 
-    def _output_path(self, *, running: bool) -> str | None:
-        if self._spool is None:
-            return None
-        if running:
-            return self._spool.path
-        spool, self._spool = self._spool, None
-        return spool.finish()
-
 
 def in_subshell(command: str, env: Mapping[str, str], workdir: str | None) -> str:
     """Shell text that runs command in a subshell of the session, with more environment, in another directory."""
     exports = "".join(f"command export {name}={shlex.quote(value)};" for name, value in env.items())
     enter = f"command cd -- {shlex.quote(workdir)}&&" if workdir else ""
     return f"({exports}{enter}command eval {shlex.quote(command)})"
-
-
-def _with_queue(observation: CommandObservation, queued_s: float) -> CommandObservation:
-    told = observation.notice
-    if queued_s >= TOLD_QUEUE_S:
-        waited = f"Waited {queued_s:.1f} s for another call in this session to return"
-        told = f"{waited}; {told}" if told else waited
-    return observation.model_copy(update={"queued_s": round(queued_s, 3), "notice": told})

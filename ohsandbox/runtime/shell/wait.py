@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import regex
 
-    from ohsandbox.runtime.shell.relay import OutputRelay
+    from ohsandbox.runtime.shell.output import OutputRelay
     from ohsandbox.runtime.shell.session import ShellCommand, ShellSession
 
 FIRST_PROBE_S = 0.1
@@ -69,6 +69,10 @@ class WaitOptions(NamedTuple):
     cancel: threading.Event | None = None
 
 
+def _or_never(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
+
+
 def expectation(pattern: str) -> regex.Pattern[str]:
     """Compile pattern with `regex`, which has a timeout and lets other threads run; `re` has neither.
 
@@ -100,22 +104,20 @@ class CommandWait:
     ) -> None:
         """probe() returns what the terminal's foreground does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
         self._shell, self._call, self._probe = shell, call, probe
+        self._cancel, self._relay, self._ignore_input = wait.cancel, relay, ignore_input
         now = time.monotonic()
-        self._deadline = None if wait.timeout_s is None else now + wait.timeout_s
-        self._yield_at = math.inf if wait.yield_s is None else now + wait.yield_s
-        self._cancel = wait.cancel
-        self._relay = relay
-        self._idle_timeout_s = wait.idle_timeout_s
+        self._deadline = now + _or_never(wait.timeout_s)
+        self._yield_at = now + _or_never(wait.yield_s)
+        self._idle_timeout_s = _or_never(wait.idle_timeout_s)
+        self._begins_until = now + BEGIN_S
         self._expect = None if wait.expect is None else expectation(wait.expect)
         self._look_at = math.inf
         """Time of the next search for `expect` in new output."""
         self._looked_until = 0.0
-        self._ignore_input = ignore_input
         self._size = -1
         self._verdict = ""
         self._lost_at: float | None = None
         """Time at which an idle shell that was asked for its report is given up."""
-        self._begins_until = time.monotonic() + BEGIN_S
         self.notice = ""
         """Why `expect` was given up; empty if it was not."""
 
@@ -127,23 +129,24 @@ class CommandWait:
             ListenerFailed: the listener raised an exception.
         """
         while True:
-            outcome = self._until_due()
-            if self._relay is not None and self._relay.pending:
-                self._hand_on(self._relay)
+            with self._shell.changed:
+                while (outcome := self._seen()) is None:
+                    now = time.monotonic()
+                    due = min(self._look_at, self._next_probe)
+                    if now >= due or (self._relay is not None and self._relay.pending):
+                        break  # to search, to probe or to relay, without the lock: the reader continues meanwhile
+                    look = math.inf if self._cancel is None else now + LOOK_EVERY_S
+                    until = min(due, self._deadline, self._quiet_since + self._idle_timeout_s, self._yield_at, look)
+                    self._shell.changed.wait(max(0.0, until - now))
+                data = self._relay.take() if self._relay is not None else b""
+                if data:
+                    self._shell.changed.notify_all()  # a reader that a full relay blocked continues
+            if data and self._relay is not None:
+                self._relay.hand_on(data)
             if outcome is None and time.monotonic() >= min(self._look_at, self._next_probe):
                 outcome = self._look() if time.monotonic() >= self._look_at else self._judge(self._probe())
             if outcome is not None:
                 return outcome
-
-    def _until_due(self) -> WaitOutcome | None:
-        """Wait for an outcome, or until it is time to look at the output or to probe."""
-        with self._shell.changed:
-            while (outcome := self._seen()) is None:
-                now = time.monotonic()
-                if now >= min(self._look_at, self._next_probe) or (self._relay is not None and self._relay.pending):
-                    return None
-                self._shell.changed.wait(max(0.0, self._limit() - now))
-            return outcome
 
     def _seen(self) -> WaitOutcome | None:
         if self._call.finished:
@@ -160,34 +163,17 @@ class CommandWait:
                 self._look_at = min(self._look_at, max(now, self._looked_until))
         if now >= self._look_at:
             return None  # the search comes before any time limit
-        return self._over(now)
-
-    def _over(self, now: float) -> WaitOutcome | None:
-        if self._deadline is not None and now >= self._deadline:
-            return WaitOutcome.TIMEOUT
-        if self._cancel is not None and self._cancel.is_set():
-            return WaitOutcome.CANCELLED
-        if now >= self._yield_at:
-            return WaitOutcome.YIELDED
-        if self._idle_timeout_s is not None and now >= self._quiet_since + self._idle_timeout_s:
-            return WaitOutcome.IDLE
-        return None
-
-    def _limit(self) -> float:
-        idle = self._quiet_since + self._idle_timeout_s if self._idle_timeout_s is not None else None
-        look = math.inf if self._cancel is None else time.monotonic() + LOOK_EVERY_S
-        limits = (self._deadline, idle, self._look_at, self._next_probe, self._yield_at, look)
-        return min(limit for limit in limits if limit is not None)
-
-    def _hand_on(self, relay: OutputRelay) -> None:
-        """Pass new output to the listener, outside the lock; a reader that a full relay blocked continues."""
-        with self._shell.changed:
-            data = relay.take()
-            self._shell.changed.notify_all()
-        relay.hand_on(data)
+        cancelled = self._cancel is not None and self._cancel.is_set()
+        limits = (
+            (self._deadline, WaitOutcome.TIMEOUT),
+            (now if cancelled else math.inf, WaitOutcome.CANCELLED),
+            (self._yield_at, WaitOutcome.YIELDED),
+            (self._quiet_since + self._idle_timeout_s, WaitOutcome.IDLE),
+        )
+        return next((outcome for at, outcome in limits if now >= at), None)
 
     def _look(self) -> WaitOutcome | None:
-        """Search the output for `expect`, outside the lock: the reader continues meanwhile."""
+        """Search the output for `expect`."""
         began, self._look_at = time.monotonic(), math.inf
         if (expect := self._expect) is None:
             return None

@@ -16,7 +16,7 @@ import stat
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import open_locked, write_atomically
@@ -33,35 +33,24 @@ MAX_HELD = 50_000
 class ChangeKind(enum.IntEnum):
     """Why a path is reported, worst first."""
 
-    RUNS_BY_GIT = 1
-    WRITES_BY_GIT = 2
-    REPOSITORY = 3
-    UNSEEN = 4
-    OPENED = 5
-    LINK_OUT = 6
-    GIT_STATE = 7
-    SPECIAL = 8
-    OBEYED = 9
-    EXECUTABLE = 10
+    words: str
+    """The reason in words for a person."""
 
-    @property
-    def words(self) -> str:
-        """The reason in words for a person."""
-        return _WORDS[self]
+    def __new__(cls, rank: int, words: str = "") -> Self:  # noqa: D102 - the members say it
+        kind = int.__new__(cls, rank)
+        kind._value_, kind.words = rank, words
+        return kind
 
-
-_WORDS = {
-    ChangeKind.RUNS_BY_GIT: "git runs what it names as soon as you use git, or your prompt or editor does",
-    ChangeKind.WRITES_BY_GIT: "git writes through this link: your next commit overwrites what it leads to",
-    ChangeKind.REPOSITORY: "git takes it for a repository",
-    ChangeKind.UNSEEN: "could not be looked into",
-    ChangeKind.OPENED: "an editor, an agent or a shell runs it when the directory is opened",
-    ChangeKind.LINK_OUT: "a link that leads out of the directory",
-    ChangeKind.GIT_STATE: "git goes on with it, or obeys it",
-    ChangeKind.SPECIAL: "a socket, FIFO or device",
-    ChangeKind.OBEYED: "test runners, package managers, CI or agents obey it",
-    ChangeKind.EXECUTABLE: "executable",
-}
+    RUNS_BY_GIT = 1, "git runs what it names as soon as you use git, or your prompt or editor does"
+    WRITES_BY_GIT = 2, "git writes through this link: your next commit overwrites what it leads to"
+    REPOSITORY = 3, "git takes it for a repository"
+    UNSEEN = 4, "could not be looked into"
+    OPENED = 5, "an editor, an agent or a shell runs it when the directory is opened"
+    LINK_OUT = 6, "a link that leads out of the directory"
+    GIT_STATE = 7, "git goes on with it, or obeys it"
+    SPECIAL = 8, "a socket, FIFO or device"
+    OBEYED = 9, "test runners, package managers, CI or agents obey it"
+    EXECUTABLE = 10, "executable"
 
 
 class WorkspaceChange(NamedTuple):
@@ -132,31 +121,18 @@ def scan(root: Path) -> WorkspaceScan:
             found.marked[path] = (kind, stamp)
     for path in {*pointers, *(path for path, names in layouts.items() if git_layout.is_repository(names))}:
         found.repositories[path] = _parts(top, path)
-    found.marked.update(_links_in_git(top, links, found.repositories))
+    # git creates no link in a repository, and follows them: `git commit` truncates COMMIT_EDITMSG
+    for path in (path for path in links if not found.repositories.keys().isdisjoint(git_layout.parents_of(path))):
+        with contextlib.suppress(OSError):
+            found.marked[path] = (ChangeKind.WRITES_BY_GIT, _stamp(os.lstat(f"{top}/{path}")))
     return found
-
-
-def _links_in_git(
-    top: str, links: list[str], repositories: dict[str, dict[str, str]]
-) -> Iterator[tuple[str, tuple[ChangeKind, str]]]:
-    """Yield the links in repositories: git creates none and follows them (`git commit` truncates COMMIT_EDITMSG)."""
-    for path in links:
-        if any(parent in repositories for parent in _parents(path)):
-            with contextlib.suppress(OSError):
-                yield path, (ChangeKind.WRITES_BY_GIT, _stamp(os.lstat(f"{top}/{path}")))
-
-
-def _parents(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def compare(root: Path, before: WorkspaceScan, after: WorkspaceScan) -> WorkspaceReport:
     """Return what is new or different in after. Removed paths are not reported: nothing runs them."""
-    top = str(root.absolute())
     held: list[WorkspaceChange] = []
     counts: Counter[ChangeKind] = Counter()
-    for change in _changes(top, before, after):
+    for change in _changes(str(root.absolute()), before, after):
         counts[change.kind] += 1
         if counts[change.kind] <= MAX_HELD:
             held.append(change)
@@ -171,7 +147,12 @@ def _changes(top: str, before: WorkspaceScan, after: WorkspaceScan) -> Iterator[
     for path, (kind, stamp) in after.marked.items():
         old = before.marked.get(path)
         if old != (kind, stamp):
-            yield WorkspaceChange(kind, path, old is None, _detail(top, path, kind, stamp))
+            detail = stamp if kind is ChangeKind.UNSEEN else ""
+            if kind is ChangeKind.REPOSITORY:
+                detail = "macOS and Windows take it for .git"
+            elif kind in {ChangeKind.LINK_OUT, ChangeKind.WRITES_BY_GIT}:
+                detail = f"-> {_target(top, path)}"
+            yield WorkspaceChange(kind, path, old is None, detail)
 
 
 def _judge(top: str, path: str, entry: os.DirEntry[str]) -> tuple[ChangeKind | None, str]:
@@ -249,16 +230,16 @@ def _repository_changes(
 ) -> Iterator[WorkspaceChange]:
     """Yield at least one change for a new repository; for a known one, each part that differs."""
     prefix = f"{path}/" if path else ""
-    told = False
+    is_told = False
     for part, stamp in new.items():
+        place = prefix + part if part else path
         if (old or {}).get(part) == stamp:
             continue
-        kind, detail = _judge_part(top, prefix + part if part else path, part)
+        kind, detail = _judge_part(top, place, part)
         if kind is not None:
-            told = True
-            is_new = old is None or part not in old
-            yield WorkspaceChange(kind, prefix + part if part else path, is_new, detail)
-    if old is None and not told:
+            is_told = True
+            yield WorkspaceChange(kind, place, old is None or part not in old, detail)
+    if old is None and not is_told:
         yield WorkspaceChange(ChangeKind.REPOSITORY, path or ".", is_new=True)
 
 
@@ -275,34 +256,19 @@ def _judge_part(top: str, path: str, part: str) -> tuple[ChangeKind | None, str]
 
 
 def _judge_config(part: str, text: str | None) -> tuple[ChangeKind | None, str]:
+    """Judge a configuration by its first setting that is not known to be harmless."""
     if text is None:
         return ChangeKind.RUNS_BY_GIT, "it is not a regular file"
     if not text or (part == "commondir" and text == ".\n"):  # created by the guard (docker/guard.py)
         return None, ""
     if part == "commondir":
         return ChangeKind.REPOSITORY, f"it names {text.strip()}"
-    harm = _harm(text)
-    return (ChangeKind.REPOSITORY, "") if harm is None else (ChangeKind.RUNS_BY_GIT, harm)
-
-
-def _harm(config: str) -> str | None:
-    """Return the first setting of a git configuration that is not known to be harmless."""
-    if len(config) >= git_layout.MAX_SMALL_FILE:
-        return "it is too long to judge"
-    for key, value in git_layout.config_values(config):
+    if len(text) >= git_layout.MAX_SMALL_FILE:
+        return ChangeKind.RUNS_BY_GIT, "it is too long to judge"
+    for key, value in git_layout.config_values(text):
         if git_layout.may_name_program(key, value):
-            return f"{key} = {value}"
-    return None
-
-
-def _detail(top: str, path: str, kind: ChangeKind, stamp: str) -> str:
-    if kind is ChangeKind.UNSEEN:
-        return stamp
-    if kind in {ChangeKind.LINK_OUT, ChangeKind.WRITES_BY_GIT}:
-        return f"-> {_target(top, path)}"
-    if kind is ChangeKind.REPOSITORY:
-        return "macOS and Windows take it for .git"
-    return ""
+            return ChangeKind.RUNS_BY_GIT, f"{key} = {value}"
+    return ChangeKind.REPOSITORY, ""
 
 
 class ChangeTracker:
@@ -377,11 +343,11 @@ class ChangeTracker:
                 _forget(file, lock)
             else:
                 found.append((before, file, lock))
+        if not found:
+            return None
         found.sort(key=lambda one: one[0].at)
         for _, file, lock in found[1:]:
             _forget(file, lock)
-        if not found:
-            return None
         before, file, self._lock = found[0]
         self.previous_was_killed = True
         return file, before

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.workspace import git
-from ohsandbox.runtime.workspace.git_layout import config_values, read_small
+from ohsandbox.runtime.workspace.git_layout import config_values, parents_of, read_small
 
 SECRET_NAMES = (
     ".env", ".env.*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk",
@@ -67,7 +67,7 @@ def select(root: Path, *, everything: bool = False) -> CopySelection:
         walk.left_out[".git/"], has_git = why, False
     paths = walk.paths | (_parts_of_git(str(root)) if has_git else set())
     return CopySelection(
-        frozenset(paths | {parent for path in paths for parent in _parents(path)}), walk.left_out, has_git
+        frozenset(paths | {parent for path in paths for parent in parents_of(path)}), walk.left_out, has_git
     )
 
 
@@ -100,9 +100,8 @@ def _tracked(root: Path) -> set[str]:
 def _list(directory: Path, top: Path, index: Path | None) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="ohsandbox-copy-") as name:
         ours = Path(name)
-        (ours / "objects").mkdir()
-        (ours / "refs").mkdir()
-        (ours / "info").mkdir()
+        for part in ("objects", "refs", "info"):
+            (ours / part).mkdir()
         (ours / "HEAD").write_text("ref: refs/heads/main\n", encoding="ascii")
         if index is not None:
             (ours / "index").write_bytes(index.read_bytes())
@@ -140,7 +139,7 @@ class _SelectionWalk:
         self.left_out: dict[str, str] = {}
         self._root = root
         self._tracked = tracked
-        self._wanted = {parent for path in tracked or () for parent in _parents(path)}
+        self._wanted = {parent for path in tracked or () for parent in parents_of(path)}
 
     def into(self, prefix: str) -> None:
         """Sort all paths below a directory of root, except `.git`."""
@@ -149,34 +148,26 @@ class _SelectionWalk:
             directory = below.pop()
             with os.scandir(f"{self._root}/{directory}") as entries:
                 for entry in entries:
-                    path = directory + entry.name
+                    path, is_directory = directory + entry.name, entry.is_dir(follow_symlinks=False)
                     if entry.name == ".git":
                         continue
-                    if not entry.is_dir(follow_symlinks=False):
-                        self._sort(path, self._why_no_file(path, entry.name))
-                    elif self._sort(path, self._why_no_directory(path, entry.name), mark="/"):
+                    if why := self._why_not(path, entry.name, is_directory=is_directory):
+                        self.left_out[f"{path}/" if is_directory else path] = why
+                        continue
+                    self.paths.add(path)
+                    if is_directory:
                         below.append(f"{path}/")
             if len(self.paths) + len(self.left_out) > MAX_NAMES:
                 raise UsageError(f"{self._root!r} holds over {MAX_NAMES} names: too many to copy. Name a smaller one.")
 
-    def _sort(self, path: str, why_not: str | None, *, mark: str = "") -> bool:
-        if why_not is None:
-            self.paths.add(path)
-        else:
-            self.left_out[path + mark] = why_not
-        return why_not is None
-
-    def _why_no_file(self, path: str, name: str) -> str | None:
+    def _why_not(self, path: str, name: str, *, is_directory: bool) -> str | None:
         if self._tracked is None:
             return None
-        return _SECRET if looks_secret(name) else None if path in self._tracked else _IGNORED
-
-    def _why_no_directory(self, path: str, name: str) -> str | None:
-        if self._tracked is None:
-            return None
-        if name.lower() in SECRET_DIRECTORIES:
+        if name.lower() in SECRET_DIRECTORIES if is_directory else looks_secret(name):
             return _SECRET
-        return _IGNORED if path not in self._wanted and _is_filled(f"{self._root}/{path}") else None
+        if is_directory:
+            return _IGNORED if path not in self._wanted and _is_filled(f"{self._root}/{path}") else None
+        return None if path in self._tracked else _IGNORED
 
 
 def _is_filled(directory: str) -> bool:
@@ -218,10 +209,3 @@ def _parts_of_git(root: str) -> set[str]:
         if entry.is_dir(follow_symlinks=False):
             walk.into(f".git/{entry.name}/")
     return walk.paths
-
-
-def _parents(path: str) -> list[str]:
-    found: list[str] = []
-    while path := path.rpartition("/")[0]:
-        found.append(path)
-    return found

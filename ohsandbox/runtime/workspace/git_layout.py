@@ -87,6 +87,12 @@ def walk(root: str) -> Iterator[WalkEntry]:
             os.close(descriptor)
 
 
+def parents_of(path: str) -> Iterator[str]:
+    """Yield the directories above a path below the root, the nearest first, without the root."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
 def open_below(root: str, path: str, flags: int) -> int:
     """Open path below root; no component of it may be a link.
 
@@ -127,7 +133,7 @@ def is_repository(names: set[str]) -> bool:
 
 
 def pointed(root: str, pointer: str) -> str | None:
-    """Return the target of a `.git` file: a path below root, or an absolute one outside; None if it is no pointer."""
+    """Return the target of a `.git` file: a path below root, or an absolute one outside; None if it is none."""
     text = read_small(root, pointer)
     if text is None or not text.startswith("gitdir:"):
         return None
@@ -188,7 +194,7 @@ def _index(root: str, path: str) -> bytes:
         raise ValueError(f"{path!r} cannot be read: {error.strerror}") from error
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{path!r} is no regular file")
+            raise ValueError(f"{path!r} is not a regular file")
         data = file.read(MAX_INDEX_BYTES + 1)
     if len(data) > MAX_INDEX_BYTES:
         raise ValueError(f"{path!r} is over {MAX_INDEX_BYTES} bytes")
@@ -202,7 +208,7 @@ def _gitlinks_in(data: bytes, hash_bytes: int) -> Iterator[str]:
     try:
         signature, version, count = struct.unpack_from(">4sII", data)
         if signature != b"DIRC" or version not in {2, 3, 4}:
-            raise ValueError("it is no index of a known version")
+            raise ValueError("the index is not of a known version")
         at, name = 12, b""
         for _ in range(count):
             (mode,) = _ENTRY.unpack_from(data, at)

@@ -106,7 +106,7 @@ def sparse_file_of_15_gb_is_efbig_in_two_seconds(runtime: Runtime) -> None:
         refused(errno.EFBIG, OSError, lambda: runtime.read_bytes(f"{here}/f"))
 
 
-# --- what is no regular file ------------------------------------------------------------------
+# --- what is not a regular file ------------------------------------------------------------------
 
 
 @case()

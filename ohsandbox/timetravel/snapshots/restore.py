@@ -160,7 +160,7 @@ _CHANGED = "it was changed while this was done, and stays as it is"
 
 
 def _may_write(directory: int, name: str, change: FileChange) -> bool:
-    """Whether the name is as `old` says; if old is None or was removed, whether it is no file, link or directory."""
+    """Whether the name is as `old` says; if old is None or was removed, whether it is not a file, link or directory."""
     if change.old is None or _must_go(change):
         try:
             mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode

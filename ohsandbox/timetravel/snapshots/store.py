@@ -67,7 +67,7 @@ class SnapshotStore:
             UsageError: less is free than must stay free, see `disk_space.floor_bytes`.
         """
         here = next(path for path in (self.directory, *self.directory.parents) if path.exists())
-        if (short := disk_space.shortage(disk_space.space(here), None)) is not None:
+        if (short := disk_space.shortage(disk_space.measure(here), None)) is not None:
             raise UsageError(f"No snapshot is written: the disk of {str(here)!r} {short}. Free space on it.")
 
     def load(self, name: str) -> Manifest:

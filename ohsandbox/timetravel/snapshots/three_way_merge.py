@@ -47,7 +47,7 @@ def merge(
     for change in changes:
         if blocked := _in_the_way(change.path, there, touched):
             if blocked not in stays:
-                done.conflicts.append(UnappliedChange(change.path, f"{blocked} is no directory there"))
+                done.conflicts.append(UnappliedChange(change.path, f"{blocked} is not a directory there"))
             continue
         _merge_one(change, there, store, done, owner)
         if done.conflicts and done.conflicts[-1].path == change.path:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TOOL_NAME = "browser"
 
-HINT = CallHint(sign="@", subject="code")
+HINT = CallHint(sign="@", kind="browser", subject="code")
 
 MAX_TREE_CHARS = 20_000
 """About 5,000 tokens: a page of a shop or a manual; what is longer loses what is not in view first."""

@@ -7,13 +7,13 @@ import binascii
 import logging
 import posixpath
 import re
-import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ohsandbox.errors import OhsandboxError, ToolArgumentsError, ToolError
+from ohsandbox.content import image_type
+from ohsandbox.errors import ToolArgumentsError, ToolError
 from ohsandbox.tool import ToolExecutor, cut_middle
 from ohsandbox.tools.browser.definition import (
     BUDGET_S,
@@ -22,9 +22,8 @@ from ohsandbox.tools.browser.definition import (
     BrowserObservation,
 )
 from ohsandbox.tools.browser.functions import Call, parse
-from ohsandbox.tools.browser.inside import source
 from ohsandbox.tools.browser.tree import VIEW_HEIGHT, clean_line, render
-from ohsandbox.tools.driver import NO_PROGRAM, Driver, ProgramDied, RequestTimedOut
+from ohsandbox.tools.driver import NO_PROGRAM, Driver, ProgramDied, RequestTimedOut, join_modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,17 +34,13 @@ log = logging.getLogger(__name__)
 
 INTERPRETERS = ("/opt/ohsandbox-browser/bin/python", "python3")
 """That of images/browser, separate from the agent's own; and one that a host may have."""
-
 OVERHEAD_S = 120.0
 """Time beyond BUDGET_S to start Chromium (0.6 s idle) and to read a page, if every wait times out."""
-
 END_S = 5.0
 """Chromium exits within 0.1 s on request."""
-
 MAX_IMAGE_BYTES = 3 * 1024 * 1024
 MAX_HEAD_CHARS = 6_000
 """Limit of the text above the tree."""
-
 REMEDY = (
     "Use an image with it: `docker build --tag ohsandbox-browser images/browser` in the ohsandbox source, then "
     "DockerRuntime('ohsandbox-browser') or `--image ohsandbox-browser`. Without a container: install Debian's "
@@ -53,7 +48,6 @@ REMEDY = (
 )
 
 _SCHEME = re.compile(r"(?:https?|file|data|about|blob|chrome|view-source):", re.IGNORECASE)
-_IMAGE_TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 
 
 class _Tab(BaseModel):
@@ -84,9 +78,9 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._driver: Driver | None = None
+        source = join_modules("ohsandbox.tools.browser._in_sandbox", "tabs", "actions", "main")
+        self._driver = Driver(runtime, source, interpreters=INTERPRETERS, name="The browser's program")
         self._warned = False
-        self._asking = threading.Lock()
 
     def __call__(self, action: BrowseInteractiveAction) -> BrowserObservation:
         """Execute the calls up to the first failure, then read the page.
@@ -98,8 +92,7 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
         """
         calls = parse(action.code)
         actions = [{"name": call.name, "arguments": self._in_sandbox(call)} for call in calls]
-        with self._asking:
-            answer = self._ask({"actions": actions, "budget_s": BUDGET_S})
+        answer = self._ask({"actions": actions, "budget_s": BUDGET_S})
         if answer.unavailable:
             raise ToolError(f"The sandbox has no browser: {clean_line(answer.unavailable)}. {REMEDY}")
         if not (answer.sandboxed or self._runtime.private_processes or self._warned):
@@ -109,52 +102,28 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
 
     def close(self) -> None:
         """End the browser: removes its profile if idle, kills it if busy."""
-        if self._driver is None:
-            return
-        if self._driver.facts and self._asking.acquire(blocking=False):
-            try:
-                self._driver.request({"end": True}, END_S)
-            except OhsandboxError:
-                log.debug("the browser did not end by itself", exc_info=True)
-            finally:
-                self._asking.release()
-        self._driver.close()
-
-    # --- the program --------------------------------------------------------------------------
+        self._driver.close(grace_s=END_S)
 
     def _ask(self, request: dict[str, Any]) -> _Answer:
-        driver = self._started()
-        death = driver.take_death()
-        lost = [f"{death} Its tabs, cookies and logins are lost; it was started again."] if death is not None else []
         try:
-            answer = _Answer.model_validate(driver.request(request, BUDGET_S + OVERHEAD_S))
-            return answer.model_copy(update={"notes": [*lost, *answer.notes]})
+            death = self._driver.start()
+        except ProgramDied as died:
+            why = "there is no Python for it." if died.status == NO_PROGRAM else clean_line(str(died))
+            raise ToolError(f"The sandbox has no browser: {why} {REMEDY}") from None
+        try:
+            answer = _Answer.model_validate(self._driver.request(request, BUDGET_S + OVERHEAD_S))
         except RequestTimedOut:
-            driver.kill()
+            self._driver.stop()
             raise ToolError(
                 f"The browser did not answer within {BUDGET_S + OVERHEAD_S:.0f} s and was ended; its tabs are lost. "
                 "Start again with goto(url)."
             ) from None
         except ValidationError:
-            driver.kill()
+            self._driver.stop()
             raise ToolError("The browser's program gave no proper answer and was ended; start again.") from None
-
-    def _started(self) -> Driver:
-        """Start the driver with the first available interpreter."""
-        for interpreter in INTERPRETERS:
-            if self._driver is not None:
-                break
-            driver = Driver.python(self._runtime, source(), interpreter=interpreter, name="The browser's program")
-            try:
-                driver.start()
-            except ProgramDied as death:
-                if death.status != NO_PROGRAM:
-                    raise ToolError(f"The sandbox has no browser: {clean_line(str(death))} {REMEDY}") from None
-                continue
-            self._driver = driver
-        if self._driver is None:
-            raise ToolError(f"The sandbox has no browser: there is no Python for it. {REMEDY}")
-        return self._driver
+        if death is not None:
+            answer.notes.insert(0, f"{death} Its tabs, cookies and logins are lost; it was started again.")
+        return answer
 
     def _in_sandbox(self, call: Call) -> dict[str, Any]:
         """The arguments, with addresses and paths translated for the sandbox."""
@@ -174,16 +143,13 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
         return url if _SCHEME.match(url) else f"http://{url}"
 
 
-# --- output for the model ----------------------------------------------------------------------
-
-
 def _observation(calls: Sequence[Call], answer: _Answer) -> BrowserObservation:
     tree, focused = render(answer.tree or "", limit_chars=MAX_TREE_CHARS)
-    head = [*_place(answer), *([f"Focused: {focused}"] if focused else []), *_events(calls, answer)]
+    head = "\n".join([*_place(answer), *([f"Focused: {focused}"] if focused else []), *_events(calls, answer)])
     body = tree or ("(no elements: look at the screenshot)" if answer.tree is not None else "(not readable now)")
-    image = _image(answer.image)
+    image = _data_url(answer.image)
     return BrowserObservation(
-        text=f"{cut_middle(chr(10).join(head), limit_chars=MAX_HEAD_CHARS)}\nPage:\n{body}",
+        text=f"{cut_middle(head, limit_chars=MAX_HEAD_CHARS)}\nPage:\n{body}",
         images=(image,) if image else (),
         failed=bool(answer.error),
     )
@@ -216,13 +182,12 @@ def _events(calls: Sequence[Call], answer: _Answer) -> list[str]:
     return lines + [f"Note: {clean_line(note)}" for note in answer.notes]
 
 
-def _image(encoded: str | None) -> str | None:
+def _data_url(encoded: str | None) -> str | None:
     """A data URL of a PNG or JPEG that is not too large."""
     if encoded is None or len(encoded) > MAX_IMAGE_BYTES * 4 // 3:
         return None
     try:
-        head = base64.b64decode(encoded, validate=True)[:8]
+        kind = image_type(base64.b64decode(encoded, validate=True))
     except (binascii.Error, ValueError):
         return None
-    kind = next((kind for magic, kind in _IMAGE_TYPES.items() if head.startswith(magic)), None)
-    return kind and f"data:{kind};base64,{encoded}"
+    return f"data:{kind};base64,{encoded}" if kind in ("image/png", "image/jpeg") else None

@@ -41,12 +41,18 @@ class Node:
     ref: str = ""
     bare: bool = False
     """A container without content of its own."""
-    interactive: bool = False
+    operable: bool = False
     in_view: bool = True
     focused: bool = False
     origin: tuple[float, float] = (0.0, 0.0)
     """The origin of its children's boxes: differs in a frame."""
     parents: list[Node] = field(default_factory=list)
+
+    @property
+    def line(self) -> str:
+        """Its text with its id, indented."""
+        depth = sum(1 for parent in self.parents if not parent.bare)
+        return "  " * min(depth, 20) + (f"[{self.ref}] " if self.ref else "") + self.text
 
 
 def render(snapshot: str, *, limit_chars: int) -> tuple[str, str]:
@@ -54,55 +60,36 @@ def render(snapshot: str, *, limit_chars: int) -> tuple[str, str]:
 
     Over limit_chars, elements out of view go first, except fields, links and buttons; a last line states how much.
     """
-    nodes = _nodes(snapshot)
-    focused = next((node.text for node in reversed(nodes) if node.focused and not node.bare), "")
-    shown = [node for node in nodes if not node.bare]
-    if not shown:
-        return "", focused
-    lines = [_line(node) for node in shown]
-    if sum(map(len, lines)) + len(lines) <= limit_chars:
-        return "\n".join(lines), focused
-    return _shortened(shown, lines, limit_chars), focused
+    nodes = [node for node in _nodes(snapshot) if not node.bare]
+    focused = next((node.text for node in reversed(nodes) if node.focused), "")
+    lines = [node.line for node in nodes]
+    if sum(map(len, lines)) + len(lines) > limit_chars:
+        lines = _shortened(nodes, lines, limit_chars)
+    return "\n".join(lines), focused
 
 
-def _shortened(nodes: list[Node], lines: list[str], limit_chars: int) -> str:
+def _shortened(nodes: list[Node], lines: list[str], limit_chars: int) -> list[str]:
     place = {id(node): number for number, node in enumerate(nodes)}
     kept: set[int] = set()
     spent = 0
-    last_in_view = max((number for number, node in enumerate(nodes) if node.in_view), default=0)
-    onwards = [*range(last_in_view, len(nodes)), *range(last_in_view)]
     in_view = [number for number, node in enumerate(nodes) if node.in_view]
-    operable = [number for number in onwards if _operable(nodes[number])]
+    onwards = [*range(max(in_view, default=0), len(nodes)), *range(max(in_view, default=0))]
+    operable = [number for number in onwards if nodes[number].operable]
     # half of what the view leaves is for what can be operated elsewhere, the rest for reading on
     for numbers, share in ((in_view, 1.0), (operable, 0.5), (onwards, 1.0)):
         limit = spent + (limit_chars - spent) * share
         for number in numbers:
-            parents = (place[id(one)] for one in nodes[number].parents if id(one) in place)
-            needed = {*parents, number} - kept
+            needed = {number, *(place[id(one)] for one in nodes[number].parents if id(one) in place)} - kept
             cost = sum(len(lines[one]) + 1 for one in needed)
             if spent + cost <= limit:
                 spent += cost
                 kept |= needed
     lost = [node for number, node in enumerate(nodes) if number not in kept]
-    said = (
+    note = (
         f"[... {len(lost)} of {len(nodes)} lines left out, those in view last; "
-        f"{sum(map(_operable, lost))} of them can be operated. "
-        "scroll(0, 600) shows the next part ...]"
+        f"{sum(node.operable for node in lost)} of them can be operated. scroll(0, 600) shows the next part ...]"
     )
-    return "\n".join([*(lines[number] for number in sorted(kept)), said])
-
-
-def _operable(node: Node) -> bool:
-    return node.interactive and bool(node.ref)
-
-
-def _line(node: Node) -> str:
-    depth = sum(1 for parent in node.parents if not parent.bare)
-    label = f"[{node.ref}] " if node.ref else ""
-    return f"{'  ' * min(depth, 20)}{label}{node.text}"
-
-
-# --- reading -----------------------------------------------------------------------------------
+    return [*(lines[number] for number in sorted(kept)), note]
 
 
 def _nodes(snapshot: str) -> list[Node]:
@@ -120,52 +107,52 @@ def _nodes(snapshot: str) -> list[Node]:
                 name, _, value = content[3:].partition(": ")
                 path[-1].text += f" {name}={clean_line(_plain(value))}"
             continue
-        node = _node(content[2:], depth, path)
-        nodes.append(node)
-        path.append(node)
+        nodes.append(_node(content[2:], depth, path))
+        path.append(nodes[-1])
     return nodes
 
 
 def _node(content: str, depth: int, path: list[Node]) -> Node:
-    origin = path[-1].origin if path else (0.0, 0.0)
-    in_view = path[-1].in_view if path else True
+    parent = path[-1] if path else Node(0, "")
+    node = Node(depth, "", in_view=parent.in_view, origin=parent.origin, parents=path[:MAX_DEPTH])
     key = _QUOTED_KEY.fullmatch(content)
     plain = key[1].replace("''", "'") + (key[2] or "") if key else content
     found = _KEY.fullmatch(plain)
     if found is None or (found["role"] == "text" and not found["marks"]):
-        text = plain.partition(": ")[2] if found else plain
-        return Node(
-            depth, f"text: {clean_line(_plain(text))}", in_view=in_view, origin=origin, parents=path[:MAX_DEPTH]
-        )
+        node.text = f"text: {clean_line(_plain(plain.partition(': ')[2] if found else plain))}"
+        return node
     marks: dict[str, str] = {name: value or "" for name, value in _MARK.findall(found["marks"])}
-    ref = marks.get("ref", "") if _REF.fullmatch(marks.get("ref", "")) else ""
-    in_view, corner = _seen(marks.get("box", ""), origin, otherwise=in_view)
-    role, clickable = found["role"], "cursor" in marks
-    name = clean_line(json_text(found["name"] or ""), limit_chars=MAX_NAME_CHARS)
+    role, clickable, ref = found["role"], "cursor" in marks, marks.get("ref", "")
+    name = clean_line(_json_text(found["name"] or ""), limit_chars=MAX_NAME_CHARS)
     value = clean_line(_plain((found["rest"] or "").removeprefix(":").strip()))
-    states = [key if not value else f"{key}={value}" for key, value in marks.items() if key not in _HIDDEN_MARKS]
-    focused = "active" in marks and role != "generic"
-    bare = role in ("generic", "rowgroup") and not (name or value or clickable or states)
-    shown = "clickable" if role == "generic" and clickable else role
-    parts = [shown, f'"{name}"' if name else "", f"({clean_line(', '.join(states))})" if states else ""]
-    text = " ".join(filter(None, parts)) + (f": {value}" if value else "") + (" (focused)" if focused else "")
-    return Node(
-        depth, text, ref, bare=bare, interactive=role in INTERACTIVE or clickable, in_view=in_view, focused=focused,
-        origin=corner if role == "iframe" else origin, parents=path[:MAX_DEPTH],
-    )  # fmt: skip
+    states = [f"{key}={of}" if of else key for key, of in marks.items() if key not in _HIDDEN_MARKS]
+    node.ref = ref if _REF.fullmatch(ref) else ""
+    node.operable = bool(node.ref) and (role in INTERACTIVE or clickable)
+    node.focused = "active" in marks and role != "generic"
+    node.bare = role in ("generic", "rowgroup") and not (name or value or clickable or states)
+    parts = [
+        "clickable" if role == "generic" and clickable else role,
+        f'"{name}"' if name else "",
+        f"({clean_line(', '.join(states))})" if states else "",
+    ]
+    node.text = " ".join(filter(None, parts)) + (f": {value}" if value else "") + " (focused)" * node.focused
+    _place(node, marks.get("box", ""), is_frame=role == "iframe")
+    return node
 
 
-def _seen(box: str, origin: tuple[float, float], *, otherwise: bool) -> tuple[bool, tuple[float, float]]:
-    """Whether the box is in the viewport, and its corner."""
+def _place(node: Node, box: str, *, is_frame: bool) -> None:
+    """Set whether the node is in the viewport, and the origin of its children's boxes."""
     try:
         x, y, width, height = (float(number) for number in box.split(","))
     except ValueError:
-        return otherwise, origin
-    x, y = x + origin[0], y + origin[1]
-    return x < VIEW_WIDTH and x + width > 0 and y < VIEW_HEIGHT and y + height > 0, (x, y)
+        return
+    x, y = x + node.origin[0], y + node.origin[1]
+    node.in_view = x < VIEW_WIDTH and x + width > 0 and y < VIEW_HEIGHT and y + height > 0
+    if is_frame:
+        node.origin = x, y
 
 
-def json_text(quoted: str) -> str:
+def _json_text(quoted: str) -> str:
     """Decode a double-quoted text; return other text unchanged."""
     if quoted.startswith('"'):
         try:
@@ -180,7 +167,7 @@ def _plain(value: str) -> str:
     """A YAML scalar's text: plain, or in either kind of quotes."""
     if len(value) > 1 and value[0] == value[-1] == "'":
         return value[1:-1].replace("''", "'")
-    return json_text(value)
+    return _json_text(value)
 
 
 def clean_line(text: str, *, limit_chars: int = MAX_VALUE_CHARS) -> str:

@@ -11,17 +11,14 @@ from rich.text import Text
 
 from ohsandbox.schema import Action, Content, ImageContent, Observation, TextContent
 from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, counted_lines
-from ohsandbox.tools.file_editor.lines import MAX_VIEW_CHARS
-from ohsandbox.tools.file_read.definition import FileReadAction, FileReadSource
+from ohsandbox.tools.file_read import FileReadAction, FileReadSource
 
 if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "file_editor"
-
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """A file past this is data; `sed`, `awk` and Python change it without moving it to the host and back."""
-
 MAX_IMAGE_BYTES = 5 * 1024 * 1024 * 3 // 4 - 64
 """As a data URL it is a third longer, and 5 MiB is what Anthropic's API takes (docs, "Vision", 2025)."""
 
@@ -42,7 +39,7 @@ stands) are required for every command:
 
 Encoding, line ends (CRLF or LF: write \\n), mode and owner of a file stay; where a file is hard-linked, its other names
 keep the old text. `encoding` is only needed where a file that is not UTF-8 reads wrong. An edit is refused when
-something else changed the file since you last saw it here: view it again. At most {MAX_VIEW_CHARS} characters are
+something else changed the file since you last saw it here: view it again. At most {{max_chars}} characters are
 shown; what was left out is stated. Editing is for text files up to {MAX_FILE_BYTES // 1024 // 1024} MiB; use
 execute_bash for others."""
 
@@ -163,10 +160,10 @@ def hint(arguments: Mapping[str, Any]) -> CallHint:
     """The file, and what is done to it."""
     command = str(arguments.get("command"))
     if command == "view":
-        return CallHint(sign="<", subject="path", writes=False)
+        return CallHint(sign="<", kind="read", subject="path", writes=False)
     if command == "create":
-        return CallHint(sign="+", subject="path", note=counted_lines(arguments.get("file_text")))
-    return CallHint(sign="~", subject="path", note=f"({command})")
+        return CallHint(sign="+", kind="edit", subject="path", note=counted_lines(arguments.get("file_text")))
+    return CallHint(sign="~", kind="edit", subject="path", note=f"({command})")
 
 
 class FileEditorTool(ToolDefinition[FileEditAction, FileEditObservation]):
@@ -190,12 +187,14 @@ class FileEditorTool(ToolDefinition[FileEditAction, FileEditObservation]):
         return [
             cls(
                 name=TOOL_NAME,
-                description=DESCRIPTION,
+                description=conv_state.output.fill(DESCRIPTION),
                 action_type=FileEditAction,
                 observation_type=FileEditObservation,
                 hint=hint,
                 annotations=ToolAnnotations(title="Edit files", openWorldHint=False),
-                executor=FileEditorExecutor(conv_state.require_runtime(), directory=directory),
+                executor=FileEditorExecutor(
+                    conv_state.require_runtime(), directory=directory, limits=conv_state.output
+                ),
                 aliases=("str_replace_editor",),
             )
         ]

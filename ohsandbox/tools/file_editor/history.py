@@ -18,17 +18,16 @@ from ohsandbox.private_files import make_private_dir, write_atomically
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ohsandbox.tools.file_editor.text import Splice
+    from ohsandbox.runtime.files.text import Splice
 
 MAX_EDITS = 500
 MAX_BYTES = 64 * 1024 * 1024
 """Limit of all edits of a conversation together; the oldest are dropped first. One edit of the largest file fits."""
-
 MAX_SEEN = 2_000
 """Limit of files with a stored state; the one seen longest ago is dropped first, and counts as never seen."""
 
 _SEEN_NAME = "seen.json"
-_EDIT_SUFFIX = ".edit"
+_EDIT_NAME = "{:012d}.edit"
 
 
 class Seen(NamedTuple):
@@ -40,7 +39,7 @@ class Seen(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """One change that can be undone."""
+    """One change that can be undone; stored as a line of JSON and the removed bytes."""
 
     number: int
     path: str
@@ -57,7 +56,7 @@ class Edit(NamedTuple):
         return data[: self.offset] + self.removed + data[self.offset + self.added_bytes :]
 
 
-class History:
+class EditHistory:
     """The history of one conversation. Not thread-safe: its executor takes one call at a time."""
 
     def __init__(self, directory: Path | None) -> None:
@@ -73,34 +72,28 @@ class History:
         self._load()
         return self._seen.get(_key(path))
 
-    def see(self, path: str, data: bytes, *, encoding: str | None = None) -> None:
-        """Record the file's state."""
+    def see(self, path: str, data: bytes | None, *, encoding: str | None = None) -> None:
+        """Record the file's state; None is a file that no longer exists."""
         self._load()
-        known, now = self._seen.pop(_key(path), None), Seen(digest(data), encoding)
-        self._seen[_key(path)] = now
+        known = self._seen.pop(_key(path), None)
+        now = None if data is None else Seen(digest(data), encoding)
+        if now is not None:
+            self._seen[_key(path)] = now
         if now == known:
             return
         while len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]
         self._store(_SEEN_NAME, json.dumps(self._seen).encode())
 
-    def forget(self, path: str) -> None:
-        """Drop the state of a file that no longer exists."""
-        if self._seen.pop(_key(path), None):
-            self._store(_SEEN_NAME, json.dumps(self._seen).encode())
-
     def add(self, path: str, command: str, splice: Splice, *, before: bytes | None, after: bytes) -> Edit:
         """Record an edit before it is made: the file's state shows whether it was made."""
         self._load()
         number = self._edits[-1].number + 1 if self._edits else 1
-        edit = Edit(
-            number, _key(path), command, splice.offset, splice.removed, len(splice.added),
-            None if before is None else digest(before), digest(after),
-        )  # fmt: skip
+        digests = None if before is None else digest(before), digest(after)
+        edit = Edit(number, _key(path), command, splice.offset, splice.removed, len(splice.added), *digests)
         self._edits.append(edit)
-        head = edit._replace(removed=b"")._asdict()
-        del head["removed"]
-        self._store(_name(edit), json.dumps(head).encode() + b"\n" + edit.removed)
+        head = {name: value for name, value in edit._asdict().items() if name != "removed"}
+        self._store(_EDIT_NAME.format(number), json.dumps(head).encode() + b"\n" + edit.removed)
         size = sum(len(old.removed) for old in self._edits)
         while len(self._edits) > MAX_EDITS or (size > MAX_BYTES and len(self._edits) > 1):
             size -= len(self._edits[0].removed)
@@ -112,7 +105,7 @@ class History:
         self._edits.remove(edit)
         if self._directory is not None:
             with contextlib.suppress(OSError):  # a leftover file is an edit whose states match no file
-                (self._directory / _name(edit)).unlink(missing_ok=True)
+                (self._directory / _EDIT_NAME.format(edit.number)).unlink(missing_ok=True)
 
     def edits(self, path: str) -> list[Edit]:
         """The edits of the file that can be undone, the last one last."""
@@ -126,7 +119,7 @@ class History:
         with contextlib.suppress(OSError, ValueError, TypeError):  # absent or foreign: counts as never seen
             stored = json.loads((self._directory / _SEEN_NAME).read_bytes())
             self._seen = {path: Seen(*fields) for path, fields in stored.items()}
-        for file in sorted(self._directory.glob(f"*{_EDIT_SUFFIX}")):
+        for file in sorted(self._directory.glob("*.edit")):
             with contextlib.suppress(OSError, ValueError, TypeError):
                 head, _, removed = file.read_bytes().partition(b"\n")
                 self._edits.append(Edit(**json.loads(head), removed=removed))
@@ -152,7 +145,3 @@ def digest(data: bytes) -> str:
 def _key(path: str) -> str:
     """One name for `/a/b`, `/a/./b` and `//a/b`. Two files that share one through a symlink differ in their digests."""
     return posixpath.normpath("/" + path.lstrip("/"))
-
-
-def _name(edit: Edit) -> str:
-    return f"{edit.number:012d}{_EDIT_SUFFIX}"

@@ -1,18 +1,30 @@
-"""Lines: numbering, limiting the output, and preserving line ends.
+"""Lines of a text: numbered, limited, with their ends, and as the report of an edit.
 
 A line ends at a line feed and nowhere else, as for `sed -n 2,3p`; a carriage return before it belongs to its end.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
+from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.tool import output
+from ohsandbox.runtime.files.text import count_lines
+from ohsandbox.tools.file_editor.definition import FileEditObservation
 
-MAX_VIEW_CHARS = output.MAX_CHARS
+if TYPE_CHECKING:
+    from ohsandbox.tools.file_editor.definition import Command
 
 MAX_LINE_CHARS = 2_000
 """The shown part of a long line if not everything fits."""
+CONTEXT_LINES = 4
+"""Lines shown before and after a change: enough to see a wrong indentation."""
+MAX_SNIPPET_CHARS = 6_000
+"""The model knows its own text; this shows the surroundings."""
+MAX_WINDOW_CHARS = 400
+"""The shown part of a long changed line on either side of the change's start."""
+MAX_DIFF_LINES = 400
+"""For the user; a longer diff shows the file, not the change. difflib takes at most 20 ms for these."""
 
 _END = re.compile("\r?\n")
 
@@ -25,56 +37,30 @@ def split_lines(text: str) -> list[str]:
     return lines
 
 
-def count_lines(text: str) -> int:
-    """Number of lines; the last one may lack its line feed."""
-    return text.count("\n") + (text != "" and not text.endswith("\n"))
-
-
-def numbered(lines: list[str], *, first: int, last: int | None = None, limit_chars: int = MAX_VIEW_CHARS) -> str:
-    """Lines with numbers from first, as `cat -n`; over the limit, whole lines from the start and a note on the rest.
-
-    Args:
-        lines: without ends; a carriage return at the end is not shown.
-        first: the number of the first one.
-        last: the number of the last requested line, if lines holds only as many as can be needed.
-        limit_chars: about as many are returned.
-    """
-    last = first + len(lines) - 1 if last is None else last
+def numbered(lines: list[str], *, first: int, limit_chars: int) -> str:
+    """Lines with numbers from first, as `cat -n`; over the limit, whole lines from the start and a note on the rest."""
     is_long = sum(map(len, lines[:limit_chars])) + 7 * len(lines) > limit_chars
-    out: list[str] = []
-    room = limit_chars
-    for number, line in enumerate(lines, first):
-        row = f"{number:6}\t{_clip(line.removesuffix(chr(13)), number, is_long=is_long)}"
-        room -= len(row) + 1
-        if room < 0 and out:
-            out.append(f"[... lines {number}-{last} left out here: view_range [{number}, {last}] shows them ...]")
+    rows: list[str] = []
+    for number, full in enumerate(lines, first):
+        line = full.removesuffix("\r")
+        if is_long and len(line) > MAX_LINE_CHARS:
+            line = (
+                f"{line[:MAX_LINE_CHARS]} [... {len(line) - MAX_LINE_CHARS} of the {len(line)} characters of line "
+                f"{number} left out: sed -n {number}p FILE | cut -c {MAX_LINE_CHARS + 1}-{2 * MAX_LINE_CHARS} in "
+                "execute_bash]"
+            )
+        rows.append(f"{number:6}\t{line}")
+        limit_chars -= len(rows[-1]) + 1
+        if limit_chars < 0 and len(rows) > 1:
+            last = first + len(lines) - 1
+            rows[-1] = f"[... lines {number}-{last} left out here: view_range [{number}, {last}] shows them ...]"
             break
-        out.append(row)
-    return "\n".join(out)
-
-
-def _clip(line: str, number: int, *, is_long: bool) -> str:
-    if not is_long or len(line) <= MAX_LINE_CHARS:
-        return line
-    return (
-        f"{line[:MAX_LINE_CHARS]} [... {len(line) - MAX_LINE_CHARS} of the {len(line)} characters of line {number} "
-        f"left out: sed -n {number}p FILE | cut -c {MAX_LINE_CHARS + 1}-{2 * MAX_LINE_CHARS} in execute_bash]"
-    )
+    return "\n".join(rows)
 
 
 def line_of(text: str, index: int) -> int:
     """The number of the line that contains text[index]."""
     return text.count("\n", 0, index) + 1
-
-
-def line_start(text: str, number: int) -> int:
-    """The start index of the line; the end of the text for the line after the last."""
-    at = 0
-    for _ in range(number - 1):
-        at = text.find("\n", at) + 1
-        if at == 0:
-            return len(text)
-    return at
 
 
 def around(text: str, start: int, end: int, *, context: int) -> tuple[int, int]:
@@ -111,11 +97,87 @@ def with_ends_of(old: str, new: str, *, end: str) -> str:
     """
     ends = _END.findall(old)
     was, now = _END.split(old), _END.split(new)
+    if len({*ends}) < 2:  # noqa: PLR2004 - one kind of line end
+        return (ends[0] if ends else end).join(now)
     most = min(len(was), len(now))
     head = next((k for k in range(most) if was[k] != now[k]), most)
     tail = next((k for k in range(most - head) if was[-1 - k] != now[-1 - k]), most - head)
-    parts = []
-    for at, line in enumerate(now[:-1]):
-        source = at if at < len(now) - tail else at + len(was) - len(now)
-        parts += [line, ends[min(source, len(ends) - 1)] if ends else end]
-    return "".join([*parts, now[-1]])
+    sources = [*range(head)]  # the line of old whose end each line of new takes
+    middle = was[head : len(was) - tail], now[head : len(now) - tail]
+    if max(map(len, middle)) <= MAX_DIFF_LINES:
+        for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, *middle, autojunk=False).get_opcodes():
+            last = i2 if tag == "equal" else max(i1, i2 - 1)
+            sources += [head + min(i1 + k, last) for k in range(j2 - j1)]
+    else:
+        sources += range(head, len(now) - tail)
+    sources += range(len(was) - tail, len(was))
+    return "".join(
+        [*(line + ends[min(at, len(ends) - 1)] for line, at in zip(now[:-1], sources, strict=False)), now[-1]]
+    )
+
+
+# --- the report of an edit --------------------------------------------------------------------
+
+
+class Edited(NamedTuple):
+    """Old and new text of a file: new[start:new_end] stands where old[start:old_end] stood."""
+
+    old: str
+    new: str
+    start: int
+    old_end: int
+    new_end: int
+
+    def windows(self, *, context: int) -> tuple[str, str, int]:
+        """Old and new text of the changed lines with context lines around them, and the number of the first line."""
+        first, old_last = around(self.old, self.start, self.old_end, context=context)
+        _, new_last = around(self.new, self.start, self.new_end, context=context)
+        return self.old[first:old_last], self.new[first:new_last], line_of(self.old, first)
+
+
+def observed(command: Command, path: str, done: str, edited: Edited) -> FileEditObservation:
+    """The observation of an edit: the lines around it for the model, a diff for the user; done describes it."""
+    was, now, first = edited.windows(context=CONTEXT_LINES)
+    old_lines, new_lines = count_lines(edited.old), count_lines(edited.new)
+    had = "" if old_lines == new_lines else f" (it had {old_lines})"
+    lines = split_lines(now)
+    changed = line_of(edited.new, edited.start) - first
+    if changed < len(lines):
+        column = edited.start - (edited.new.rfind("\n", 0, edited.start) + 1)
+        lines[changed] = _window(lines[changed], column)
+    snippet = f":\n{numbered(lines, first=first, limit_chars=MAX_SNIPPET_CHARS)}" if lines else "."
+    return FileEditObservation(
+        command=command,
+        path=path,
+        text=f"{done.removesuffix('.')}. The file has {plural(new_lines, 'line')} now{had}{snippet}",
+        old_lines=old_lines,
+        new_lines=new_lines,
+        diff=diff_of(was, now, first=first),
+    )
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 line`, `2 lines`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _window(line: str, column: int) -> str:
+    """A long line's part around column."""
+    if len(line) <= 2 * MAX_WINDOW_CHARS:
+        return line
+    start, end = max(0, column - MAX_WINDOW_CHARS), column + MAX_WINDOW_CHARS
+    before = f"[... {start} characters ...] " if start else ""
+    after = f" [... {len(line) - end} characters ...]" if end < len(line) else ""
+    return f"{before}{line[start:end]}{after}"
+
+
+def diff_of(old: str, new: str, *, first: int) -> str:
+    """Lines that begin with a blank, `-` or `+`, after one with the position; limited in number and to 200 columns."""
+    was, now = split_lines(old), split_lines(new)
+    left_out = len(was) + len(now) - MAX_DIFF_LINES
+    if left_out <= 0:
+        rows = [*difflib.unified_diff(was, now, n=MAX_DIFF_LINES, lineterm="")][3:]
+    else:
+        rows = [*(f"-{line}" for line in was[:MAX_DIFF_LINES]), *(f"+{line}" for line in now[:MAX_DIFF_LINES])]
+    note = [f"@ {left_out} more lines"] if left_out > 0 else []
+    return "\n".join([f"@ line {first}", *(row[:201] for row in rows[:MAX_DIFF_LINES]), *note])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
+from bisect import bisect_left
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,21 +15,17 @@ from ohsandbox.tools.file_editor.lines import end_near, line_of, split_lines, wi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ohsandbox.tools.file_editor.text import Document
+    from ohsandbox.runtime.files.text import Document
 
 MAX_LINES_NAMED = 10
 """Limit of line numbers reported for a text; more mean that the text is too short."""
-
 MAX_HINT_CHARS = 2_000_000
 """Limit of files searched for near misses: folding 2 MB costs about 0.1 s."""
-
 MAX_QUOTED_CHARS = 600
 """The part of the file that a hint quotes: enough for typical model errors, short in the context."""
-
 CLOSE_LINES = 2_000
 CLOSE_CHARS = 100
 """Limits of the search for a similar line, in lines and in characters of each: 0.4 s of difflib at worst."""
-
 _LOOKS_LIKE = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u00b4\u02bc", "'"),
@@ -41,7 +38,6 @@ _LOOKS_LIKE = str.maketrans(
     }
 )
 """Look-alikes that NFKD does not unify: typographic signs, Cyrillic and Greek letters."""
-
 _NUMBERS = re.compile(r"^ *\d+\t", re.MULTILINE)
 
 
@@ -63,14 +59,21 @@ def match_once(document: Document, old: str, new: str) -> Match:
         ToolError: old has no match (with a hint), or more than one (with the lines).
     """
     text = document.shown
-    places = [*islice(_places(text, old, is_crlf=document.has_crlf), MAX_LINES_NAMED + 1)]
+    places = [*islice(_places(document, old), MAX_LINES_NAMED + 1)]
     if not places:
         raise ToolError(
             f"old_str is not in the file, which has {document.line_count} lines; nothing was changed. "
             f"{explain_miss(text, old)}"
         )
     if len(places) > 1:
-        raise ToolError(_say_all(document, old, places))
+        plain, wanted = (part.replace("\r\n", "\n") for part in (text, old))
+        count = max(plain.count(wanted), len(places))
+        lines = [*dict.fromkeys(str(line_of(text, start)) for start, _ in places[:MAX_LINES_NAMED])]
+        named = ", ".join([*lines, "..."] if count > MAX_LINES_NAMED else lines)
+        raise ToolError(
+            f"old_str is in the file {count} times, on line{'s' * (named != lines[0])} {named}; nothing was changed. "
+            "Add the lines before or after the one you mean, so that it is unique."
+        )
     [(start, end)] = places
     if document.has_crlf and "\r" not in old:
         new = with_ends_of(text[start:end], new, end=end_near(text, end))
@@ -79,40 +82,26 @@ def match_once(document: Document, old: str, new: str) -> Match:
 
 def is_in(document: Document, old: str) -> bool:
     """Whether old has a match."""
-    return next(_places(document.shown, old, is_crlf=document.has_crlf), None) is not None
+    return next(_places(document, old), None) is not None
 
 
-def _places(text: str, old: str, *, is_crlf: bool) -> Iterator[tuple[int, int]]:
-    """Every match, also overlapping ones, in time linear in the text (no pattern: files may be hostile)."""
-    is_loose = is_crlf and "\n" in old and "\r" not in old
-    plain = text.replace("\r\n", "\n") if is_loose else text
+def _places(document: Document, old: str) -> Iterator[tuple[int, int]]:
+    """Every match, also overlapping ones, in time linear in the text (no pattern of old: files may be hostile)."""
+    text = plain = document.shown
+    returns: list[int] | None = []
+    if document.has_crlf and "\n" in old and "\r" not in old:  # the match is sought without carriage returns
+        plain = text.replace("\r\n", "\n")
+        # the index in plain of the line feed behind each carriage return; None where all line feeds have one
+        is_mixed = len(text) - len(plain) < plain.count("\n")
+        returns = [found.start() - k for k, found in enumerate(re.finditer("\r\n", text))] if is_mixed else None
+
+    def index_in_text(at: int) -> int:
+        return at + (plain.count("\n", 0, at) if returns is None else bisect_left(returns, at))
+
     at = plain.find(old)
-    start, before = 0, 0
     while at >= 0:
-        start, before = (_advance(text, start, at - before), at) if is_loose else (at, at)
-        yield start, _advance(text, start, len(old)) if is_loose else start + len(old)
+        yield index_in_text(at), index_in_text(at + len(old))
         at = plain.find(old, at + 1)
-
-
-def _advance(text: str, start: int, count: int) -> int:
-    """The index count characters after start; CRLF counts as one."""
-    end = start
-    while count:
-        counted, end = max(start, end - 1), end + count
-        count = text.count("\r\n", counted, end)
-    return end + (end > start and text[end - 1 : end + 1] == "\r\n")
-
-
-def _say_all(document: Document, old: str, places: list[tuple[int, int]]) -> str:
-    text = document.shown
-    plain, wanted = (part.replace("\r\n", "\n") for part in (text, old))
-    count = max(plain.count(wanted), len(places))
-    lines = [*dict.fromkeys(str(line_of(text, start)) for start, _ in places[:MAX_LINES_NAMED])]
-    named = ", ".join([*lines, "..."] if count > MAX_LINES_NAMED else lines)
-    return (
-        f"old_str is in the file {count} times, on line{'s' * (named != lines[0])} {named}; nothing was changed. "
-        "Add the lines before or after the one you mean, so that it is unique."
-    )
 
 
 def _with_bytes_of(real: str, shown: str, new: str) -> str:
@@ -142,7 +131,8 @@ def explain_miss(text: str, old: str) -> str:
         return "The file is too large to look for what comes close: search it with grep -n in execute_bash."
     plain = old.replace("\r\n", "\n")
     if "\r" in old and plain in text:
-        return f"It differs in line ends only: old_str has CRLF, line {_line(text, plain)} of the file has LF."
+        line = line_of(text, text.index(plain))
+        return f"It differs in line ends only: old_str has CRLF, line {line} of the file has LF."
     without = _NUMBERS.sub("", plain)
     if without != plain and _flexible(text, without):
         return "old_str holds the line numbers that `view` prints; leave out numbers and tabs."
@@ -154,21 +144,23 @@ def _by_blanks(text: str, old: str) -> str | None:
     if found is None:
         return None
     was, wanted = text[found[0] : found[1]].split("\n"), old.strip().split("\n")
+    start, end = text.rfind("\n", 0, found[0]) + 1, text.find("\n", found[1])
     indent = old[: len(old) - len(old.lstrip())].rpartition("\n")[2]
     is_indented_alike = text.endswith(indent, 0, found[0])
     if is_indented_alike and [part.rstrip() for part in was] == [part.rstrip() for part in wanted]:
         what = "in blanks at the end of a line, or in line breaks around it"
     elif [part.strip() for part in was] == [part.strip() for part in wanted]:
-        what = f"in indentation (tabs or blanks){_tabs(text[text.rfind(chr(10), 0, found[0]) + 1 : found[1]], old)}"
+        has_tabs = "\t" in text[start : found[1]]
+        what = "in indentation (tabs or blanks)"
+        if has_tabs != ("\t" in old):
+            what += ": the file has tabs" if has_tabs else ": the file has blanks, no tabs"
     else:
         what = "in blanks or line breaks"
-    return f"On line {line_of(text, found[0])} the file differs {what}. It has exactly: {_quoted(text, *found)}"
-
-
-def _tabs(real: str, old: str) -> str:
-    if ("\t" in real) == ("\t" in old):
-        return ""
-    return ": the file has tabs" if "\t" in real else ": the file has blanks, no tabs"
+    # the whole lines as a literal, which distinguishes blanks, tabs and line breaks
+    real = text[start : len(text) if end < 0 else end].replace("\r\n", "\n").removesuffix("\r")
+    more = f" ({len(real) - MAX_QUOTED_CHARS} more characters)" if len(real) > MAX_QUOTED_CHARS else ""
+    quoted = f"{real[:MAX_QUOTED_CHARS]!r}{more}"
+    return f"On line {line_of(text, found[0])} the file differs {what}. It has exactly: {quoted}"
 
 
 def _by_look(text: str, old: str) -> str | None:
@@ -180,19 +172,15 @@ def _by_look(text: str, old: str) -> str | None:
             return None
         return f"On line {line_of(folded.lower(), other[0])} it is there in other letter case; copy it from there."
     first, last = line_of(folded, found[0]), line_of(folded, found[1])
-    strange = _strange("\n".join(split_lines(text)[first - 1 : last]), old)
-    return f"Line {first} of the file looks the same and has other characters{strange}. Copy it from `view`."
-
-
-def _strange(real: str, old: str) -> str:
-    """The names of characters that only one of them contains."""
-    named = [
+    real = "\n".join(split_lines(text)[first - 1 : last])
+    strange = [
         f"{who} has U+{ord(char):04X} {unicodedata.name(char, 'unnamed')}"
         for who, one, other in (("the file", real, old), ("old_str", old, real))
         for char in sorted(set(one) - set(other))
         if not char.isascii()
     ]
-    return f": {', '.join(named[:4])}" if named else ""
+    named = f": {', '.join(strange[:4])}" if strange else ""
+    return f"Line {first} of the file looks the same and has other characters{named}. Copy it from `view`."
 
 
 def _by_lines(text: str, old: str) -> str:
@@ -237,23 +225,11 @@ def _fold(text: str) -> str:
 
     Works by character: normalizing a whole text is quadratic in the length of a run of combining marks.
     """
-    return text if text.isascii() else text.translate({ord(char): _fold_char(char) for char in set(text)})
 
+    def fold(char: str) -> str:
+        if char.isspace():
+            return char
+        parts = unicodedata.normalize("NFKD", char).translate(_LOOKS_LIKE)
+        return "".join(part for part in parts if not unicodedata.combining(part))
 
-def _fold_char(char: str) -> str:
-    if char.isspace():
-        return char
-    parts = unicodedata.normalize("NFKD", char).translate(_LOOKS_LIKE)
-    return "".join(part for part in parts if not unicodedata.combining(part))
-
-
-def _line(text: str, part: str) -> int:
-    return line_of(text, text.index(part))
-
-
-def _quoted(text: str, start: int, end: int) -> str:
-    """The whole lines of the place as a literal, which distinguishes blanks, tabs and line breaks."""
-    start, end = text.rfind("\n", 0, start) + 1, text.find("\n", end)
-    real = text[start : len(text) if end < 0 else end].replace("\r\n", "\n").removesuffix("\r")
-    more = f" ({len(real) - MAX_QUOTED_CHARS} more characters)" if len(real) > MAX_QUOTED_CHARS else ""
-    return f"{real[:MAX_QUOTED_CHARS]!r}{more}"
+    return text if text.isascii() else text.translate({ord(char): fold(char) for char in set(text)})

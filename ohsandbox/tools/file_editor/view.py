@@ -5,39 +5,30 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from ohsandbox.content import image_type
 from ohsandbox.errors import ToolError
+from ohsandbox.runtime.files.text import read_part
 from ohsandbox.tools.file_editor.definition import MAX_FILE_BYTES, MAX_IMAGE_BYTES
-from ohsandbox.tools.file_editor.lines import MAX_VIEW_CHARS, numbered, split_lines
-from ohsandbox.tools.file_editor.part import read_part
+from ohsandbox.tools.file_editor.lines import numbered, split_lines
 
 if TYPE_CHECKING:
+    from ohsandbox.content import OutputLimits
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.tools.file_editor.text import Document
+    from ohsandbox.runtime.files.text import Document
 
-PATIENCE_S = 10.0
+LIST_TIMEOUT_S = 10.0
 """Limit for listing a directory; a longer listing is a task for a shell."""
-
 MAX_ENTRIES = 1_000
 """Limit of a directory's entries, both levels together."""
-
 MAX_INNER_ENTRIES = 100
 """Limit per subdirectory: one `node_modules` must not displace the rest."""
-
 MAX_NAMED = 10
 """Limit of named directories with omitted entries."""
 
 _LIST_LIMIT_BYTES = 4 * 1024 * 1024
-
 _LIST = files("ohsandbox.tools.file_editor").joinpath("list.sh").read_text("utf-8")
-
-_MAGIC = (
-    (b"\x89PNG\r\n\x1a\n", "png"),
-    (b"\xff\xd8\xff", "jpeg"),
-    (b"GIF87a", "gif"),
-    (b"GIF89a", "gif"),
-)
 
 
 def image_url(data: bytes, path: str) -> str | None:
@@ -46,28 +37,18 @@ def image_url(data: bytes, path: str) -> str | None:
     Raises:
         ToolError: it is too large to be shown.
     """
-    kind = _image_kind(data)
-    if kind is None:
-        return None
-    if len(data) > MAX_IMAGE_BYTES:
+    if b"\0" not in data[:1024]:
+        return None  # a text may begin with GIF89a
+    is_bmp = data.startswith(b"BM") and data[6:10] == bytes(4)
+    kind = "image/bmp" if is_bmp else image_type(data)
+    if kind is not None and len(data) > MAX_IMAGE_BYTES:
         raise ToolError(
             f"Image {path!r} has {len(data)} bytes, at most {MAX_IMAGE_BYTES} can be shown. Make a smaller copy first."
         )
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    return kind and f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def _image_kind(data: bytes) -> str | None:
-    if b"\0" not in data[:1024]:
-        return None  # a text may begin with GIF89a
-    for magic, kind in _MAGIC:
-        if data.startswith(magic):
-            return kind
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "webp"
-    return "bmp" if data.startswith(b"BM") and data[6:10] == bytes(4) else None
-
-
-def text_view(document: Document, path: str, view_range: tuple[int, ...] | None) -> str:
+def text_view(document: Document, path: str, view_range: tuple[int, ...] | None, limits: OutputLimits) -> str:
     """The numbered lines below a line that states their range, the total and the file's remarks.
 
     Raises:
@@ -81,46 +62,40 @@ def text_view(document: Document, path: str, view_range: tuple[int, ...] | None)
         return f"{path} is empty: it has no lines{remarks}."
     if first > len(lines):
         raise ToolError(f"{path!r} has {len(lines)} lines; view_range starts at {first}. Start lower.")
-    shown = numbered(lines[first - 1 : last], first=first)
+    shown = numbered(lines[first - 1 : last], first=first, limit_chars=limits.max_chars)
     is_open = last == len(lines) and not document.shown.endswith("\n")
     note = "\n[There is no newline at the end of the last line.]" if is_open else ""
     return f"Lines {first}-{last} of {len(lines)} in {path}{remarks}:\n{shown}{note}"
 
 
-def part_view(runtime: Runtime, path: str, view_range: tuple[int, ...] | None) -> str:
+def part_view(runtime: Runtime, path: str, view_range: tuple[int, ...] | None, limits: OutputLimits) -> str:
     """Lines of a file that is too large to read whole.
 
     Raises:
         ToolError: see `read_part`.
     """
     first = view_range[0] if view_range else 1
-    part = read_part(runtime, path, view_range)
-    shown = numbered(split_lines(part.text), first=first)
+    part = read_part(runtime, path, view_range, limit_chars=limits.max_chars)
+    shown = numbered(split_lines(part.text), first=first, limit_chars=limits.max_chars)
     return (
         f"{path} has {part.size_bytes} bytes and cannot be edited here, where {MAX_FILE_BYTES} is the most. Its lines "
-        f"from {first} on, up to {MAX_VIEW_CHARS} characters; view_range shows others:\n{shown}"
+        f"from {first} on, up to {limits.max_chars} characters; view_range shows others:\n{shown}"
     )
 
 
-class _Listed(NamedTuple):
-    kind: str
-    name: str
-    """Relative, with `/` between the levels."""
-
-
-def directory_view(runtime: Runtime, path: str) -> str:
+def directory_view(runtime: Runtime, path: str, limits: OutputLimits) -> str:
     """The entries two levels deep, a directory with `/` behind its name, a symlink with `@`.
 
     Raises:
         ToolError: it cannot be read.
     """
-    result = runtime.run(["sh", "-c", _LIST, "sh", path], timeout_s=PATIENCE_S, limit_bytes=_LIST_LIMIT_BYTES)
+    result = runtime.run(["sh", "-c", _LIST, "sh", path], timeout_s=LIST_TIMEOUT_S, limit_bytes=_LIST_LIMIT_BYTES)
     if result.timed_out:
-        raise ToolError(f"Directory {path!r} was not listed in {PATIENCE_S:.0f} s. Use ls in execute_bash.")
+        raise ToolError(f"Directory {path!r} was not listed in {LIST_TIMEOUT_S:.0f} s. Use ls in execute_bash.")
     if result.exit_code:
         raise ToolError(f"Directory {path!r} cannot be listed: permission denied. Use a path that this user may read.")
-    *found, hidden = result.stdout.decode("utf-8", "surrogateescape").split("\0")
-    lines, left_out = _bounded([_Listed(entry[:1], entry[1:]) for entry in found])
+    *entries, hidden = result.stdout.decode("utf-8", "surrogateescape").split("\0")
+    lines, left_out = _bounded([(entry[:1], entry[1:]) for entry in entries], limits)
     if result.truncated:
         left_out.append("more entries than can be listed: use find in execute_bash")
     elif hidden not in ("", "0"):
@@ -130,40 +105,41 @@ def directory_view(runtime: Runtime, path: str) -> str:
     return f"{path}, two levels deep ({kinds}):\n" + "\n".join(lines or ["(no entries)"]) + note
 
 
-def _bounded(entries: list[_Listed]) -> tuple[list[str], list[str]]:
-    """The lines to show, and the omissions: entries of the second level are omitted before those of the first."""
-    inner = Counter(entry.name.rpartition("/")[0] for entry in entries)
+def _bounded(entries: list[tuple[str, str]], limits: OutputLimits) -> tuple[list[str], list[str]]:
+    """The lines to show, and the omissions: entries of the second level are omitted before those of the first.
+
+    Entries are pairs of kind and name, which has a `/` between the levels.
+    """
+    inner = Counter(name.rpartition("/")[0] for _, name in entries)
     outer = inner.pop("", 0)
     most = min(MAX_INNER_ENTRIES, max(0, MAX_ENTRIES - outer) // max(1, len(inner)))
     shown: list[str] = []
     taken: Counter[str] = Counter()
-    room = MAX_VIEW_CHARS
-    for at, entry in enumerate(entries):
-        parent, slash, _ = entry.name.rpartition("/")
+    room = limits.max_chars
+    for at, (kind, name) in enumerate(entries):
+        parent, slash, _ = name.rpartition("/")
         taken[parent] += 1
         if slash and taken[parent] > most:
             continue
-        line = _spelled(entry.name) + {"d": "/", "l": "@"}.get(entry.kind, "")
+        line = _quoted(name) + {"d": "/", "l": "@"}.get(kind, "")
         room -= len(line) + 1
         if room < 0 or len(shown) == MAX_ENTRIES:
-            return shown, [f"{len(entries) - at} more entries, from {_spelled(entry.name)} on: use ls or find"]
+            return shown, [f"{len(entries) - at} more entries, from {_quoted(name)} on: use ls or find"]
         shown.append(line)
     crowded = {parent: count - most for parent, count in inner.items() if count > most}
     if len(crowded) > MAX_NAMED:
         return shown, [f"{sum(crowded.values())} more in {len(crowded)} of the directories: view one of them"]
-    return shown, [f"{count} more in {_spelled(name)}/: view it" for name, count in crowded.items()]
+    return shown, [f"{count} more in {_quoted(name)}/: view it" for name, count in crowded.items()]
 
 
-def _spelled(name: str) -> str:
+def _quoted(name: str) -> str:
     """The name; quoted for a shell if it has control characters or invalid bytes."""
     if name.isprintable():
         return name
     raw = "".join(
-        char if char.isprintable() and char not in "'\\" else "".join(f"\\x{byte:02x}" for byte in _bytes(char))
+        char
+        if char.isprintable() and char not in "'\\"
+        else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
         for char in name
     )
     return f"$'{raw}'"
-
-
-def _bytes(char: str) -> bytes:
-    return char.encode("utf-8", "surrogateescape")

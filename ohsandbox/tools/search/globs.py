@@ -64,11 +64,7 @@ class MatchBudget:
             )
 
     def matches(self, pattern: regex.Pattern[str], text: str) -> bool:
-        """Whether the whole text matches.
-
-        Raises:
-            ToolError: the time is used up.
-        """
+        """Whether the whole text matches; raises as `check`."""
         self.check()
         began = time.monotonic()
         try:
@@ -81,11 +77,7 @@ class MatchBudget:
             self._left_s -= time.monotonic() - began
 
     def compile(self, text: str) -> regex.Pattern[str]:
-        """Compile the pattern.
-
-        Raises:
-            ToolError: the time is used up.
-        """
+        """Compile the pattern; raises as `check`."""
         import regex  # noqa: PLC0415 - takes 50 ms, and few conversations search
 
         self.check()
@@ -114,11 +106,7 @@ class Glob:
     """Names of hidden files and directories that are wanted; None wants all."""
 
     def matches(self, path: str, budget: MatchBudget) -> bool:
-        """Whether a path, relative to prefix and with a name that names allows, is wanted.
-
-        Raises:
-            ToolError: the time is used up.
-        """
+        """Whether a path, relative to prefix and with a name that names allows, is wanted; raises as `check`."""
         if self._paths is not None and not budget.matches(self._paths, path):
             return False
         if self._hidden is None or not (path.startswith(".") or "/." in path):

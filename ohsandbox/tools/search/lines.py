@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.tools.search.script import LIMIT_S, UNREADABLE, Reply, call, engine_of
+from ohsandbox.tools.search.script import LIMIT_S, UNREADABLE, ScriptReply, call, engine_of
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
@@ -71,63 +71,42 @@ def read_matches(
     Raises:
         ToolError: as `call`.
     """
-    odd = [path for path in paths if _AMBIGUOUS.search(path)]
-    plain = [path for path in paths if path not in set(odd)]
+    engine = engine_of(runtime)
+
+    def ask(group: list[str], limit_bytes: int) -> ScriptReply:
+        cut = max(len(path.encode("utf-8", "surrogateescape")) for path in group) + _CUT_BYTES
+        words = (*regex.words(engine.name), str(context), str(cut), str(limit_bytes), *group)
+        return call(runtime, f"{engine.name}-lines", *words, limit_s=limit_s)
+
+    odd = {path for path in paths if _AMBIGUOUS.search(path)}
+    groups = [[path for path in paths if path not in odd], *([path] for path in paths if path in odd)]
     found: dict[str, FileLines] = {}
     stopped = unreadable = False
-    for group in [plain, *([path] for path in odd)]:
-        if group:
-            search = _Search(runtime, group, regex, context, limit_s)
-            told = search.counts({}) if only_counts else search.lines()
-            found |= told.found
-            stopped = stopped or told.reply.stopped
-            unreadable = unreadable or UNREADABLE in told.reply.statuses.values()
+    for group in filter(None, groups):
+        reply = None if only_counts else ask(group, MAX_LINES_BYTES)
+        lines = _lines(reply.stdout, group) if reply else {}
+        if reply is None or UNREADABLE in reply.statuses.values() or _size(reply.stdout) >= MAX_LINES_BYTES:
+            reply = ask(group, 0)  # counts; a refused pattern is told by it, too
+            totals = _counts(reply.stdout, group)
+        else:
+            totals = {path: sum(line.matches for line in each) for path, each in lines.items()}
+        found |= {path: FileLines(path, total, tuple(lines.get(path, ()))) for path, total in totals.items()}
+        stopped = stopped or reply.stopped
+        unreadable = unreadable or UNREADABLE in reply.statuses.values()
     return Matches([found[path] for path in paths if path in found], stopped, unreadable)
 
 
-class _Told(NamedTuple):
-    found: dict[str, FileLines]
-    reply: Reply
-
-
-class _Search(NamedTuple):
-    """One search of files whose names cannot be mistaken for each other's lines."""
-
-    runtime: Runtime
-    paths: list[str]
-    regex: Regex
-    context: int
-    limit_s: float
-
-    def lines(self) -> _Told:
-        """Lines, which are counted here unless there are more than are sent; a refused pattern is told by counting."""
-        reply = self._call(MAX_LINES_BYTES)
-        lines = _lines(reply.stdout, self.paths)
-        if UNREADABLE in reply.statuses.values() or _size(reply.stdout) >= MAX_LINES_BYTES:
-            return self.counts(lines)
-        return _Told(
-            {path: FileLines(path, sum(line.matches for line in each), tuple(each)) for path, each in lines.items()},
-            reply,
-        )
-
-    def counts(self, lines: dict[str, list[Line]]) -> _Told:
-        """The number of matching lines in each file, with its known lines."""
-        reply = self._call(0)
-        found = {}
-        at = 0
-        for path in self.paths:
-            counted = _COUNT.match(reply.stdout, at + len(path)) if reply.stdout.startswith(path, at) else None
-            if counted is not None:
-                at = counted.end()
-                if int(counted[1]):
-                    found[path] = FileLines(path, int(counted[1]), tuple(lines.get(path, ())))
-        return _Told(found, reply)
-
-    def _call(self, most: int) -> Reply:
-        engine = engine_of(self.runtime)
-        cut = max(len(path.encode("utf-8", "surrogateescape")) for path in self.paths) + _CUT_BYTES
-        words = (*self.regex.words(engine.name), str(self.context), str(cut), str(most), *self.paths)
-        return call(self.runtime, f"{engine.name}-lines", *words, limit_s=self.limit_s)
+def _counts(text: str, paths: list[str]) -> dict[str, int]:
+    """The number of matching lines in each file that has any."""
+    found = {}
+    at = 0
+    for path in paths:
+        counted = _COUNT.match(text, at + len(path)) if text.startswith(path, at) else None
+        if counted is not None:
+            at = counted.end()
+            if int(counted[1]):
+                found[path] = int(counted[1])
+    return found
 
 
 def _size(text: str) -> int:

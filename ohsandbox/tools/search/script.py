@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,7 +58,7 @@ rg "$@" --files /dev/null >/dev/null 2>&1; test $? -lt 2 && echo rg
 find -files0-from - -maxdepth 0 -printf x </dev/null >/dev/null 2>&1 && echo find"""
 
 
-class Engine(NamedTuple):
+class SearchEngine(NamedTuple):
     """The search programs of a sandbox."""
 
     has_rg: bool
@@ -71,10 +72,13 @@ class Engine(NamedTuple):
         return "rg" if self.has_rg else "posix"
 
 
-_engines: WeakKeyDictionary[Runtime, Engine] = WeakKeyDictionary()
+_engines: WeakKeyDictionary[Runtime, SearchEngine] = WeakKeyDictionary()
 
 
-class _Fields(NamedTuple):
+@dataclass(frozen=True)
+class ScriptReply:
+    """The result of a call of the script."""
+
     exit_code: int | None
     """None: the whole call was stopped."""
     stdout: str
@@ -85,15 +89,10 @@ class _Fields(NamedTuple):
     """Of stderr: a letter for the kind, and a text."""
     truncated: bool
 
-
-class Reply(_Fields):
-    """The result of a call of the script."""
-
     @cached_property
     def statuses(self) -> dict[str, int]:
         """Exit codes of the programs that the script limits, by their names."""
-        said = (text.split() for text in self.texts("s"))
-        return {name: int(code) for name, code in said}
+        return {name: int(code) for name, code in (text.split() for text in self.texts("s"))}
 
     @property
     def stopped(self) -> bool:
@@ -105,16 +104,16 @@ class Reply(_Fields):
         return [record[1:] for record in self.records if record.startswith(kind)]
 
 
-def engine_of(runtime: Runtime) -> Engine:
+def engine_of(runtime: Runtime) -> SearchEngine:
     """The search programs of this sandbox; detected once per runtime."""
     if runtime not in _engines:
         asked = runtime.run(["sh", "-c", _PROBE, "sh", *RG_OPTIONS], workdir="/", timeout_s=GRACE_S)
         words = asked.stdout.split()
-        _engines[runtime] = Engine(b"rg" in words, "find" if b"find" in words else "stat")
+        _engines[runtime] = SearchEngine(b"rg" in words, "find" if b"find" in words else "stat")
     return _engines[runtime]
 
 
-def use_engine(runtime: Runtime, engine: Engine | None) -> None:
+def use_engine(runtime: Runtime, engine: SearchEngine | None) -> None:
     """Set the engine; None detects it again."""
     if engine is None:
         _engines.pop(runtime, None)
@@ -129,7 +128,7 @@ def _script(job: str) -> str:
     return re.sub(r"(?m)^ *#.*\n|^ +|^\n", "", text)
 
 
-def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) -> Reply:
+def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) -> ScriptReply:
     """Run a job of the script.
 
     Raises:
@@ -143,10 +142,10 @@ def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) 
         limit_bytes=MAX_LIST_BYTES,
     )
     complaint, *records = result.stderr.decode("utf-8", "surrogateescape").split(token)
-    complaint += "".join(record.partition("\0")[2] for record in records)
-    texts = tuple(record.partition("\0")[0] for record in records)
+    texts, _, rests = zip(*(record.partition("\0") for record in records), strict=True) if records else ((), (), ())
+    complaint += "".join(rests)
     out = result.stdout.decode("utf-8", "surrogateescape")
-    reply = Reply(result.exit_code, out, token, texts, result.truncated)
+    reply = ScriptReply(result.exit_code, out, token, texts, result.truncated)
     codes = {result.exit_code, *reply.statuses.values()}
     if NOT_EXECUTABLE in codes or MISSING in codes:
         use_engine(runtime, None)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ohsandbox.tool import output
 from ohsandbox.tools.search.lines import MAX_LINE_CHARS
 
 if TYPE_CHECKING:
+    from ohsandbox.content import OutputLimits
     from ohsandbox.tools.search.lines import FileLines, Line
     from ohsandbox.tools.search.walk import Listing
-
-MAX_CHARS = output.MAX_CHARS
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\u2028\u2029\udc80-\udcff]")
 _BINARY = re.compile(r"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")
@@ -20,7 +18,7 @@ _BINARY = re.compile(r"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def shown_path(path: str) -> str:
-    """The path, or, where it holds a control or a byte that is no UTF-8, a `$'...'` word that bash reads as it."""
+    """The path, or, where it holds a control or a byte that is not UTF-8, a `$'...'` word that bash reads as it."""
     if not _UNPRINTABLE.search(path):
         return path
     quoted = path.replace("\\", "\\\\").replace("'", "\\'")
@@ -37,25 +35,23 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def is_binary(file: FileLines) -> bool:
-    """Whether a matching line contains binary data."""
-    return any(_BINARY.search(line.text) for line in file.lines if line.matches)
+def shown_file(file: FileLines, *, only_count: bool = False) -> list[str]:
+    """The path, then `12: a line that matches`, `13- one beside it`, and `--` where lines were passed over.
 
-
-def shown_lines(file: FileLines) -> list[str]:
-    """`12: a line that matches`, `13- one beside it`, and `--` where lines were passed over."""
-    shown: list[str] = []
-    last = 0
-    for line in file.lines:
-        if shown and line.number > last + 1 and not _all_match(file):
+    One line with their number if only_count, or if a matching line contains binary data.
+    """
+    name = shown_path(file.path)
+    if only_count:
+        return [f"{name}: {file.total}"]
+    if any(_BINARY.search(line.text) for line in file.lines if line.matches):
+        return [f"{name}: binary file, {counted(file.total, 'matching line')} not shown"]
+    shown = [name]
+    has_context = not all(line.matches for line in file.lines)
+    for before, line in zip([None, *file.lines], file.lines, strict=False):
+        if has_context and before and line.number > before.number + 1:
             shown.append("--")
         shown.append(f"{line.number}{':' if line.matches else '-'} {_text(line)}")
-        last = line.number
     return shown
-
-
-def _all_match(file: FileLines) -> bool:
-    return all(line.matches for line in file.lines)
 
 
 def _text(line: Line) -> str:
@@ -65,9 +61,9 @@ def _text(line: Line) -> str:
     return text if len(text) <= MAX_LINE_CHARS else f"{text[:MAX_LINE_CHARS]} [... line cut]"
 
 
-def fitting(lines: list[str], *, limit_chars: int) -> list[str]:
-    """As many of the first lines as fit in limit_chars, each with its newline."""
-    room = limit_chars
+def fitting(lines: list[str], limits: OutputLimits) -> list[str]:
+    """As many of the first lines as fit in max_chars, each with its newline."""
+    room = limits.max_chars
     for number, line in enumerate(lines):
         room -= len(line) + 1
         if room < 0:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.errors import ToolError, file_error
 from ohsandbox.tools.search.globs import MatchBudget
 from ohsandbox.tools.search.ignore import NAME, IgnoreTree, prunes
-from ohsandbox.tools.search.script import LIMIT_S, RG_OPTIONS, UNREADABLE, Reply, call, engine_of
+from ohsandbox.tools.search.script import LIMIT_S, RG_OPTIONS, UNREADABLE, ScriptReply, call, engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ PSEUDO = ("proc", "sys", "dev")
 """Directories below / that hold no files written by users."""
 
 ENDLESS = ("pagemap", "mem", "kcore", "kmsg", "kpage*")
-"""Files of /proc that are no text, and whose reading never ends or blocks."""
+"""Files of /proc that are not text, and whose reading never ends or blocks."""
 
 _REPORT = ("-exec", "sh", "-c", 'printf "${token}i%s\\0" "$@" >&3', "sh", "{}", "+")
 _MATCH_ODD = """\
@@ -135,21 +135,23 @@ def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
         if root is None:
             return Listing([], is_file=reply.exit_code == IS_FILE)
         base = root.rstrip("/")
-        met = [f"{base}/{path[2:]}" for path in reply.texts("i")]
-        texts |= _read(runtime, [path for path in met if path not in texts])
+        met = [path for text in reply.texts("i") if (path := f"{base}/{text[2:]}") not in texts]
+        if met:  # the unreadable ones stay empty
+            contents = call(runtime, "contents", *met)
+            texts |= dict.fromkeys(met, b"") | _contents(contents, contents.stdout)
         tree = IgnoreTree(root, texts, budget)
         if set(skipped) <= set(prunes(tree.rules, root)):
             return _listing(root, query, tree.kept(found), reply)
 
 
-def _find(runtime: Runtime, engine: str, query: Query, options: Sequence[str], limit_s: float) -> Reply:
+def _find(runtime: Runtime, engine: str, query: Query, options: Sequence[str], limit_s: float) -> ScriptReply:
     place = (query.path, query.glob.prefix)
     if query.regex is None:
         return call(runtime, f"{engine}-list", *place, *options, limit_s=limit_s)
     return call(runtime, f"{engine}-match", *place, *query.regex.words(engine), *options, limit_s=limit_s)
 
 
-def _entered(reply: Reply, query: Query) -> tuple[str | None, list[Found]]:
+def _entered(reply: ScriptReply, query: Query) -> tuple[str | None, list[Found]]:
     """The searched directory and the files found; None if path is a file, or prefix does not exist.
 
     Raises:
@@ -194,15 +196,7 @@ def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _read(runtime: Runtime, paths: list[str]) -> dict[str, bytes]:
-    """Contents of ignore files; unreadable ones are left out."""
-    if not paths:
-        return {}
-    reply = call(runtime, "contents", *paths)
-    return dict.fromkeys(paths, b"") | _contents(reply, reply.stdout)
-
-
-def _contents(reply: Reply, text: str) -> dict[str, bytes]:
+def _contents(reply: ScriptReply, text: str) -> dict[str, bytes]:
     """Names, each with a NUL, a token, and then every line of each after its name and a colon, in that order."""
     names, _, lines = text.partition(reply.token)
     paths = names.split("\0")[:-1]
@@ -216,7 +210,7 @@ def _contents(reply: Reply, text: str) -> dict[str, bytes]:
     return found
 
 
-def _listing(root: str, query: Query, found: list[Found], reply: Reply) -> Listing:
+def _listing(root: str, query: Query, found: list[Found], reply: ScriptReply) -> Listing:
     """Sort the files; first drops those that `find` and `rg` could not exclude by name."""
     budget = MatchBudget()
     wanted = sorted([file for file in found if query.glob.matches(file[1], budget)], key=itemgetter(1))

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ohsandbox.errors import UsageError
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, output
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,30 +17,21 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "web_read"
-
-HINT = CallHint(sign="@", subject="url", writes=False)
-
+HINT = CallHint(sign="@", kind="url", subject="url", writes=False)
 CONVERTER = "html_to_markdown"
 """The library that makes Markdown of HTML; only those who read pages need its 22 MB."""
-
 MAX_PAGE_BYTES = 5 * 1024 * 1024
 """Longer pages are data; `curl -o` puts those into a file."""
-
-MAX_READ_CHARS = output.MAX_CHARS
-
 MAX_URL_CHARS = 8_000
 """Servers take no longer ones."""
-
 FETCH_TIMEOUT_S = 60.0
 """From the first byte asked for to the last one read."""
-
 MAX_REDIRECTS = 5
-
 DESCRIPTION = f"""\
 Read a web page and return it as Markdown, with the targets of its links absolute. Plain text, JSON and the like come
 as they are.
 
-`url` (required) is http or https. At most {MAX_READ_CHARS} characters are returned at once; what was left out is
+`url` (required) is http or https. At most {{max_chars}} characters are returned at once; what was left out is
 stated, and `offset` (characters from the start, 0 by default) reads on. The page is fetched from inside the sandbox,
 so what the sandbox's network does not reach cannot be read. Pages that are made by scripts in a browser come without
 what the scripts add. Pages over {MAX_PAGE_BYTES // 1024 // 1024} MiB are cut; PDF and other binary files are refused.
@@ -71,11 +62,11 @@ class WebReadTool(ToolDefinition[WebReadAction, TextObservation]):
         return [
             cls(
                 name=TOOL_NAME,
-                description=DESCRIPTION,
+                description=conv_state.output.fill(DESCRIPTION),
                 action_type=WebReadAction,
                 observation_type=TextObservation,
                 hint=HINT,
                 annotations=ToolAnnotations.reading("Read a web page", open_world=True),
-                executor=WebReadExecutor(conv_state.require_runtime()),
+                executor=WebReadExecutor(conv_state.require_runtime(), limits=conv_state.output),
             )
         ]

@@ -13,23 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import ToolError
-from ohsandbox.tools.web_read.definition import MAX_PAGE_BYTES
+from ohsandbox.tools.web_read.definition import CONVERTER, MAX_PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ohsandbox.tools.web_read.fetch import Fetched
-
 CONVERT_TIMEOUT_S = 10.0
 """5 MiB of the worst HTML we know takes 3 s."""
-
 MAX_KIND_CHARS = 100
 """A longer media type is invalid."""
-
 HEAD_BYTES = 4096
 """The part that may declare a page's encoding and type (HTML standard: the first 1024)."""
-
-_CONVERTER = Path(__file__).with_name("convert.py")
+_PROGRAM = Path(__file__).with_name("convert.py")
 
 _TEXT = re.compile(
     r"text/.*|application/(?:.*\+)?(?:json|xml|yaml|toml)|application/(?:json5?|ndjson|jsonl|x-ndjson|(?:x-)?javascript"
@@ -43,11 +38,29 @@ _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (code
           (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
 _NO_CHARSETS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "utf-7", "mbcs", "oem"}
 """Python codecs that no page uses; some take quadratic time."""
-
 _TITLE = re.compile(r"<title[^<>]{0,200}>([^<]{0,2000})", re.IGNORECASE)
 _SCRIPTS = re.compile(r"<(script|style|template|noscript)\b[^<>]*>.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _TAGS = re.compile(r"<[^<>]*>")
-_BLANKS = re.compile(r"\n{3,}")
+
+
+class Hop(NamedTuple):
+    """The head of one response."""
+
+    status: int
+    reason: str
+    headers: dict[str, str]
+    """Names in lower case; the last value of a name."""
+
+
+class Fetched(NamedTuple):
+    """The fetched page."""
+
+    url: str
+    """The URL after all redirects."""
+    hop: Hop
+    body: bytes
+    notes: tuple[str, ...]
+    """Notes for the reader."""
 
 
 class Page(NamedTuple):
@@ -65,13 +78,12 @@ def page_of(fetched: Fetched) -> Page:
     """Convert the page to text.
 
     Raises:
-        ToolError: the server refused, or the body is no text.
+        ToolError: the server refused, or the body is not text.
     """
     hop = fetched.hop
-    if hop.status >= 400:  # noqa: PLR2004 - of HTTP
-        raise ToolError(f"{fetched.url} answered {hop.status} {hop.reason[:200]}".rstrip() + ". Check the address.")
-    if not 200 <= hop.status < 300:  # noqa: PLR2004
-        raise ToolError(f"{fetched.url} answered {hop.status} {hop.reason[:200]}".rstrip() + ", and no page.")
+    if not 200 <= hop.status < 300:  # noqa: PLR2004 - of HTTP
+        why = ". Check the address." if hop.status >= 400 else ", and no page."  # noqa: PLR2004
+        raise ToolError(f"{fetched.url} answered {hop.status} {hop.reason[:200]}".rstrip() + why)
     body, notes = _unpacked(fetched.body, hop.headers), list(fetched.notes)
     kind = _kind(body, hop.headers, url=fetched.url)
     text = _decoded(body, hop.headers.get("content-type", ""), is_html=kind == "text/html")
@@ -103,17 +115,17 @@ def _kind(body: bytes, headers: Mapping[str, str], *, url: str) -> str:
     """The media type, if it is a text type.
 
     Raises:
-        ToolError: it is no text type.
+        ToolError: it is not a text type.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()[:MAX_KIND_CHARS]
     head = body[:HEAD_BYTES]
     if kind in {"text/html", "application/xhtml+xml"} or (kind in _UNTOLD and _LOOKS_LIKE_HTML.search(head)):
         return "text/html"
-    told = next((mark for mark, _ in _MARKS if head.startswith(mark)), None)
-    binary = b"\0" in head and told is None
-    if not binary and not head.startswith(b"%PDF-") and (_TEXT.fullmatch(kind) or kind in _UNTOLD):
+    is_pdf = head.startswith(b"%PDF-")
+    is_binary = b"\0" in head and not head.startswith(tuple(mark for mark, _ in _MARKS))
+    if not is_binary and not is_pdf and (_TEXT.fullmatch(kind) or kind in _UNTOLD):
         return kind or "text/plain"
-    what = "a PDF" if head.startswith(b"%PDF-") or kind == "application/pdf" else f"{kind or 'binary'} data"
+    what = "a PDF" if is_pdf or kind == "application/pdf" else f"{kind or 'binary'} data"
     raise ToolError(
         f"{url} is {what}, {len(body)} bytes, and no text. Download it with execute_bash (curl -o) and open it "
         "with a program for it."
@@ -132,7 +144,7 @@ def _decoded(body: bytes, content_type: str, *, is_html: bool) -> str:
         if codec and codec not in _NO_CHARSETS:
             # HTML standard, "Names and labels": pages that say Latin-1 or ASCII are windows-1252
             return body.decode("cp1252" if codec in {"iso8859-1", "ascii"} else codec, "replace")
-    except LookupError:  # also for codecs that are no text encoding
+    except LookupError:  # also for codecs that are not text encodings
         pass
     try:
         return body.decode()
@@ -143,12 +155,11 @@ def _decoded(body: bytes, content_type: str, *, is_html: bool) -> str:
 
 def _markdown(text: str, url: str) -> str | None:
     """The page as Markdown; None if the converter failed, took too long or found nothing in a page with text."""
-    library = importlib.util.find_spec("html_to_markdown")
+    library = importlib.util.find_spec(CONVERTER)
     places = [] if library is None or library.origin is None else [str(Path(library.origin).parents[1])]
-    command = [sys.executable, "-I", str(_CONVERTER), url, *places]
     try:
         done = subprocess.run(
-            command,
+            [sys.executable, "-I", str(_PROGRAM), url, *places],
             input=text.encode("utf-8", "replace"),
             capture_output=True,
             timeout=CONVERT_TIMEOUT_S,
@@ -167,7 +178,7 @@ def _markdown(text: str, url: str) -> str | None:
 def bare_text(text: str) -> str:
     """Remove the tags of HTML; linear time for any input."""
     lines = (line.strip() for line in _plain(_TAGS.sub(" ", _SCRIPTS.sub(" ", text))).split("\n"))
-    return _BLANKS.sub("\n\n", "\n".join(lines)).strip()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
 def _plain(text: str) -> str:

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from ohsandbox import events
-from ohsandbox.cli.rendering import plain
+from ohsandbox.cli.rendering import view as views
 from ohsandbox.cli.rendering.events import EVENTS, CallBlock, Form, call_of
-from ohsandbox.cli.rendering.markdown import markdown
+from ohsandbox.cli.rendering.markdown import MarkdownExport
 from ohsandbox.cli.rendering.terminal import RichView
-from ohsandbox.cli.rendering.view import MODEL_WORKS, View
+from ohsandbox.cli.rendering.view import MODEL_WORKS, PlainView, View
 from tests.fakes import stamp
 
 
@@ -132,8 +132,8 @@ def test_a_stored_event_is_shown_with_its_own_time() -> None:
 def _printed(event: events.SDKEvent, forms: Form) -> str:
     out = io.StringIO()
     if forms is Form.EXPORTED:
-        return "\n\n".join(markdown(event))
-    view: View = plain.PlainView(out, forms=forms)
+        return "\n\n".join(MarkdownExport().paragraphs(event))
+    view: View = PlainView(out, forms=forms)
     if Form.TERMINAL in forms:
         view = RichView(Console(file=out, width=200, markup=False, highlight=False), forms=forms)
     view.show(event)
@@ -142,7 +142,7 @@ def _printed(event: events.SDKEvent, forms: Form) -> str:
 
 def _views() -> list[tuple[View, io.StringIO]]:
     plain_out, rich_out = io.StringIO(), io.StringIO()
-    return [(plain.PlainView(plain_out), plain_out), (RichView(Console(file=rich_out, width=200)), rich_out)]
+    return [(PlainView(plain_out), plain_out), (RichView(Console(file=rich_out, width=200)), rich_out)]
 
 
 def _call(name: str, arguments: dict[str, Any]) -> events.EventBody:
@@ -153,10 +153,10 @@ def _call(name: str, arguments: dict[str, Any]) -> events.EventBody:
 
 def test_a_plain_log_tells_what_takes_long_once_and_nothing_of_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
-    view = plain.PlainView(out)
+    view = PlainView(out)
     view.status("starting the sandbox")
     assert out.getvalue() == ""
-    monkeypatch.setattr(plain, "QUIET_S", 0)
+    monkeypatch.setattr(views, "QUIET_S", 0)
     view.tick()
     view.tick()
     view.status("waiting for MCP servers: time\x1b[2J")

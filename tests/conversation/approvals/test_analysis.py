@@ -12,10 +12,9 @@ from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.agent.calls import ActionEvent, ToolCallMetadata
 from ohsandbox.conversation.approvals import default_analyzer, policy_of
 from ohsandbox.mcp import MCPConfig
-from ohsandbox.mcp.definition import MCPToolAction, MCPToolDefinition
-from ohsandbox.mcp.tool_listing import listed_tool
+from ohsandbox.mcp.definition import MCPToolAction, MCPToolDefinition, listed_tool
 from ohsandbox.schema import Action
-from ohsandbox.tool import ToolDefinition
+from ohsandbox.tool import CallHint, ToolDefinition
 from tests.fakes import answer
 
 NAMES = ("readOnlyHint", "destructiveHint", "openWorldHint")
@@ -87,6 +86,18 @@ class Saved(Action):
 def test_a_path_with_a_fault_is_no_safer_than_one_without(path: str) -> None:
     tool = ToolDefinition(name="save", description="d", action_type=Saved, executor=cast("Any", None))
     assert asks(ActionEvent(answer(""), ToolCallMetadata("1", "save", "r", 0, 1), tool, Saved(path=path)))
+
+
+class Ran(Action):
+    line: str
+
+
+@pytest.mark.parametrize(("line", "risk"), [("ls", "LOW"), ("curl x", "MEDIUM"), ("rm -rf /", "HIGH")])
+def test_a_plug_in_tool_that_takes_commands_is_rated_by_what_they_do(line: str, risk: str) -> None:
+    hint = CallHint(kind="command", subject="line")
+    tool: ToolDefinition[Ran, Any] = ToolDefinition(name="remote", description="d", action_type=Ran, hint=hint)
+    call = ActionEvent(answer(""), ToolCallMetadata("1", "remote", "r", 0, 1), tool, Ran(line=line))
+    assert default_analyzer().assess(call).risk is ActionSecurityRisk(risk)
 
 
 def test_trust_is_the_persons_word_in_the_configuration() -> None:

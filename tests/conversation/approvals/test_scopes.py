@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,14 @@ from ohsandbox import DockerRuntime
 from ohsandbox.agent import ActionSecurityRisk, Agent
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals import AnyCall, Decision, EditsUnder, ExactCall, PendingCall
-from ohsandbox.conversation.approvals.scopes import Candidate, StandingApprovals, covers, offers
-from ohsandbox.conversation.storage.catalog import delete_stored
+from ohsandbox.conversation.approvals.scopes import StandingApprovals, covers, offers
+from ohsandbox.conversation.storage import delete_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.events import SDKEvent
 from ohsandbox.runtime.local import CLIRuntime
+from ohsandbox.tool import CallHint
+from ohsandbox.tools import hint_of
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of
 
 if TYPE_CHECKING:
@@ -45,8 +48,14 @@ def talk(tmp_path: Path, *turns: Any, runtime: Runtime | None = None, **options:
     )
 
 
-def write(path: str, risk: ActionSecurityRisk = LOW, name: str = "file_write", **arguments: Any) -> Candidate:
-    return Candidate(name, {"path": path, **arguments}, risk)
+def candidate_of(
+    name: str, arguments: dict[str, Any], risk: ActionSecurityRisk = LOW, why: tuple[str, ...] = ()
+) -> PendingCall:
+    return PendingCall("1", name, arguments, risk, why, hint_of(name, {"arguments": json.dumps(arguments)}))
+
+
+def write(path: str, risk: ActionSecurityRisk = LOW, name: str = "file_write", **arguments: Any) -> PendingCall:
+    return candidate_of(name, {"path": path, **arguments}, risk)
 
 
 @pytest.mark.parametrize(
@@ -67,26 +76,26 @@ def write(path: str, risk: ActionSecurityRisk = LOW, name: str = "file_write", *
     ids=str,
 )
 def test_an_exact_call_covers_no_other(arguments: dict[str, Any]) -> None:
-    assert not covers(GIT_STATUS, Candidate(BASH, arguments, LOW))
-    assert not covers(GIT_STATUS, Candidate("other", {"command": "git status"}, LOW))
+    assert not covers(GIT_STATUS, candidate_of(BASH, arguments, LOW))
+    assert not covers(GIT_STATUS, candidate_of("other", {"command": "git status"}, LOW))
 
 
 def test_an_exact_call_covers_itself_whatever_its_risk() -> None:
     for risk in (LOW, HIGH, UNKNOWN):
-        assert covers(GIT_STATUS, Candidate(BASH, {"command": "git status"}, risk))
+        assert covers(GIT_STATUS, candidate_of(BASH, {"command": "git status"}, risk))
 
 
 def test_keys_for_a_running_program_are_no_call_to_be_repeated() -> None:
-    keys = Candidate(BASH, {"command": "y", "is_input": True}, LOW)
-    assert not covers(ExactCall(tool=BASH, arguments=dict(keys.arguments)), keys)
+    keys = candidate_of(BASH, {"command": "y", "is_input": True}, LOW)
+    assert not covers(ExactCall(tool=BASH, arguments=keys.arguments), keys)
 
 
 def test_every_call_of_a_tool_leaves_out_what_is_high_or_hidden() -> None:
     scope = AnyCall(tool=BASH)
-    assert covers(scope, Candidate(BASH, {"command": "ls"}, LOW))
-    assert not covers(scope, Candidate(BASH, {"command": "ls"}, HIGH))
-    assert not covers(scope, Candidate(BASH, {"command": "ls \u202e"}, LOW))
-    assert not covers(scope, Candidate("execute_bash_2", {"command": "ls"}, LOW))
+    assert covers(scope, candidate_of(BASH, {"command": "ls"}, LOW))
+    assert not covers(scope, candidate_of(BASH, {"command": "ls"}, HIGH))
+    assert not covers(scope, candidate_of(BASH, {"command": "ls \u202e"}, LOW))
+    assert not covers(scope, candidate_of("execute_bash_2", {"command": "ls"}, LOW))
 
 
 @pytest.mark.parametrize(
@@ -105,29 +114,47 @@ def test_every_call_of_a_tool_leaves_out_what_is_high_or_hidden() -> None:
         (write("src/a.py"), False),
         (write("/workspace/src/a\u200b.py"), False),
         (write("/workspace/src/a.py", name="other__write"), False),
-        (Candidate(BASH, {"command": "echo", "path": "/workspace/src/a.py"}, LOW), False),
-        (Candidate("file_write", {"path": ["/workspace/src/a.py"]}, LOW), False),
+        (candidate_of(BASH, {"command": "echo", "path": "/workspace/src/a.py"}, LOW), False),
+        (candidate_of("file_write", {"path": ["/workspace/src/a.py"]}, LOW), False),
     ],
     ids=str,
 )
-def test_edits_under_a_directory(candidate: Candidate, covered: bool) -> None:  # noqa: FBT001 - a case
+def test_edits_under_a_directory(candidate: PendingCall, covered: bool) -> None:  # noqa: FBT001 - a case
     assert covers(SRC, candidate) is covered
 
 
-def pending(name: str, arguments: dict[str, Any], risk: ActionSecurityRisk = LOW, why: tuple[str, ...] = ()) -> Any:
-    return PendingCall("1", name, arguments, risk, why)
-
-
 def test_what_is_offered_covers_the_call_itself() -> None:
-    assert offers(pending(BASH, {"command": "ls"})) == [
+    assert offers(candidate_of(BASH, {"command": "ls"})) == [
         ExactCall(tool=BASH, arguments={"command": "ls"}), AnyCall(tool=BASH),
     ]  # fmt: skip
-    assert offers(pending(BASH, {"command": "ls"}, HIGH)) == [ExactCall(tool=BASH, arguments={"command": "ls"})]
+    assert offers(candidate_of(BASH, {"command": "ls"}, HIGH)) == [ExactCall(tool=BASH, arguments={"command": "ls"})]
     written = {"path": "/workspace/src/a.py", "content": "x"}
-    assert offers(pending("file_write", written)) == [ExactCall(tool="file_write", arguments=written), SRC]
-    assert offers(pending(BASH, {"command": "ls\r"}, HIGH)) == []
-    assert offers(pending(BASH, {"command": "y", "is_input": True})) == [AnyCall(tool=BASH)]
-    assert offers(pending(BASH, {"command": "ls"}, why=("The tool is set to ask each time.",))) == []
+    assert offers(candidate_of("file_write", written)) == [ExactCall(tool="file_write", arguments=written), SRC]
+    assert offers(candidate_of(BASH, {"command": "ls\r"}, HIGH)) == []
+    assert offers(candidate_of(BASH, {"command": "y", "is_input": True})) == [AnyCall(tool=BASH)]
+    assert offers(candidate_of(BASH, {"command": "ls"}, why=("The tool is set to ask each time.",))) == []
+
+
+def test_edits_of_a_plug_in_tool_are_approved_by_its_name_and_not_with_those_of_ours() -> None:
+    call = PendingCall(
+        "1", "my_patch", {"target": "/workspace/src/a"}, LOW, (), CallHint(kind="edit", subject="target")
+    )
+    scope = offers(call)[1]
+    assert scope == EditsUnder(directory="/workspace/src", tools=("my_patch",))
+    assert "with my_patch of every file below /workspace/src" in str(scope)
+    assert covers(scope, call)
+    assert not covers(scope, call._replace(hint=CallHint(subject="target")))
+    assert not covers(SRC, call)
+
+
+def test_an_approval_of_edits_in_an_older_log_covers_the_tools_that_its_question_named() -> None:
+    data = {"number": 1, "by": "ada", "scope": {"kind": "edits", "directory": "/workspace/src"}}
+    standing = StandingApprovals()
+    standing.add(stored("approval", **data))
+    assert [one.scope for one in standing.in_force] == [SRC]
+    assert standing.covering(write("/workspace/src/a.py"))
+    hint = CallHint(kind="edit", subject="path")
+    assert not standing.covering(write("/workspace/src/a.py", name="my_write")._replace(hint=hint))
 
 
 def test_an_approved_call_runs_unasked_and_the_log_says_by_which_approval(tmp_path: Path) -> None:

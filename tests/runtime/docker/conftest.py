@@ -13,6 +13,8 @@ import pytest
 from ohsandbox.errors import EngineUnavailable
 from ohsandbox.runtime.docker.engine import Engine, connect
 from ohsandbox.runtime.docker.runtime import DockerRuntime
+from tests.conftest import drop_checkpoints
+from tests.runtime.engines import newer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,11 +29,30 @@ class Result(NamedTuple):
     err: str
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A docker test of this folder runs on each engine, but for those that need this machine's network or mounts."""
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    if "docker" in marks and "one_engine" not in marks:
+        metafunc.parametrize("address", [None, newer()], ids=["engine", "newer"], indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
+def address(request: pytest.FixtureRequest) -> str | None:
+    """A DOCKER_HOST; None: the one that is configured."""
+    return getattr(request, "param", None)
+
+
+@pytest.fixture(autouse=True)
+def _engine_of_this_test(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+
+
+@pytest.fixture(scope="session")
+def engine(address: str | None) -> Iterator[Engine]:
     """The engine that tests run against; without one they are skipped here and fail in CI."""
     try:
-        found = connect()
+        found = connect({"DOCKER_HOST": address} if address else None)
     except EngineUnavailable as error:
         if os.environ.get("CI") == "true":
             pytest.fail(f"CI has no engine: {error}")
@@ -41,11 +62,12 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state directory of this test's own."""
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state directory of this test's own, whose checkpoints go with it."""
     directory = tmp_path / "state"
     monkeypatch.setenv("OHSANDBOX_HOME", str(directory))
-    return directory
+    yield directory
+    drop_checkpoints(directory)
 
 
 @pytest.fixture

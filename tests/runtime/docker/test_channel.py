@@ -195,9 +195,9 @@ def test_an_out_of_memory_kill_of_the_whole_container_is_told() -> None:
 
 
 def test_a_command_over_the_memory_limit_dies_and_the_sandbox_lives(sandbox: Any, sh: Any) -> None:
-    from ohsandbox.runtime.docker.container_config import Limits  # noqa: PLC0415
+    from ohsandbox.runtime.docker.container_config import SandboxLimits  # noqa: PLC0415
 
-    runtime = sandbox(limits=Limits(memory_bytes=64 * 1024**2))
+    runtime = sandbox(limits=SandboxLimits(memory_bytes=64 * 1024**2))
     result = sh(runtime, "head -c 200000000 /dev/zero | tail >/dev/null; echo ${PIPESTATUS:-$?}")
     assert "137" in result.out or result.code == 137
     assert sh(runtime, "echo alive").out == "alive\n"

@@ -14,13 +14,15 @@ import pytest
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime import disk_space
 from ohsandbox.runtime.docker import disk
-from ohsandbox.runtime.docker.container_config import GIB, MIB, Limits
+from ohsandbox.runtime.docker.container_config import GIB, MIB, SandboxLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ohsandbox.runtime.docker.runtime import DockerRuntime
+
+pytestmark = pytest.mark.one_engine
 
 IMAGE = "ohsandbox-base:debian"
 HANG_S = 60.0
@@ -55,7 +57,7 @@ def volume(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 def inside(sandbox: Any, volume: Callable[..., Path]) -> Callable[..., DockerRuntime]:
     """A sandbox whose workspace is a new small file system."""
 
-    def start(*, where: Path | None = None, limits: Limits | None = None, **size: int) -> DockerRuntime:
+    def start(*, where: Path | None = None, limits: SandboxLimits | None = None, **size: int) -> DockerRuntime:
         return sandbox(workspace=where or volume(**size), user="0", limits=limits)  # type: ignore[no-any-return]
 
     return start
@@ -64,7 +66,7 @@ def inside(sandbox: Any, volume: Callable[..., Path]) -> Callable[..., DockerRun
 def free(where: Path | None) -> float:
     """The share of a file system that is free."""
     assert where is not None
-    found = disk_space.space(where)
+    found = disk_space.measure(where)
     return found.free_bytes / found.total_bytes
 
 
@@ -96,7 +98,7 @@ def test_the_floor_is_two_gibibytes_or_a_tenth_of_a_small_disk() -> None:
 def test_what_fills_the_workspaces_disk_is_killed_before_it_is_full(
     inside: Callable[..., DockerRuntime], command: str
 ) -> None:
-    runtime = inside(limits=Limits(free_bytes=512 * MIB))
+    runtime = inside(limits=SandboxLimits(free_bytes=512 * MIB))
     runtime.execute("true")
     told = runtime.execute(command, timeout_s=HANG_S)
     assert not told.timed_out
@@ -118,7 +120,7 @@ def test_what_uses_up_the_inodes_is_killed(inside: Callable[..., DockerRuntime])
     assert not told.timed_out
     assert "inodes for " in str(told.notice)
     assert runtime.host_workspace is not None
-    assert disk_space.space(runtime.host_workspace).free_files > 100
+    assert disk_space.measure(runtime.host_workspace).free_files > 100
 
 
 @needs_mounts
@@ -161,14 +163,14 @@ def test_below_the_floor_a_new_sandbox_is_refused_and_a_floor_of_zero_is_none(
     for _ in range(2):
         with pytest.raises(SandboxUnavailable, match=r"The workspace's disk has .* must stay free.* Remedy: free some"):
             runtime.run(["true"])
-    assert inside(where=where / "work", limits=Limits(free_bytes=0)).execute("true").exit_code == 0
-    assert inside(where=where / "work", limits=Limits(free_bytes=MIB)).execute("true").exit_code == 0
+    assert inside(where=where / "work", limits=SandboxLimits(free_bytes=0)).execute("true").exit_code == 0
+    assert inside(where=where / "work", limits=SandboxLimits(free_bytes=MIB)).execute("true").exit_code == 0
 
 
 @pytest.mark.docker
 def test_another_users_writer_is_found_and_killed_through_its_own_user(sandbox: Any) -> None:
     """The space is injected: it is short as soon as the writer has begun."""
-    runtime = sandbox(limits=Limits(free_bytes=0, file_bytes=256 * MIB))
+    runtime = sandbox(limits=SandboxLimits(free_bytes=0, file_bytes=256 * MIB))
     runtime.execute(
         "su nobody -s /bin/sh -c 'while :; do dd if=/dev/zero of=/tmp/big bs=1M count=200; done' 2>/dev/null &"
     )
@@ -206,14 +208,14 @@ def test_an_engine_elsewhere_is_asked_from_inside(sandbox: Any) -> None:
     asked = place.ask()
     assert asked is not None
     assert not place.near
-    here = disk_space.space("/var/lib/docker")
+    here = disk_space.measure("/var/lib/docker")
     assert asked.total_bytes == here.total_bytes
     assert asked.total_files == here.total_files
 
 
 @pytest.mark.docker
 def test_one_file_has_a_greatest_size_for_every_exec_and_user(sandbox: Any) -> None:
-    runtime = sandbox(limits=Limits(file_bytes=16 * MIB))
+    runtime = sandbox(limits=SandboxLimits(file_bytes=16 * MIB))
     for user in (None, "nobody"):
         told = runtime.run(["dd", "if=/dev/zero", f"of=/tmp/{user}", "bs=1M", "count=20"], user=user)
         assert told.cause == "signal 25" or told.exit_code == 153

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.runtime.docker.doctor import checks, judge, runc_is_safe
+from ohsandbox.runtime.docker.doctor import check_engine, checks, runc_is_safe
 from ohsandbox.runtime.docker.engine import EngineAddress
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def test_the_first_fixed_runc_of_each_branch_is_known(version: str, safe: bool) 
 
 def statuses(info: dict[str, Any], version: dict[str, Any], url: str = "ssh://box") -> dict[str, str]:
     engine: Any = SimpleNamespace(address=EngineAddress(url, None, "DOCKER_HOST"), api_version="1.45")
-    return {check.name: check.status for check in judge(engine, info, version)}
+    return {check.name: check.status for check in check_engine(engine, info, version)}
 
 
 def test_a_modern_rootless_engine_has_no_weak_point() -> None:

@@ -14,7 +14,7 @@ import pytest
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime import disk_space
 from ohsandbox.runtime.docker import disk
-from ohsandbox.runtime.docker.container_config import MIB, Limits
+from ohsandbox.runtime.docker.container_config import MIB, SandboxLimits
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from tests.runtime.docker.test_faults import PrivateEngine
@@ -30,6 +30,7 @@ IMAGE = "ohsandbox-base:busybox"
 RUNSC = os.environ.get("OHSANDBOX_TEST_RUNSC") or shutil.which("runsc")
 pytestmark = [
     pytest.mark.docker,
+    pytest.mark.one_engine,
     pytest.mark.skipif(
         os.getuid() != 0 or not shutil.which("dockerd") or not shutil.which("mkfs.ext4"),
         reason="an engine on a disk of its own needs root, dockerd and mkfs.ext4",
@@ -75,20 +76,20 @@ def _here(private: PrivateEngine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sandbox_does_not_fill_the_engines_disk(private: PrivateEngine) -> None:
-    with DockerRuntime(IMAGE, limits=Limits(free_bytes=300 * MIB)) as writer, DockerRuntime(IMAGE) as other:
+    with DockerRuntime(IMAGE, limits=SandboxLimits(free_bytes=300 * MIB)) as writer, DockerRuntime(IMAGE) as other:
         other.execute("X=kept")
         told = writer.execute("yes >/big", timeout_s=HANG_S)
         assert told.exit_code == 137
         assert "The engine's disk has " in str(told.notice)
         assert "yes (" in str(told.notice)
-        assert disk_space.space(private.directory / "data").free_bytes > 50 * MIB
+        assert disk_space.measure(private.directory / "data").free_bytes > 50 * MIB
         assert other.execute("echo $X").output == "kept\n"
         assert writer.execute("rm /big && echo freed").output == "freed\n"
 
 
 def test_a_sandbox_whose_engine_is_asked_from_inside_is_stopped_too(private: PrivateEngine) -> None:
     """As where the engine is on another machine."""
-    with DockerRuntime(IMAGE, limits=Limits(free_bytes=0)) as runtime:
+    with DockerRuntime(IMAGE, limits=SandboxLimits(free_bytes=0)) as runtime:
         runtime.execute("yes >/big &")
         [place] = disk.writable_file_systems(runtime._the_sandbox().container.engine, {}, {}, None, runtime)
         watch = disk.DiskMonitor([place], runtime, least=400 * MIB)
@@ -97,7 +98,7 @@ def test_a_sandbox_whose_engine_is_asked_from_inside_is_stopped_too(private: Pri
         while "killed" not in str(runtime.execute("sleep 0.2").notice):
             assert time.monotonic() < deadline
         watch.stop()
-    assert disk_space.space(private.directory / "data").free_bytes > 50 * MIB
+    assert disk_space.measure(private.directory / "data").free_bytes > 50 * MIB
 
 
 @pytest.mark.skipif(RUNSC is None, reason="no runsc; OHSANDBOX_TEST_RUNSC names one")
@@ -105,7 +106,7 @@ def test_gvisor_without_control_groups_is_refused_unless_that_is_accepted() -> N
     refusal = pytest.raises(SandboxUnavailable, match=r"limits are not in force \(memory, processes, processors\)")
     with DockerRuntime(IMAGE, runtime="runsc") as refused, refusal:
         refused.run(["true"])
-    with DockerRuntime(IMAGE, runtime="runsc", limits=Limits(enforced=False)) as accepted:
+    with DockerRuntime(IMAGE, runtime="runsc", limits=SandboxLimits(enforced=False)) as accepted:
         assert b"gVisor" in accepted.run(["dmesg"]).stdout
         assert accepted.describe()["not enforced here"] == "memory, processes, processors"
         assert accepted.run(["sh", "-c", "cat /proc/net/dev | grep -c :"]).stdout == b"1\n"

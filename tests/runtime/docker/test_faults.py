@@ -16,6 +16,7 @@ import pytest
 from ohsandbox.errors import EngineUnavailable, SandboxUnavailable
 from ohsandbox.runtime.docker import container
 from ohsandbox.runtime.docker.engine import Engine, connect
+from ohsandbox.runtime.docker.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ pytestmark = [
     # docker-py does not close a Unix socket whose connect failed
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.docker,
+    pytest.mark.one_engine,
     pytest.mark.skipif(
         os.getuid() != 0 or not shutil.which("dockerd"), reason="a second dockerd needs root and dockerd"
     ),
@@ -127,8 +129,6 @@ def test_a_frozen_engine_is_waited_for_and_nothing_runs_twice(
 def test_closing_without_an_engine_leaves_the_container_to_gc(
     private: PrivateEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from ohsandbox.runtime.docker.gc import gc as reap  # noqa: PLC0415
-
     monkeypatch.setenv("DOCKER_HOST", private.host)
     runtime = DockerRuntime("ohsandbox-base:busybox").start()
     name = runtime.name
@@ -136,7 +136,8 @@ def test_closing_without_an_engine_leaves_the_container_to_gc(
     runtime.close()
     assert "ohsandbox gc" in caplog.text
     private.start()
-    assert [done.name for done in reap()] == [name]
+    with DockerInventory() as inventory:
+        assert [done.name for done in inventory.collect_garbage()] == [name]
 
 
 def test_a_lost_engine_is_told_by_the_loss(private: PrivateEngine, runtime: DockerRuntime) -> None:

@@ -161,7 +161,9 @@ def test_submodules_outside_of_the_workspace_are_no_concern_of_its_index(clone: 
 
 def test_outer_mounts_come_first(project: Path) -> None:
     names = [mount.path for mount in guard(str(project), "guarded")]
-    assert all(names.index(name.rpartition("/")[0]) < names.index(name) for name in names if "/" in name)
+    outer = {name: name.rpartition("/")[0] for name in names if "/" in name}
+    assert outer
+    assert [name for name, within in outer.items() if names.index(within) > names.index(name)] == []
 
 
 def test_read_only_is_one_mount_a_repository(project: Path) -> None:

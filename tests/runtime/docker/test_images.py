@@ -12,13 +12,15 @@ import pytest
 from ohsandbox.errors import ImageUnavailable
 from ohsandbox.runtime.docker import images
 from ohsandbox.runtime.docker.error_mapping import translate
-from ohsandbox.runtime.docker.images import ensure, look
+from ohsandbox.runtime.docker.images import ensure, inspect
 from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ohsandbox.runtime.docker.engine import Engine
+
+pytestmark = pytest.mark.one_engine
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,7 @@ def _wait_for(port: int) -> None:
 @pytest.fixture
 def pullable(engine: Engine, registry: str) -> Iterator[str]:
     yield registry
-    if look(engine, registry) is not None:
+    if inspect(engine, registry) is not None:
         engine.api.remove_image(registry)
 
 

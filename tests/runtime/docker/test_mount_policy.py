@@ -17,7 +17,7 @@ from ohsandbox import DockerRuntime
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import state_dir, subdirectory
 from ohsandbox.runtime.docker import mount_policy
-from ohsandbox.runtime.docker.mount_policy import vet
+from ohsandbox.runtime.docker.mount_policy import check_directory
 
 
 @pytest.fixture
@@ -34,36 +34,36 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_system_directory_is_no_workspace(place: str) -> None:
     with pytest.raises(UsageError, match="refused"):
-        vet(place)
+        check_directory(place)
 
 
 @pytest.mark.parametrize("name", ["", ".ssh", ".aws", ".docker", ".config", ".config/gh"])
 def test_neither_home_nor_its_secrets_are_a_workspace(name: str, home: Path) -> None:
     with pytest.raises(UsageError, match="refused"):
-        vet(home / name)
+        check_directory(home / name)
     (home / "project" / "link").symlink_to(home / name)
     with pytest.raises(UsageError, match="refused"):
-        vet(home / "project" / "link")
+        check_directory(home / "project" / "link")
 
 
 def test_the_state_directory_and_what_holds_it_are_no_workspace() -> None:
     for place in (subdirectory("leases"), state_dir(), state_dir().parent):
         with pytest.raises(UsageError, match="refused"):
-            vet(place)
+            check_directory(place)
 
 
 def test_a_socket_or_a_missing_directory_is_no_workspace(home: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(home / "s"))
         with pytest.raises(UsageError, match="is not a directory"):
-            vet(home / "s")
+            check_directory(home / "s")
     with pytest.raises(UsageError, match="make it first"):
-        vet(home / "nosuch")
+        check_directory(home / "nosuch")
     assert not (home / "nosuch").exists()
 
 
 def test_a_project_is_a_workspace(home: Path) -> None:
-    assert vet(home / "project") == str((home / "project").resolve())
+    assert check_directory(home / "project") == str((home / "project").resolve())
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_project_is_a_workspace(home: Path) -> None:
 def test_where_programs_keep_what_they_run_is_no_workspace(name: str, home: Path) -> None:
     (home / name).mkdir(parents=True)
     with pytest.raises(UsageError, match=f"it lies in ~/{name.split('/', maxsplit=1)[0]}"):
-        vet(home / name)
+        check_directory(home / name)
 
 
 @pytest.mark.parametrize("place", ["/var/spool/cron", "/usr/local/bin", "/lib/systemd", "/var/mail"])
@@ -110,9 +110,9 @@ def test_a_directory_that_startup_files_lead_into_is_refused(home: Path) -> None
     for place in ("dotfiles", "dotfiles/shell"):
         (home / place / "other").mkdir()
         if place == "dotfiles":
-            assert vet(home / "dotfiles" / "other")
+            assert check_directory(home / "dotfiles" / "other")
         with pytest.raises(UsageError, match=r"~/\.bashrc leads into it"):
-            vet(home / place)
+            check_directory(home / place)
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ def test_a_directory_that_startup_files_lead_into_is_refused(home: Path) -> None
 )
 def test_what_holds_our_own_code_is_refused_with_a_remedy(place: Path) -> None:
     with pytest.raises(UsageError, match=r"which this ohsandbox runs from. Remedy: install ohsandbox outside"):
-        vet(place)
+        check_directory(place)
 
 
 def test_what_we_import_from_by_pythonpath_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{home}/project/src")
     with pytest.raises(UsageError, match="which this ohsandbox runs from"):
-        vet(home / "project")
+        check_directory(home / "project")
 
 
 def test_a_directory_on_path_below_a_workspace_is_locked_or_refused(
@@ -145,12 +145,12 @@ def test_a_directory_on_path_below_a_workspace_is_locked_or_refused(
     (home / "elsewhere").symlink_to(project / ".venv" / "bin")
     usual = os.environ["PATH"]
     monkeypatch.setenv("PATH", f"{project}/.venv/bin:{usual}")
-    assert vet(project) == str(project)
+    assert check_directory(project) == str(project)
     assert mount_policy.path_directories(str(project)) == {".venv/bin"}
     for entry in (f"{project}/missing/bin", f"{project}/link/bin", f"{home}/elsewhere"):
         monkeypatch.setenv("PATH", f"{entry}:{usual}")
         with pytest.raises(UsageError, match="on your PATH"):
-            vet(project)
+            check_directory(project)
 
 
 @pytest.mark.parametrize("entry", ["{home}/project", "{home}/tools/..", ".", ""])
@@ -160,7 +160,7 @@ def test_a_directory_on_path_is_refused(entry: str, home: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{entry.format(home=home)}")
     for place in ("project", "project/deep"):
         with pytest.raises(UsageError, match="on your PATH"):
-            vet(home / place)
+            check_directory(home / place)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_what_a_variable_moves_is_refused_and_what_holds_it(
     (home / "project" / "a" / "b" / "c").mkdir(parents=True)
     monkeypatch.setenv(variable, str(home / "project" / "a" / "b"))
     with pytest.raises(UsageError, match="refused"):
-        vet(home / below)
+        check_directory(home / below)
 
 
 def test_a_home_by_the_systems_word_counts_whatever_home_says(home: Path) -> None:

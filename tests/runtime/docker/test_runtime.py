@@ -11,7 +11,7 @@ import pytest
 
 from ohsandbox.errors import ImageUnavailable, SandboxGone, UsageError
 from ohsandbox.runtime.docker import lease
-from ohsandbox.runtime.docker.container_config import Limits
+from ohsandbox.runtime.docker.container_config import SandboxLimits
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def test_a_kept_sandbox_outlives_its_runtime(engine: Engine) -> None:
 
 
 def test_limits_are_real(sandbox: Any, sh: Any) -> None:
-    runtime = sandbox(limits=Limits(memory_bytes=128 * 1024**2, pids=50, cpus=0.5))
+    runtime = sandbox(limits=SandboxLimits(memory_bytes=128 * 1024**2, pids=50, cpus=0.5))
     read = "cat /sys/fs/cgroup/{memory/memory.limit_in_bytes,memory.max,pids/pids.max,pids.max} 2>/dev/null"
     numbers = sh(runtime, f"bash -c '{read}'").out.split()
     assert str(128 * 1024**2) in numbers
@@ -232,7 +232,7 @@ def test_limits_are_real(sandbox: Any, sh: Any) -> None:
 
 def test_a_disk_limit_that_cannot_be_kept_is_refused() -> None:
     try:
-        with DockerRuntime("ohsandbox-base:busybox", limits=Limits(disk_bytes=10 * 1024**3)):
+        with DockerRuntime("ohsandbox-base:busybox", limits=SandboxLimits(disk_bytes=10 * 1024**3)):
             pytest.skip("this engine's storage bounds disk")
     except UsageError as error:
         assert "disk_bytes" in str(error)  # noqa: PT017

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.errors import SandboxRefused, SandboxUnavailable
-from ohsandbox.runtime.docker.container_config import Limits
+from ohsandbox.errors import SandboxRefused, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker.container_config import SandboxLimits
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from tests.runtime.docker.lax import LaxProxy
 
@@ -111,7 +111,7 @@ def test_other_shells_and_users_see_the_same(tmp_path: Path, image: str) -> None
 
 def test_limits_that_are_not_in_force_are_taken_only_when_accepted_and_then_told(tmp_path: Path) -> None:
     change = without("Memory", "MemorySwap", "PidsLimit")
-    with behind(tmp_path, change, limits=Limits(enforced=False)) as runtime:
+    with behind(tmp_path, change, limits=SandboxLimits(enforced=False)) as runtime:
         assert runtime.run(["true"]).exit_code == 0
         assert runtime.describe()["not enforced here"] == "memory, processes"
 
@@ -140,6 +140,14 @@ def test_a_container_that_vanishes_when_it_ends_is_refused(tmp_path: Path) -> No
         for _ in range(2):
             with pytest.raises(SandboxRefused, match="not as strict as asked"):
                 runtime.execute("true")
+
+
+def test_a_first_process_that_does_not_start_leaves_the_check_to_the_next(tmp_path: Path) -> None:
+    with behind(tmp_path, having(NetworkMode="bridge")) as runtime:
+        with pytest.raises(UsageError, match="over the limit of 128 KiB"):
+            runtime.open_channel(["/bin/true", "x" * 200_000])
+        with pytest.raises(SandboxRefused, match="not as strict as asked"):
+            runtime.execute("true")
 
 
 def test_a_refused_sandbox_is_refused_to_a_shell_as_well_and_not_restarted(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from ohsandbox import DockerRuntime
 
 pytestmark = [
     pytest.mark.docker,
+    pytest.mark.one_engine,
     # testcontainers keeps docker-py's session for the whole process
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
 ]

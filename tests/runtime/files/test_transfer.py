@@ -212,9 +212,9 @@ def test_what_alone_is_over_a_limit_is_left_out_of_a_download_that_says_so_and_t
     limits = transfer.TransferLimits(file_bytes=4, depth=3, leaves_out=True)
     left_out = fake.download("t", tmp_path / "got", limits=limits)
     assert sorted(left_out) == [
-        "'./a/b/c/d': over 3 directories deep",
-        "'./a/b/c/e': over 3 directories deep",
-        "'./big': 5 bytes, over the limit of 4",
+        ("./a/b/c/d", "over 3 directories deep"),
+        ("./a/b/c/e", "over 3 directories deep"),
+        ("./big", "5 bytes, over the limit of 4"),
     ]
     assert sorted(str(path.relative_to(tmp_path / "got")) for path in (tmp_path / "got").rglob("*")) == [
         "a", "a/b", "a/b/c", "a/s"

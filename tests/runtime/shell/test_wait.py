@@ -10,7 +10,7 @@ import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.shell import wait
-from ohsandbox.runtime.shell.capture import Capture
+from ohsandbox.runtime.shell.output import Capture
 from ohsandbox.runtime.shell.wait import CommandWait, WaitOptions, WaitOutcome
 
 if TYPE_CHECKING:

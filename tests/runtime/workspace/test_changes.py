@@ -273,8 +273,9 @@ def test_each_change_is_told_once(tree: Path, state: Path) -> None:
 
 def test_the_baseline_is_private(tree: Path, state: Path) -> None:
     watch = ChangeTracker(tree, state)
-    for path in state.rglob("*"):
-        assert not stat.S_IMODE(path.stat().st_mode) & 0o077
+    kept = [*state.rglob("*")]
+    assert kept
+    assert [path for path in kept if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
     watch.end()
 
 

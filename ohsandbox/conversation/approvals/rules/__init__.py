@@ -1,8 +1,11 @@
-"""`Finding`: one risk that a rule found."""
+"""`Finding`: one risk that a rule found; `names` and `names_by_program` read the tables, which are texts of words."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Finding(NamedTuple):
@@ -12,10 +15,24 @@ class Finding(NamedTuple):
     what: str
 
 
+MAX_QUOTED_CHARS = 80
+"""Enough to recognise a path."""
+
+
 def quoted(text: str) -> str:
     """Quote foreign text for a finding: truncated, on one line."""
     return repr(text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}...")
 
 
-MAX_QUOTED_CHARS = 80
-"""Enough to recognise a path."""
+def names(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+def names_by_program(rows: Mapping[str, str]) -> dict[str, frozenset[str]]:
+    """The words of each program, of rows that name several programs and their words."""
+    found: dict[str, frozenset[str]] = {}
+    for programs, words in rows.items():
+        for program in programs.split():
+            found[program] = found.get(program, frozenset()) | names(words)
+    return found

@@ -9,17 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
-from ohsandbox.conversation.approvals.rules import Finding, quoted
+from ohsandbox.conversation.approvals.rules import Finding, names, quoted
 from ohsandbox.conversation.approvals.rules.git import inner_words
 from ohsandbox.conversation.approvals.rules.known_programs import DEVELOPMENT, HARMLESS
 from ohsandbox.conversation.approvals.rules.network import DOWNLOADERS
 from ohsandbox.conversation.approvals.rules.paths import is_inside, secret_findings
-from ohsandbox.conversation.approvals.rules.programs import (
-    RUN_BY_SHELL,
-    command_variables,
-    is_known,
-    simple_findings,
-)
+from ohsandbox.conversation.approvals.rules.programs import is_known, simple_findings
 from ohsandbox.conversation.approvals.rules.python_code import read_cell, read_python
 from ohsandbox.conversation.approvals.rules.shell_syntax import (
     COMPUTED,
@@ -29,6 +24,7 @@ from ohsandbox.conversation.approvals.rules.shell_syntax import (
     basename,
     read,
 )
+from ohsandbox.conversation.approvals.rules.variables import RUN_BY_SHELL, command_variables
 from ohsandbox.conversation.approvals.rules.wrappers import (
     MAX_WRAPPED,
     PYTHONS,
@@ -57,77 +53,44 @@ _MAX_TEXTS = 24
 _MAX_WORK = 10_000
 """Maximum number of commands, nested ones included."""
 
-_DECODERS = frozenset(
-    {"base64", "base32", "basenc", "xxd", "od", "openssl", "gunzip", "zcat", "gzip", "rev", "tr", "uudecode",
-     "printf", "sed", "awk", "cut", "bzcat", "xzcat", "gpg"}
-)  # fmt: skip
-_EVALUATING = frozenset({"eval", "source", ".", "trap", "alias"})
-_SMALL_LANGUAGES = frozenset({"awk", "gawk", "mawk", "nawk", "sed", "gsed", "make", "sqlite3", "psql", "mysql"})
-_SENDING = frozenset(
-    {
-        "nc",
-        "ncat",
-        "netcat",
-        "socat",
-        "telnet",
-        "curl",
-        "wget",
-        "mail",
-        "sendmail",
-        "ssh",
-        "http",
-        "https",
-        "xh",
-        "dig",
-        "nslookup",
-    }
+_DECODERS = names(
+    "base64 base32 basenc xxd od openssl gunzip zcat gzip rev tr uudecode printf sed awk cut bzcat xzcat gpg"
 )
-_MODULES_THAT_RUN = frozenset(
-    {"http.server", "smtpd", "smtplib", "telnetlib", "webbrowser", "ftplib", "code", "pty", "pdb", "runpy", "ensurepip",
-     "idlelib", "asyncio", "sqlite3"}
-)  # fmt: skip
-_PLAIN_SOURCES = frozenset({"cat", "echo", "printf", "yes", "true"})
+_FOREIGN = (_DECODERS | DOWNLOADERS) - names("printf sed awk cut tr")
+"""Programs whose output is a file that nobody has read."""
 
+_EVALUATING = names("eval source . trap alias")
+_SMALL_LANGUAGES = names("awk gawk mawk nawk sed gsed make sqlite3 psql mysql")
+_SENDING = names("nc ncat netcat socat telnet curl wget mail sendmail ssh xh dig nslookup")
+_MODULES_THAT_RUN = names(
+    "http.server smtpd smtplib telnetlib webbrowser ftplib code pty pdb runpy ensurepip idlelib asyncio sqlite3"
+)
+_PLAIN_SOURCES = names("cat echo printf yes true")
+_SAYS_VERSION = {("--version",), ("-V",), ("--help",), ("-v",), ("-h",)}
+_MAX_FILES = 1000
+
+# fmt: off
 _PATTERNS: tuple[tuple[re.Pattern[str], Finding], ...] = (
     (re.compile(r":\s{0,9}\(\s{0,9}\)\s{0,9}\{"), Finding("HIGH", "Looks like a fork bomb.")),
-    (
-        re.compile(r"\$\{!?\w{1,99}(?:\[[^\]\n]{0,99}\])?@P\}"),
-        Finding("HIGH", "Expands a text as a prompt, which runs commands."),
-    ),
-    (
-        re.compile(
-            rf"\$\{{(?:{'|'.join(sorted(RUN_BY_SHELL))}):?=|\b(?:for|select)\s{{1,9}}(?:{'|'.join(sorted(RUN_BY_SHELL))})\b"
-        ),
-        Finding("HIGH", "Sets a variable by which other programs run code unasked."),
-    ),
-    (
-        re.compile(r"(?:\blet|\s-v)\s{1,9}['\"]?\w{1,99}\[[^\]\n]{0,200}(?:\\?\$\(|`)"),
-        Finding("HIGH", "Hides a command in the index of an array."),
-    ),
+    (re.compile(r"\$\{!?\w{1,99}(?:\[[^\]\n]{0,99}\])?@P\}"),
+     Finding("HIGH", "Expands a text as a prompt, which runs commands.")),
+    (re.compile(r"\$\{(?:%s):?=|\b(?:for|select)\s{1,9}(?:%s)\b" % (("|".join(sorted(RUN_BY_SHELL)),) * 2)),
+     Finding("HIGH", "Sets a variable by which other programs run code unasked.")),
+    (re.compile(r"(?:\blet|\s-v)\s{1,9}['\"]?\w{1,99}\[[^\]\n]{0,200}(?:\\?\$\(|`)"),
+     Finding("HIGH", "Hides a command in the index of an array.")),
     (re.compile(r"/dev/(?:tcp|udp)/"), Finding("HIGH", "Opens a network connection from the shell.")),
-    (
-        re.compile(r"\b(?:drop|truncate)\s{1,9}(?:table|database|schema)\b", re.IGNORECASE),
-        Finding("HIGH", "Deletes a database or a table."),
-    ),
-    (
-        re.compile(
-            r"\b(?:requests|httpx|session|client)\.(?:post|put|patch)\s{0,9}\((?!\s{0,9}f?['\"]https?://(?:localhost|127\.0\.0\.1)[:/])"
-        ),
-        Finding("HIGH", "Sends data over the network."),
-    ),
-    (
-        re.compile(r"\burlopen\s{0,9}\(|\brequests\.get\s{0,9}\(|\bsocket\.socket\b"),
-        Finding("MEDIUM", "Uses the network."),
-    ),
+    (re.compile(r"\b(?:drop|truncate)\s{1,9}(?:table|database|schema)\b", re.IGNORECASE),
+     Finding("HIGH", "Deletes a database or a table.")),
+    (re.compile(r"\b(?:requests|httpx|session|client)\.(?:post|put|patch)\s{0,9}\("
+                r"(?!\s{0,9}f?['\"]https?://(?:localhost|127\.0\.0\.1)[:/])"),
+     Finding("HIGH", "Sends data over the network.")),
+    (re.compile(r"\burlopen\s{0,9}\(|\brequests\.get\s{0,9}\(|\bsocket\.socket\b"),
+     Finding("MEDIUM", "Uses the network.")),
     (re.compile(r"\brmtree\s{0,9}\("), Finding("MEDIUM", "Deletes a whole tree.")),
-    (
-        re.compile(
-            r"\beval\s{0,9}\(\s{0,9}(?:compile|base64|bytes)|\bexec\s{0,9}\(\s{0,9}(?:base64|requests|urlopen|bytes)"
-        ),
-        Finding("HIGH", "Runs code that it decodes or downloads."),
-    ),
+    (re.compile(r"\beval\s{0,9}\(\s{0,9}(?:compile|base64|bytes)|\bexec\s{0,9}\(\s{0,9}(?:base64|requests|urlopen|bytes)"),
+     Finding("HIGH", "Runs code that it decodes or downloads.")),
 )
-
+# fmt: on
 
 _ANSWER = re.compile(r"(?:C-.|[yYnNqQ]|yes|no|\d{0,9})\n?")
 """A key name, or a word that answers a question."""
@@ -136,9 +99,9 @@ _STRINGS = re.compile(r'\\.|"((?:[^"\\\n]|\\.)*)"')
 """Group 1 is the text of each string; empty for an escape outside of one, where no string may begin."""
 
 
-def command_findings(text: str, *, workdir: str) -> list[Finding]:
-    """Findings in a shell text, each once."""
-    rules = _Rules(workdir)
+def command_findings(text: str, *, workdir: str, unreadable: Literal["MEDIUM", "HIGH"] = "HIGH") -> list[Finding]:
+    """Findings in a shell text, each once; unreadable is the risk of one that cannot be parsed."""
+    rules = _Rules(workdir, unreadable)
     rules.patterns(text)
     rules.shell(text, cwd=workdir, depth=0)
     return list(rules.found)
@@ -148,10 +111,8 @@ def input_findings(text: str, *, workdir: str) -> list[Finding]:
     """Findings in input for a program that waits for it: the program may be a shell or an editor."""
     if _ANSWER.fullmatch(text):
         return []
-    rules = _Rules(workdir, unreadable="MEDIUM")
-    rules.patterns(text)
-    rules.shell(text, cwd=workdir, depth=0)
-    return list(rules.found) or [Finding("MEDIUM", "Input for a program that may run it.")]
+    found = command_findings(text, workdir=workdir, unreadable="MEDIUM")
+    return found or [Finding("MEDIUM", "Input for a program that may run it.")]
 
 
 def cell_findings(code: str, *, workdir: str) -> list[Finding]:
@@ -207,7 +168,7 @@ class _Rules:
         for text in reading.texts:
             self.shell(text, cwd=like.cwd, depth=depth + 1)
         if any(finding.what.startswith(("Runs programs", "Code that", "Does what")) for finding in reading.findings):
-            self._rough(code, like)
+            self._each(rough_commands(code[:MAX_CHARS], like), _MAX_DEPTH)
 
     def command(self, command: SimpleCommand, functions: frozenset[str], depth: int) -> None:
         """Check one command and the commands that it runs."""
@@ -219,7 +180,14 @@ class _Rules:
         self._place_in_text(command)
         for value in command_variables(command):
             self.shell(value, cwd=command.cwd, depth=depth + 1)
-        if command.program and command.program not in functions and not is_known(command) and not self._own(command):
+        # a workspace file runs unchecked, as tests do; one that the text wrote is checked
+        is_file = "/" in command.path and not command.computes
+        if (
+            command.program
+            and command.program not in functions
+            and not is_known(command)
+            and not (is_file and self._script(command.path, command))
+        ):
             self._unknown(command, depth)
         elif command.program in functions or command.program in DEVELOPMENT or is_wrapper(command.program):
             self._each(hazards_in(command), depth)
@@ -253,7 +221,7 @@ class _Rules:
             self.code(read_python(inner.text), inner.text, like=outer, depth=depth)
         else:
             self.note(Finding("MEDIUM", f"Code for {outer.program}, which the rules cannot read."))
-            self._rough(inner.text, outer)
+            self._each(rough_commands(inner.text[:MAX_CHARS], outer), _MAX_DEPTH)
 
     def _shell_inside(self, text: str, outer: SimpleCommand, depth: int) -> None:
         names = {
@@ -264,9 +232,6 @@ class _Rules:
             self.note(Finding("MEDIUM", f"Runs a text that the shell computes ({outer.program})."))
             return
         self.shell(text, cwd=outer.cwd, depth=depth + 1, variables=names)
-
-    def _rough(self, code: str, like: SimpleCommand) -> None:
-        self._each(rough_commands(code[:MAX_CHARS], like), _MAX_DEPTH)
 
     def _each(self, commands: Iterable[SimpleCommand], depth: int) -> None:
         """Check commands that might be run: only HIGH findings count."""
@@ -291,12 +256,6 @@ class _Rules:
             self.note(Finding("MEDIUM", f"The rules do not know {quoted(command.program)}, or this use of it."))
         self._each(hazards_in(command), depth)
 
-    def _own(self, command: SimpleCommand) -> bool:
-        """Whether the program is a workspace file, which runs unchecked, as tests do; one the text wrote is checked."""
-        if "/" not in command.path or command.computes:
-            return False
-        return self._script(command.path, command)
-
     def _script(self, path: str, command: SimpleCommand) -> bool:
         full = command.full(path)
         if full in self._files:
@@ -310,7 +269,7 @@ class _Rules:
             elif command.program not in {"node", "perl", "ruby"}:
                 self.shell(text, cwd=command.cwd, depth=_MAX_DEPTH - 1)
             else:
-                self._rough(text, command)
+                self._each(rough_commands(text[:MAX_CHARS], command), _MAX_DEPTH)
             return True
         return not set(full) & set("$`*?") and is_inside(full, self._workdir) and "/.git/" not in full
 
@@ -318,7 +277,7 @@ class _Rules:
         script = script_of(command)
         if script.file:
             if not self._script(script.file, command) and "<(" not in script.file:
-                self.note(Finding("MEDIUM", f"Runs {quoted(script.file)}, which is no file of the workspace."))
+                self.note(Finding("MEDIUM", f"Runs {quoted(script.file)}, which is not a file of the workspace."))
         elif script.module in {"pip", "uv", "pipx"}:
             self.command(command.running([script.module, *command.operands[1:]]), frozenset(), depth)
         elif script.module == "timeit":
@@ -326,13 +285,7 @@ class _Rules:
                 self.code(read_python(word), word, like=command, depth=depth)
         elif script.module in _MODULES_THAT_RUN:
             self.note(Finding("MEDIUM", f"Uses the network, or runs what it is given ({script.module})."))
-        elif script.reads_stdin and command.arguments[:1] not in {
-            ("--version",),
-            ("-V",),
-            ("--help",),
-            ("-v",),
-            ("-h",),
-        }:
+        elif script.reads_stdin and command.arguments[:1] not in _SAYS_VERSION:
             if command.stdin is None:
                 self.note(Finding("MEDIUM", f"Starts {command.program}, which runs what it reads."))
             elif not PYTHONS.fullmatch(command.program):
@@ -341,44 +294,40 @@ class _Rules:
     def _place_in_text(self, command: SimpleCommand) -> None:
         """Check what the command reads through a pipe and which program runs its output."""
         name, sources = command.program, command.fed
+        listed = ", ".join(sorted(map(quoted, sources))[:5])
         if sources and is_interpreter(name) and script_of(command).reads_stdin:
             if sources & DOWNLOADERS:
                 self.note(Finding("HIGH", f"Runs what it downloads with {name}."))
             elif sources & (_DECODERS - {"printf"}):
                 self.note(Finding("HIGH", f"Runs what it decodes with {name}."))
             elif sources - _PLAIN_SOURCES and not PYTHONS.fullmatch(name):
-                self.note(
-                    Finding("HIGH", f"Runs what {', '.join(sorted(map(quoted, sources))[:5])} writes with {name}.")
-                )
+                self.note(Finding("HIGH", f"Runs what {listed} writes with {name}."))
             else:
                 self.note(Finding("MEDIUM", f"Runs what another program writes with {name}."))
-        if sources and name in _SENDING and not name.startswith("http"):
-            self.note(
-                Finding("HIGH", f"Sends the output of {', '.join(sorted(map(quoted, sources))[:5])} out with {name}.")
-            )
-        runs_it = command.consumer in _EVALUATING or is_interpreter(command.consumer)
-        if runs_it and name in DOWNLOADERS:
-            self.note(Finding("HIGH", "Runs what it downloads."))
-        elif runs_it and name in _DECODERS:
-            self.note(Finding("HIGH", "Runs what it decodes."))
+        if sources and name in _SENDING:
+            self.note(Finding("HIGH", f"Sends the output of {listed} out with {name}."))
+        if command.consumer in _EVALUATING or is_interpreter(command.consumer):
+            if name in DOWNLOADERS:
+                self.note(Finding("HIGH", "Runs what it downloads."))
+            elif name in _DECODERS:
+                self.note(Finding("HIGH", "Runs what it decodes."))
         if name in {"source", "."} and command.operands and not self._script(command.operands[0], command):
             self.note(Finding("MEDIUM", f"Runs {quoted(command.operands[0])} in this shell."))
 
     def _keep_files(self, command: SimpleCommand) -> None:
         """Remember the files that the command writes, for a later command that runs them."""
-        foreign = command.program in DOWNLOADERS | _DECODERS - {"printf", "sed", "awk", "cut", "tr"} or bool(
-            command.fed & (DOWNLOADERS | {"base64", "base32", "xxd", "openssl", "gunzip", "uudecode"})
-        )
-        text = command.stdin if command.program in {"cat", "tee"} else None
-        if command.program in {"echo", "printf"}:
-            text = " ".join(word for word in command.operands)
+        name = command.program
+        decoded = command.fed & (DOWNLOADERS | {"base64", "base32", "xxd", "openssl", "gunzip", "uudecode"})
+        text = command.stdin if name in {"cat", "tee"} else None
+        if name in {"echo", "printf"}:
+            text = " ".join(command.operands)
         targets = list(command.written)
-        if command.program in DOWNLOADERS:
-            targets += [basename(word) for word in command.operands[:4]]
-        if command.program in {"tee", "cp", "mv", "curl", "wget", "install", "dd", "touch"}:
+        if name in DOWNLOADERS:
+            targets += map(basename, command.operands[:4])
+        if name in {"tee", "cp", "mv", "curl", "wget", "install", "dd", "touch"}:
             targets += [word.removeprefix("of=") for word in command.operands[-2:]]
-        for target in targets[:16]:
-            if len(self._files) < 1000:  # noqa: PLR2004 - only a bound on memory
-                before = self._files.get(command.full(target), ("", False))
-                whole = None if text is None or before[0] is None else before[0] + text
-                self._files[command.full(target)] = (whole, foreign or before[1])
+        for target in map(command.full, targets[:16]):
+            if len(self._files) < _MAX_FILES:
+                before, was_foreign = self._files.get(target, ("", False))
+                whole = None if text is None or before is None else before + text
+                self._files[target] = (whole, was_foreign or name in _FOREIGN or bool(decoded))

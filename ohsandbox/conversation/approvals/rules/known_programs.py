@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-HARMLESS = frozenset(
+from ohsandbox.conversation.approvals.rules import names, names_by_program
+
+HARMLESS = names(
     """
     : . source [ [[ alias arch b2sum base32 base64 basename bat bc bg bind break cal cat cd cksum clear cloc cmp cmpname
     column comm compgen complete continue cp csplit cut date dc declare df diff dir dircolors dirname dirs disown du
@@ -15,11 +17,11 @@ HARMLESS = frozenset(
     times top touch tput tr tree true truncate tsort tty type typeset ulimit umask unalias uname unexpand uniq
     unlink unset unxz uptime users vmstat w wait wc whereis which who whoami xmllint xxd xz xzcat yes yq zcat zdiff
     zgrep zip unzip zipinfo tar bzip2 bunzip2 zstd unzstd chmod chown chgrp dd
-    """.split()  # noqa: SIM905 - a list of words reads better so
+    """
 )
 """Programs of the shell and the base system: they read, print, or write where their words say, and rules check it."""
 
-DEVELOPMENT = frozenset(
+DEVELOPMENT = names(
     """
     pytest py.test tox nox mypy pyright ruff black isort flake8 pylint pyflakes autopep8 yapf bandit coverage
     pydocstyle sphinx-build mkdocs pre-commit cython vulture codespell make gmake cmake ctest ninja meson autoconf
@@ -29,44 +31,41 @@ DEVELOPMENT = frozenset(
     scalac sbt swift swiftc xcodebuild phpunit composer rspec rake rubocop stack cabal mix rebar3 zig nim crystal
     ocamlc dune latexmk pdflatex bibtex pandoc dot shellcheck shfmt hadolint protoc buf sqlite3 patch diffstat ctags
     indent cppcheck valgrind gcov lcov flutter dart bazel just task
-    """.split()  # noqa: SIM905 - a list of words reads better so
+    """
 )
 """They build and test the workspace by its own files: only its own code is run."""
 
-READING_SUBCOMMANDS: dict[str, frozenset[str]] = {
-    name: frozenset(words.split())
-    for name, words in {
-        "npm": "test t run run-script start ls list outdated view version why explain root prefix bin help audit pack",
-        "pnpm": "test run start ls list outdated why root bin help",
-        "yarn": "test run start list why info build lint help",
-        "bun": "test run build",
-        "deno": "test run check fmt lint",
-        "cargo": "build b check c test t run r clippy fmt doc bench tree metadata clean version",
-        "go": "build test vet fmt list env version doc run mod clean",
-        "pip": "list show freeze check help index",
-        "pip3": "list show freeze check help index",
-        "uv": "run tree lock version",
-        "poetry": "run check show env version build",
-        "pipenv": "run graph",
-        "pdm": "run list show",
-        "hatch": "run env test fmt build version",
-        "rye": "run test lint fmt",
-        "bundle": "exec list show check",
-        "conda": "list info env run search",
-        "docker": "ps images logs inspect version info stats top port diff events history context",
-        "podman": "ps images logs inspect version info stats top port diff events history",
-        "kubectl": "get describe logs version top explain config api-resources cluster-info",
-        "helm": "list status get show template lint version history",
-        "terraform": "plan validate fmt show output version state graph",
-        "systemctl": "status list-units list-unit-files is-active is-enabled show cat",
-        "apt": "list show search policy",
-        "apt-get": "check",
-        "apt-cache": "show search policy depends rdepends madison pkgnames",
-        "dpkg": "",
-        "brew": "list info search",
-        "rustup": "show component target",
-        "gem": "list info search",
-        "gh": "view list status diff checks",
-    }.items()
-}
+READING_SUBCOMMANDS = names_by_program({
+    "npm": "test t run run-script start ls list outdated view version why explain root prefix bin help audit pack",
+    "pnpm": "test run start ls list outdated why root bin help",
+    "yarn": "test run start list why info build lint help",
+    "bun": "test run build",
+    "deno": "test run check fmt lint",
+    "cargo": "build b check c test t run r clippy fmt doc bench tree metadata clean version",
+    "go": "build test vet fmt list env version doc run mod clean",
+    "pip": "list show freeze check help index",
+    "pip3": "list show freeze check help index",
+    "uv": "run tree lock version",
+    "poetry": "run check show env version build",
+    "pipenv": "run graph",
+    "pdm": "run list show",
+    "hatch": "run env test fmt build version",
+    "rye": "run test lint fmt",
+    "bundle": "exec list show check",
+    "conda": "list info env run search",
+    "docker": "ps images logs inspect version info stats top port diff events history context",
+    "podman": "ps images logs inspect version info stats top port diff events history",
+    "kubectl": "get describe logs version top explain config api-resources cluster-info",
+    "helm": "list status get show template lint version history",
+    "terraform": "plan validate fmt show output version state graph",
+    "systemctl": "status list-units list-unit-files is-active is-enabled show cat",
+    "apt": "list show search policy",
+    "apt-get": "check",
+    "apt-cache": "show search policy depends rdepends madison pkgnames",
+    "dpkg": "",
+    "brew": "list info search",
+    "rustup": "show component target",
+    "gem": "list info search",
+    "gh": "view list status diff checks",
+})  # fmt: skip
 """Programs with subcommands, and those subcommands that only read or run only the workspace's own code."""

@@ -98,7 +98,7 @@ def url_findings(url: str) -> Iterator[Finding]:
         yield Finding("HIGH", f"An address that cannot be read: {quoted(url)}.")
         return
     if parts.scheme not in {"http", "https", ""}:
-        yield Finding("HIGH", f"An address that is no web page: {quoted(url)}.")
+        yield Finding("HIGH", f"An address that is not a web page: {quoted(url)}.")
     elif _is_local_address(url):
         return
     carried = "".join([parts.query, parts.username or "", parts.password or "", parts.fragment])

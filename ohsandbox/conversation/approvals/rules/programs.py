@@ -1,16 +1,17 @@
-"""Rules for single commands: a table of programs, and a function for those whose options decide."""
+"""Rules for single commands: a table of programs and arguments, and a function for those whose targets decide."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ohsandbox.conversation.approvals.rules import Finding, quoted
-from ohsandbox.conversation.approvals.rules.git import git_findings
+from ohsandbox.conversation.approvals.rules import Finding, names, names_by_program, quoted
+from ohsandbox.conversation.approvals.rules.git import git_findings, subcommand
 from ohsandbox.conversation.approvals.rules.known_programs import DEVELOPMENT, HARMLESS, READING_SUBCOMMANDS
 from ohsandbox.conversation.approvals.rules.network import NETWORK, address_findings
 from ohsandbox.conversation.approvals.rules.paths import is_inside, is_wide, place_findings, secret_findings
-from ohsandbox.conversation.approvals.rules.shell_syntax import COMPUTED, is_option
+from ohsandbox.conversation.approvals.rules.shell_syntax import is_option
+from ohsandbox.conversation.approvals.rules.variables import variable_findings
 from ohsandbox.conversation.approvals.rules.wrappers import is_interpreter, is_wrapper
 
 if TYPE_CHECKING:
@@ -18,158 +19,189 @@ if TYPE_CHECKING:
 
     from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand
 
-_ANOTHER_USER = Finding("HIGH", "Becomes another user.")
-_DISK = Finding("HIGH", "Writes to disks or file systems as a whole.")
-_MACHINE = Finding("HIGH", "Stops or restarts the machine.")
-_REMOTE = Finding("HIGH", "Works on another machine, or sends files there.")
-_KERNEL = Finding("HIGH", "Changes mounts, the kernel or namespaces.")
-_FIREWALL = Finding("HIGH", "Changes the firewall or access control.")
-_STAYS = Finding("HIGH", "Leaves something behind that runs by itself.")
-_INSTALLS = Finding("MEDIUM", "Installs or removes software.")
-_KILLS = Finding("MEDIUM", "Ends other processes.")
 
-_PROGRAMS: dict[Finding, str] = {
-    _ANOTHER_USER: "sudo su doas pkexec runuser",
-    _DISK: "mkfs mke2fs wipefs fdisk sfdisk parted shred mkswap blkdiscard",
-    _MACHINE: "shutdown reboot halt poweroff",
-    _REMOTE: "ssh scp sftp ftp tftp nc ncat netcat socat telnet",
-    _KERNEL: "mount umount insmod modprobe rmmod nsenter unshare pivot_root kexec",
-    _FIREWALL: "iptables ip6tables nft ufw setenforce visudo passwd chpasswd useradd usermod userdel adduser",
-    _STAYS: "crontab at batch",
-    _KILLS: "killall pkill",
-}
-_RULE_OF = {name: finding for finding, names in _PROGRAMS.items() for name in names.split()}
+class Rule(NamedTuple):
+    """A finding in any of its programs, by themselves or, where there are conditions, when one of these holds."""
 
-_INSTALLERS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("apt", "apt-get", "yum", "dnf", "brew"), frozenset({"install", "remove", "purge", "upgrade"})),
-    **dict.fromkeys(("pip", "pip3", "npm", "pnpm", "gem", "cargo", "uv"), frozenset({"install", "i", "uninstall"})),
-    **dict.fromkeys(("apk", "yarn"), frozenset({"add", "del", "remove"})),
-}
+    programs: str
+    """Names without what follows a dot; `git NAME` is a subcommand of git."""
+    risk: Literal["MEDIUM", "HIGH"]
+    what: str
+    """`{name}` is the program, `{command}` the program with its first two operands, quoted."""
+    options: str = ""
+    """One of these is an argument; long options may be abbreviated."""
+    letters: str = ""
+    """One of these is a short option."""
+    words: str = ""
+    """One of these is among the first four operands: a use of the program that the rules know."""
+    text: re.Pattern[str] | None = None
+    """This is found in the arguments and the text of stdin, with a NUL before each and after the last."""
 
-_FETCHES_AND_RUNS = frozenset({"npx", "bunx", "uvx", "pipx", "pnpx"})
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has no condition."""
+        return not (self.options or self.letters or self.words or self.text)
 
-_PUBLISHES: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("npm", "pnpm", "yarn", "cargo", "poetry", "uv", "flit", "hatch"), frozenset({"publish"})),
-    "gem": frozenset({"push"}),
-    "twine": frozenset({"upload"}),
-    "docker": frozenset({"push"}),
-    "gh": frozenset({"merge", "create", "delete", "close", "edit"}),
-    "kubectl": frozenset({"delete", "apply", "exec", "drain", "replace", "scale"}),
-    "terraform": frozenset({"destroy", "apply", "rm"}),
-    "aws": frozenset({"rm", "cp", "sync", "mv", "delete-object", "terminate-instances"}),
-    "gcloud": frozenset({"delete", "deploy"}),
-    "helm": frozenset({"install", "uninstall", "upgrade", "delete"}),
-    "systemctl": frozenset({"enable", "disable", "mask", "stop", "start", "restart", "edit"}),
-}
+    def holds(self, command: SimpleCommand) -> bool:
+        """Whether the command does what the rule is about."""
+        return (
+            self.is_plain
+            or (self.options != "" and command.has(*self.options.split()))
+            or not set(self.letters).isdisjoint(command.flags)
+            or not names(self.words).isdisjoint(command.operands[:4])
+            or (self.text is not None and self.text.search(_text(command)) is not None)
+        )
 
-_WRITERS = frozenset(
-    {"tee", "touch", "mkdir", "truncate", "ln", "cp", "mv", "install", "rsync", "rmdir", "unlink", "xxd", "uniq",
-     "split", "csplit", "gzip", "gunzip", "patch"}
-)  # fmt: skip
+    def finding(self, command: SimpleCommand) -> Finding:
+        """What it says of the command."""
+        words = quoted(" ".join([command.program, *command.operands[:2]]))
+        return Finding(self.risk, self.what.format(name=command.program, command=words))
+
+
+_REMOTE = "Works on another machine, or sends files there."
+_RUNS_TEXT = "Runs a text as a command ({name})."
+_MAY_DOWNLOAD = "Runs a package that it may download first ({name})."
+_DISCARDS_WORK = "Throws away work in the repository."
+_DISCARDS = "Throws away changes that are not committed."
+_INSTALLS = "Installs or removes software."
+_PUBLISHES = "Changes what others use or see: {command}."
+_GIT_RUNS = "Lets '{name}' run a program, or sets what does."
+_GIVES_CODE = "Gives {name} code, or a program, of its own to run."
+_RUNS_PROGRAM = "Lets {name} run a program that is named in its words."
+
+# fmt: off
+_RULES = (
+    Rule("sudo su doas pkexec runuser", "HIGH", "Becomes another user."),
+    Rule("mkfs mke2fs wipefs fdisk sfdisk parted shred mkswap blkdiscard", "HIGH",
+         "Writes to disks or file systems as a whole."),
+    Rule("shutdown reboot halt poweroff", "HIGH", "Stops or restarts the machine."),
+    Rule("init", "HIGH", "Stops or restarts the machine.", words="0 6"),
+    Rule("ssh scp sftp ftp tftp nc ncat netcat socat telnet", "HIGH", _REMOTE),
+    Rule("rsync", "HIGH", _REMOTE, text=re.compile(r"\0(?!-)(?:[\w.-]+@)?[\w.-]+:(?!\\)|\0rsync://")),
+    Rule("rsync", "MEDIUM", "Deletes at the target what the source has not.", "--delete --remove-source-files"),
+    Rule("rsync", "HIGH", _RUNS_PROGRAM, "-e --rsh --rsync-path"),
+    Rule("mount umount insmod modprobe rmmod nsenter unshare pivot_root kexec", "HIGH",
+         "Changes mounts, the kernel or namespaces."),
+    Rule("iptables ip6tables nft ufw setenforce visudo passwd chpasswd useradd usermod userdel adduser", "HIGH",
+         "Changes the firewall or access control."),
+    Rule("crontab at batch", "HIGH", "Leaves something behind that runs by itself."),
+    Rule("killall pkill", "MEDIUM", "Ends other processes."),
+    Rule("kill", "HIGH", "Ends every process.", text=re.compile(r"[^\0]\0-1\0|\A\0-1\0\Z")),
+    Rule("history", "HIGH", "Wipes the shell's history.", letters="c"),
+    Rule("eval", "MEDIUM", _RUNS_TEXT),
+    Rule("mapfile readarray", "MEDIUM", _RUNS_TEXT, letters="C"),
+    Rule("trap alias", "MEDIUM", "Leaves a command that runs later ({name}).", text=re.compile(r"\0[^-]")),
+    Rule("enable hash", "HIGH", "Replaces what a name runs ({name}).", letters="fp"),
+    Rule("bind complete compgen", "MEDIUM", "Binds keys or completions to commands ({name}).",
+         text=re.compile(r"\0[\s\S]")),
+    Rule("dc", "MEDIUM", "A dc program that may run commands.", text=re.compile(r"!")),
+
+    Rule("apt apt-get yum dnf brew", "MEDIUM", _INSTALLS, words="install remove purge upgrade"),
+    Rule("pip pip3 npm pnpm gem cargo uv", "MEDIUM", _INSTALLS, words="install i uninstall"),
+    Rule("apk yarn", "MEDIUM", _INSTALLS, words="add del remove"),
+    Rule("go", "MEDIUM", _INSTALLS, text=re.compile(r"\0(?!-)[^@\0]*@")),
+    Rule("npx bunx uvx pipx pnpx", "MEDIUM", _MAY_DOWNLOAD),
+    Rule("npm pnpm yarn", "MEDIUM", _MAY_DOWNLOAD, text=re.compile(r"\A\0(?:[^\0]*\0){0,6}(?:exec|x|dlx)\0")),
+
+    Rule("npm pnpm yarn cargo poetry uv flit hatch", "HIGH", _PUBLISHES, words="publish"),
+    Rule("gem docker", "HIGH", _PUBLISHES, words="push"),
+    Rule("twine", "HIGH", _PUBLISHES, words="upload"),
+    Rule("gh", "HIGH", _PUBLISHES, words="merge create delete close edit"),
+    Rule("kubectl", "HIGH", _PUBLISHES, words="delete apply exec drain replace scale"),
+    Rule("terraform", "HIGH", _PUBLISHES, words="destroy apply rm"),
+    Rule("aws", "HIGH", _PUBLISHES, words="rm cp sync mv delete-object terminate-instances"),
+    Rule("gcloud", "HIGH", _PUBLISHES, words="delete deploy"),
+    Rule("helm", "HIGH", _PUBLISHES, words="install uninstall upgrade delete"),
+    Rule("systemctl", "HIGH", _PUBLISHES, words="enable disable mask stop start restart edit"),
+    Rule("docker podman", "HIGH", "Starts a container that reaches the host.", "--privileged --pid --cap-add",
+         text=re.compile(r"(?:-v|--volume|source|src)[=\0 ]?/[:\s,\0]")),
+    Rule("docker podman", "MEDIUM", "Removes containers, images or volumes.",
+         text=re.compile(r"\0(?:prune|rm|rmi)\0")),
+
+    Rule("tar zip sort split rg bat", "HIGH", _RUNS_PROGRAM,
+         "--to-command --checkpoint-action --use-compress-program --unzip-command --rmt-command --rsh-command --filter "
+         "--compress-program --pre --pager --info-script --new-volume-script --hostname-bin",
+         text=re.compile(r"\0-TT")),
+    Rule("tar", "HIGH", _RUNS_PROGRAM, letters="IF", text=re.compile(r"\A\0(?!--)[^\0IF]*[IF]")),
+    Rule("tar", "MEDIUM", "Unpacks to wherever the archive says.", "--absolute-names", "P",
+         text=re.compile(r"\A\0[^\0P]*P")),
+    Rule("make gmake", "MEDIUM", "Gives make commands of its own.", "--eval -E",
+         text=re.compile(r"\0(?:(?:-f|--file)\0(?:/|\.\.|~|-)|-f-\0|-\0|SHELL=|[^=\0]*=[^\0\s$`;|]*[\s$`;|])")),
+    Rule("sqlite3 psql mysql mariadb", "MEDIUM", "Lets {name} run a program.", text=re.compile(
+         r"[\0\s](?:\.(?:sh|sy|lo|im|o|re|exc|ba|cl)|\\!|system\s)|\b(?:writefile|load_extension)\b")),
+    Rule("cmake", "MEDIUM", _GIVES_CODE, "-E -P"),
+    Rule("ctest", "MEDIUM", _GIVES_CODE, "-S -SP"),
+    Rule("gcc g++ cc c++ clang clang++", "MEDIUM", _GIVES_CODE, "-wrapper -fplugin -specs"),
+    Rule("go", "MEDIUM", _GIVES_CODE, "-toolexec -vettool -exec -w"),
+    Rule("cargo", "MEDIUM", _GIVES_CODE, "--config"),
+    Rule("node", "MEDIUM", _GIVES_CODE, "-r --require --import --loader --experimental-loader"),
+    Rule("php", "MEDIUM", _GIVES_CODE, "-d -S"),
+    Rule("lua", "MEDIUM", _GIVES_CODE, "-l"),
+    Rule("sqlite3", "MEDIUM", _GIVES_CODE, "-init -cmd"),
+    Rule("xmllint", "MEDIUM", _GIVES_CODE, "--shell"),
+    Rule("just", "MEDIUM", _GIVES_CODE, "--shell --shell-arg --shell-command"),
+    Rule("pandoc", "MEDIUM", _GIVES_CODE, "--lua-filter -L --filter -F --pdf-engine"),
+    Rule("pdflatex latexmk", "MEDIUM", _GIVES_CODE,
+         "-shell-escape --shell-escape --enable-write18 -enable-write18 -e -pdflatex -latex -r"),
+    Rule("protoc", "MEDIUM", _GIVES_CODE, "--plugin"),
+    Rule("gradle gradlew", "MEDIUM", _GIVES_CODE, "-I --init-script"),
+    Rule("mvn mvnw", "MEDIUM", _GIVES_CODE, "exec:exec exec:java"),
+    Rule("mix", "MEDIUM", _GIVES_CODE, "-e --eval"),
+    Rule("stack cabal composer", "MEDIUM", _GIVES_CODE, "exec"),
+    Rule("rake rspec", "MEDIUM", _GIVES_CODE, "-e --execute -r --require"),
+    Rule("npm", "MEDIUM", _GIVES_CODE, "--script-shell"),
+
+    Rule("git push", "HIGH", "Sends commits out (git push)."),
+    Rule("git push", "HIGH", "Overwrites or deletes what others have (git push by force).",
+         "--force --force-with-lease --mirror --delete --prune", "f", text=re.compile(r"\0[+:]")),
+    Rule("git fetch pull clone ls-remote", "MEDIUM", "Uses the network ({name})."),
+    Rule("git fetch pull clone ls-remote", "HIGH", "Puts computed text into a request of {name}.",
+         text=re.compile(r"\$[({]|`")),
+    Rule("git rebase difftool", "HIGH", _GIT_RUNS, letters="x"),
+    Rule("git grep", "HIGH", _GIT_RUNS, letters="O"),
+    Rule("git clone", "HIGH", _GIT_RUNS, letters="c"),
+    Rule("git submodule bisect", "MEDIUM", "Runs what {command} says.", words="foreach run update"),
+    Rule("git remote", "MEDIUM", "Changes where the repository gets and sends commits.", words="add set-url"),
+    Rule("git clean filter-branch", "MEDIUM", _DISCARDS_WORK),
+    Rule("git reset", "MEDIUM", _DISCARDS_WORK, "--hard"),
+    Rule("git checkout restore", "MEDIUM", _DISCARDS, text=re.compile(r"\0(?:\.|--|-f|--force)\0")),
+    Rule("git stash", "MEDIUM", _DISCARDS, words="drop clear"),
+    Rule("git switch worktree", "MEDIUM", _DISCARDS, "--force --discard-changes", "f"),
+    Rule("git rm", "MEDIUM", "Deletes a whole tree.", letters="r"),
+    Rule("git reflog gc", "MEDIUM", "Deletes what git could bring back.", "--prune", words="expire delete"),
+    Rule("git branch", "MEDIUM", "Deletes a branch that may not be merged.", "--delete --force", "DM"),
+)
+# fmt: on
+
+_BY_PROGRAM: dict[str, list[Rule]] = {}
+for _rule in _RULES:
+    for _name in _rule.programs.removeprefix("git ").split():
+        _BY_PROGRAM.setdefault(f"git {_name}" if _rule.programs.startswith("git ") else _name, []).append(_rule)
+
+_WRITERS = names("tee touch mkdir truncate ln cp mv install rsync rmdir unlink xxd uniq split csplit gzip gunzip patch")
 _LAST_OPERAND_ONLY = frozenset({"ln", "cp", "install", "rsync"})
 _SECOND_OPERAND = frozenset({"xxd", "uniq"})
-_NAMES_VARIABLES = frozenset({"read", "printf", "declare", "typeset", "local", "export", "mapfile", "readarray"})
 _HAS_HOST = re.compile(r"^(?:[\w.-]+@)?[\w.-]+:(?!\\)|^rsync://")
-_OUTPUT_OPTIONS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("gcc", "cc", "g++", "c++", "clang", "clang++", "ld", "rustc", "sort", "go"), frozenset({"-o"})),
-    **dict.fromkeys(("tar", "make"), frozenset({"-C", "--directory", "--output"})),
-    "git": frozenset({"-C", "-o", "--directory", "--output", "--output-directory", "--separate-git-dir"}),
-    **dict.fromkeys(("tree", "pandoc", "strip", "xz", "zstd", "iconv", "dot", "bison"), frozenset({"-o", "--output"})),
-    "tsc": frozenset({"--outDir", "--outFile"}),
-    **dict.fromkeys(("curl", "wget"), frozenset({"-o", "--output", "-O", "--output-document", "-P", "--output-dir"})),
-    "csplit": frozenset({"-f", "--prefix"}),
-    "unzip": frozenset({"-d"}),
-    "javac": frozenset({"-d"}),
-    "patch": frozenset({"-d", "-o"}),
-    "cp": frozenset({"-t", "--target-directory"}),
-    "mv": frozenset({"-t", "--target-directory"}),
-    "install": frozenset({"-t", "--target-directory"}),
-    "ln": frozenset({"-t", "--target-directory"}),
-    "find": frozenset({"-fprint", "-fprintf", "-fls", "-fprint0"}),
-}
+_OUTPUT_OPTIONS = names_by_program({
+    "gcc cc g++ c++ clang clang++ ld rustc sort go": "-o",
+    "tar make": "-C --directory --output",
+    "git": "-C -o --directory --output --output-directory --separate-git-dir",
+    "tree pandoc strip xz zstd iconv dot bison": "-o --output",
+    "tsc": "--outDir --outFile",
+    "curl wget": "-o --output -O --output-document -P --output-dir",
+    "csplit": "-f --prefix",
+    "unzip javac": "-d",
+    "patch": "-d -o",
+    "cp mv install ln": "-t --target-directory",
+    "find": "-fprint -fprintf -fls -fprint0",
+})  # fmt: skip
 """Options whose argument is an output path."""
 
-RUN_BY_SHELL = frozenset(
-    {"PROMPT_COMMAND", "BASH_ENV", "ENV", "LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "PYTHONSTARTUP",
-     "PERL5OPT", "RUBYOPT", "PERL5DB", "PYTHONINSPECT", "PS0", "PS4", "BASH_FUNC", "SHELLOPTS", "BASHOPTS",
-     "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_PARAMETERS", "GIT_TEMPLATE_DIR", "GIT_EXEC_PATH",
-     "LD_LIBRARY_PATH", "GCONV_PATH"}
-)  # fmt: skip
-"""Variables that make other programs run code that no command names."""
-
-_STEERING = frozenset(
-    {"PYTEST_PLUGINS", "PYTHONBREAKPOINT", "PYTHONHOME", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS",
-     "RUBYLIB", "PERL5LIB", "RUSTC", "DOCKER_HOST", "GIT_DIR", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "CDPATH",
-     "BUNDLE_GEMFILE", "LUA_INIT", "R_PROFILE", "NODE_PATH", "CLASSPATH", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL",
-     "UV_INDEX_URL", "GOPROXY", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"}
-)  # fmt: skip
-_STEERING_NAMES = re.compile(
-    r"CARGO_(?:BUILD|TARGET)_\w*(?:WRAPPER|RUNNER|LINKER|RUSTC)$|(?:npm_config|NPM_CONFIG)_(?:script_shell|shell|registry|node_options)$",
-    re.IGNORECASE,
+_LEADS_TO = names(
+    "-C -f -c -d -B --prefix --rootdir --config --file --directory --manifest-path --cwd --justfile --project "
+    "--config-file"
 )
-_OUTSIDE = r"(?:^|:)(?:/(?!workspace(?:/|:|$))|~|\.\.)"
-_STEERING_VALUES = {
-    "PYTHONPATH": _OUTSIDE, "PYTEST_ADDOPTS": r"(?:^|\s)(?:-p|-c|--rootdir|-o|--override-ini)",
-    "GOFLAGS": r"-(?:toolexec|exec|vettool)", "RUSTFLAGS": r"linker=|-Zcodegen",
-    **dict.fromkeys(("MAVEN_OPTS", "GRADLE_OPTS"), r"agent"),
-}  # fmt: skip
-"""Variables that make a workspace tool run code from outside it: `_STEERING` with any value, these with a match."""
-
-_TAKES_VARIABLES = frozenset({"env", "sudo", "doas", "cross-env", "make", "gmake", "systemd-run"})
-"""Programs whose arguments may set variables."""
-
-_TAKES_NAMES = frozenset(
-    {"let", "test", "[", "printf", "unset", "read", "declare", "typeset", "local", "export", "readonly",
-     "wait", "getopts", "mapfile", "readarray"}
-)  # fmt: skip
-_COMMAND_IN_INDEX = re.compile(r"\w\[[^\]\n]{0,200}(?:\$\(|`)")
-
-_GIVES_CODE: dict[str, frozenset[str]] = {
-    "cmake": frozenset({"-E", "-P"}),
-    "ctest": frozenset({"-S", "-SP"}),
-    **dict.fromkeys(("gcc", "g++", "cc", "c++", "clang", "clang++"), frozenset({"-wrapper", "-fplugin", "-specs"})),
-    "go": frozenset({"-toolexec", "-vettool", "-exec", "-w"}),
-    "cargo": frozenset({"--config"}),
-    "node": frozenset({"-r", "--require", "--import", "--loader", "--experimental-loader"}),
-    "php": frozenset({"-d", "-S"}),
-    "lua": frozenset({"-l"}),
-    "sqlite3": frozenset({"-init", "-cmd"}),
-    "xmllint": frozenset({"--shell"}),
-    "just": frozenset({"--shell", "--shell-arg", "--shell-command"}),
-    "pandoc": frozenset({"--lua-filter", "-L", "--filter", "-F", "--pdf-engine"}),
-    **dict.fromkeys(("pdflatex", "latexmk"), frozenset(
-        {"-shell-escape", "--shell-escape", "--enable-write18", "-enable-write18", "-e", "-pdflatex", "-latex", "-r"}
-    )),
-    "protoc": frozenset({"--plugin"}),
-    **dict.fromkeys(("gradle", "gradlew"), frozenset({"-I", "--init-script"})),
-    **dict.fromkeys(("mvn", "mvnw"), frozenset({"exec:exec", "exec:java"})),
-    "mix": frozenset({"-e", "--eval"}),
-    **dict.fromkeys(("stack", "cabal", "composer"), frozenset({"exec"})),
-    **dict.fromkeys(("rake", "rspec"), frozenset({"-e", "--execute", "-r", "--require"})),
-    "npm": frozenset({"--script-shell"}),
-}  # fmt: skip
-"""Options and subcommands that make build and test tools run code that is in no workspace file."""
-
-_LEADS_TO = frozenset(
-    {"-C", "-f", "-c", "-d", "-B", "--prefix", "--rootdir", "--config", "--file", "--directory", "--manifest-path",
-     "--cwd", "--justfile", "--project", "--config-file"}
-)  # fmt: skip
-"""Options that name a file or directory that a tool works with."""
-
-_COMMAND_VARIABLES = frozenset(
-    {"GIT_SSH_COMMAND", "GIT_SSH", "GIT_EXTERNAL_DIFF", "GIT_PAGER", "PAGER", "MANPAGER", "EDITOR", "VISUAL",
-     "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "GIT_ASKPASS", "SSH_ASKPASS", "LESSOPEN", "LESSCLOSE", "BROWSER",
-     "GIT_PROXY_COMMAND", "SHELL", "RUSTC_WRAPPER", "CC", "CXX", "LD", "AR", "MAKE", "PS1", "PS2", "TAR_OPTIONS",
-     "RSYNC_RSH", "MAKEFLAGS"}
-)  # fmt: skip
-"""Variables that hold a command."""
-
-_OPTIONS_THAT_RUN = frozenset(
-    {"--to-command", "--checkpoint-action", "--use-compress-program", "--unzip-command", "-TT", "--rmt-command",
-     "--rsh-command", "--filter", "--compress-program", "--pre", "--pager", "--info-script", "--new-volume-script",
-     "--hostname-bin"}
-)  # fmt: skip
-"""Options of archivers and similar programs whose argument is a program."""
+"""Options that name a file or directory that a build or test tool works with."""
 
 _AWK_RUNS = re.compile(r"\bsystem\b|\bgetline\b|(?<!\|)\|(?!\|)|@|\bprintf?\b(?:[^;}\n]{0,200}>|[^;}\n]{200})")
 _SED_PLAIN = re.compile(
@@ -183,103 +215,63 @@ _SED_PLAIN = re.compile(
 def is_known(command: SimpleCommand) -> bool:
     """Whether the rules know what the program does with these arguments."""
     name = command.program
-    part = next(iter(command.operands), "")
     if name in READING_SUBCOMMANDS:
-        told = READING_SUBCOMMANDS[name] | _INSTALLERS.get(name, frozenset()) | _PUBLISHES.get(name, frozenset())
-        return not part or bool(told & set(command.operands[:2]))
-    return (
-        name in HARMLESS
-        or name in DEVELOPMENT
-        or name in _OF_PROGRAM
-        or name in NETWORK
-        or name in _PUBLISHES
-        or name in _INSTALLERS
-        or name.split(".", 1)[0] in _RULE_OF
-        or is_interpreter(name)
-        or is_wrapper(name)
-    )
+        told = READING_SUBCOMMANDS[name].union(*(names(rule.words) for rule in _BY_PROGRAM.get(name, ())))
+        return not command.operands or not told.isdisjoint(command.operands[:2])
+    known = name in HARMLESS or name in DEVELOPMENT or name in NETWORK or name in _BY_TARGET or bool(_rules_of(name))
+    return known or is_interpreter(name) or is_wrapper(name)
 
 
 def simple_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
     """Findings in one command by itself."""
     name = command.program
-    if rule := _RULE_OF.get(name.split(".", 1)[0]):
-        yield rule
-    words = set(command.operands[:4])
-    if words & _INSTALLERS.get(name, frozenset()) or (name == "go" and any("@" in word for word in words)):
-        yield _INSTALLS
-    if words & _PUBLISHES.get(name, frozenset()):
-        yield Finding("HIGH", f"Changes what others use or see: {quoted(' '.join([name, *command.operands[:2]]))}.")
-    if name in _FETCHES_AND_RUNS or (name in {"npm", "pnpm", "yarn"} and words & {"exec", "x", "dlx"}):
-        yield Finding("MEDIUM", f"Runs a package that it may download first ({name}).")
-    if name in _OF_PROGRAM:
-        yield from _OF_PROGRAM[name](command, workdir)
+    part = subcommand(command) if name == "git" else command
+    yield from (rule.finding(part) for rule in _rules_of(part.program) if rule.holds(part))
+    if name in _BY_TARGET:
+        yield from _BY_TARGET[name](command, workdir)
     if name in NETWORK:
         yield from address_findings(command)
     yield from secret_findings(" ".join(command.arguments))
-    yield from _variables(command)
-    yield from _indices(command)
-    yield from _steered(command, workdir)
+    yield from variable_findings(command)
+    yield from _leads_outside(command, workdir)
     for target in _written(command):
         yield from place_findings(command.full(target), workdir=workdir)
         if target.startswith(("$", "`")) and not target.startswith(("$HOME", "${HOME")):
             yield Finding("MEDIUM", f"Writes to a path that the shell computes: {quoted(target)}.")
 
 
+def _rules_of(program: str) -> list[Rule]:
+    """Those of the program; of `mkfs.ext4` the ones that `mkfs` has without a condition."""
+    stem = [rule for rule in _BY_PROGRAM.get(program.split(".", 1)[0], ()) if rule.is_plain and rule.risk == "HIGH"]
+    return _BY_PROGRAM.get(program, stem)
+
+
+def _text(command: SimpleCommand) -> str:
+    return "\0".join(["", *command.arguments, *([] if command.stdin is None else [command.stdin]), ""])
+
+
 def _written(command: SimpleCommand) -> Iterator[str]:
+    """Paths that the command writes to: of its redirections, operands and options."""
     yield from command.written
     if command.program in _WRITERS:
         targets = command.operands[-1:] if command.program in _LAST_OPERAND_ONLY else command.operands
         targets = targets[1:] if command.program in _SECOND_OPERAND else targets
         yield from (target for target in targets if not _HAS_HOST.match(target))
+    elif command.program == "dd":
+        yield from (word.removeprefix("of=") for word in command.arguments if word.startswith("of="))
     options = _OUTPUT_OPTIONS.get(command.program, frozenset())
     for word, following in command.pairs:
         option, equals, value = word.partition("=")
         if is_option(option, options):
             if equals or not following.startswith(("-", "http")):
                 yield value if equals else following
-        elif len(word) > 2 and word[0] == "-" and word[1] != "-" and word[:2] in options:  # noqa: PLR2004 - `-oFILE`
+        elif len(word) > len("-o") and word[0] == "-" and word[1] != "-" and word[:2] in options:
             yield word[2:]
 
 
-def _variables(command: SimpleCommand) -> Iterator[Finding]:
-    if command.program in _NAMES_VARIABLES:
-        named = {*command.arguments, *(value for _, value in command.assigned)} & RUN_BY_SHELL
-        if command.program != "printf" or "-v" in command.arguments:
-            yield from (Finding("HIGH", f"Sets {name}, by which other programs run code unasked.") for name in named)
-    given = [word.partition("=")[::2] for word in command.arguments if "=" in word]
-    for name, value in (*command.assigned, *(given if command.program in _TAKES_VARIABLES else ())):
-        if (
-            name in RUN_BY_SHELL
-            or name.startswith(("BASH_FUNC", "GIT_CONFIG_"))
-            or (name == "NODE_OPTIONS" and re.search(r"-r\b|--(?:require|import|eval|loader)", value))
-        ):
-            yield Finding("HIGH", f"Sets {name}, by which other programs run code unasked.")
-        elif name in _STEERING or _STEERING_NAMES.match(name) or re.search(_STEERING_VALUES.get(name, r"(?!)"), value):
-            yield Finding("MEDIUM", f"Sets {name}, by which other programs run other code, or work elsewhere.")
-        elif name == "IFS":
-            yield Finding("MEDIUM", "Changes where the shell splits words (IFS).")
-        elif name == "PATH" and not value.startswith(
-            ("$PATH", "${PATH", "/usr/", "/opt/", "/root/", "/home/", "$HOME/", "~/")
-        ):
-            yield Finding("MEDIUM", "Changes where programs are found first (PATH).")
-
-
-def _indices(command: SimpleCommand) -> Iterator[Finding]:
-    """bash(1), "Arithmetic Evaluation": an array index in a name, even quoted, is expanded, and its commands run."""
-    texts = [value for _, value in command.assigned]
-    if command.program in _TAKES_NAMES:
-        texts += [*command.arguments, command.stdin or ""]
-    if any(_COMMAND_IN_INDEX.search(text.replace(COMPUTED, "")) for text in texts):
-        yield Finding("HIGH", "Hides a command in the index of an array.")
-
-
-def _steered(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
-    """Findings for a build or test tool that is given code from outside the workspace."""
-    runs = _GIVES_CODE.get(command.program, frozenset())
-    if runs and any(is_option(word, runs) or word in runs for word in command.arguments):
-        yield Finding("MEDIUM", f"Gives {command.program} code, or a program, of its own to run.")
-    if command.program not in DEVELOPMENT | READING_SUBCOMMANDS.keys():
+def _leads_outside(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
+    """Findings for a build or test tool that is given files from outside the workspace."""
+    if command.program not in DEVELOPMENT and command.program not in READING_SUBCOMMANDS:
         return
     for word, following in command.pairs:
         option, equals, value = word.partition("=")
@@ -291,11 +283,7 @@ def _steered(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
                 yield Finding("MEDIUM", f"Has {command.program} work by files outside the workspace: {quoted(target)}.")
 
 
-def command_variables(command: SimpleCommand) -> Iterator[str]:
-    """Values of the command's variables that another program runs as commands."""
-    for name, value in command.assigned:
-        if name in _COMMAND_VARIABLES or name in RUN_BY_SHELL:
-            yield value
+# --- programs whose targets decide --------------------------------------------------------------------
 
 
 def _rm(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
@@ -330,16 +318,6 @@ def _change_rights(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         yield Finding("HIGH", "Lets a program run with its owner's rights (setuid, setgid).")
 
 
-def _git(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    yield from git_findings(command)
-
-
-def _dd(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
-    for word in command.arguments:
-        if word.startswith("of="):
-            yield from place_findings(command.full(word.removeprefix("of=")), workdir=workdir)
-
-
 def _find(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
     if command.has("-delete") or ("rm" in command.arguments and command.has("-exec", "-execdir")):
         targets = [command.full(target) for target in command.operands[:1]]
@@ -357,28 +335,6 @@ def _find(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
         }
         if runners:
             yield Finding("MEDIUM", "Runs a shell for what `find` finds.")
-
-
-def _copy_out(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    if any(_HAS_HOST.match(word) for word in command.operands):
-        yield _REMOTE
-    if command.has("--delete", "--remove-source-files"):
-        yield Finding("MEDIUM", "Deletes at the target what the source has not.")
-    if command.has("-e", "--rsh", "--rsync-path"):
-        yield Finding("HIGH", "Lets rsync run a program that is named in its words.")
-
-
-def _docker(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    text = " ".join(command.arguments)
-    if command.has("--privileged", "--pid", "--cap-add") or re.search(r"(?:-v|--volume|source)[= ]/(?::|\s|,)", text):
-        yield Finding("HIGH", "Starts a container that reaches the host.")
-    if {"prune", "rm", "rmi"} & set(command.operands):
-        yield Finding("MEDIUM", "Removes containers, images or volumes.")
-
-
-def _kill(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    if "-1" in command.arguments[1:] or command.arguments[-1:] == ("-1",):
-        yield Finding("HIGH", "Ends every process.")
 
 
 def _sed(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
@@ -425,25 +381,6 @@ def _awk(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
         yield Finding("MEDIUM", "An awk program that may run commands or write files.")
 
 
-def _history(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    if "c" in command.flags:
-        yield Finding("HIGH", "Wipes the shell's history.")
-
-
-def _init(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    if set(command.operands) & {"0", "6"}:
-        yield _MACHINE
-
-
-def _eval(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    yield Finding("MEDIUM", f"Runs a text as a command ({command.program}).")
-
-
-def _kept(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    if command.operands:
-        yield Finding("MEDIUM", f"Leaves a command that runs later ({command.program}).")
-
-
 def _move(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
     for target in command.operands[:-1]:
         if is_wide(command.full(target), workdir=workdir):
@@ -468,87 +405,14 @@ def _change_directory(command: SimpleCommand, workdir: str) -> Iterator[Finding]
             yield Finding("MEDIUM", f"Leaves the workspace: {quoted(target)}.")
 
 
-def _archive(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    letters = command.flags + "".join(command.arguments[:1]) if command.program == "tar" else ""
-    runs = bool(set("IF") & set(letters)) and not command.arguments[0].startswith("--")
-    if runs or command.has(*_OPTIONS_THAT_RUN) or any(word.startswith("-TT") for word in command.arguments):
-        yield Finding("HIGH", f"Lets {command.program} run a program that is named in its words.")
-    if "P" in command.flags + "".join(command.arguments[:1]) or command.has("--absolute-names"):
-        yield Finding("MEDIUM", "Unpacks to wherever the archive says.")
-
-
-def _runs_programs(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
-    yield from (found for found in _archive(command, workdir) if found.risk == "HIGH")
-
-
-def _make(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    outside = any(word.startswith(("/", "..", "~", "-")) and before in {"-f", "--file"}
-                  for before, word in zip(command.arguments, command.arguments[1:], strict=False))  # fmt: skip
-    outside = outside or bool({"-f-", "-"} & set(command.arguments))
-    outside = outside or any(word.startswith("SHELL=") for word in command.arguments)
-    if (
-        outside
-        or command.has("--eval", "-E")
-        or any(re.search(r"[\s$`;|]", word.partition("=")[2]) for word in command.arguments)
-    ):
-        yield Finding("MEDIUM", "Gives make commands of its own.")
-
-
-def _database(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    text = " ".join([*command.arguments, command.stdin or ""])
-    if re.search(r"(?:^|\s)(?:\.(?:sh|sy|lo|im|o|re|exc|ba|cl)|\\!|system\s)|\b(?:writefile|load_extension)\b", text):
-        yield Finding("MEDIUM", f"Lets {command.program} run a program.")
-
-
-def _enable(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    if "f" in command.flags or "p" in command.flags:
-        yield Finding("HIGH", f"Replaces what a name runs ({command.program}).")
-
-
-def _mapfile(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    if "C" in command.flags:
-        yield Finding("MEDIUM", f"Runs a text as a command ({command.program}).")
-
-
-def _dc(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    if "!" in " ".join([*command.arguments, command.stdin or ""]):
-        yield Finding("MEDIUM", "A dc program that may run commands.")
-
-
-def _bind(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    if command.arguments:
-        yield Finding("MEDIUM", f"Binds keys or completions to commands ({command.program}).")
-
-
-_OF_PROGRAM: dict[str, Callable[[SimpleCommand, str], Iterator[Finding]]] = {
+_BY_TARGET: dict[str, Callable[[SimpleCommand, str], Iterator[Finding]]] = {
     "rm": _rm,
-    "chmod": _change_rights,
-    "chown": _change_rights,
-    "chgrp": _change_rights,
-    "git": _git,
-    "dd": _dd,
-    "find": _find,
-    "fd": _find,
-    "rsync": _copy_out,
-    "docker": _docker,
-    "podman": _docker,
-    "kill": _kill,
-    "sed": _sed,
-    "gsed": _sed,
-    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
-    "history": _history,
-    "init": _init,
-    "eval": _eval,
+    "git": git_findings,
     "mv": _move,
     "ln": _link,
+    **dict.fromkeys(("chmod", "chown", "chgrp"), _change_rights),
+    **dict.fromkeys(("find", "fd"), _find),
+    **dict.fromkeys(("sed", "gsed"), _sed),
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
     **dict.fromkeys(("cd", "pushd"), _change_directory),
-    **dict.fromkeys(("trap", "alias"), _kept),
-    "tar": _archive,
-    **dict.fromkeys(("zip", "sort", "split", "rg", "bat"), _runs_programs),
-    **dict.fromkeys(("make", "gmake"), _make),
-    **dict.fromkeys(("sqlite3", "psql", "mysql", "mariadb"), _database),
-    **dict.fromkeys(("enable", "hash"), _enable),
-    **dict.fromkeys(("bind", "complete", "compgen"), _bind),
-    **dict.fromkeys(("mapfile", "readarray"), _mapfile),
-    "dc": _dc,
 }

@@ -5,6 +5,7 @@ The parser is a child process with a time limit: this process neither hangs nor 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -48,20 +49,9 @@ _GROUP = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 _UNQUOTED_ESCAPE = re.compile(r"\\(\n|.)|([{},])", re.DOTALL)
 _QUOTED_ESCAPE = re.compile(r"\\([$`\"\\\n])")
 _ANSI_C = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|[0-7]{1,3}|c.|.)", re.DOTALL)
-_ANSI_C_LETTERS = {
-    "a": "\a",
-    "b": "\b",
-    "e": "\x1b",
-    "E": "\x1b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-}
-
+_ANSI_C_LETTERS = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
 _OUTPUT = frozenset({">", ">>", ">|", ">!", ">>!", "&>", "&>>", "<>", ">&"})
-_CHANGES_DIRECTORY = frozenset({"cd", "pushd"})
+_PIPES = frozenset({"|", "|&"})
 
 COMPUTED = "$(...)"
 """Stands for a command substitution in a word."""
@@ -96,12 +86,11 @@ class SimpleCommand(NamedTuple):
     @property
     def flags(self) -> str:
         """The letters of its short options."""
-        words = [word[1:] for word in self.arguments if word.startswith("-") and not word.startswith("--")]
-        return "".join(words)
+        return "".join(word[1:] for word in self.arguments if word.startswith("-") and not word.startswith("--"))
 
     @property
     def operands(self) -> list[str]:
-        """Arguments that are no options."""
+        """Arguments that are not options."""
         return [word for word in self.arguments if not word.startswith("-")]
 
     @property
@@ -141,21 +130,20 @@ def is_option(word: str, options: Collection[str]) -> bool:
 
 
 class Reading(NamedTuple):
-    """Commands and functions of a text."""
+    """Commands of a text, and the names of functions that it defines."""
 
     commands: list[SimpleCommand]
     functions: frozenset[str]
-    """Names of functions that it defines."""
 
 
 def read(text: str, *, cwd: str, variables: Mapping[str, str] | None = None) -> Reading:
     """The commands of a text, in order; if the text contains values of their variables, also once with each value.
 
     Raises:
-        UnreadableError: it is no shell text, too long, too deep, or has more than MAX_COMMANDS commands.
+        UnreadableError: it is not a shell text, too long, too deep, or has more than MAX_COMMANDS commands.
     """
     reader = _TreeWalker(cwd, variables or {})
-    reader.walk(_parsed(text))
+    reader.walk(_syntax_tree(text))
     return Reading(reader.commands, frozenset(reader.functions))
 
 
@@ -167,7 +155,7 @@ def basename(word: str) -> str:
 # --- parser -----------------------------------------------------------------------------------------
 
 
-def _parsed(text: str) -> Any:
+def _syntax_tree(text: str) -> Any:
     if len(text) > MAX_CHARS:
         raise UnreadableError(f"it has {len(text)} characters, and the rules read no more than {MAX_CHARS}")
     if "\0" in text:
@@ -182,15 +170,11 @@ def _parsed(text: str) -> Any:
         raise UnreadableError(f"the parser shfmt cannot be started: {error.strerror}") from None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().split("\n", 1)[0]
-        raise UnreadableError(f"it is no complete shell command ({said[:200]})")
+        raise UnreadableError(f"it is not a complete shell command ({said[:200]})")
     try:
-        return json.loads(done.stdout, object_hook=_without_position)
+        return json.loads(done.stdout, object_hook=lambda node: None if "Offset" in node else node)
     except (ValueError, RecursionError):
         raise UnreadableError("it is nested too deep") from None
-
-
-def _without_position(node: dict[str, Any]) -> dict[str, Any] | None:
-    return None if "Offset" in node else node
 
 
 @functools.cache
@@ -200,13 +184,10 @@ def _shfmt() -> str:
     Raises:
         UnreadableError: neither has one.
     """
-    try:
-        files = importlib.metadata.files("shfmt-py") or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.name == "shfmt" and (found := Path(str(file.locate()))).is_file():
-            return str(found.resolve())
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.files("shfmt-py") or []:
+            if file.name == "shfmt" and (found := Path(str(file.locate()))).is_file():
+                return str(found.resolve())
     if on_path := shutil.which("shfmt"):
         return on_path
     raise UnreadableError("the parser shfmt is missing: `pip install shfmt-py`")
@@ -237,7 +218,7 @@ def _part(part: Mapping[str, Any], variables: Mapping[str, str], *, quoted: bool
     if kind == "Lit":
         return _QUOTED_ESCAPE.sub(_escaped, value) if quoted else _UNQUOTED_ESCAPE.sub(_escaped, value)
     if kind == "SglQuoted":
-        return _ansi_c(value) if part.get("Dollar") else str(value)
+        return _ANSI_C.sub(_ansi_c_character, value) if part.get("Dollar") else str(value)
     if kind == "DblQuoted":
         return _text(part.get("Parts"), variables, quoted=True)
     if kind == "ParamExp":
@@ -267,10 +248,6 @@ def _parameter(part: Mapping[str, Any], variables: Mapping[str, str], *, quoted:
     if value is None:
         return f"${name}" if not changed and not expansion else f"${{{name}...}}"
     return value if quoted and name != "@" else re.sub(r"\s+", _SPLIT, value)
-
-
-def _ansi_c(text: str) -> str:
-    return _ANSI_C.sub(_ansi_c_character, text)
 
 
 def _ansi_c_character(found: re.Match[str]) -> str:
@@ -314,7 +291,7 @@ def _expanded(text: str) -> list[str]:
 class _Pipe:
     """The state of a pipeline whose stages are visited in order."""
 
-    def __init__(self, upstream: frozenset[str], text: str | None = None) -> None:
+    def __init__(self, upstream: frozenset[str] = frozenset(), text: str | None = None) -> None:
         self.upstream, self.text = upstream, text
         self.current: set[str] = set()
         self.said: str | None = None
@@ -326,17 +303,21 @@ class _Pipe:
         self.current, self.said = set(), None
 
 
-class _At(NamedTuple):
-    """The context of a node in the text."""
+class _Context(NamedTuple):
+    """Where in the text a node stands."""
 
     directory: list[str]
     """One item, which `cd` replaces for all commands of the same shell."""
     pipe: _Pipe | None = None
     consumer: str = ""
 
-    def apart(self, *, pipe: _Pipe | None = None, consumer: str = "") -> _At:
-        """The context in a subshell."""
-        return _At(list(self.directory), pipe or self.pipe, consumer or self.consumer)
+    def subshell(self, pipe: _Pipe | None = None) -> _Context:
+        return self._replace(directory=list(self.directory), pipe=pipe or self.pipe)
+
+
+_Node = dict[str, Any]
+_Visit = tuple[Any, _Context | _Pipe]
+"""A part of the tree with its context, or a pipe between two stages."""
 
 
 class _TreeWalker:
@@ -346,10 +327,10 @@ class _TreeWalker:
         self.commands: list[SimpleCommand] = []
         self.functions: set[str] = set()
         self._values: dict[str, list[str]] = {name: [value] for name, value in variables.items()}
-        self._at = _At([cwd])
+        self._cwd = cwd
 
     def walk(self, tree: Any) -> None:
-        stack: list[tuple[Any, _At | _Pipe]] = [(tree, self._at)]
+        stack: list[_Visit] = [(tree, _Context([self._cwd]))]
         while stack:
             node, at = stack.pop()
             if isinstance(at, _Pipe):
@@ -361,17 +342,16 @@ class _TreeWalker:
             if len(self.commands) > MAX_COMMANDS:
                 raise UnreadableError(f"it has more than {MAX_COMMANDS} commands")
 
-    def _visited(self, node: dict[str, Any], at: _At) -> Iterator[tuple[Any, _At | _Pipe]]:
+    def _visited(self, node: _Node, at: _Context) -> Iterator[_Visit]:
         kind = node.get("Type")
         if "Cmd" in node or "Redirs" in node:
             yield from self._statement(node, at)
-        elif kind == "BinaryCmd" and node.get("Op") in {"|", "|&"}:
+        elif kind == "BinaryCmd" and node.get("Op") in _PIPES:
             yield from _stages(node, at)
         elif kind in {"Subshell", "CmdSubst"}:
-            yield node.get("Stmts"), at.apart()
+            yield node.get("Stmts"), at.subshell()
         elif kind == "ProcSubst":
-            fed = _Pipe(frozenset({at.consumer} - {""})) if node.get("Op") == ">(" else None
-            yield node.get("Stmts"), at.apart(pipe=fed)
+            yield node.get("Stmts"), at.subshell(_Pipe(frozenset({at.consumer} - {""})) if node["Op"] == ">(" else None)
         else:
             if kind == "FuncDecl":
                 self.functions.add((node.get("Name") or {}).get("Value", ""))
@@ -379,12 +359,11 @@ class _TreeWalker:
                 self._loop(node.get("Loop") or {})
             yield from ((value, at) for value in node.values() if isinstance(value, dict | list))
 
-    def _statement(self, node: dict[str, Any], at: _At) -> Iterator[tuple[Any, _At | _Pipe]]:
+    def _statement(self, node: _Node, at: _Context) -> Iterator[_Visit]:
         """A command with its redirections; commands nested in its words and texts come after it."""
-        command = node.get("Cmd") or {}
-        redirections = node.get("Redirs") or []
+        command, redirections = node.get("Cmd") or {}, node.get("Redirs") or []
         if node.get("Background"):
-            at = at.apart()
+            at = at.subshell()
         if command.get("Type") in {None, "CallExpr", "DeclClause"}:
             program = self._simple(command, redirections, at)
             parts = [command.get("Assigns"), command.get("Args"), redirections]
@@ -392,30 +371,29 @@ class _TreeWalker:
             return
         if redirections:
             self._simple({}, redirections, at)
-            text = _stdin(redirections, {})
-            if text is not None:
-                at = at._replace(pipe=_Pipe(frozenset(), text))
+            if (text := _stdin(redirections, {})) is not None:
+                at = at._replace(pipe=_Pipe(text=text))
         yield command, at
         yield redirections, at
 
-    def _simple(self, command: dict[str, Any], redirections: list[dict[str, Any]], at: _At) -> str:
+    def _simple(self, command: _Node, redirections: list[_Node], at: _Context) -> str:
         """Store the command as written and with the values of its variables; returns its program's name."""
         if len(command.get("Args") or ()) + len(redirections) > MAX_WORDS:
             raise UnreadableError(f"one of its commands has more than {MAX_WORDS} words")
-        first = ""
-        for number in range(1 + self._choices(command, redirections)):
-            chosen = {name: values[(number - 1) % len(values)] for name, values in self._values.items()}
-            made = self._made(command, redirections, at, chosen if number else {})
-            if number and made == self.commands[-1]:
-                continue
-            self.commands.append(made)
-            if not number:
-                first = made.program
+        made = as_written = _simple_command(command, redirections, at, {})
+        self.commands.append(made)
+        for number in range(self._choices(command, redirections)):
+            chosen = {name: values[number % len(values)] for name, values in self._values.items()}
+            made = _simple_command(command, redirections, at, chosen)
+            if made != self.commands[-1]:
+                self.commands.append(made)
         made = self.commands[-1]
         if at.pipe is not None:
-            at.pipe.current.add(first)
-            at.pipe.said = _said(made)
-        if made.program in _CHANGES_DIRECTORY:
+            at.pipe.current.add(as_written.program)
+            at.pipe.said = made.stdin if made.program == "cat" else None
+            if made.program in {"echo", "printf"}:
+                at.pipe.said = " ".join(made.arguments)
+        if made.program in {"cd", "pushd"}:
             at.directory[0] = _directory(made)
         for name, value in made.assigned:
             values = self._values.setdefault(name, [])
@@ -423,75 +401,66 @@ class _TreeWalker:
                 values.append(value[:1000])
         if made.program == "set" and made.arguments:
             self._values["@"] = [" ".join(made.arguments[made.arguments[0] == "--" :])[:1000]]
-        return first
+        return as_written.program
 
-    def _choices(self, command: dict[str, Any], redirections: list[dict[str, Any]]) -> int:
+    def _choices(self, command: _Node, redirections: list[_Node]) -> int:
         """Number of further readings with values of variables; 0 without variables."""
         words = [*(command.get("Args") or ()), *(item.get("Word") or {} for item in redirections)]
-        names = set()
-        for word in words:
-            parts = list(word.get("Parts") or ())
-            for part in [*parts, *(inner for outer in parts for inner in outer.get("Parts") or ())]:
-                if part.get("Type") == "ParamExp":
-                    names.add((part.get("Param") or {}).get("Value", ""))
+        parts = [part for word in words for part in word.get("Parts") or ()]
+        parts += [inner for outer in parts for inner in outer.get("Parts") or ()]
+        names = {(part.get("Param") or {}).get("Value", "") for part in parts if part.get("Type") == "ParamExp"}
         return max((len(self._values.get(name, ())) for name in names), default=0)
 
-    def _made(
-        self, command: dict[str, Any], redirections: list[dict[str, Any]], at: _At, chosen: Mapping[str, str]
-    ) -> SimpleCommand:
-        argv: list[str] = []
-        if command.get("Type") == "DeclClause":
-            argv.append((command.get("Variant") or {}).get("Value", ""))
-        for word in command.get("Args") or () if command.get("Type") == "CallExpr" else ():
-            argv += _fields(word, chosen)
-        assigns = command.get("Assigns") or (command.get("Args") if command.get("Type") == "DeclClause" else ())
-        assigned = [_assigned(item, chosen) for item in assigns or ()]
-        if command.get("Type") == "DeclClause":
-            argv += [_plain(item.get("Value"), chosen) for item in assigns or () if not item.get("Name")]
-        written = [
-            target
-            for item in redirections
-            if item.get("Op") in _OUTPUT
-            for target in _fields(item.get("Word") or {}, chosen)
-            if not ((item.get("Op") == ">&" and target.strip("-").isdigit()) or target == "-")
-        ]
-        pipe = at.pipe
-        text = _stdin(redirections, chosen)
-        return SimpleCommand(
-            basename(argv[0]) if argv else "",
-            tuple(argv[1:]),
-            tuple(written),
-            tuple((name, value) for name, value in assigned if name),
-            at.directory[0],
-            pipe.upstream if pipe else frozenset(),
-            text if text is not None else pipe.text if pipe else None,
-            at.consumer,
-            (),
-            argv[0] if argv else "",
-        )
-
-    def _loop(self, loop: dict[str, Any]) -> None:
-        name = (loop.get("Name") or {}).get("Value")
-        if name:
+    def _loop(self, loop: _Node) -> None:
+        if name := (loop.get("Name") or {}).get("Value"):
             items = [field for word in (loop.get("Items") or ())[:_MAX_CANDIDATES] for field in _fields(word, {})]
-            self._values.setdefault(name, []).extend(items[:_MAX_CANDIDATES])
-            self._values[name] = self._values[name][:_MAX_CANDIDATES] or [""]
+            self._values[name] = [*self._values.get(name, ()), *items][:_MAX_CANDIDATES] or [""]
 
 
-def _stages(node: dict[str, Any], at: _At) -> Iterator[tuple[Any, _At | _Pipe]]:
+def _simple_command(
+    command: _Node, redirections: list[_Node], at: _Context, chosen: Mapping[str, str]
+) -> SimpleCommand:
+    """The command with these values of variables."""
+    declares = command.get("Type") == "DeclClause"
+    assigns = command.get("Assigns") or (command.get("Args") if declares else ()) or ()
+    if declares:
+        argv = [(command.get("Variant") or {}).get("Value", "")]
+        argv += [_plain(item.get("Value"), chosen) for item in assigns if not item.get("Name")]
+    else:
+        argv = [field for word in command.get("Args") or () for field in _fields(word, chosen)]
+    written = [
+        target
+        for item in redirections
+        if item.get("Op") in _OUTPUT
+        for target in _fields(item.get("Word") or {}, chosen)
+        if not ((item.get("Op") == ">&" and target.strip("-").isdigit()) or target == "-")
+    ]
+    text = _stdin(redirections, chosen)
+    return SimpleCommand(
+        program=basename(argv[0]) if argv else "",
+        arguments=tuple(argv[1:]),
+        written=tuple(written),
+        assigned=tuple(pair for item in assigns if (pair := _assigned(item, chosen))[0]),
+        cwd=at.directory[0],
+        fed=at.pipe.upstream if at.pipe else frozenset(),
+        stdin=text if text is not None else at.pipe.text if at.pipe else None,
+        consumer=at.consumer,
+        path=argv[0] if argv else "",
+    )
+
+
+def _stages(node: _Node, at: _Context) -> Iterator[_Visit]:
     """The stages of a pipeline, in order, with the pipe between them to mark the next stage."""
     stages = [node.get("Y")]
     first = node.get("X") or {}
-    while (first.get("Cmd") or {}).get("Op") in {"|", "|&"} and not first.get("Redirs"):
-        inner = first["Cmd"]
-        stages.append(inner.get("Y"))
-        first = inner.get("X") or {}
-    outer = at.pipe
-    pipe = _Pipe(outer.upstream if outer else frozenset(), outer.text if outer else None)
-    yield first, at.apart(pipe=pipe)
+    while (first.get("Cmd") or {}).get("Op") in _PIPES and not first.get("Redirs"):
+        stages.append(first["Cmd"].get("Y"))
+        first = first["Cmd"].get("X") or {}
+    pipe = _Pipe(at.pipe.upstream, at.pipe.text) if at.pipe else _Pipe()
+    yield first, at.subshell(pipe)
     for stage in reversed(stages):
         yield None, pipe
-        yield stage, at.apart(pipe=pipe)
+        yield stage, at.subshell(pipe)
 
 
 def _assigned(item: Mapping[str, Any], chosen: Mapping[str, str]) -> tuple[str, str]:
@@ -513,13 +482,6 @@ def _stdin(redirections: Sequence[Mapping[str, Any]], chosen: Mapping[str, str])
         if item.get("Op") == "<<<":
             return _plain(item.get("Word"), chosen)
     return None
-
-
-def _said(command: SimpleCommand) -> str | None:
-    """The command's output, if the text contains it."""
-    if command.program in {"echo", "printf"}:
-        return " ".join(command.arguments)
-    return command.stdin if command.program == "cat" else None
 
 
 def _directory(command: SimpleCommand) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ohsandbox.conversation.approvals.rules import names, names_by_program
 from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand, basename, is_option
 
 if TYPE_CHECKING:
@@ -19,10 +20,9 @@ _CODE_OPTION = {
 }  # fmt: skip
 """Interpreters of languages that the rules cannot read, with the letters of the options that take code."""
 
-_CODE_WORDS_OF = {
-    "deno": frozenset({"eval"}), "erl": frozenset({"-eval"}), "sbcl": frozenset({"--eval"}),
-    "emacs": frozenset({"--eval"}), "node": frozenset({"--eval", "--print"}), "bun": frozenset({"--eval"}),
-}  # fmt: skip
+_CODE_WORDS_OF = names_by_program({
+    "deno": "eval", "erl": "-eval", "sbcl emacs": "--eval", "node": "--eval --print", "bun": "--eval",
+})  # fmt: skip
 
 Language = Literal["shell", "python", "foreign"]
 
@@ -38,56 +38,49 @@ class InnerCommand(NamedTuple):
     command: SimpleCommand | None = None
 
 
-_ARGV: dict[str, tuple[str, int]] = {
-    "env": ("-u --unset -C --chdir", 0),
-    "nohup": ("", 0),
-    "nice": ("-n --adjustment", 0),
-    "ionice": ("-c -n -p --class --classdata", 0),
-    "setsid": ("", 0),
-    "stdbuf": ("-i -o -e", 0),
-    "command": ("", 0),
-    "builtin": ("", 0),
-    "exec": ("-a", 0),
-    "timeout": ("-k -s --kill-after --signal", 1),
-    "gtimeout": ("-k -s --kill-after --signal", 1),
-    "xargs": ("-I -n -P -d -L -a -E -s --max-args --max-procs --delimiter --arg-file --replace", 0),
-    "busybox": ("", 0),
-    "toybox": ("", 0),
-    "unbuffer": ("", 0),
-    "chroot": ("", 1),
-    "time": ("-f -o --format --output", 0),
-    "strace": ("-e -o -p -s -u -E -P -a -b -I -O -S -X", 0),
-    "ltrace": ("-e -o -p -s -u -a -l -n", 0),
-    "flock": ("-w -E --timeout --wait --conflict-exit-code", 1),
-    "sudo": ("-u -g -h -p -C -r -t -U -D -T -R --user --group --host --prompt --chdir --chroot", 0),
-    "doas": ("-u -C", 0),
-    "pkexec": ("--user", 0),
-    "setpriv": ("--reuid --regid --groups --inh-caps --bounding-set", 0),
-    "unshare": ("--setgroups -S -G -R -w", 0),
-    "nsenter": ("-t --target -S -G", 0),
-    "taskset": ("", 1),
-    "chrt": ("-T -P -D", 1),
-    "prlimit": ("-p --pid", 0),
-    "valgrind": ("", 0),
-    "perf": ("-e -o -F", 1),
-    "systemd-run": ("-p --property --unit -u --slice -E --setenv", 0),
-    "xvfb-run": ("-n -s -e -f --server-args --server-num", 0),
-    "dbus-run-session": ("", 0),
-    "fakeroot": ("-s -i", 0),
-    "proot": ("-r -b -w", 0),
-    "ssh": ("-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", 1),
-    "docker": ("", 0),
-    "podman": ("", 0),
-    "kubectl": ("", 0),
-    "npx": ("-p --package -c --call", 0),
-    "bunx": ("-p --package", 0),
-    "uvx": ("--from --with -p --python", 0),
-    "pipx": ("--spec", 1),
-    "cross-env": ("", 0),
-    "dotenv": ("-f", 0),
-    "poetry": ("-C --directory", 1), "uv": ("--with --python -p --project --directory --extra --group", 1),
-    "pipenv": ("", 1), "pdm": ("", 1), "hatch": ("-e --env", 1), "rye": ("", 1), "bundle": ("", 1),
-    "conda": ("-n --name -p --prefix", 1), "micromamba": ("-n -p", 1), "mise": ("", 1), "rustup": ("", 1),
+_ARGV = {
+    program: (frozenset(options.split()), operands)
+    for programs, (options, operands) in {
+        "env": ("-u --unset -C --chdir", 0),
+        "nohup setsid command builtin busybox toybox unbuffer valgrind dbus-run-session docker podman kubectl "
+        "cross-env": ("", 0),
+        "nice": ("-n --adjustment", 0),
+        "ionice": ("-c -n -p --class --classdata", 0),
+        "stdbuf": ("-i -o -e", 0),
+        "exec": ("-a", 0),
+        "timeout gtimeout": ("-k -s --kill-after --signal", 1),
+        "xargs": ("-I -n -P -d -L -a -E -s --max-args --max-procs --delimiter --arg-file --replace", 0),
+        "chroot taskset pipenv pdm rye bundle mise rustup": ("", 1),
+        "time": ("-f -o --format --output", 0),
+        "strace": ("-e -o -p -s -u -E -P -a -b -I -O -S -X", 0),
+        "ltrace": ("-e -o -p -s -u -a -l -n", 0),
+        "flock": ("-w -E --timeout --wait --conflict-exit-code", 1),
+        "sudo": ("-u -g -h -p -C -r -t -U -D -T -R --user --group --host --prompt --chdir --chroot", 0),
+        "doas": ("-u -C", 0),
+        "pkexec": ("--user", 0),
+        "setpriv": ("--reuid --regid --groups --inh-caps --bounding-set", 0),
+        "unshare": ("--setgroups -S -G -R -w", 0),
+        "nsenter": ("-t --target -S -G", 0),
+        "chrt": ("-T -P -D", 1),
+        "prlimit": ("-p --pid", 0),
+        "perf": ("-e -o -F", 1),
+        "systemd-run": ("-p --property --unit -u --slice -E --setenv", 0),
+        "xvfb-run": ("-n -s -e -f --server-args --server-num", 0),
+        "fakeroot": ("-s -i", 0),
+        "proot": ("-r -b -w", 0),
+        "ssh": ("-b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", 1),
+        "npx pnpx": ("-p --package -c --call", 0),
+        "bunx": ("-p --package", 0),
+        "uvx": ("--from --with -p --python", 0),
+        "pipx": ("--spec", 1),
+        "dotenv": ("-f", 0),
+        "poetry": ("-C --directory", 1),
+        "uv": ("--with --python -p --project --directory --extra --group", 1),
+        "hatch": ("-e --env", 1),
+        "conda": ("-n --name -p --prefix", 1),
+        "micromamba": ("-n -p", 1),
+    }.items()
+    for program in programs.split()
 }  # fmt: skip
 """Programs followed by an argv: their options that take a word, and the number of operands before the argv."""
 
@@ -98,15 +91,11 @@ _TEXT = frozenset({"watch", "parallel", "hyperfine", "entr", "tmux", "screen", "
 """Programs whose operands, joined or single, are shell commands."""
 
 _TEXT_OPTION = {
-    "su": "-c",
-    "runuser": "-c",
-    "flock": "-c",
-    "script": "-c",
-    "npx": "-c",
-    "env": "-S",
-    "nix-shell": "--run",
-    **dict.fromkeys(("mapfile", "readarray", "compgen", "complete"), "-C"),
-}
+    "su": "-c", "runuser": "-c", "flock": "-c", "script": "-c", "npx": "-c", "env": "-S", "nix-shell": "--run",
+    "mapfile": "-C", "readarray": "-C", "compgen": "-C", "complete": "-C",
+}  # fmt: skip
+"""Options whose argument is a shell command."""
+
 _LONG_TEXT_OPTION = frozenset(
     {"--command", "--call", "--split-string", "--session-command", "--to-command", "--filter"}
 )
@@ -118,10 +107,7 @@ _MAX_START_CHARS = 512
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
-HAZARDS = frozenset(
-    {"rm", "dd", "mkfs", "shred", "curl", "wget", "nc", "ncat", "sudo", "su", "eval", "git", "chmod", "chown", "mv",
-     "tee", "ssh", "scp", "find", "kill", *SHELLS}
-)  # fmt: skip
+HAZARDS = SHELLS | names("rm dd mkfs shred curl wget nc ncat sudo su eval git chmod chown mv tee ssh scp find kill")
 """Names searched for among the words of a program that may run another."""
 
 _MAX_HAZARDS = 3
@@ -195,16 +181,16 @@ def _of_argv(command: SimpleCommand) -> Iterator[InnerCommand]:
         return
     if name == "command" and {"-v", "-V"} & set(rest[:1]):
         return
-    rest = _after_options(rest, options.split(), assignments=name in {"env", "sudo", "cross-env", "doas"})
+    rest = _after_options(rest, options, assignments=name in {"env", "sudo", "cross-env", "doas"})
     for _ in range(skipped):
-        rest = _after_options(rest[1:], options.split(), assignments=False)
+        rest = _after_options(rest[1:], options, assignments=False)
     if name == "ssh" and rest:
         yield InnerCommand("shell", " ".join(rest))
     elif rest:
         yield InnerCommand("shell", "", command.running(rest))
 
 
-def _after_options(words: Sequence[str], with_value: Sequence[str], *, assignments: bool) -> list[str]:
+def _after_options(words: Sequence[str], with_value: frozenset[str], *, assignments: bool) -> list[str]:
     rest = list(words)
     at = 0
     while at < len(rest) and (rest[at].startswith("-") or (assignments and _ASSIGNMENT.match(rest[at]))):

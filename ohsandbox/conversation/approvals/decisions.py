@@ -1,0 +1,184 @@
+"""`Approvals`: the calls that wait for a person, and the decisions, which are events of the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox import events
+from ohsandbox.conversation.approvals.scopes import (
+    AnyCall,
+    Approval,
+    EditsUnder,
+    ExactCall,
+    PendingCall,
+    StandingApprovals,
+    check_scope,
+    covers,
+    edited_path,
+    goes_through_link,
+)
+from ohsandbox.errors import UsageError
+from ohsandbox.tools import hint_of
+
+if TYPE_CHECKING:
+    from ohsandbox.agent import History
+    from ohsandbox.conversation.log import ConversationLog
+    from ohsandbox.events import EventBody
+    from ohsandbox.runtime.base import Runtime
+
+NOBODY_THERE = (
+    "A sub-agent cannot ask the user, and this call needs to be allowed. Say in your answer what is to be done: the "
+    "agent you work for can do it, and ask."
+)
+
+SPOKE_INSTEAD = "They wrote a message instead of allowing it; it follows."
+
+
+class Decision(NamedTuple):
+    """A person's decision on calls that wait."""
+
+    approved: bool
+    reason: str = ""
+    """Told to the model where the calls are rejected."""
+    tool_call_ids: tuple[str, ...] | None = None
+    """None is all that wait; rejecting all also stops the calls of the same response that would not have asked."""
+    scope: ExactCall | AnyCall | EditsUnder | None = None
+    """Where approved: what is allowed from now on as well. It must cover each of the calls."""
+
+
+ApprovalCallback = Callable[[Sequence[PendingCall]], Decision | None]
+"""Asks a person, in the run's thread. None leaves it open: the run ends and waits on disk."""
+
+
+class Approvals:
+    """The pending calls and standing approvals of one conversation."""
+
+    def __init__(self, log: ConversationLog, *, ask: ApprovalCallback | None = None) -> None:
+        self._log = log
+        self.callback = ask
+        """Asks a person; None where nobody can be asked at once."""
+        self.standing = StandingApprovals()
+        """Follows the events of the log as it is opened, and those that are added here."""
+
+    @property
+    def pending(self) -> list[PendingCall]:
+        """The calls that wait, in order."""
+        with self._log.lock:
+            return pending_of(self._log.history)
+
+    def decide(self, decision: Decision, *, by: str) -> None:
+        """Store the decision; nothing runs yet.
+
+        Raises:
+            UsageError: nothing waits, or not what decision names, or its scope does not cover that.
+            LogWriteError: it could not be stored, and does not count.
+        """
+        with self._log.lock:
+            held = self._log.history.held
+            waiting = [call.tool_call_id for call in held.waiting]
+            if not waiting:
+                raise UsageError(f"Nothing waits for confirmation in conversation {self._log.conversation_id!r}.")
+            named = waiting if decision.tool_call_ids is None else list(decision.tool_call_ids)
+            if unknown := [name for name in named if name not in waiting]:
+                raise UsageError(f"Call {unknown[0]!r} does not wait for confirmation. These do: {', '.join(waiting)}.")
+            if decision.tool_call_ids is None and not decision.approved:
+                named = [call.tool_call_id for call in held.all if call.approved is None]
+            number = None
+            if decision.approved and decision.scope is not None:
+                for call in self.pending:
+                    if call.tool_call_id in named and not covers(decision.scope, call):
+                        raise UsageError(f"This scope does not cover call {call.tool_call_id!r}: {decision.scope}.")
+                number = self.grant(decision.scope, by=by).number
+            self._log.emit(
+                events.confirmation(
+                    tool_call_ids=named,
+                    approved=decision.approved,
+                    reason=decision.reason.strip(),
+                    by=by,
+                    approval=number,
+                )
+            )
+
+    def grant(self, scope: ExactCall | AnyCall | EditsUnder, *, by: str) -> Approval:
+        """Allow from now on what scope says, until it is revoked.
+
+        Raises:
+            UsageError: the scope names no directory, or a call that hides characters.
+            LogWriteError: it could not be stored, and does not count.
+        """
+        check_scope(scope)
+        with self._log.lock:
+            number = self.standing.last_number + 1
+            self._take_in(events.approval(number=number, scope=scope.model_dump(), text=str(scope), by=by))
+            return self.standing.in_force[-1]
+
+    def revoke(self, number: int, *, by: str) -> Approval:
+        """Revoke a standing approval; calls that wait by it wait for a person.
+
+        Raises:
+            UsageError: none of that number is in force.
+            LogWriteError: it could not be stored, and does not count.
+        """
+        with self._log.lock:
+            known = {approval.number: approval for approval in self.standing.in_force}
+            if number not in known:
+                some = ", ".join(map(str, known)) or "none"
+                raise UsageError(f"Approval {number} is not in force. In force: {some}.")
+            self._take_in(events.approval_revoked(number=number, by=by))
+            return known[number]
+
+    def approval_for(self, call: PendingCall, runtime: Runtime | None) -> int | None:
+        """The number of an approval that lets the call pass; None where a person is to be asked."""
+        with self._log.lock:
+            found = self.standing.covering(call)
+        for approval in found:
+            path = edited_path(call) if isinstance(approval.scope, EditsUnder) else None
+            if path is None or (runtime is not None and not goes_through_link(runtime, path)):
+                return approval.number
+        return None
+
+    def _take_in(self, body: EventBody) -> None:
+        self.standing.add(self._log.emit(body))
+
+    def give_way(self) -> None:
+        """Reject all calls that wait, because the person wrote a message instead."""
+        if self.pending:
+            self.decide(Decision(approved=False, reason=SPOKE_INSTEAD), by="message")
+
+    def ask_for_subagent(self, pending: Sequence[PendingCall]) -> Decision:
+        """Decide for a sub-agent by the callback; without one, or where it leaves calls open, they are rejected."""
+        decision = None if self.callback is None else self.callback(pending)
+        return Decision(approved=False, reason=NOBODY_THERE) if decision is None else decision
+
+    def ask(self) -> bool:
+        """Ask the callback until nothing waits; False where it leaves some open, or there is none.
+
+        Raises:
+            UsageError: it names calls that do not wait.
+            Exception: what the callback raises; what waits goes on waiting.
+        """
+        while pending := self.pending:
+            decision = None if self.callback is None else self.callback(pending)
+            if decision is None:
+                return False
+            with self._log.lock:
+                if self.pending:  # another thread may have answered meanwhile
+                    self.decide(decision, by="callback")
+        return True
+
+
+def pending_of(history: History) -> list[PendingCall]:
+    """The calls that wait for a person, by the history of a log."""
+    return [
+        PendingCall(
+            call.tool_call_id,
+            call.name,
+            json.loads(call.arguments),
+            call.verdict.risk,
+            call.verdict.why,
+            hint_of(call.name, {"hint": call.hint, "arguments": call.arguments}),
+        )
+        for call in history.held.waiting
+    ]

@@ -1,0 +1,228 @@
+"""Limits of a conversation: `Limits`, what is spent of them (`Spending`), and a model that repeats itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import deque
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ohsandbox.errors import LimitReachedError
+from ohsandbox.tools import hint_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ohsandbox.events import SDKEvent
+
+SAME_CALL = 4
+"""Number of times that the same call has the same result in a row."""
+
+SAME_ERROR = 4
+"""Number of times that the same tool fails with the same message in a row, whatever its arguments."""
+
+ALTERNATING = 6
+"""Two calls in turn, A B A B A B, each with the result it had before."""
+
+THOUGHTS = 8
+"""Number of thoughts in a row."""
+
+
+class Limits(BaseModel):
+    """Checked before each request to the model; None: no limit. Time also ends a request or a tool that runs.
+
+    Iterations and time count from the user's last message that started a run, without the time that a person takes to
+    confirm, and time anew in a resumed process; tokens and cost over the whole conversation, with what a resumed log
+    already spent.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_iterations: int | None = Field(default=500, gt=0)
+    """Requests to the model."""
+    max_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Prompt and completion tokens together."""
+    max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    stuck_detection: bool = True
+    """Whether a model that repeats itself is stopped; see `StuckDetector`."""
+
+
+class Spending:
+    """Requests, time, tokens and cost used so far."""
+
+    def __init__(self) -> None:
+        self.iterations = 0
+        self.tokens = 0
+        self.cost_usd = 0.0
+        self._run_started = time.monotonic()
+        self._used_s = 0.0
+        self._spoken_to = True
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the run began, without waits for a person."""
+        return time.monotonic() - self._run_started
+
+    def begin_run(self) -> None:
+        """Reset iterations and time if the user has sent a message; a run after a confirmation continues them."""
+        if self._spoken_to:
+            self.iterations, self._used_s = 0, 0.0
+        self._spoken_to = False
+        self._run_started = time.monotonic() - self._used_s
+
+    def end_run(self) -> None:
+        """Stop the clock until the next run."""
+        self._used_s = self.elapsed_s
+
+    def add(self, event: SDKEvent) -> None:
+        """Add the usage that an event reports."""
+        usage = event.data.get("usage") or {}
+        self.tokens += usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)
+        self.cost_usd += event.data.get("cost_usd") or 0.0
+        self.iterations += event.data.get("requests", 0)  # of sub-agents and of tools, each told in a notice
+        self._spoken_to = self._spoken_to or event.type == "user_message"
+
+    def recall(self, event: SDKEvent) -> None:
+        """`add` for an event of an earlier process: its requests are counted by their answers."""
+        if event.type == "user_message":
+            self.iterations = 0
+        self.add(event)
+        if "usage" in event.data and "requests" not in event.data:
+            self.iterations += 1
+            self._spoken_to = False
+
+    def remaining(self, limits: Limits) -> Limits:
+        """The rest of limits, as the limits of a sub-agent's conversation.
+
+        Raises:
+            LimitReachedError: nothing is left of one.
+        """
+        self.check(limits)
+        return limits.model_copy(
+            update={
+                name: limit - used for name, used, _ in self._used() if (limit := getattr(limits, name)) is not None
+            }
+        )
+
+    def check(self, limits: Limits) -> None:
+        """Check that one more request may be made.
+
+        Raises:
+            LimitReachedError: a limit is reached; code is MaxIterations, MaxTime, MaxTokens or MaxCost.
+        """
+        for name, used, unit in self._used():
+            limit = getattr(limits, name)
+            if limit is not None and used >= limit:
+                raise _reached(name, used, limit, unit)
+
+    def out_of_time(self, limits: Limits) -> LimitReachedError:
+        """The error of a run that was stopped because its time was up."""
+        return _reached("max_time_s", self.elapsed_s, limits.max_time_s or 0.0, "seconds")
+
+    def _used(self) -> tuple[tuple[str, float, str], ...]:
+        """Each limit's name, what is used of it, and its unit."""
+        return (
+            ("max_iterations", self.iterations, "requests to the model"),
+            ("max_time_s", self.elapsed_s, "seconds"),
+            ("max_tokens", self.tokens, "tokens"),
+            ("max_cost_usd", self.cost_usd, "US dollars"),
+        )
+
+
+_CODES = {
+    "max_iterations": "MaxIterations", "max_time_s": "MaxTime", "max_tokens": "MaxTokens", "max_cost_usd": "MaxCost",
+}  # fmt: skip
+
+
+def _reached(name: str, used: float, limit: float, unit: str) -> LimitReachedError:
+    message = f"The limit of {limit:g} {unit} is reached ({round(used, 3):g} used). Raise {name} to go on."
+    return LimitReachedError(message, code=_CODES[name])
+
+
+class _Turn:
+    """A call and its result; digests are made when they are first looked at, since most turns never are."""
+
+    def __init__(self, call: SDKEvent | None, result: SDKEvent) -> None:
+        called = {} if call is None else call.data
+        self.name: str = result.data["name"]
+        self.is_thought = hint_of(self.name, called).kind == "thought"
+        self.response_id: str = called.get("response_id", "")
+        self._arguments: str = called.get("arguments", "{}")
+        self._result: dict[str, Any] = result.data["result"]
+
+    @cached_property
+    def call(self) -> bytes:
+        """Of name, result and arguments, whatever the order of these, their blanks and the risk that the model says."""
+        arguments = json.loads(self._arguments)
+        arguments.pop("security_risk", None)
+        return _digest(self.name, arguments, self._result)
+
+    @cached_property
+    def error(self) -> bytes | None:
+        """Of name and error, where it failed."""
+        return _digest(self.name, self._result) if self._result["status"] == "error" else None
+
+    def repeats(self, other: _Turn) -> bool:
+        """Whether other is of the same response and says the same: the model saw neither when it wrote the other."""
+        if not self.response_id or self.response_id != other.response_id:
+            return False
+        return self.call == other.call or (self.error is not None and self.error == other.error)
+
+
+class StuckDetector:
+    """Follows every event; a user message resets it. A poll of a command that is still running does not count."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, SDKEvent] = {}
+        self._turns: deque[_Turn] = deque(maxlen=max(SAME_CALL, SAME_ERROR, ALTERNATING, THOUGHTS))
+
+    def add(self, event: SDKEvent) -> None:
+        """Follow the next event."""
+        if event.type == "user_message":
+            self._turns.clear()
+            self._calls.clear()
+        elif event.type == "tool_call":
+            self._calls[event.data["tool_call_id"]] = event
+        elif event.type == "tool_result" and not event.data["details"].get("running"):
+            turn = _Turn(self._calls.pop(event.data["tool_call_id"], None), event)
+            if not any(turn.repeats(other) for other in self._turns):
+                self._turns.append(turn)
+
+    def check(self) -> None:
+        """Check that the last calls do not repeat each other.
+
+        Raises:
+            LimitReachedError: they do; code is Stuck.
+        """
+        if why := self._why():
+            raise LimitReachedError(
+                f"The model goes round in circles: {why}. Tell it what to do otherwise.", code="Stuck"
+            )
+
+    def _why(self) -> str | None:
+        turns = [*self._turns]
+        names = [turn.name for turn in turns]
+        if len(turns) >= SAME_CALL and _same(turn.call for turn in turns[-SAME_CALL:]):
+            return f"{SAME_CALL} times the same call of {names[-1]} with the same result"
+        errors = [turn.error for turn in turns[-SAME_ERROR:]]
+        if len(turns) >= SAME_ERROR and errors[0] is not None and _same(errors):
+            return f"{SAME_ERROR} times the same error of {names[-1]}"
+        pairs = [turn.call for turn in turns[-ALTERNATING:]]
+        if len(turns) >= ALTERNATING and _same(pairs[::2]) and _same(pairs[1::2]):
+            return f"{names[-2]} and {names[-1]} in turn, {ALTERNATING // 2} times with the same results"
+        if len(turns) >= THOUGHTS and all(turn.is_thought for turn in turns[-THOUGHTS:]):
+            return f"{THOUGHTS} thoughts in a row and no action"
+        return None
+
+
+def _digest(*parts: Any) -> bytes:
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).digest()
+
+
+def _same(values: Iterable[Any]) -> bool:
+    return len(set(values)) == 1

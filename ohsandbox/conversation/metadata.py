@@ -1,0 +1,189 @@
+"""`ConversationMetadata`, its projection from the events of a log, and the stores that keep it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.events import KNOWN_TYPES, ConversationStatus
+from ohsandbox.paths import conversations_dir
+from ohsandbox.persistence.layout import METADATA_NAME, check_id
+from ohsandbox.private_files import make_private_dir, open_regular, write_atomically
+from ohsandbox.text import encodable
+
+if TYPE_CHECKING:
+    from ohsandbox.events import SDKEvent
+
+_log = logging.getLogger(__name__)
+
+TITLE_CHARS = 80
+"""Longest title: one line of a list."""
+
+_MAX_METADATA_BYTES = 64 * 1024
+
+
+class ConversationMetadata(BaseModel):
+    """What a list of conversations shows."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    conversation_id: str
+    title: str | None = None
+    """The first characters of the first message."""
+    created_at: AwareDatetime
+    updated_at: AwareDatetime = Field(default_factory=lambda data: data["created_at"])
+    """Of the last event."""
+    user_id: str | None = None
+    model: str | None = None
+    """Name of the model of the last request."""
+    status: ConversationStatus = ConversationStatus.IDLE
+    steps: int = Field(default=0, ge=0)
+    """Answers of the model."""
+    calls: int = Field(default=0, ge=0)
+    """Tool calls."""
+    events: int = Field(default=0, ge=0)
+    prompt_tokens: int = Field(default=0, ge=0)
+    """With those of sub-agents; so are the next two."""
+    completion_tokens: int = Field(default=0, ge=0)
+    cost_usd: float | None = Field(default=None, allow_inf_nan=False)
+    """None where no answer had a price."""
+    log_bytes: int = Field(default=0, ge=0)
+    """Length of the log in bytes when this was true; a log of another length must be read again."""
+
+
+class MetadataProjection:
+    """The fields of `ConversationMetadata`, updated by each event."""
+
+    def __init__(self) -> None:
+        self._title: str | None = None
+        self._began: datetime | None = None
+        self._last: datetime | None = None
+        self._model: str | None = None
+        self._user_id: str | None = None
+        self._status = ConversationStatus.IDLE
+        self._response: str | None = None
+        self._events = self._calls = self._steps = 0
+        self._prompt_tokens = self._completion_tokens = 0
+        self._cost_usd: float | None = None
+
+    def add(self, event: SDKEvent) -> None:
+        """Follow the next event."""
+        data = event.data
+        self._began = self._began or event.ts
+        self._last = event.ts
+        self._events += 1
+        self._calls += event.type == "tool_call"
+        if event.type == "user_message":
+            self._title = self._title or title_of(data["content"])
+        elif event.type == "status_update":
+            self._status = ConversationStatus(data["status"])
+            self._model = data.get("model", self._model)
+            self._user_id = data.get("user_id", self._user_id)
+        if event.type not in KNOWN_TYPES:
+            return
+        response = data.get("response_id")
+        if response is not None and response != self._response:  # the calls of one response stand together
+            self._response = response
+            self._steps += 1
+        usage = data.get("usage") or {}
+        self._prompt_tokens += usage.get("prompt_tokens") or 0
+        self._completion_tokens += usage.get("completion_tokens") or 0
+        if data.get("cost_usd") is not None:
+            self._cost_usd = (self._cost_usd or 0.0) + data["cost_usd"]
+
+    def metadata(self, conversation_id: str, *, log_bytes: int) -> ConversationMetadata:
+        """The metadata after the events so far; log_bytes is the log's length in bytes after the last of them."""
+        now = datetime.now(UTC)
+        return ConversationMetadata(
+            conversation_id=conversation_id,
+            title=self._title,
+            created_at=self._began or now,
+            updated_at=self._last or now,
+            user_id=self._user_id,
+            model=self._model,
+            status=self._status,
+            steps=self._steps,
+            calls=self._calls,
+            events=self._events,
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
+            cost_usd=self._cost_usd,
+            log_bytes=log_bytes,
+        )
+
+
+class ConversationStore(Protocol):
+    """Keeps metadata."""
+
+    def save(self, metadata: ConversationMetadata) -> None:
+        """Store it, replacing what was stored for the conversation."""
+
+    def load(self, conversation_id: str) -> ConversationMetadata | None:
+        """The stored metadata; None where there is none, or none that can be read."""
+
+
+class FileConversationStore:
+    """One `metadata.json` in each conversation's directory, replaced atomically."""
+
+    def __init__(self, root: Path | str | None = None) -> None:
+        """Create nothing yet. root None is `paths.conversations_dir()`.
+
+        Raises:
+            UsageError: root is None and there is no state directory.
+        """
+        self.root = conversations_dir() if root is None else Path(root)
+
+    def save(self, metadata: ConversationMetadata) -> None:
+        """Write it.
+
+        Raises:
+            UsageError: the directory cannot be used.
+        """
+        directory = self.root / check_id(metadata.conversation_id)
+        make_private_dir(directory)
+        try:
+            write_metadata(directory, metadata)
+        except OSError as error:
+            raise UsageError(
+                f"Directory {str(directory)!r} cannot be written: {error.strerror}. Free space, or name another place."
+            ) from error
+
+    def load(self, conversation_id: str) -> ConversationMetadata | None:
+        """Read it; None where it is damaged or another conversation's: the log holds what matters."""
+        path = self.root / check_id(conversation_id) / METADATA_NAME
+        try:
+            with os.fdopen(open_regular(path, os.O_RDONLY, name="Metadata"), "rb") as file:
+                metadata = ConversationMetadata.model_validate_json(file.read(_MAX_METADATA_BYTES))
+        except (OSError, UsageError, ValidationError):
+            return None
+        return metadata if metadata.conversation_id == conversation_id else None
+
+
+def write_metadata(directory: Path, metadata: ConversationMetadata) -> None:
+    """Write it into a directory that is there.
+
+    Raises:
+        OSError: the directory is not there or cannot be written.
+    """
+    write_atomically(directory / METADATA_NAME, metadata.model_dump_json(indent=2).encode() + b"\n")
+
+
+def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> None:
+    """Save it. A failure is a warning: everything in it can be read from the log."""
+    try:
+        store.save(metadata)
+    except OhsandboxError as error:
+        _log.warning("The metadata of conversation %r could not be saved: %s", metadata.conversation_id, error)
+    except Exception:  # noqa: BLE001 - a store is whatever the caller gave us
+        _log.warning("The metadata of conversation %r could not be saved.", metadata.conversation_id, exc_info=True)
+
+
+def title_of(text: str) -> str | None:
+    """The first characters of a message on one line; None where none is visible."""
+    return " ".join(encodable(text[: 4 * TITLE_CHARS]).split())[:TITLE_CHARS] or None

@@ -1,1 +1,0 @@
-"""Projections: what follows from the events of a log, one event at a time."""

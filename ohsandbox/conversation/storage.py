@@ -1,0 +1,321 @@
+"""Stored conversations: find, list, read and delete them without opening them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from ohsandbox.conversation.metadata import (
+    ConversationMetadata,
+    FileConversationStore,
+    MetadataProjection,
+    write_metadata,
+)
+from ohsandbox.errors import LogCorruptError, OhsandboxError, SandboxUnavailable, UsageError
+from ohsandbox.paths import subdirectory
+from ohsandbox.persistence import LOG_NAME, DirectoryLock, holder_of, stream_events
+from ohsandbox.persistence.layout import AGENTS_NAME, CONTAINER_NOTE_NAME, METADATA_NAME, check_id
+from ohsandbox.private_files import open_regular, write_atomically
+from ohsandbox.runtime.factory import open_inventory
+from ohsandbox.runtime.inventory import Removal
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.inventory import Inventory
+
+LAST = "last"
+"""Stands for the conversation with the newest event, where none has this id."""
+
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""Errors of an event whose checksum is right and whose fields are not ours: another program's log."""
+
+_DELETED_PREFIX = ".deleted-"
+_SHOWN_IDS = 5
+_MAX_NOTE_BYTES = 16 * 1024
+_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
+
+
+class StoredConversation(NamedTuple):
+    """A conversation on disk."""
+
+    directory: Path
+    metadata: ConversationMetadata
+    holder: str | None
+    """The process that has it open; None where none has."""
+    fault: str | None
+    """Why its log cannot be read; the metadata is then what was last known."""
+
+    @property
+    def id(self) -> str:
+        """The directory's name."""
+        return self.directory.name
+
+    @property
+    def sub_agents(self) -> list[str]:
+        """Names of its sub-agents; `find_stored` takes `id/name`."""
+        return sorted(path.name for path in _conversations_in(self.directory / AGENTS_NAME))
+
+
+def list_stored(root: Path) -> list[StoredConversation]:
+    """Every conversation in root, the one with the newest event first; those without a readable log, too.
+
+    What `metadata.json` does not say, or says of a shorter log, is read from the log, and saved.
+
+    Raises:
+        UsageError: root cannot be read.
+    """
+    found = [read_stored(directory) for directory in _conversations_in(root)]
+    return sorted(found, key=lambda one: (one.metadata.updated_at, one.id), reverse=True)
+
+
+def find_stored(root: Path, wanted: str) -> Path:
+    """The directory of a conversation by its id, the only one that begins so, or "last"; `ID/NAME` is its sub-agent.
+
+    Raises:
+        UsageError: there is none, or several begin so; the message names them.
+    """
+    name, _, sub_agent = wanted.partition("/")
+    directory = _find(root, name)
+    return find_stored(directory / AGENTS_NAME, sub_agent) if sub_agent else directory
+
+
+def find_conversation(root: Path, wanted: str | None) -> str:
+    """The id of a conversation: this one, the only one that begins so, or, for None, the one with the newest event.
+
+    Raises:
+        UsageError: there is none, or several begin so.
+    """
+    if wanted is not None:
+        if "/" in wanted:
+            raise UsageError(f"Invalid conversation id {wanted[:200]!r}: a sub-agent cannot be resumed by itself.")
+        return find_stored(root, wanted).name
+    found = list_stored(root)
+    if not found:
+        raise UsageError(f"No conversation to resume in {str(root)!r}. Start one: ohsandbox run TASK.")
+    return found[0].id
+
+
+def read_stored(directory: Path) -> StoredConversation:
+    """What a directory holds."""
+    holder, fault = holder_of(directory), None
+    metadata = FileConversationStore(directory.parent).load(directory.name)
+    size = _log_bytes(directory)
+    if metadata is None or metadata.log_bytes != size:
+        known = metadata
+        metadata, fault = _read_metadata(directory)
+        if fault is None:
+            with contextlib.suppress(OSError, ValueError):  # a read-only disk, or just deleted: the next look reads it
+                write_metadata(directory, metadata)
+        elif known is not None:
+            metadata = known
+    return StoredConversation(directory, metadata, holder, fault)
+
+
+def delete_stored(directory: Path) -> int:
+    """Remove a conversation's directory; returns the bytes of its files.
+
+    It vanishes at once, by one rename; what a crash leaves of it after that, the next deletion removes.
+
+    Raises:
+        ConversationOpenError: a process has it open.
+        UsageError: it cannot be removed.
+    """
+    root = directory.parent
+    size = size_of(directory)
+    try:
+        with DirectoryLock(directory, name=directory.name):
+            directory.rename(root / f"{_DELETED_PREFIX}{directory.name}-{os.urandom(4).hex()}")
+        for left in root.glob(f"{_DELETED_PREFIX}*"):
+            shutil.rmtree(left)
+    except OSError as error:
+        raise UsageError(f"Conversation {str(directory)!r} cannot be removed: {error.strerror}.") from error
+    return size
+
+
+def size_of(directory: Path) -> int:
+    """Bytes of all files in a directory; links are not followed."""
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(parent) / name).lstat().st_size
+    return total
+
+
+def _find(root: Path, wanted: str) -> Path:
+    found = _conversations_in(root)
+    named = [path for path in found if path.name == wanted]
+    if not named and wanted == LAST and found:
+        named = [list_stored(root)[0].directory]
+    named = named or [path for path in found if wanted and path.name.startswith(wanted)]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        some = ", ".join(path.name for path in sorted(named)[:_SHOWN_IDS])
+        more = f" and {len(named) - _SHOWN_IDS} more" if len(named) > _SHOWN_IDS else ""
+        raise UsageError(f"{len(named)} conversations begin with {wanted!r}: {some}{more}. Give more of the id.")
+    raise UsageError(f"No conversation {wanted[:200]!r} in {str(root)!r}. See `ohsandbox conversations`.")
+
+
+def _conversations_in(root: Path) -> list[Path]:
+    """Directories that hold a log, or did.
+
+    Raises:
+        UsageError: root is there and cannot be read.
+    """
+    try:
+        with os.scandir(root) as found:
+            entries = [Path(entry) for entry in found if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        told = f"Directory {str(root)!r} cannot be read: {error.strerror}."
+        raise UsageError(f"{told} Name another with --dir.") from error
+    return [path for path in entries if _is_id(path.name) and _holds_conversation(path)]
+
+
+def _holds_conversation(directory: Path) -> bool:
+    return any(os.path.lexists(directory / name) for name in (LOG_NAME, METADATA_NAME))
+
+
+def _is_id(name: str) -> bool:
+    try:
+        return bool(check_id(name))
+    except UsageError:
+        return False
+
+
+def _log_bytes(directory: Path) -> int:
+    try:
+        return (directory / LOG_NAME).lstat().st_size
+    except OSError:
+        return -1
+
+
+def _read_metadata(directory: Path) -> tuple[ConversationMetadata, str | None]:
+    """The metadata by the log as far as it can be read, and the reason where it cannot."""
+    tally, end_offset, fault = MetadataProjection(), 0, None
+    try:
+        try:
+            end_offset = stream_events(directory, tally.add).end_offset
+        except (UsageError, LogCorruptError) as error:
+            fault = str(error)
+        return tally.metadata(directory.name, log_bytes=end_offset), fault
+    except MALFORMED as error:
+        fault = f"Log {str(directory / LOG_NAME)!r} holds an event that this ohsandbox cannot read: {error!r}."
+        return MetadataProjection().metadata(directory.name, log_bytes=0), fault
+
+
+# --- with what the engine has of them ---------------------------------------------------------------
+
+
+class Deletion(NamedTuple):
+    """What was removed of one conversation, and what was not."""
+
+    freed_bytes: int
+    """Of files on this machine; images and containers are not counted."""
+    removed: tuple[str, ...]
+    """Names of its container and its checkpoints."""
+    left: tuple[str, ...]
+    """A sentence for each thing that stays with the engine, with the reason."""
+
+
+class ConversationDeleter:
+    """A `with` block that deletes conversations; connects to the engine once, and only where that may hold something.
+
+    Another conversation's is never touched: a container goes where the conversation's own directory notes it, its lease
+    is in our state directory, names this very container and this conversation, it was not to be kept, and nobody works
+    in it; a checkpoint by its record's owner. What a fork keeps as well stays for the fork.
+    """
+
+    def __init__(self, inventory: Inventory | None = None) -> None:
+        """None opens the default one of this machine, where it is needed."""
+        self._inventory = inventory
+        self._is_ours = inventory is None
+        self._fault: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_ours and self._inventory is not None:
+            self._inventory.close()
+            self._inventory = None
+
+    def delete(self, directory: Path) -> Deletion:
+        """Delete a conversation: its directory first, so that a crash leaves nothing that could be resumed in part.
+
+        Raises:
+            ConversationOpenError: a process has it open; nothing was removed.
+            UsageError: it cannot be removed.
+        """
+        container = noted_container(directory)
+        freed = delete_stored(directory)
+        return Deletion(freed, *self.clear(directory, container))
+
+    def clear(self, directory: Path, container: str | None) -> Removal:
+        """Remove what a deleted conversation left with the engine; returns what was removed and what is left, and why.
+
+        Twice is fine, and so is that all of it is gone. What an engine that fails leaves, `gc` removes.
+        """
+        done = Removal()
+        try:
+            if (inventory := self._open(container)) is None:
+                return done
+            if container is not None:
+                done += inventory.remove_sandbox(container, conversation=directory.name)
+            done += inventory.release_checkpoints(directory)
+        except OhsandboxError as error:
+            left = f"What its sandbox left was not removed: {error} `ohsandbox gc` does it within three days."
+            done += Removal(left=(left,))
+        return done
+
+    def _open(self, container: str | None) -> Inventory | None:
+        """None where it holds nothing of a conversation.
+
+        Raises:
+            SandboxUnavailable: no engine answers, now or when it was last asked.
+        """
+        if self._inventory is None:
+            if container is None and next(subdirectory("checkpoints").iterdir(), None) is None:
+                return None
+            if self._fault is not None:
+                raise SandboxUnavailable(self._fault)
+            try:
+                self._inventory = open_inventory()
+            except SandboxUnavailable as error:
+                self._fault = str(error)
+                raise
+        return self._inventory
+
+
+def note_container(directory: Path, sandbox_id: str) -> None:
+    """Note the conversation's container in its directory, so that it can be removed with the conversation.
+
+    The container's own label holds the conversation's id alone, and a conversation of the same id may lie elsewhere: a
+    copy, or one in another directory. The note holds for the directory that it names and for no copy of it. Where it
+    cannot be written, the container is left to `gc`.
+    """
+    if not _CONTAINER_ID.fullmatch(sandbox_id) or noted_container(directory) == sandbox_id:
+        return
+    note = {"container": sandbox_id, "directory": str(directory.absolute())}
+    try:
+        write_atomically(directory / CONTAINER_NOTE_NAME, json.dumps(note).encode() + b"\n")
+    except OSError:
+        return
+
+
+def noted_container(directory: Path) -> str | None:
+    """The id of the container; None where none is noted for a conversation in this directory."""
+    try:
+        with os.fdopen(open_regular(directory / CONTAINER_NOTE_NAME, os.O_RDONLY, name="Note"), "rb") as file:
+            note = json.loads(file.read(_MAX_NOTE_BYTES))
+        found, owner = str(note["container"]), Path(str(note["directory"]))
+        is_ours = owner.resolve() == directory.resolve()
+    except (OSError, ValueError, LookupError, TypeError, UsageError):
+        return None
+    return found if _CONTAINER_ID.fullmatch(found) and is_ours else None

@@ -1,1 +1,0 @@
-"""Stored conversations: their metadata, the catalog of a directory, and deletion."""

@@ -1,0 +1,334 @@
+"""`SubagentManager`: runs sub-agents, each an agent like its parent in a conversation of its own."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ohsandbox import events
+from ohsandbox.conversation.shared_runtime import SharedRuntime
+from ohsandbox.errors import LimitReachedError, SandboxUnavailable, ToolError
+from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
+from ohsandbox.persistence import LOG_NAME
+from ohsandbox.persistence.layout import AGENTS_NAME
+from ohsandbox.private_files import make_private_dir
+from ohsandbox.schema import Action, Observation
+from ohsandbox.tool import Tool, ToolDefinition, ToolExecutor, cut_middle
+from ohsandbox.tools import hint_of
+from ohsandbox.tools.delegate_to_browsing_agent import BROWSING_TOOLS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ohsandbox.agent import Agent
+    from ohsandbox.conversation.config import ConversationConfig
+    from ohsandbox.conversation.conversation import Conversation
+    from ohsandbox.conversation.limits import Limits
+    from ohsandbox.conversation.log import ConversationLog
+    from ohsandbox.llm.chat import LLMEvent, OnEvent
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.state import Delegation
+
+MAX_DEPTH = 2
+"""Sub-agents may have sub-agents where they are given the tool; deeper trees cannot be followed by a person."""
+
+MAX_SUB_AGENTS = 50
+"""Maximum in one conversation; more is a model that delegates instead of working."""
+
+MAX_ANSWER_CHARS = 30_000
+"""As for a command's output: about 8,000 tokens. The whole answer is in the sub-agent's log."""
+
+MAX_LAST_WORDS_CHARS = 2_000
+
+_LOOK_EVERY_S = 0.5
+"""How often a waiting parent looks whether it was stopped; `interrupt` ends the wait sooner."""
+
+Entry = str | Tool | ToolDefinition[Any, Any]
+
+ALWAYS = ("think", "finish")
+"""Tools that every sub-agent has."""
+
+PLACE = """\
+You work for another agent, on the one task that its message tells you, in the same sandbox and on the same files.
+Nobody answers questions: decide by yourself what is left open, and say so. When the task is done, or cannot be done,
+call finish: of all that you do and write only its message reaches the other agent, so put everything in it that was
+asked for. Programs that you leave running end with you."""
+
+
+class Converse(Protocol):
+    """Makes the conversation of a sub-agent: below its parent's directory, with its parent's secrets and policy."""
+
+    def __call__(self, agent: Agent, runtime: Runtime, *, conversation_id: str, limits: Limits) -> Conversation:
+        """Make it without starting it."""
+
+
+class SubagentManager:
+    """The sub-agents of one conversation.
+
+    Each works in the parent's sandbox with shells of its own, within what is left of the parent's limits; what it used
+    is told in a notice event, so that it counts for the parent. Its log lies in `agents/` of the parent's directory.
+    """
+
+    def __init__(
+        self, config: ConversationConfig, log: ConversationLog, *, canceled: threading.Event, converse: Converse
+    ) -> None:
+        """Make nothing yet.
+
+        Args:
+            config: of the parent, whose limits are shared.
+            log: of the parent.
+            canceled: set while the parent is being stopped.
+            converse: makes the conversation of each.
+        """
+        self._config = config
+        self._log = log
+        self._canceled = canceled
+        self._converse = converse
+        self._lock = threading.Lock()
+        self._working: set[Conversation] = set()
+
+    def run(self, delegation: Delegation, *, parent: Agent, lender: Runtime) -> str:
+        """Run a sub-agent of parent on a task in the sandbox of lender, and wait for its answer.
+
+        Raises:
+            ToolError: there is none: a limit is reached, it failed or was stopped, or a tool cannot be given.
+            SandboxUnavailable: the sandbox is gone.
+        """
+        agent = make_subagent(parent, delegation.tools, may_delegate=self._config.depth + 1 < MAX_DEPTH)
+        limits = remaining(self._log, self._config)
+        if delegation.max_iterations is not None:
+            fewest = min(delegation.max_iterations, limits.max_iterations or delegation.max_iterations)
+            limits = limits.model_copy(update={"max_iterations": fewest})
+        runtime = SharedRuntime(lender)
+        child = self._converse(agent, runtime, conversation_id=self._new_id(delegation.name), limits=limits)
+        account = _Account(str(child.directory / LOG_NAME))
+        child.register_callback(account.take_in)
+        self._log.emit(
+            events.notice(code=events.AGENT_STARTED, message=f"Sub-agent {child.id!r} began.", trail=account.log_path)
+        )
+        with self._lock:
+            self._working.add(child)
+        try:
+            child.send_message(delegation.task)
+            while (status := child.wait(_LOOK_EVERY_S)) is ConversationStatus.RUNNING:
+                if self._canceled.is_set():
+                    child.stop(timeout_s=0)
+            child.wait()
+        finally:
+            with self._lock:
+                self._working.discard(child)
+            child.close()
+            runtime.close()
+            self._log.emit(account.ended(child.id))
+        return account.answer_of(child, status)
+
+    def interrupt(self) -> None:
+        """Cancel the sub-agents and the request to the model, without waiting, from any thread.
+
+        The sub-agents first: they share the model, and must know that they are stopped when its request ends.
+        """
+        with self._lock:
+            working = list(self._working)
+        for child in working:
+            child.stop(timeout_s=0)
+        self._config.llm.cancel()
+
+    def _new_id(self, name: str) -> str:
+        """The next id that no sub-agent of this conversation has had, also before a resume; its directory exists."""
+        directory = self._log.directory / AGENTS_NAME
+        with self._lock:
+            make_private_dir(directory)
+            names = [path.name for path in directory.iterdir()]
+            if len(names) >= MAX_SUB_AGENTS:
+                raise ToolError(
+                    f"This conversation has had {len(names)} sub-agents, and more than {MAX_SUB_AGENTS} are not made. "
+                    "Do the rest yourself."
+                )
+            numbers = [int(last) for last in (name.rpartition("-")[2] for name in names) if last.isdecimal()]
+            new = f"{name}-{max(numbers, default=0) + 1}"
+            make_private_dir(directory / new)
+        return new
+
+
+class _Account:
+    """Answer and usage of a sub-agent, by its events."""
+
+    def __init__(self, log_path: str) -> None:
+        self.log_path = log_path
+        self._answer: str | None = None
+        self._last_words = ""
+        self._requests = 0
+        self._usage: dict[str, int] = {}
+        self._cost_usd = 0.0
+
+    def take_in(self, event: SDKEvent) -> None:
+        """The next event."""
+        data = event.data
+        usage = data.get("usage") or {}
+        self._requests += data.get("requests", 1 if usage else 0)
+        for name, value in usage.items():
+            self._usage[name] = self._usage.get(name, 0) + value
+        self._cost_usd += data.get("cost_usd") or 0.0
+        self._last_words = data.get("thought") or self._last_words
+        if event.type == "assistant_message":
+            self._answer = self._last_words = data["content"]
+        elif event.type == "tool_result" and data["name"] == "finish" and data["result"]["status"] == "ok":
+            self._answer = str(data["result"]["output"])
+
+    def ended(self, name: str) -> EventBody:
+        """The notice with the usage, for the parent's log."""
+        return events.notice(
+            code="AgentEnded",
+            message=f"Sub-agent {name!r} ended after {self._requests} requests to the model.",
+            trail=self.log_path,
+            requests=self._requests,
+            usage=self._usage,
+            cost_usd=self._cost_usd,
+        )
+
+    def answer_of(self, child: Conversation, status: ConversationStatus) -> str:
+        """The answer, and the path of the log.
+
+        Raises:
+            ToolError: there is none.
+            SandboxUnavailable: that is why.
+        """
+        if isinstance(child.error, SandboxUnavailable):
+            raise child.error
+        done = status in {ConversationStatus.FINISHED, ConversationStatus.IDLE}
+        if done and self._answer is not None and self._answer.strip():
+            answer = cut_middle(self._answer, limit_chars=MAX_ANSWER_CHARS)
+            return f"{answer}\n[Sub-agent {child.id!r}, {self._requests} requests; its log: {self.log_path}]"
+        if child.error is not None:
+            reason = " ".join(str(child.error).split()) or type(child.error).__name__
+        elif status is ConversationStatus.CANCELED:
+            reason = "It was stopped."
+        else:
+            reason = "It ended without a word."
+        words = cut_middle(self._last_words.strip(), limit_chars=MAX_LAST_WORDS_CHARS)
+        said = f" It had said last: {words!r}." if words else ""
+        raise ToolError(f"Sub-agent {child.id!r} came to no answer. {reason}{said} Its log: {self.log_path}")
+
+
+class _Lent(ToolExecutor[Action, Observation]):
+    """An executor that is the parent's to close."""
+
+    def __init__(self, executor: ToolExecutor[Any, Any]) -> None:
+        self._executor = executor
+
+    def __call__(self, action: Action) -> Observation:
+        """Run it."""
+        observation: Observation = self._executor(action)
+        return observation
+
+    def interrupt(self) -> None:
+        """Pass it on."""
+        self._executor.interrupt()
+
+
+def make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool) -> Agent:
+    """The parent's model, prompt and settings, with the tools of these names; None is its own without delegation.
+
+    What can be named is what the parent has, what its delegating tools were given in `tools`, think and finish: a
+    model cannot give away what nobody gave to it. The parent's MCP servers go with its own tools only.
+
+    Raises:
+        ToolError: a name is none of them.
+    """
+    offered: dict[str, Entry] = {entry if isinstance(entry, str) else entry.name: entry for entry in parent.tools}
+    kinds = {name: _kind(name, entry) for name, entry in offered.items()}
+    given = [tool for name, entry in offered.items() if kinds[name] == "delegation" for tool in _given(name, entry)]
+    known: dict[str, Entry] = {**{name: name for name in (*ALWAYS, *given)}, **offered}
+    barred = {"question"} if may_delegate else {"question", "delegation"}  # a sub-agent has no person to ask
+    known = {name: entry for name, entry in known.items() if _kind(name, entry) not in barred}
+    own = [name for name in offered if kinds[name] not in {"question", "delegation"}]
+    chosen = dict.fromkeys([*(own if names is None else names), *ALWAYS])
+    if unknown := [name for name in chosen if name not in known]:
+        raise ToolError(
+            f"A sub-agent cannot be given {', '.join(map(repr, unknown[:5]))}. "
+            f"You can give: {', '.join(sorted(known))}. Nothing was done."
+        )
+    agent = copy.copy(parent)
+    agent.tools = tuple(_lent(known[name]) for name in chosen)
+    if names is not None:
+        agent.mcp_config = None  # servers have names of their own; what is named here is all that it has
+    agent.system_prompt_extensions = (*parent.system_prompt_extensions, PLACE)
+    return agent
+
+
+def _kind(name: str, entry: Entry) -> str:
+    return entry.call_hint({}).kind if isinstance(entry, ToolDefinition) else hint_of(name, {}).kind
+
+
+def _given(name: str, entry: Entry) -> Iterable[str]:
+    """The tools that the configuration of a delegating tool allows beyond the parent's own."""
+    if isinstance(entry, ToolDefinition):
+        return ()
+    default = BROWSING_TOOLS if name == "delegate_to_browsing_agent" else ()
+    given: Iterable[str] = entry.params.get("tools", default) if isinstance(entry, Tool) else default
+    return given
+
+
+def _lent(entry: Entry) -> Entry:
+    if isinstance(entry, ToolDefinition) and entry.executor is not None:
+        return entry.with_executor(_Lent(entry.executor))
+    return entry
+
+
+class AuxiliaryCompletion:
+    """A request to the conversation's model outside its history; satisfies `AskModel`. A notice event has its cost."""
+
+    def __init__(
+        self, config: ConversationConfig, log: ConversationLog, *, canceled: threading.Event, hear: OnEvent
+    ) -> None:
+        """Ask nothing yet.
+
+        Args:
+            config: has the agent and its limits, as they are at each request.
+            log: gets a notice for each request; its masker takes secrets out of the prompt.
+            canceled: set while the conversation is being stopped.
+            hear: gets retries and warnings, not the answer's text, which is not the agent's.
+        """
+        self._config = config
+        self._log = log
+        self._canceled = canceled
+        self._hear = hear
+
+    def __call__(self, prompt: str, *, system: str = "") -> str:
+        """The answer's text; "" where the model said nothing.
+
+        Raises:
+            ModelError: there is no answer to be had, or the conversation was stopped.
+            ToolError: no more requests may be made.
+            UsageError: the agent has no model.
+        """
+        from ohsandbox.llm import ModelCanceledError  # noqa: PLC0415 - only a run needs the model's package
+
+        llm = self._config.llm
+        remaining(self._log, self._config)
+        if self._canceled.is_set():
+            raise ModelCanceledError(f"Model {llm.name!r} was not asked: the conversation was stopped.")
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": self._log.masker.mask_cut(prompt)})
+        response = llm.send(messages, on_event=self._pass_on)
+        message = "A tool asked the model a question of its own."
+        facts = {"requests": 1, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
+        self._log.emit(events.notice(code="SideQuestion", message=message, **facts))
+        return response.message.content
+
+    def _pass_on(self, event: LLMEvent) -> None:
+        if event.type != "delta":
+            self._hear(event)
+
+
+def remaining(log: ConversationLog, config: ConversationConfig) -> Limits:
+    """What is left of the conversation's limits.
+
+    Raises:
+        ToolError: nothing. The call is answered so, and then the conversation's own next request ends it.
+    """
+    try:
+        return log.spending.remaining(config.limits)
+    except LimitReachedError as error:
+        raise ToolError(f"{error} Nothing was done.") from error

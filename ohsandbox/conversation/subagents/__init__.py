@@ -1,1 +1,0 @@
-"""Sub-agents: conversations that work for another conversation, in its sandbox."""

@@ -1,0 +1,467 @@
+"""Tool calls for models whose API has none: described in the prompt, written by the model as text, read from it.
+
+    <call tool="execute_bash">
+    <arg name="command">
+    grep -n "TODO" -r src | head
+    </arg>
+    <arg name="timeout">20</arg>
+    </call>
+
+A value stands as it is, without quotes and escapes, so that code of many lines survives models that cannot write JSON.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.llm.chat import ChatMessage, Choice, DeltaEvent, FunctionCall, LLMEvent, OnEvent, RetryEvent, ToolCall
+from ohsandbox.llm.response_parsing import call_ids, content_text, fresh_ids
+from ohsandbox.strict_json import refuse_constant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.llm.chat import ChatResponse, Message, ToolChoice, ToolParam
+
+Schema = dict[str, Any]
+Parts = list[dict[str, Any]]
+
+STOP = "</call>"
+"""Where the provider is asked to stop, so that the model cannot go on and make a result up. It leaves the word out."""
+
+NO_CALL = "Do not call a tool in this reply. Answer in words."
+
+_HOW = r"""# Calling tools
+
+To call a tool, end your reply with a call in exactly this form:
+
+<call tool="TOOL">
+<arg name="ARGUMENT">
+VALUE
+</arg>
+</call>
+
+- At most one call in a reply, and nothing after `</call>`: its result comes in the next message, as
+  `<result tool="TOOL">`. Never write a result yourself.
+- VALUE is taken as it is: no quotes around it, nothing escaped, line breaks and blanks kept. The line break after
+  `<arg ...>` and the one before `</arg>` do not belong to it: text that ends in a line break needs an empty line there.
+- Short values may stand in one line: `<arg name="ARGUMENT">VALUE</arg>`. Numbers and true or false are written plainly,
+  arrays and objects as JSON. `<arg name="ARGUMENT" type="json">` makes any value JSON.
+- Where VALUE itself holds `</arg>` or `</call>`, write `<\/arg>` or `<\/call>` in it.
+- A reply without a call is an answer to the user.
+
+# Tools"""
+
+_OPENING = "<call "
+_ATTRIBUTE = r"""\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'<>/]+))"""
+_OPEN_CALL = re.compile(rf"<call\s+(?:tool|name){_ATTRIBUTE}\s*(/?)>\s*")
+_OPEN_ARG = re.compile(rf"""<arg\s+name{_ATTRIBUTE}\s*(type\s*=\s*["']?json["']?\s*)?>""")
+_CLOSE_ARG = re.compile(r"</arg\s*>(?=\s*(?:<arg\s|</call\b|<call\s|<result\s|\Z))\s*")
+"""One that ends an argument: the next one follows, or what can follow a call. Others belong to the value."""
+_END_OF_CALL = re.compile(r"</call\s*>|(?=<call\s|<result\s)|\Z")
+"""Also where the model forgets to close the call and goes on with a result of its own making."""
+_BLANKS_BEFORE_CLOSING = re.compile(r"\n[ \t]*\Z")
+_CLOSING = re.compile(r"<(\\*)/(arg|call)")
+_ESCAPED_CLOSING = re.compile(r"<\\(\\*)/(arg|call)")
+_QUOTED_CHARS = 80
+
+_FORM = (
+    'Nothing ran. Write it again: <call tool="NAME">, then for each argument <arg name="ARGUMENT">, the value and '
+    "</arg>, then </call>."
+)
+
+
+class TextCalls:
+    """One request of the agent, for a model that is asked in text.
+
+    Args:
+        request: messages, and perhaps tools and tool_choice, in OpenAI form.
+    """
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self._messages = request["messages"]
+        self._tools = request.get("tools") or ()
+        self._choice = request.get("tool_choice", "auto")
+        self._schemas = {tool["function"]["name"]: _properties(tool["function"]) for tool in self._tools}
+        self.used_ids = call_ids(self._messages)
+        """The ids of earlier calls."""
+        self._may_call = bool(self._tools) and self._choice != "none"
+
+    def request(self) -> dict[str, Any]:
+        """The request in text."""
+        prompt = tools_prompt(self._tools, self._choice)
+        messages = messages_as_text(self._messages, self._schemas, prompt=prompt)
+        return {"messages": messages, **({"stop": [STOP]} if self._may_call else {})}
+
+    def read(self, response: ChatResponse) -> ChatResponse:
+        """The response with the call that its text holds; as it is where there is none."""
+        found = find_call(response.message.content, self._schemas) if self._may_call else None
+        if found is None or response.message.tool_calls:
+            return response
+        function = FunctionCall(name=found.name, arguments=found.arguments, parse_error=found.parse_error)
+        call = ToolCall(id=next(fresh_ids(self.used_ids)), function=function)
+        finish_reason = "length" if response.is_truncated and not found.is_closed else "tool_calls"
+        message = ChatMessage(content=found.before, tool_calls=(call,))
+        return response.model_copy(update={"choices": (Choice(message=message, finish_reason=finish_reason),)})
+
+    def with_reminder(self, response: ChatResponse) -> TextCalls | None:
+        """The request with a reminder, for a model that did not call what it had to; None where it did or was free."""
+        must = _requirement(self._choice) if self._may_call else ""
+        called = [call.function.name for call in response.message.tool_calls]
+        if not must or (called and _required_tool(self._choice) in {None, called[0]}):
+            return None
+        said = [] if response.is_empty else [response.message.to_llm_dict()]
+        reminder = {"role": "user", "content": f"That reply called {called[0] if called else 'no tool'}. {must}"}
+        messages = [*self._messages, *said, reminder]
+        return TextCalls({"messages": messages, "tools": self._tools, "tool_choice": self._choice})
+
+
+class CallFilter:
+    """A listener of `send` that forwards the text outside of calls."""
+
+    def __init__(self, emit: OnEvent) -> None:
+        self._emit = emit
+        self._held: list[str] = []
+        self._is_call = False
+
+    def __call__(self, event: LLMEvent) -> None:
+        """Pass the event on; of text what can be shown now."""
+        if isinstance(event, RetryEvent):
+            self._held, self._is_call = [], False  # what came of that attempt is void
+        if not isinstance(event, DeltaEvent):
+            self._emit(event)
+        elif self._is_call:
+            self._held.append(event.text)
+        else:
+            text = "".join(self._held) + event.text
+            self._is_call = _OPENING in text
+            begun = (size for size in range(len(_OPENING) - 1, 0, -1) if text.endswith(_OPENING[:size]))
+            end = text.index(_OPENING) if self._is_call else len(text) - next(begun, 0)
+            self._held = [text[end:]]
+            self._show(text[:end])
+
+    def end(self, response: ChatResponse) -> None:
+        """Forward the text held back, unless it became a call."""
+        if not response.message.tool_calls:
+            self._show("".join(self._held))
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._emit(DeltaEvent(text=text))
+
+
+# --- the prompt -------------------------------------------------------------------------------------
+
+
+def tools_prompt(tools: Sequence[ToolParam], tool_choice: ToolChoice) -> str:
+    """The part of the system prompt that explains tools; "" where there are none."""
+    if not tools:
+        return ""
+    if tool_choice == "none":
+        return NO_CALL
+    parts = [_HOW, *(_described(tool["function"]) for tool in tools), _requirement(tool_choice)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _requirement(tool_choice: ToolChoice) -> str:
+    """What a reply must hold; "" where it is free."""
+    if wanted := _required_tool(tool_choice):
+        return f"Your reply must end with a call of the tool {wanted}."
+    return "Your reply must end with a call of a tool." if tool_choice == "required" else ""
+
+
+def _required_tool(tool_choice: ToolChoice) -> str | None:
+    """The one tool that must be called, if it is named."""
+    function = None if isinstance(tool_choice, str) else tool_choice.get("function")
+    return str(function["name"]) if isinstance(function, dict) and function.get("name") else None
+
+
+def _properties(function: Mapping[str, Any]) -> dict[str, Schema]:
+    """The schemas of a tool's arguments, by name."""
+    found = (function.get("parameters") or {}).get("properties")
+    return found if isinstance(found, dict) else {}
+
+
+def _described(function: Mapping[str, Any]) -> str:
+    required = (function.get("parameters") or {}).get("required") or ()
+    lines = [_argument(name, schema, required=name in required) for name, schema in _properties(function).items()]
+    arguments = ["Arguments:", *lines] if lines else ["No arguments."]
+    return "\n".join([f"## {function['name']}", *filter(None, [function.get("description")]), *arguments])
+
+
+def _argument(name: str, schema: Schema, *, required: bool) -> str:
+    types = types_of(schema)
+    facts = [" or ".join(sorted(types)) or "text", "required" if required else "optional"]
+    if "enum" in schema:
+        facts.append("one of " + ", ".join(_plain(value) for value in schema["enum"]))
+    if "default" in schema:
+        facts.append(f"default {_plain(schema['default'])}")
+    told = f"- {name} ({'; '.join(facts)})" + (f": {schema['description']}" if schema.get("description") else "")
+    if types & {"array", "object"}:
+        bare = {key: value for key, value in schema.items() if key not in {"description", "default"}}
+        told += f"\n  JSON schema: {json.dumps(bare, ensure_ascii=False)}"
+    return told
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+
+
+# --- the history ------------------------------------------------------------------------------------
+
+
+def messages_as_text(
+    messages: Sequence[Message], schemas: Mapping[str, Mapping[str, Schema]], *, prompt: str
+) -> list[dict[str, Any]]:
+    """The messages without tool calls and tool results.
+
+    User and assistant alternate in it as far as they do in what was said: the chat templates of some models refuse two
+    messages of the user in a row.
+
+    Args:
+        messages: the conversation in OpenAI form.
+        schemas: those of each tool's arguments, by tool and argument.
+        prompt: put at the end of the system message, or before all where there is none.
+    """
+    names: dict[str, str] = {}
+    converted: list[dict[str, Any]] = []
+    if prompt and not any(message.get("role") == "system" for message in messages):
+        messages = [{"role": "system", "content": ""}, *messages]
+    for message in messages:
+        role, content = message.get("role"), message.get("content")
+        if role == "system":
+            converted.append({**message, "content": _joined(content, prompt)})
+            prompt = ""
+        elif role == "assistant":
+            texts = [content_text(content)]
+            for call in message.get("tool_calls") or ():
+                name, arguments = call["function"]["name"], call["function"]["arguments"]
+                names[str(call.get("id"))] = name
+                texts.append(write_call(name or "", arguments or "", schemas.get(name, {})))
+            converted.append({"role": "assistant", "content": "\n\n".join(text for text in texts if text)})
+        else:
+            if role == "tool":
+                content = _result(content, names.get(str(message.get("tool_call_id")), "unknown"))
+            if converted and converted[-1]["role"] == "user":
+                content = _joined(converted.pop()["content"], content)
+            converted.append({"role": "user", "content": content})
+    return converted
+
+
+def _result(content: Any, name: str) -> str | Parts:
+    """The result in its tags, in which its own text cannot end it: a page of the web must not speak for the user."""
+    if isinstance(content, list):
+        inner = [{**part, "text": _held_in(part["text"])} if "text" in part else part for part in _parts(content)]
+        return [*_parts(f'<result tool="{html.escape(name)}">'), *inner, *_parts("</result>")]
+    text, is_error = _unwrapped(content or "")
+    status = ' status="error"' if is_error else ""
+    return f'<result tool="{html.escape(name)}"{status}>\n{_held_in(text)}\n</result>'
+
+
+def _held_in(text: str) -> str:
+    return text.replace("</result", r"<\/result")
+
+
+def _unwrapped(content: str) -> tuple[str, bool]:
+    r"""The text of a result in JSON as {status, output} or {status, error}, and whether it is an error's.
+
+    Plain, because models copy what they saw: escapes that they read as `\n` end up in the files they write.
+    """
+    try:
+        result = json.loads(content)
+    except (ValueError, RecursionError):
+        return content, False
+    if not isinstance(result, dict) or result.get("status") not in {"ok", "error"}:
+        return content, False
+    texts = [value for key, value in result.items() if key != "status"]
+    if not result.keys() <= {"status", "output", "error"} or not all(isinstance(text, str) for text in texts):
+        return content, False
+    return "\n".join(texts), result["status"] == "error"
+
+
+def _joined(first: Any, second: Any) -> str | Parts:
+    if isinstance(first, list) or isinstance(second, list):
+        return [*_parts(first), *_parts(second)]
+    return "\n\n".join(text for text in (first, second) if text)
+
+
+def _parts(content: Any) -> Parts:
+    if isinstance(content, list):
+        return [{"type": "text", "text": part} if isinstance(part, str) else dict(part) for part in content]
+    return [{"type": "text", "text": content}] if content else []
+
+
+# --- a call, written and read -----------------------------------------------------------------------
+
+
+class TextCall(NamedTuple):
+    """A call that was found."""
+
+    before: str
+    """What the model said before it."""
+    name: str
+    arguments: str
+    """A JSON object; what the model wrote where that cannot be read."""
+    parse_error: str | None = None
+    """Why it cannot; told to the model."""
+    is_closed: bool = True
+    """Whether the model wrote `</call>`."""
+
+
+class _MalformedError(ValueError):
+    pass
+
+
+def escaped(text: str) -> str:
+    r"""The text with `</arg` and `</call` as `<\/arg` and `<\/call`, so that they end nothing."""
+    return _CLOSING.sub(r"<\\\1/\2", text)
+
+
+def unescaped(text: str) -> str:
+    """What was there before `escaped`."""
+    return _ESCAPED_CLOSING.sub(r"<\1/\2", text)
+
+
+def write_call(name: str, arguments: str, schemas: Mapping[str, Schema]) -> str:
+    """The call of a tool as text; arguments that cannot be read as a JSON object are written unchanged.
+
+    Args:
+        name: the tool's.
+        arguments: as JSON.
+        schemas: those of its arguments, by name.
+    """
+    try:
+        values = read_json(arguments or "{}")
+    except ValueError:
+        values = None
+    if isinstance(values, dict):
+        lines = [_write_argument(key, value, schemas.get(key, {})) for key, value in values.items()]
+    else:
+        lines = [escaped(arguments)]
+    return "\n".join([f'<call tool="{html.escape(name)}">', *lines, STOP])
+
+
+def find_call(text: str, schemas: Mapping[str, Mapping[str, Schema]]) -> TextCall | None:
+    """The first call in text; None where there is none.
+
+    What comes after it is not looked at: the model has not seen a result yet. Nor is a call that a model which thinks
+    aloud only thinks of.
+
+    Args:
+        text: what the model wrote; the end of it may stand for `</call>`, where the provider stopped.
+        schemas: those of each tool's arguments, by tool and argument.
+    """
+    thought = max(text.find("</think>"), 0) if text.lstrip().startswith("<think>") else 0
+    opening = _OPEN_CALL.search(text, thought)
+    if opening is None:
+        return None
+    before, name = text[: opening.start()].rstrip(), _attribute(opening)
+    if opening.group(4):
+        return TextCall(before, name, "{}")
+    is_closed = STOP in text[opening.end() :]
+    try:
+        arguments = _read_arguments(text, opening.end(), schemas.get(name, {}))
+    except _MalformedError as error:
+        parse_error = f"Failed to read the call: {error}. {_FORM}"
+        return TextCall(before, name, text[opening.end() :], parse_error=parse_error, is_closed=is_closed)
+    return TextCall(before, name, arguments, is_closed=is_closed)
+
+
+def _write_argument(name: str, value: Any, schema: Schema) -> str:
+    """The value as text where that is read back as the same, of the same type; else marked as JSON."""
+    as_json = json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else as_json
+    back = read_value(text, schema)
+    is_json = type(back) is not type(value) or json.dumps(back, ensure_ascii=False) != as_json
+    text = escaped(as_json if is_json else text)
+    mark = ' type="json"' if is_json else ""
+    return f'<arg name="{html.escape(name)}"{mark}>' + (f"\n{text}\n" if "\n" in text else text) + "</arg>"
+
+
+def _read_arguments(text: str, position: int, schemas: Mapping[str, Schema]) -> str:
+    """The arguments from position on, as JSON; a JSON object in their place is taken as it is."""
+    values: dict[str, Any] = {}
+    while opening := _OPEN_ARG.match(text, position):
+        name = _attribute(opening)
+        closing = _CLOSE_ARG.search(text, opening.end())
+        if closing is None:
+            raise _MalformedError(_unclosed(name, text[opening.end() :]))
+        if name in values:
+            raise _MalformedError(f"argument {name!r} is given twice")
+        # the line break after the opening tag, and the one before the closing tag with its indent, are not the value's
+        raw = _BLANKS_BEFORE_CLOSING.sub("", text[opening.end() : closing.start()].removeprefix("\n"))
+        try:
+            value = unescaped(raw)
+            values[name] = read_json(value) if opening.group(4) else read_value(value, schemas.get(name, {}))
+        except ValueError as error:
+            raise _MalformedError(f"the value of argument {name!r} is not valid JSON: {error}") from None
+        position = closing.end()
+    ending = _END_OF_CALL.search(text, position)
+    body = text[position : ending.start() if ending else None].strip()
+    if not body:
+        return json.dumps(values, ensure_ascii=False)
+    if not values and body.startswith("{"):
+        return unescaped(body)
+    shown = body if len(body) <= _QUOTED_CHARS else f"{body[:_QUOTED_CHARS]}..."
+    raise _MalformedError(f"{shown!r} stands outside of an argument")
+
+
+def _unclosed(name: str, rest: str) -> str:
+    if "</arg>" in rest:
+        return f"after the </arg> of argument {name!r} stands what is neither an argument nor </call>"
+    return (
+        f"the value of argument {name!r} is not closed with </arg>. Where the value itself holds </call> or </arg>, "
+        r"write <\/call> or <\/arg> in it"
+    )
+
+
+def _attribute(match: re.Match[str]) -> str:
+    return html.unescape(next((group for group in match.groups()[:3] if group is not None), ""))
+
+
+def types_of(schema: Mapping[str, Any]) -> set[str]:
+    """The JSON types that the schema allows; {} allows any and names none."""
+    named = schema.get("type")
+    found = {named} if isinstance(named, str) else set(named or ())
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        for option in schema.get(keyword) or ():
+            found |= types_of(option)
+    values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    return found or {_TYPES[type(value)] for value in values}
+
+
+_TYPES = {
+    type(None): "null", str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"
+}  # fmt: skip
+"""The JSON type of a value, by its class."""
+
+
+def read_value(text: str, schema: Mapping[str, Any]) -> Any:
+    """The value that text stands for: text itself where a string is allowed, or where it is nothing that is allowed.
+
+    The tool's own validation then tells the model what is wrong with it.
+    """
+    types = types_of(schema)
+    if not types or "string" in types:
+        return text
+    try:
+        value = read_json(text.strip())
+    except ValueError:
+        value = {"true": True, "false": False}.get(text.strip().lower(), text)
+    found = _TYPES[type(value)]
+    return value if found in types or (found == "integer" and "number" in types) else text
+
+
+def read_json(text: str) -> Any:
+    """The JSON value in text.
+
+    Raises:
+        ValueError: there is none, or NaN or an infinity.
+    """
+    try:
+        return json.loads(text, strict=False, parse_constant=refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deep") from None

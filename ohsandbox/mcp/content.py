@@ -1,0 +1,201 @@
+"""A server's texts and results, cleaned, masked and limited for models and users."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.content import DEFAULT_LIMITS, Content, ImageContent, OutputLimits, TextContent
+from ohsandbox.runtime.shell.terminal import without_controls
+from ohsandbox.schema import Observation
+from ohsandbox.text import encodable
+from ohsandbox.tool import cut_middle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_types import CallToolResult, ContentBlock
+
+
+MAX_IMAGE_BYTES = 5 * 1024 * 1024
+"""The limit of the strictest provider."""
+
+MAX_IMAGES = 20
+"""Limit per result; each image costs a thousand tokens or more."""
+
+MAX_BLOCKS = 200
+"""Limit per result; each block takes at least one line."""
+
+_SIGNATURES = {
+    b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
+}  # fmt: skip
+"""First bytes of the formats that models read; WebP has its signature at the ninth byte."""
+
+Mask = Callable[[str], str]
+"""Replaces the secrets in a text."""
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\U000e0000-\U000e007f]")
+"""C0 except newline and tab, C1, and the tag characters, which encode invisible ASCII."""
+
+_HIDDEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0100-\U000e01ef]"
+)
+"""Zero-width, direction overrides, fillers, variation selectors: no legitimate description needs them."""
+
+
+def printable(text: str) -> str:
+    r"""Remove control sequences and control characters; `\r\n` becomes `\n`."""
+    return _CONTROLS.sub("", without_controls(encodable(text).encode()))
+
+
+def visible(text: str, *, limit_chars: int) -> str:
+    """As `printable`; also remove characters that hide or reorder text, and truncate with a note."""
+    shown = _HIDDEN.sub("", printable(text)).strip()
+    if len(shown) <= limit_chars:
+        return shown
+    return f"{shown[:limit_chars]} [... {len(shown) - limit_chars} more characters left out]"
+
+
+def one_line(text: str, *, limit_chars: int) -> str:
+    """As `visible`, on one line."""
+    return visible(" ".join(printable(text).split()), limit_chars=limit_chars)
+
+
+def masked(value: Any, mask: Mask) -> Any:
+    """Mask secrets in the value's keys, texts and numbers, and replace numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {mask(key): masked(item, mask) for key, item in value.items()}
+    if isinstance(value, list):
+        return [masked(item, mask) for item in value]
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if mask(str(value)) == str(value) else mask(str(value))
+    return value
+
+
+class MCPToolObservation(Observation):
+    """The content of a result, in its order."""
+
+    server: str
+    tool: str
+    content: tuple[Content, ...]
+    structured: Any = None
+    """The structured content as JSON has it; its text is in `content` already."""
+    failed: bool = False
+    """The server's `isError`."""
+
+    @property
+    def is_error(self) -> bool:
+        """What the server says."""
+        return self.failed
+
+    @property
+    def to_llm_content(self) -> Sequence[Content]:
+        """The content; never empty."""
+        return self.content or (TextContent(text=f"[{self.tool} returned nothing.]"),)
+
+
+def observe(
+    server: str, tool: str, result: CallToolResult, *, mask: Mask, limits: OutputLimits = DEFAULT_LIMITS
+) -> MCPToolObservation:
+    """Make the observation of a result; mask removes secrets from every text."""
+    content: list[Content] = []
+    for block in result.content[:MAX_BLOCKS]:
+        shown = _shown(block)
+        if isinstance(shown, ImageContent) and sum(isinstance(part, ImageContent) for part in content) >= MAX_IMAGES:
+            shown = TextContent(text=f"[image left out: at most {MAX_IMAGES} are shown]")
+        content.append(shown)
+    if (more := len(result.content) - MAX_BLOCKS) > 0:
+        content.append(TextContent(text=f"[{more} more parts of {len(result.content)} left out]"))
+    structured = masked(result.structured_content, mask)
+    text = json.dumps(structured, ensure_ascii=False)
+    if structured is not None and not _is_said(result.structured_content, content):
+        content.append(TextContent(text=text))
+    return MCPToolObservation(
+        server=server, tool=tool, content=tuple(_bounded(content, mask, limits.max_chars)), failed=result.is_error,
+        structured=structured if len(text) <= limits.max_chars else None,  # the content holds a longer one, truncated
+    )  # fmt: skip
+
+
+def _shown(block: ContentBlock) -> Content:  # noqa: PLR0911 - one a kind
+    if block.type == "text":
+        return TextContent(text=block.text)
+    if block.type == "image":
+        return _image(block.data, said=block.mime_type)
+    if block.type == "audio":
+        kind = one_line(block.mime_type, limit_chars=100)
+        return TextContent(text=f"[audio, {kind}, {_size(block.data)} bytes: it cannot be shown here]")
+    if block.type == "resource_link":
+        words = (one_line(text, limit_chars=2000) for text in (str(block.uri), block.name, block.description or ""))
+        return TextContent(text=f"[link to a resource, not read: {' - '.join(filter(None, words))}]")
+    resource = block.resource
+    where = f"{one_line(str(resource.uri), limit_chars=2000)}, {one_line(resource.mime_type or '', limit_chars=100)}"
+    if (text := getattr(resource, "text", None)) is not None:
+        return TextContent(text=f"[resource {where}]\n{text}")
+    blob: str = getattr(resource, "blob", "")
+    if (resource.mime_type or "").startswith("image/"):
+        return _image(blob, said=resource.mime_type or "")
+    return TextContent(text=f"[resource {where}, {_size(blob)} bytes: binary, not shown]")
+
+
+def _image(data: str, *, said: str) -> Content:
+    """The image if its bytes are an image, whatever MIME type the server declares."""
+    said = one_line(said, limit_chars=100)
+    if _size(data) > MAX_IMAGE_BYTES:
+        return TextContent(text=f"[image, {said}, {_size(data)} bytes: left out, at most {MAX_IMAGE_BYTES} are shown]")
+    try:
+        raw = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return TextContent(text=f"[image, {said}: left out, its base64 is broken]")
+    kind = next((kind for mark, kind in _SIGNATURES.items() if raw.startswith(mark)), None)
+    if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
+        kind = "image/webp"
+    if kind is None:
+        return TextContent(text=f"[image, {said}, {len(raw)} bytes: left out, not a PNG, JPEG, GIF or WebP]")
+    return ImageContent(image_urls=(f"data:{kind};base64,{data}",))
+
+
+def _size(encoded: str) -> int:
+    return len(encoded) * 3 // 4
+
+
+def _is_said(structured: Any, content: Sequence[Content]) -> bool:
+    """Whether a text of the content is the structured content as JSON, as the protocol recommends.
+
+    FastMCP's servers wrap a plain value as `{"result": value}`; their text holds the value only.
+    """
+    plain = structured["result"] if isinstance(structured, dict) and set(structured) == {"result"} else structured
+    for part in content:
+        if isinstance(part, TextContent):
+            if part.text == plain:
+                return True
+            try:
+                said = json.loads(part.text)
+            except (ValueError, RecursionError):
+                continue
+            if said in (structured, plain):
+                return True
+    return False
+
+
+def _bounded(content: Sequence[Content], mask: Mask, limit_chars: int) -> list[Content]:
+    """Clean and mask every text; all texts share limit_chars fairly."""
+    texts = [mask(printable(part.text)) for part in content if isinstance(part, TextContent)]
+    share = limit_chars // max(1, len(texts)) if sum(map(len, texts)) > limit_chars else limit_chars
+    left = iter(texts)
+    made: list[Content] = []
+    for part in content:
+        if isinstance(part, TextContent):
+            made.append(TextContent(text=cut_middle(next(left), limit_chars=share)))
+        else:
+            made.append(part)
+    return made

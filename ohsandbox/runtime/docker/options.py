@@ -1,0 +1,247 @@
+"""The caller's options: validated without an engine, then resolved with the image's facts to a `ContainerConfig`."""
+
+from __future__ import annotations
+
+import re
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.docker import mount_policy
+from ohsandbox.runtime.docker.container_config import ContainerConfig, Network, SandboxLimits
+from ohsandbox.runtime.docker.error_mapping import engine_errors
+from ohsandbox.runtime.docker.guard import WORKSPACE, Git, GuardMount
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.images import ImageFacts
+
+Profile = Literal["contained", "mapped"]
+"""`contained`: files live in the container, apt works. `mapped`: a host directory is bound, no capabilities at all."""
+
+WORKDIR_LABEL = "ohsandbox.workdir"
+"""Label with the working directory of processes; the container's own working directory is the root directory."""
+MAPPED_HOME = "/home/ohsandbox"
+"""In the container's own layer, not on a tmpfs: pip and npm caches would count as memory, and our tmpfs is noexec."""
+CA_PATH = "/usr/local/share/ohsandbox-ca.pem"
+CA_VARIABLES = (
+    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
+)  # fmt: skip
+"""Variables that point common tools to the CA bundle; the first serves OpenSSL, Go and Ruby."""
+QUIET_ENV = {
+    "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0",
+    "DEBIAN_FRONTEND": "noninteractive", "PIP_NO_INPUT": "1",
+}  # fmt: skip
+"""No one is at the terminal: no pager, no prompt."""
+HOSTILE_ENV = re.compile(
+    r"LD_.*|DYLD_.*|BASH_.*|BASHOPTS|SHELLOPTS|ENV|PROMPT_COMMAND|PS[0-4]|IFS|CDPATH|GLOBIGNORE|EXECIGNORE|FIGNORE"
+    r"|HISTFILE|INPUTRC|TMOUT|POSIXLY_CORRECT|GCONV_PATH|GETCONF_DIR|HOSTALIASES|LOCALDOMAIN|LOCPATH|MALLOC_.*"
+    r"|NLSPATH|RESOLV_HOST_CONF|RES_OPTIONS|TZDIR|NIS_PATH|OHS_.*|OHSANDBOX_.*"
+)
+"""Names by which an image's ENV could change our shells: variables of the loader (those that ld.so(8) clears for setuid
+programs), of bash and of sh. Other variables of an image (JAVA_HOME, GOPATH) are kept."""
+MAX_ENV_VARIABLES = 4096
+"""Shells take time quadratic in their number: the first command took 0.6 s with 4,000 and 2.4 s with 8,000."""
+MAX_ENV_BYTES = 512 * 1024
+"""A quarter of what Linux passes to a program (execve(2)); arguments need space too. Half of `ENV_SNAPSHOT_BYTES`."""
+
+_WANTED_CPUS = 2.0
+_WANTED_FILES = 65536
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,127}")
+_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?:(?:localhost|{_LABEL}(?:\.{_LABEL})+|{_LABEL}(?:\.{_LABEL})*:[0-9]{{1,5}})/)?"
+    rf"{_PART}(?:/{_PART})*(?::[a-zA-Z0-9_][a-zA-Z0-9_.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
+)
+"""[registry[:port]/]path[:tag][@digest], by the grammar of the distribution specification."""
+_IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
+_MAX_IMAGE_NAME = 255
+
+
+class DockerOptions(BaseModel):
+    """The caller's options; `checked` validates them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image: str
+    env: dict[str, str] = {}
+    user: str | None = None
+    workdir: str | None = None
+    workspace: str | None = None
+    copy_of: str | None = None
+    """A directory whose files are copied to /workspace at the start; workspace is None then."""
+    copies_all: bool = False
+    git: Git = "guarded"
+    network: Network = "none"
+    profile: Profile = "contained"
+    """What the caller says; a workspace alone decides."""
+    limits: SandboxLimits = SandboxLimits()
+    name: str | None = None
+    keep: bool = False
+    attach: str | None = None
+    ca_bundle: str | None = None
+    runtime: str = ""
+    conversation: str | None = None
+    checkpoint: str | None = None
+
+    @property
+    def ca_environment(self) -> dict[str, str]:
+        """The variables that point common tools to the CA bundle; empty without one."""
+        return {} if self.ca_bundle is None else dict.fromkeys(CA_VARIABLES, CA_PATH)
+
+
+def checked(**asked: object) -> DockerOptions:
+    """Return validated options, as far as that needs no engine.
+
+    Raises:
+        UsageError: a name, directory, limit or combination is invalid.
+    """
+    try:
+        found = DockerOptions.model_validate({name: value for name, value in asked.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"DockerRuntime({where}=...): {first['msg']}. Remedy: correct that argument.") from error
+    _check_names(found)
+    if found.ca_bundle is not None:
+        bundle = Path(found.ca_bundle).expanduser()
+        if not bundle.is_file():
+            raise UsageError(f"ca_bundle={found.ca_bundle!r} is not a file. Remedy: name a PEM file.")
+        if b"-----BEGIN CERT" not in bundle.read_bytes():
+            raise UsageError(f"ca_bundle={found.ca_bundle!r} contains no PEM certificate. Remedy: name a PEM file.")
+    if found.profile == "mapped" and found.workspace is None:
+        raise UsageError("profile='mapped' needs a directory. Remedy: pass workspace=DIR.")
+    if found.attach is not None and found.checkpoint is not None:
+        raise UsageError("checkpoint= cannot be put into a running container. Remedy: leave out attach=.")
+    if found.attach is not None and found.copy_of is not None:
+        raise UsageError("copy= makes a container of its own. Remedy: leave out attach=, or use `upload`.")
+    if found.attach is not None and found.workspace is not None:
+        raise UsageError("workspace= cannot be added to a running container. Remedy: leave out attach=, or workspace=.")
+    places = {"copy_of": found.copy_of, "workspace": found.workspace}
+    vetted = {
+        key: mount_policy.check_directory(place, copied=key == "copy_of")
+        for key, place in places.items()
+        if place is not None
+    }
+    return found.model_copy(update=vetted)
+
+
+def _check_names(asked: DockerOptions) -> None:
+    image = asked.image
+    if len(image) > _MAX_IMAGE_NAME or not (_IMAGE.fullmatch(image) or _IMAGE_ID.fullmatch(image)):
+        shown = image if len(image) <= 60 else image[:59] + "…"  # noqa: PLR2004 - a line's worth
+        raise UsageError(
+            f"{shown!r} is not an image name. "
+            "Remedy: name one like python:3.12 or ghcr.io/owner/name:tag, in lower case."
+        )
+    for name in (asked.name, asked.attach):
+        if name is not None and not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} is not a container name. Remedy: use letters, digits, '_', '.' and '-', two to 128 of them."
+            )
+    if asked.workdir is not None and sane_workdir(asked.workdir) is None:
+        raise UsageError(
+            f"workdir={asked.workdir!r} is refused. Remedy: an absolute path outside /proc, /sys and /dev."
+        )
+
+
+def sane_workdir(workdir: str | None) -> str | None:
+    """Return the path; None if it is relative or leads through /proc, /sys or /dev (CVE-2024-21626)."""
+    if not workdir or not workdir.startswith("/") or "\0" in workdir or ".." in workdir.split("/"):
+        return None
+    parts = [part for part in workdir.split("/") if part not in {"", "."}]
+    return None if parts and parts[0] in {"proc", "sys", "dev"} else "/" + "/".join(parts)
+
+
+def workdir_of(config: dict[str, Any]) -> str:
+    """Return the working directory of processes: from our label, else from the container's configuration."""
+    labelled = (config.get("Labels") or {}).get(WORKDIR_LABEL)
+    return sane_workdir(labelled) or sane_workdir(config.get("WorkingDir")) or "/"
+
+
+def check_environment(image_env: Sequence[str], env: Mapping[str, str], *, whose: str) -> None:
+    """Refuse an image's ENV (entries NAME=VALUE) with env on top of it that a sandbox's shells cannot carry."""
+    merged = dict(entry.partition("=")[::2] for entry in image_env) | dict(env)
+    size = sum(len(f"{name}={value}".encode(errors="replace")) + 1 for name, value in merged.items())
+    if len(merged) > MAX_ENV_VARIABLES or size > MAX_ENV_BYTES:
+        raise UsageError(
+            f"{whose} has {len(merged):,} environment variables of {size:,} bytes. Each program is given all of them, "
+            f"so a sandbox takes at most {MAX_ENV_VARIABLES:,} of {MAX_ENV_BYTES:,} bytes together. "
+            "Remedy: put them into a file that the commands read."
+        )
+
+
+def resolve(
+    asked: DockerOptions,
+    facts: ImageFacts,
+    engine: Engine,
+    *,
+    name: str,
+    labels: dict[str, str],
+    guard: tuple[GuardMount, ...] = (),
+) -> ContainerConfig:
+    """Resolve options and image facts to the sandbox's configuration.
+
+    Raises:
+        UsageError: this engine cannot bind a directory of this machine, or map its files to the caller; or the
+            environment of image and caller is too large.
+    """
+    # our variables, then the image's language, then the caller's; the last value wins
+    env = QUIET_ENV | ({"HOME": MAPPED_HOME} if asked.workspace is not None else {}) | asked.ca_environment | asked.env
+    if not any(entry.startswith(("LANG=", "LC_ALL=")) for entry in facts.env):
+        env = {"LANG": "C.UTF-8"} | env
+    check_environment(facts.env, env, whose=f"Image {asked.image!r} with env=")
+    identity = _identity(asked.workspace, engine)
+    user = asked.user or (identity.user if identity else facts.user)
+    image_workdir = sane_workdir(facts.workdir)
+    if asked.workspace or asked.copy_of or image_workdir in {None, "/"}:
+        image_workdir = WORKSPACE
+    workdir = sane_workdir(asked.workdir) or image_workdir or WORKSPACE
+    labels = labels | {"ohsandbox.user": user, WORKDIR_LABEL: workdir, "ohsandbox.image": asked.image}
+    if asked.workspace is not None:
+        labels["ohsandbox.git"] = asked.git
+    return ContainerConfig(
+        name=name, image=facts.id, workdir=workdir, user=user, env=env,
+        unset=tuple(name for name in hostile_names(facts.env) if name not in asked.env), network=asked.network,
+        limits=asked.limits, cpus=asked.limits.cpus or min(_WANTED_CPUS, engine.cpu_count()),
+        open_files=_open_files(asked.limits, engine), workspace=asked.workspace, guard=guard, identity=identity,
+        architecture=facts.platform.split("/")[-1], runtime=asked.runtime, labels=labels,
+    )  # fmt: skip
+
+
+def hostile_names(image_env: list[str]) -> tuple[str, ...]:
+    """Return the variables of an image's ENV to remove; a bare name in Env removes the image's value."""
+    names = {entry.split("=", 1)[0] for entry in image_env}
+    return tuple(sorted(name for name in names if HOSTILE_ENV.fullmatch(name)))
+
+
+def _open_files(limits: SandboxLimits, engine: Engine) -> int:
+    """Return 65536, or this process's hard limit if lower: a local engine without CAP_SYS_RESOURCE has the same one."""
+    if limits.open_files is not None or not engine.address.is_local:
+        return limits.open_files or _WANTED_FILES
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
+
+
+def _identity(workspace: str | None, engine: Engine) -> mount_policy.Identity | None:
+    if workspace is None:
+        return None
+    if not engine.address.is_local:
+        raise UsageError(
+            f"workspace= needs an engine on this machine, and {engine.address} is another. "
+            "Remedy: copy the files in with `upload`, or use a local engine."
+        )
+    with engine_errors("asking the engine how it maps users"):
+        security = " ".join(engine.api.info().get("SecurityOptions") or [])
+    if "name=userns" in security:
+        raise UsageError(
+            "workspace= cannot give its files to you: this engine remaps users (userns-remap). "
+            "Remedy: copy the files in with `upload`, or use an engine without userns-remap."
+        )
+    return mount_policy.identity(workspace, rootless="name=rootless" in security)

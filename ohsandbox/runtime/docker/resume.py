@@ -1,0 +1,195 @@
+"""Resuming the earlier container of a conversation as it was made."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.docker import checkpoints, guard, images, lease, mount_policy, provision
+from ohsandbox.runtime.docker.container import Container, how_it_ended
+from ohsandbox.runtime.docker.error_mapping import engine_errors
+from ohsandbox.runtime.docker.guard import WORKSPACE, GuardMount
+from ohsandbox.runtime.docker.inventory import own_record
+from ohsandbox.runtime.docker.options import resolve, workdir_of
+from ohsandbox.runtime.docker.sandbox import Sandbox
+from ohsandbox.runtime.results import ResumeReport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.lease import Lease
+    from ohsandbox.runtime.docker.options import DockerOptions
+    from ohsandbox.runtime.docker.provision import Progress
+
+_STOPPED = {137, 143}
+"""Exit codes of PID 1 after SIGKILL (`DockerRuntime.leave`) and SIGTERM (sandbox.OwnerWatchdog)."""
+
+
+def resume(
+    engine: Engine, options: DockerOptions, checkpoint_ids: Sequence[str], *, progress: Progress | None = None
+) -> tuple[Sandbox, ResumeReport]:
+    """Resume the conversation's container, or create one from the newest existing checkpoint.
+
+    Raises:
+        SandboxUnavailable: another process uses it, or it cannot be started.
+        UsageError: its directory cannot be bound any more; otherwise as `provision.create`.
+    """
+    found = None if options.conversation is None else _find(engine, options.conversation)
+    if found is None:
+        checkpoint = _first_existing(engine, checkpoint_ids)
+        made = provision.create(engine, options, progress=progress, checkpoint=checkpoint)
+        return made, ResumeReport("new" if checkpoint is None else "checkpoint", (), made.container.name)
+    name = str(found["Name"]).lstrip("/")
+    held = lease.adopt(str(found["Config"]["Labels"][lease.LEASE_LABEL]))
+    if held is None:
+        raise SandboxUnavailable(f"Another process works in sandbox {name!r}. Remedy: end it, or wait until it ends.")
+    try:
+        adopted, notes = _adopt(engine, options, found, held)
+        _mount_anew(adopted)
+        notes += adopted.end_processes()
+    except BaseException:
+        held.leave()
+        raise
+    return adopted, ResumeReport("same", tuple(notes), name)
+
+
+def _find(engine: Engine, conversation: str) -> dict[str, Any] | None:
+    """The newest container of the conversation whose lease is in this state directory."""
+    wanted = [f"{checkpoints.CONVERSATION_LABEL}={conversation}", lease.LEASE_LABEL]
+    with engine_errors("looking for the conversation's sandbox"):
+        listed = engine.api.containers(all=True, filters={"label": wanted})
+        ours = [one for one in listed if (record := own_record(one)) and record.conversation == conversation]
+        newest = max(ours, key=lambda one: int(one.get("Created", 0)), default=None)
+        return None if newest is None else dict(engine.api.inspect_container(newest["Id"]))
+
+
+def _first_existing(engine: Engine, checkpoint_ids: Sequence[str]) -> str | None:
+    for checkpoint in checkpoint_ids:
+        with contextlib.suppress(SandboxUnavailable):
+            return checkpoints.require(engine, checkpoint)
+    return None
+
+
+def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: Lease) -> tuple[Sandbox, list[str]]:
+    """Make the container run; return it with notes on what was done and how it differs from the requested options."""
+    container = Container(engine, str(found["Id"]), name=str(found["Name"]).lstrip("/"))
+    labels = dict(found["Config"].get("Labels") or {})
+    real = _as_made(options, found, labels)
+    if real.workspace is not None:
+        # older versions accepted more directories, and the contents may have changed
+        mount_policy.check_directory(real.workspace)
+    image, platform = str(found["Image"]), f"{found.get('Platform', '?')}/?"
+    facts = images.inspect(engine, image) or images.facts_of(found["Config"], image, platform)
+    ours = {key: value for key, value in labels.items() if key == "ohsandbox" or key.startswith("ohsandbox.")}
+    config = resolve(real, facts, engine, name=container.name, labels=ours, guard=_guard_of(found))
+    config = config.model_copy(update={"workdir": workdir_of(found["Config"])})
+    provision.guard_mounts(real)  # mount sources must exist when the container starts
+    afresh = real.workspace is not None and not held.record.keep
+    notes = [*_awaken(container, found["State"], afresh=afresh), *_differences(options, real, container.name)]
+    if _is_outdated(engine, options, found):
+        notes.append(f"Image {options.image} is another one now; sandbox {container.name} stays on the one it had.")
+    container.note_start()
+    return Sandbox(container, real, config.user, config.workdir, held, config, facts), notes
+
+
+def _as_made(options: DockerOptions, found: dict[str, Any], labels: dict[str, str]) -> DockerOptions:
+    """Return the options with the values that the container was created with."""
+    host = found["HostConfig"]
+    networks = {*((found.get("NetworkSettings") or {}).get("Networks") or {})} - {"none"}
+    workspace = _binds(found).get(WORKSPACE, {}).get("Source")
+    sizes = [one.get("Hard") for one in host.get("Ulimits") or [] if one.get("Name") == "fsize"]
+    limits = {
+        "memory_bytes": host.get("Memory"),
+        "pids": host.get("PidsLimit"),
+        "cpus": (host.get("NanoCpus") or 0) / 1_000_000_000,
+    }
+    kept = {key: value for key, value in limits.items() if value} | {"file_bytes": sizes[0] if sizes else None}
+    return options.model_copy(
+        update={
+            "image": labels.get("ohsandbox.image", options.image),
+            "user": labels.get("ohsandbox.user", options.user),
+            "network": "open" if networks or host.get("NetworkMode") != "none" else "none",
+            "workspace": None if workspace is None else str(workspace),
+            "git": labels.get("ohsandbox.git", "rw"),
+            "limits": options.limits.model_copy(update=kept),
+        }
+    )
+
+
+def _binds(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the bind mounts of a container by their place in it."""
+    return {str(one.get("Destination")): one for one in found.get("Mounts") or [] if one.get("Type") == "bind"}
+
+
+def _guard_of(found: dict[str, Any]) -> tuple[GuardMount, ...]:
+    """Return the nested mounts that the container was created with."""
+    binds = _binds(found)
+    root = str(binds.get(WORKSPACE, {}).get("Source"))
+    mounts = []
+    for target, bind in sorted(binds.items()):
+        path, source = target.removeprefix(f"{WORKSPACE}/"), str(bind.get("Source"))
+        if path != target:
+            own = "" if source == f"{root}/{path}" else source
+            mounts.append(GuardMount(path, read_only=not bind.get("RW", True), source=own))
+    return tuple(mounts)
+
+
+def _awaken(container: Container, state: dict[str, Any], *, afresh: bool) -> list[str]:
+    """Make the container run. afresh: kill its processes first; its last owner's end may be stopping them already."""
+    notes = []
+    if state.get("Paused"):
+        with engine_errors(f"unpausing sandbox {container.name!r}"):
+            container.engine.api.unpause(container.id)
+        notes = [f"Sandbox {container.name} was paused; it goes on."]
+    elif not state.get("Running"):
+        stopped = afresh and state.get("ExitCode") in _STOPPED and not state.get("OOMKilled")
+        how = "was stopped when it was left, as each with a workspace is" if stopped else how_it_ended(state)
+        notes = [f"Sandbox {container.name} {how}; it was started again, its files are kept."]
+    if afresh or not state.get("Running"):
+        container.kill()
+        container.start()
+    return notes
+
+
+def _differences(asked: DockerOptions, real: DockerOptions, name: str) -> list[str]:
+    """Return a line for each requested option with another value in the container; others are not compared."""
+    pairs = [
+        ("image", asked.image, real.image),
+        ("network", asked.network, real.network),
+        ("workspace", asked.workspace or "none", real.workspace or "none"),
+        ("--git", asked.git if real.workspace else real.git, real.git),
+        ("user", asked.user or real.user, real.user),
+        ("memory", f"{asked.limits.memory_bytes >> 20} MiB", f"{real.limits.memory_bytes >> 20} MiB"),
+        ("processors", asked.limits.cpus or real.limits.cpus, real.limits.cpus),
+        ("processes", asked.limits.pids, real.limits.pids),
+        ("file size", asked.limits.file_bytes or "any", real.limits.file_bytes or "any"),
+    ]
+    remedy = f"To change it, remove the sandbox and its files: docker rm -f {name}"
+    return [
+        f"Sandbox {name} has {what} {had}, and {wanted} was asked for; it stays as it was made. {remedy}"
+        for what, wanted, had in pairs
+        if wanted != had
+    ]
+
+
+def _is_outdated(engine: Engine, options: DockerOptions, found: dict[str, Any]) -> bool:
+    """Whether the image's name means another image now; a container made from a checkpoint is never outdated."""
+    labels = found["Config"].get("Labels") or {}
+    now = images.inspect(engine, options.image)
+    if now is None or options.image != labels.get("ohsandbox.image") or now.id == found["Image"]:
+        return False
+    return _first_existing(engine, [str(found["Image"])]) is None
+
+
+def _mount_anew(found: Sandbox) -> None:
+    """Restart a container whose workspace has lost a mount: a file that the host unlinks loses its mount."""
+    if found.config is None or not found.config.guard or found.config.runtime:
+        return
+    try:
+        guard.verify(found.config.guard, found.script(provision.MOUNTS))
+    except SandboxUnavailable:
+        found.container.restart()
+        found.script(provision.PRIVATE_DIR_FOR_ALL)
+        guard.verify(found.config.guard, found.script(provision.MOUNTS))

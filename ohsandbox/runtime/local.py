@@ -1,0 +1,323 @@
+"""`CLIRuntime`: the same surface on this host. No sandbox worth the name, except inside bubblewrap."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError, WorkdirMissingError
+from ohsandbox.runtime.base import Runtime
+from ohsandbox.runtime.channel import POLL_MS, Channel, Chunk, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from typing_extensions import Buffer
+
+READ_BYTES = 1 << 18
+"""A pipe holds 64 KiB by default; a read never waits to fill this."""
+
+_TAKE_TERMINAL = 'exec <"$0" >"$0" 2>&1; exec "$@"'
+"""The leader of a new session that opens a terminal gets it as its controlling one (POSIX.1-2017 11.1.3)."""
+
+_BY_POPEN = {signal.SIGPIPE, signal.SIGXFSZ}
+"""Ignored by Python itself; Popen restores them in its children."""
+_WITH_DEFAULT_SIGNALS = """
+import os, signal, sys
+for number in signal.valid_signals():
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+try:
+    os.execvp(sys.argv[1], sys.argv[1:])
+except OSError as error:
+    print(f"{sys.argv[1]}: {error.strerror}", file=sys.stderr)
+    sys.exit(126 if isinstance(error, PermissionError) else 127)
+"""
+"""A shell starts its background jobs with SIGINT and SIGQUIT ignored, `nohup` with SIGHUP: what a parent ignores its
+children ignore, and a shell cannot undo it (POSIX.1-2017 2.11). This takes 9 ms; `preexec_fn` would fork a process of
+many threads."""
+
+_left_running: set[subprocess.Popen[bytes]] = set()
+"""Processes whose channel was closed before they ended; a thread each waits, so that none stays a zombie."""
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    _left_running.discard(process)
+
+
+@atexit.register
+def _reap_the_last() -> None:
+    for process in _left_running.copy():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+
+
+class LocalChannel(Channel):
+    """A child process, over pipes or a pseudo-terminal."""
+
+    def __init__(self, argv: Sequence[str], *, tty: bool, env: Mapping[str, str], workdir: str) -> None:
+        """Start argv in workdir with exactly env.
+
+        Raises:
+            OSError: workdir cannot be entered, or argv[0] cannot be executed (exit code 127 where we ignore a signal).
+        """
+        ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+        if ignored - _BY_POPEN:
+            argv = [sys.executable, "-I", "-S", "-c", _WITH_DEFAULT_SIGNALS, *argv]
+        self._master: int | None = None
+        if tty:
+            self._master, slave = pty.openpty()
+            name = os.ttyname(slave)
+            try:
+                self._process = subprocess.Popen(
+                    ["/bin/sh", "-c", _TAKE_TERMINAL, name, *argv],
+                    stdin=slave, stdout=slave, stderr=slave,
+                    env=dict(env), cwd=workdir, start_new_session=True,
+                )  # fmt: skip
+            finally:
+                os.close(slave)
+            self._streams = {self._master: Stream.STDOUT}
+            self._stdin: int | None = self._master
+        else:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=dict(env), cwd=workdir, start_new_session=True, bufsize=0,
+            )  # fmt: skip
+            assert self._process.stdin and self._process.stdout and self._process.stderr  # noqa: PT018, S101 - PIPE gives all three
+            self._streams = {
+                self._process.stdout.fileno(): Stream.STDOUT,
+                self._process.stderr.fileno(): Stream.STDERR,
+            }
+            self._stdin = self._process.stdin.fileno()
+        self.pid = self._process.pid
+        self._poll = select.poll()
+        for fd in self._streams:
+            self._poll.register(fd, select.POLLIN)
+
+    def filenos(self) -> list[int]:
+        """One descriptor a stream that is still open."""
+        return list(self._streams)
+
+    def read(self, timeout_s: float | None = None) -> list[Chunk] | None:
+        """See `Channel.read`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._streams:
+            left_ms = POLL_MS if deadline is None else (deadline - time.monotonic()) * 1000
+            ready = self._poll.poll(max(0, min(left_ms, POLL_MS)))
+            if not ready and deadline is not None and time.monotonic() >= deadline:
+                return None
+            chunks = [chunk for fd, _ in ready if (chunk := self._read_one(fd))]
+            if chunks:
+                return chunks
+        return []
+
+    def _read_one(self, fd: int) -> Chunk | None:
+        stream = self._streams.get(fd)
+        if stream is None:  # closed by another thread meanwhile
+            return None
+        try:
+            data = os.read(fd, READ_BYTES)
+        except OSError:  # a terminal whose last process ended reads as EIO on Linux
+            data = b""
+        if data:
+            return Chunk(stream, data)
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(fd)
+            del self._streams[fd]
+        return None
+
+    def write(self, data: Buffer) -> None:
+        """See `Channel.write`."""
+        view = memoryview(data)
+        while view:
+            if (stdin := self._stdin) is None:
+                raise BrokenPipeError("stdin is closed")
+            try:
+                view = view[os.write(stdin, view) :]
+            except OSError as error:
+                raise BrokenPipeError(str(error)) from error
+
+    def close_stdin(self) -> None:
+        """See `Channel.close_stdin`."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+            self._stdin = None
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """See `Channel.wait`."""
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"Process {self.pid} still runs after {timeout_s} s") from None
+        return 128 - code if code < 0 else code
+
+    def kill(self) -> None:
+        """See `Channel.kill`."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """See `Channel.close`."""
+        self._stdin, self._streams = None, {}  # before their numbers may be those of other files
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        if self._master is not None:
+            os.close(self._master)
+            self._master = None
+        if self._process.poll() is None:
+            _left_running.add(self._process)
+            threading.Thread(target=_reap, args=(self._process,), name="ohsandbox-reap", daemon=True).start()
+
+
+WARNING = "CLIRuntime runs commands on THIS HOST, as you, with no container around them."
+CLEANUP_S = 1.0
+BUBBLEWRAP_S = 5.0
+"""bwrap sets up its namespaces in some 5 ms, or fails."""
+_PASSED_ENV = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ")
+QUIET_ENV = {
+    "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "DEBIAN_FRONTEND": "noninteractive",
+}  # fmt: skip
+
+
+class CLIRuntime(Runtime):
+    """Commands and files of this host, with a scrubbed environment and process groups of their own.
+
+    Where bubblewrap works (Linux) and is not refused, the host's files are read-only outside the working directory
+    and /tmp. Nothing else is confined: use DockerRuntime for anything you do not trust.
+    """
+
+    isolated = False
+    private_processes = False
+
+    def __init__(self, workdir: Path | str | None = None, *, env: Mapping[str, str] | None = None,
+                 bubblewrap: bool | None = None, quiet: bool = False, watch: bool = False) -> None:  # fmt: skip
+        """Run in workdir (default: the current directory). bubblewrap None: when it works; True: or fail.
+
+        watch: `workspace_changes` tells of workdir; its whole tree is read at the start.
+
+        Raises:
+            WorkdirMissingError: the directory does not exist.
+        """
+        super().__init__()
+        self._workdir = Path(workdir or Path.cwd()).resolve()
+        if not self._workdir.is_dir():
+            raise WorkdirMissingError(
+                2, "The working directory does not exist. Make it, or name another", str(self._workdir)
+            )
+        self._env = dict(env or {})
+        self._bubblewrap, self._quiet = bubblewrap, quiet
+        self._watches = watch
+        self._prefix: list[str] = []
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self.state_dir = ""
+
+    @property
+    def id(self) -> str:
+        """This host, and our process."""
+        return f"cli-{os.getpid()}"
+
+    @property
+    def workdir(self) -> str:
+        """Where commands start."""
+        return str(self._workdir)
+
+    def start(self) -> Self:
+        """Warn, and make the directory that sessions need."""
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(prefix="ohsandbox-", ignore_cleanup_errors=True)
+            self.state_dir = self._directory.name
+            if self._watches:
+                self.watch(self._workdir)
+            self._prefix = _bubblewrap(self._workdir, self.state_dir) if self._bubblewrap is not False else []
+            if self._bubblewrap and not self._prefix:
+                self._close()
+                raise SandboxUnavailable("bubblewrap does not work here; install `bwrap`, or use DockerRuntime")
+            if not self._quiet:
+                walls = f"With {self._walls}." if self._walls else "Use DockerRuntime instead."
+                print(f"WARNING: {WARNING} {walls}", file=sys.stderr)  # noqa: T201 - the contract's loud warning
+        return self
+
+    def is_alive(self) -> bool:
+        """Whether it was started and not closed."""
+        return self._directory is not None
+
+    def open_channel(
+        self,
+        argv: Sequence[str],
+        *,
+        tty: bool = False,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+        workdir: str | None = None,
+    ) -> Channel:
+        """See `Runtime.open_channel`; no other user than our own."""
+        if self._directory is None:
+            raise SandboxUnavailable("The CLIRuntime is not started; call start() or use `with`")
+        if any("\0" in word for word in argv):
+            raise UsageError("An argument contains a NUL byte. Send such data over stdin.")
+        if user is not None and str(user) not in (str(os.getuid()), os.environ.get("USER", "")):
+            raise UnknownUserError(f"CLIRuntime runs as you and cannot become user {user!r}; use DockerRuntime")
+        passed = {name: os.environ[name] for name in _PASSED_ENV if name in os.environ}
+        environment = {"LANG": "C.UTF-8", **passed, **QUIET_ENV, **self._env, **(env or {})}
+        return LocalChannel([*self._prefix, *argv], tty=tty, env=environment, workdir=workdir or self.workdir)
+
+    def _close(self) -> None:
+        directory, self._directory = self._directory, None
+        deadline = time.monotonic() + CLEANUP_S
+        while directory is not None and Path(directory.name).exists():  # the keepers remove their own parts meanwhile
+            directory.cleanup()
+            if time.monotonic() > deadline:
+                break
+
+    def describe(self) -> dict[str, str]:
+        """Facts for a system prompt."""
+        return {
+            "runtime": "this host, no container",
+            "working directory": self.workdir,
+            "confinement": self._walls or "none",
+        }
+
+    @property
+    def _walls(self) -> str:
+        """What bubblewrap comes to: it has no network or process namespace, and root keeps every capability in it."""
+        if not self._prefix:
+            return ""
+        if os.geteuid() == 0:
+            return "bubblewrap, which does not confine root: it can mount everything writable again"
+        return "bubblewrap: only files in the working directory and /tmp are writable, but services of this host answer"
+
+
+def _bubblewrap(workdir: Path, state_dir: str) -> list[str]:
+    """The words before a command that put it into bubblewrap; none where that does not work.
+
+    Not --die-with-parent: the kernel takes the *thread* that started it for the parent (prctl(2), PR_SET_PDEATHSIG),
+    and ours come and go. When we die, a session's keeper and a worker read end of file and leave.
+    """
+    program = shutil.which("bwrap")
+    if program is None:
+        return []
+    words = [
+        program, "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--bind", "/tmp", "/tmp",  # noqa: S108
+        "--bind", state_dir, state_dir, "--bind", str(workdir), str(workdir), "--",
+    ]  # fmt: skip
+    try:
+        with LocalChannel([*words, "true"], tty=False, env={}, workdir="/") as channel:
+            return words if channel.wait(BUBBLEWRAP_S) == 0 else []
+    except (OSError, TimeoutError):
+        return []

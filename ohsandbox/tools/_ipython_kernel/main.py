@@ -1,0 +1,129 @@
+"""The kernel's process as cells may expect it, and the loop that runs them."""
+# ruff: noqa: T201, BLE001, PLC0415 - cells raise anything, and what may be missing loads late
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib.util
+import io
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+from ohsandbox.tools._ipython_kernel.display import PyplotFinder, gallery, show_figures, summary
+from ohsandbox.tools._ipython_kernel.ipython import IPythonShell
+from ohsandbox.tools._ipython_kernel.plain import PlainShell
+
+OUTPUT = os.dup(2)
+"""Stays open when a cell closes or redirects descriptors 1 and 2."""
+
+
+def refuse_input(_: object = "") -> NoReturn:
+    raise EOFError("input() gets no answer here: nobody sits at the keyboard. Put the value into the code.")
+
+
+def open_streams() -> None:
+    """Text streams without a buffer, so that what print, child processes and C code say comes out in order."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        raw: Any = io.FileIO(descriptor, "w", closefd=False)
+        stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def keep_lines_whole() -> None:
+    """In a forked child: its parent and it write at the same time, so each line goes out in one piece."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
+
+
+def c_library() -> Any:
+    """libc, its stdout sent line by line; None if there is none."""
+    try:
+        import ctypes
+
+        library = ctypes.CDLL(None)
+        library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, 1, 0)
+    except Exception:
+        return None
+    return library
+
+
+def ignore_interrupts() -> None:
+    """Between cells. A handler of ours, as SIG_IGN would be inherited by child processes (execve(2))."""
+    signal.signal(signal.SIGINT, lambda *_: None)
+
+
+def prepare() -> None:
+    """Set up all that a cell may expect of its process."""
+    ignore_interrupts()
+    os.environ.setdefault("MPLBACKEND", "agg")
+    builtins.input = refuse_input
+    sys.argv = [""]
+    sys.meta_path.insert(0, PyplotFinder())
+    open_streams()
+    os.register_at_fork(after_in_child=keep_lines_whole)
+    with contextlib.suppress(Exception):
+        import faulthandler
+
+        faulthandler.enable(OUTPUT)
+
+
+def make_shell() -> IPythonShell | PlainShell:
+    if importlib.util.find_spec("IPython") is not None:
+        try:
+            return IPythonShell()
+        except Exception as error:
+            print(f"IPython does not work here, so plain Python is used: {summary(error)}", file=sys.stderr)
+    return PlainShell()
+
+
+def run_cell(shell: IPythonShell | PlainShell, code: str) -> BaseException | None:
+    """Run one cell, interruptible; the exception that ended it."""
+    pid = os.getpid()
+    try:
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            error = shell.run(code)
+            try:
+                show_figures()
+            except Exception as failure:
+                print(f"A figure cannot be shown: {summary(failure)}", file=sys.stderr)
+        finally:
+            ignore_interrupts()
+    except KeyboardInterrupt as interrupt:
+        error = interrupt
+    if os.getpid() != pid:  # a fork that came out of its cell: there is one kernel only
+        os._exit(0 if error is None else 1)
+    return error
+
+
+def finish_cell(library: Any, mark: str) -> None:
+    """Send all that was printed, then the mark; what the cell did to descriptors 1 and 2 is undone."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    if library is not None:
+        library.fflush(None)
+    os.dup2(OUTPUT, 1)
+    os.dup2(OUTPUT, 2)
+    if any(getattr(stream, "closed", False) for stream in (sys.stdout, sys.stderr)):
+        open_streams()
+    os.write(OUTPUT, mark.encode())
+
+
+def main(ready: Any, receive: Any, send: Any) -> None:
+    """Answer requests `{code, mark}` with `{error, images}`."""
+    prepare()
+    library = c_library()
+    shell = make_shell()
+    sys.path.insert(0, "")
+    ready({"ipython": getattr(shell, "version", None)})
+    while (request := receive()) is not None:
+        gallery.images, gallery.count = [], 0
+        error = run_cell(shell, request["code"])
+        finish_cell(library, request["mark"])
+        send({"error": None if error is None else summary(error), "images": gallery.images})

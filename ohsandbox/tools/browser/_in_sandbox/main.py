@@ -1,0 +1,290 @@
+"""The browser's life, and one request: do the actions, wait until the page is quiet, look."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import shutil
+import time
+from typing import Any
+
+from ohsandbox.tools.browser._in_sandbox.actions import ACTION_MS, VIEWPORT, Actions
+from ohsandbox.tools.browser._in_sandbox.tabs import MAX_NOTE_CHARS, Refusal, Tab, explain, in_background, within
+
+USER = "ohsandbox-browser"
+"""Made by images/browser: runs pages, and owns nothing of the agent's."""
+EXECUTABLES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+QUIET = ("--disable-gpu", "--disable-quic", "--disable-sync")
+"""On top of Playwright's own, which keep Chromium off the network and out of /dev/shm.
+
+Not `--disable-crashpad-for-testing`: with it Chromium 150 restarts its network process for ever.
+"""
+START_S = 60.0
+LOAD_S = 10.0
+"""Time for a page to load before it is shown as it is."""
+QUIET_S = 0.1
+BUSY_S = 1.5
+"""Time for requests that go on behind a loaded page."""
+DOWNLOAD_S = 5.0
+LOOK_S = 8.0
+"""For the tree, and for the screenshot."""
+TITLE_S = 2.0
+PDF_S = 1.0
+"""Chromium's PDF viewer draws about 0.4 s after it has loaded, and there is no event for it."""
+MAX_TREE_CHARS = 8_000_000
+MAX_IMAGE_CHARS = 2_000_000
+"""Of a PNG in base64; a page of photographs is smaller as JPEG."""
+MAX_ELEMENTS = 60_000
+MAX_TEXT_CHARS = 5_000_000
+"""A tree of 100,000 elements takes 9 s and 1.2 GiB of Chromium's memory, one of 200,000 more than a sandbox has."""
+PROBE_S = 3.0
+PROBE = """() => {
+  const e = document.scrollingElement || document.documentElement;
+  return [e.scrollTop, e.scrollHeight, document.querySelectorAll('*').length, e.textContent.length];
+}"""
+
+
+class Unavailable(Exception):  # noqa: N818 - says what happens
+    """No browser can run here; the text says why."""
+
+
+class Browser(Actions):
+    """Chromium with its tabs, started by the first request and again after its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.playwright: Any = None
+        self.browser: Any = None
+        self.sandboxed = True
+
+    async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Do the actions up to the first that fails, and look."""
+        try:
+            await asyncio.wait_for(self._ensure(), START_S)
+        except (Unavailable, asyncio.TimeoutError) as late:  # noqa: UP041 - two classes before Python 3.11
+            return {"unavailable": str(late) or f"Chromium did not start within {START_S:.0f} s"}
+        done, error = 0, ""
+        deadline = time.monotonic() + request["budget_s"]
+        for action in request["actions"]:
+            error = await self._act(action, deadline)
+            if error:
+                break
+            done += 1
+        try:
+            seen = await self._look()
+        except Exception as fault:  # noqa: BLE001 - a page may end at any moment
+            seen = {}
+            self.note(f"The page could not be looked at: {explain(fault)}.")
+        return {"done": done, "error": error, "sandboxed": self.sandboxed, **seen, "notes": self.take_notes()}
+
+    async def _act(self, action: dict[str, Any], deadline: float) -> str:
+        """Do one; return why it could not be done, or an empty text."""
+
+        async def act() -> None:
+            if self.tab.crashed:
+                raise Refusal("the tab has crashed; the next call of the tool begins with an empty one")
+            await self.do(action["name"], action["arguments"])
+            await self._settle()
+
+        try:
+            await asyncio.wait_for(act(), max(deadline - time.monotonic(), 0.001))
+        except Refusal as error:
+            return str(error)
+        except asyncio.TimeoutError:  # noqa: UP041 - two classes before Python 3.11
+            return "the time for one call of the tool is over"
+        except Exception as error:  # noqa: BLE001 - Playwright's, and what a page can make of a value
+            return explain(error)
+        return ""
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def _ensure(self) -> None:
+        """Ensure a browser that lives, with a tab that lives."""
+        # the news that Chromium was killed may still be on the way
+        if self.browser is not None and not (
+            self.browser.is_connected() and await within(LOOK_S, self.context.cookies([]), None) is not None
+        ):
+            self.note("Chromium had ended and was started again: its tabs, cookies and logins are lost.")
+            self.browser = None
+        if self.browser is None:
+            await self._launch()
+        for tab in [tab for tab in self.tabs if tab.crashed]:
+            self.forget(tab)
+            in_background(tab.page.close())
+        if not self.tabs:
+            await self.do_new_tab()
+
+    async def _launch(self) -> None:
+        """Start Chromium, with its own sandbox if it can have one.
+
+        Raises:
+            Unavailable: there is none, or it does not start.
+        """
+        if self.playwright is None:
+            try:
+                from playwright.async_api import (  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
+                    async_playwright,
+                )
+            except ImportError:
+                raise Unavailable("its Python has no Playwright") from None
+            self.playwright = await async_playwright().start()
+        bundled = self.playwright.chromium.executable_path
+        executable = next(filter(None, map(shutil.which, (*EXECUTABLES, bundled))), None)
+        if executable is None:
+            raise Unavailable("there is no Chromium")
+        self.tabs, self.shown = [], None
+        # root may not have it; a container has neither user namespaces nor, under no-new-privileges, setuid helpers
+        for self.sandboxed in (True, False) if os.geteuid() else (False,):
+            try:
+                self.browser = await self.playwright.chromium.launch(
+                    executable_path=executable, chromium_sandbox=self.sandboxed, args=QUIET
+                )
+                break
+            except Exception as error:  # noqa: BLE001 - Playwright's own kind, imported late
+                if not (self.sandboxed and "sandbox" in str(error).lower()):
+                    raise Unavailable(f"Chromium did not start: {explain(error)}") from None
+        self.context = await self.browser.new_context(viewport=VIEWPORT)
+        self.context.set_default_timeout(ACTION_MS)
+        self.context.on("page", self.adopt)
+
+    async def close(self) -> None:
+        """End Chromium."""
+        if self.browser is not None:
+            await self.browser.close()
+        if self.playwright is not None:
+            await self.playwright.stop()
+
+    # --- looking ------------------------------------------------------------------------------
+
+    async def _settle(self) -> None:
+        """Wait until the shown page has loaded and is quiet, within bounds."""
+        began = quiet = time.monotonic()
+        while self.shown is not None and not self.shown.crashed:
+            tab, now = self.shown, time.monotonic()
+            if tab.loading or tab.busy:
+                quiet = now
+            if now - quiet >= QUIET_S:
+                break
+            if now - began >= (LOAD_S if tab.loading else BUSY_S):
+                if tab.loading:
+                    self.note(f"The page still loads after {LOAD_S:.0f} s and is shown as it is; noop(5000) waits on.")
+                tab.loading = False
+                tab.busy.clear()
+                break
+            await asyncio.sleep(0.02)
+        if self.saving:
+            await asyncio.wait(self.saving, timeout=DOWNLOAD_S)
+        if self.saving:
+            self.note("A download is still going on; noop(5000) waits on.")
+
+    async def _look(self, *, again: bool = True) -> dict[str, Any]:
+        """The tabs, and the shown one's size, tree and screenshot; once again if a tab opened meanwhile."""
+        if self.shown is None and self.browser.is_connected():
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self.do_new_tab(), LOOK_S)
+        tab = self.shown
+        if tab is None:
+            self.note("Chromium has ended; the next call starts it again.")
+            return {}
+        titles = await asyncio.gather(*(within(TITLE_S, one.title(), "") for one in self.tabs))
+        seen: dict[str, Any] = {
+            "tabs": [
+                {"url": one.page.url[:MAX_NOTE_CHARS], "title": title[:MAX_NOTE_CHARS], "shown": one is tab}
+                for one, title in zip(self.tabs, titles)  # noqa: B905 - as many
+            ]
+        }
+        if tab.crashed:
+            return seen
+        if any(frame.url.startswith("chrome-extension:") for frame in tab.page.frames):
+            await asyncio.sleep(PDF_S)
+        await self._probe(tab, seen)
+        if again and self.shown is not tab:
+            await self._settle()
+            return await self._look(again=False)
+        if not (tab.stuck or tab.crashed):
+            seen["image"] = await self._screenshot(tab)
+        return seen
+
+    async def _probe(self, tab: Tab, seen: dict[str, Any]) -> None:
+        """Add the page's scroll position and size, and its tree unless that is too large to read."""
+        try:
+            sizes = await asyncio.wait_for(tab.page.evaluate(PROBE), PROBE_S)
+            top, height, elements, chars = (min(int(size), 1 << 40) for size in sizes)  # of the page's own making
+            seen["scroll"] = [top, height]
+        except asyncio.TimeoutError:  # noqa: UP041 - two classes before Python 3.11
+            tab.stuck = True
+            self.note("The page does not answer: a script keeps it busy, or it loads itself again and again.")
+            return
+        except Exception:  # noqa: BLE001 - a navigation took the page away, or it has broken its own functions
+            await self._settle()
+            elements = chars = 0
+        if tab.crashed:
+            return
+        tab.stuck = False
+        if elements > MAX_ELEMENTS or chars > MAX_TEXT_CHARS:
+            self.note(
+                f"The page is too large for a tree: {elements} elements, {chars} characters of text (at most "
+                f"{MAX_ELEMENTS} and {MAX_TEXT_CHARS}). Look at the screenshot, or fetch it with a command and search."
+            )
+            return
+        seen["tree"] = await self._tree(tab)
+
+    async def _tree(self, tab: Tab) -> str | None:
+        """The accessibility tree as Playwright writes it, with boxes; None if the page does not answer."""
+        why = ""
+        for _ in range(2):  # a navigation in between takes the first one's page away
+            try:
+                tree: str = await tab.page.aria_snapshot(mode="ai", boxes=True, timeout=1000 * LOOK_S)
+            except Exception as error:  # noqa: BLE001 - Playwright's, told
+                why = explain(error)
+                if "Timeout" in why:
+                    break
+                await self._settle()
+                continue
+            if len(tree) > MAX_TREE_CHARS:
+                self.note(f"The tree has {len(tree)} characters; what comes after {MAX_TREE_CHARS} was not looked at.")
+            return tree[:MAX_TREE_CHARS]
+        tab.stuck = True
+        self.note(f"The page's tree could not be read, it may be busy or broken: {why}.")
+        return None
+
+    async def _screenshot(self, tab: Tab) -> str | None:
+        """A PNG in base64, or a JPEG if that is too large; None if the page does not draw itself."""
+        # not Playwright's: that waits for every font to load
+        for options in ({"format": "png"}, {"format": "jpeg", "quality": 70}):
+            shot = await within(LOOK_S, tab.cdp("Page.captureScreenshot", **options), None)
+            if shot is None:
+                self.note("There is no screenshot: the page does not draw itself.")
+                return None
+            if len(shot["data"]) <= MAX_IMAGE_CHARS:
+                break
+        image: str = shot["data"]
+        return image
+
+
+def become_nobody() -> None:
+    """As root: give up the rights of the agent for those of USER, if it exists."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwnam(USER)
+            os.setgroups([])
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+            os.environ.update(HOME=user.pw_dir, USER=USER, LOGNAME=USER)
+    os.chdir("/")
+
+
+def main(ready: Any, receive: Any, send: Any) -> None:
+    """Answer requests `{actions, budget_s}` with what `Browser.answer` returns."""
+
+    async def serve() -> None:
+        browser = Browser()
+        while (request := await asyncio.get_running_loop().run_in_executor(None, receive)) is not None:
+            send(await browser.answer(request))
+        await browser.close()
+
+    become_nobody()
+    ready({})
+    asyncio.run(serve())

@@ -1,0 +1,111 @@
+"""`delegate`: a task for a sub-agent in the same sandbox; the conversation runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from ohsandbox.errors import UsageError
+from ohsandbox.schema import Action, TextObservation
+from ohsandbox.state import Delegation
+from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.state import ConversationState, Delegate
+
+TOOL_NAME = "delegate"
+
+HINT = CallHint(sign="&", kind="delegation", subject="task", needs_agent=True)
+
+MAX_TASK_CHARS = 100_000
+"""A task is words; data belongs in a file that the task names."""
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$"
+"""The name becomes part of a directory's name."""
+
+DESCRIPTION = """\
+Give a task to an agent of its own and return its answer. The agent works in this sandbox, on these files, with a
+conversation of its own: it knows nothing of this one, and of what it does only its answer comes back here.
+
+`task` (required) is all that it is told: the goal, the paths and facts it needs, and what the answer shall hold.
+`name` is what it is called, for example `tester`. `tools` are the names of the tools it shall have: some of yours,
+by default all of them but delegation; it can always think and finish. `max_iterations` bounds how many requests to the
+model it may make, within what is left to you. It has shells of its own, and what it leaves running ends with it.
+
+Use it for work that reads much and answers little: a search, a review, a test run to be understood. You wait for it."""
+
+
+class AgentDelegateAction(Action):
+    """A task for another agent."""
+
+    task: str = Field(min_length=1, max_length=MAX_TASK_CHARS, description="What is to be done, with all it needs.")
+
+    @property
+    def agent(self) -> str:
+        """Which kind of agent is asked."""
+        return "BrowsingAgent"
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What it is told."""
+        return {"task": self.task}
+
+
+class DelegateAction(AgentDelegateAction):
+    """A task for an agent with chosen tools."""
+
+    name: str = Field(default="agent", pattern=NAME_PATTERN, description="Letters, digits, _ and -, at most 40.")
+    tools: tuple[str, ...] | None = Field(default=None, max_length=50, description="Names of tools; yours by default.")
+    max_iterations: int | None = Field(default=None, gt=0, description="At most so many requests to the model.")
+
+    @property
+    def agent(self) -> str:
+        """Its name."""
+        return self.name
+
+
+class DelegateTool(ToolDefinition[DelegateAction, TextObservation]):
+    """The delegating tool of a conversation that lets its tools delegate."""
+
+    @classmethod
+    def create(cls, *, conv_state: ConversationState, tools: Sequence[str] = ()) -> Sequence[DelegateTool]:
+        """One tool. tools are the names that sub-agents may be given beyond those of the agent itself.
+
+        Raises:
+            UsageError: the conversation cannot delegate.
+        """
+        delegate = delegate_of(conv_state, TOOL_NAME)
+
+        def run(action: DelegateAction) -> TextObservation:
+            task = Delegation(action.task, action.name, action.tools, action.max_iterations)
+            return TextObservation(text=delegate(task))
+
+        more = f"\n\nBeyond your own tools it can be given: {', '.join(tools)}." if tools else ""
+        return [
+            cls(
+                name=TOOL_NAME,
+                description=DESCRIPTION + more,
+                action_type=DelegateAction,
+                observation_type=TextObservation,
+                hint=HINT,
+                annotations=ToolAnnotations(title="Delegate a task"),
+                executor=FunctionExecutor(run),
+            )
+        ]
+
+
+def delegate_of(state: ConversationState, tool: str) -> Delegate:
+    """The conversation's way to delegate.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if state.delegate is None:
+        raise UsageError(
+            f"Tool {tool!r} is not to be had here: sub-agents of sub-agents do not delegate, nor does a conversation "
+            "without a model. Leave the tool out."
+        )
+    return state.delegate

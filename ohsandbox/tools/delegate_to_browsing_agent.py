@@ -1,0 +1,59 @@
+"""`delegate_to_browsing_agent`: a task on the web, for an agent with a browser; the conversation runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ohsandbox.schema import TextObservation
+from ohsandbox.state import Delegation
+from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+from ohsandbox.tools.delegate import AgentDelegateAction, delegate_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.state import ConversationState
+
+TOOL_NAME = "delegate_to_browsing_agent"
+
+HINT = CallHint(sign="&", kind="delegation", subject="task", needs_agent=True)
+
+BROWSING_TOOLS = ("browser", "web_read", "think", "finish")
+"""What the browsing agent has when nothing is said."""
+
+DESCRIPTION = """\
+Give a task on the web to an agent with a browser, and return its answer in words. `task` (required) is all that it is
+told: what to find out or to do, the addresses, and what the answer shall hold. It knows nothing of this conversation
+and has no shell. It reaches what the sandbox's network lets through. You wait for it."""
+
+
+class DelegateToBrowsingAgentTool(ToolDefinition[AgentDelegateAction, TextObservation]):
+    """The tool of a conversation that lets its tools delegate."""
+
+    @classmethod
+    def create(
+        cls, *, conv_state: ConversationState, tools: Sequence[str] = BROWSING_TOOLS, max_iterations: int | None = None
+    ) -> Sequence[DelegateToBrowsingAgentTool]:
+        """One tool. tools are the names of the browsing agent's; max_iterations bounds its requests to the model.
+
+        Raises:
+            UsageError: the conversation cannot delegate.
+        """
+        delegate = delegate_of(conv_state, TOOL_NAME)
+
+        def run(action: AgentDelegateAction) -> TextObservation:
+            return TextObservation(
+                text=delegate(Delegation(action.task, "browsing-agent", tuple(tools), max_iterations))
+            )
+
+        return [
+            cls(
+                name=TOOL_NAME,
+                description=DESCRIPTION,
+                action_type=AgentDelegateAction,
+                observation_type=TextObservation,
+                hint=HINT,
+                annotations=ToolAnnotations(title="Delegate to a browsing agent"),
+                executor=FunctionExecutor(run),
+            )
+        ]

@@ -1,0 +1,355 @@
+"""`execute_ipython_cell`: Python cells in a kernel inside the sandbox that keeps its variables.
+
+One request to the kernel per cell; its output arrives separately, as standard error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import re
+import secrets
+import threading
+import time
+from collections.abc import Sequence  # noqa: TC003 - pydantic reads annotations at run time
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from ohsandbox.content import DEFAULT_LIMITS, Content, ImageContent, OutputLimits, TextContent, image_type
+from ohsandbox.errors import ToolError
+from ohsandbox.runtime.shell.output import Capture, Captured
+from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
+from ohsandbox.schema import Action, Observation
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
+from ohsandbox.tools.driver import NO_PROGRAM, Driver, ProgramDied, RequestTimedOut, join_modules
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.secrets import Masker
+    from ohsandbox.state import ConversationState
+
+TOOL_NAME = "execute_ipython_cell"
+HINT = CallHint(sign="%", kind="python", subject="code")
+DEFAULT_TIMEOUT_S = 120.0
+"""The shell's limit too."""
+MAX_TIMEOUT_S = 3600.0
+"""An hour: longer work belongs in the background, where it can be polled."""
+MAX_IMAGES = 8
+"""Of one cell; a model pays some 1,500 tokens for each."""
+DESCRIPTION = f"""\
+Run a cell of Python in a persistent kernel inside the sandbox, and return what it printed, the value of its last
+expression and its images.
+
+`code` (required) is a cell as in a notebook. Variables, imports and the working directory stay for the next cell.
+The value of the last expression is shown, unless `;` ends it. `await` works at the top level. An exception is an
+answer, with a short traceback, not a failure of the tool.
+
+* Commands: `!command` runs a shell command (`{{expression}}` in it is filled in), `x = !command` keeps its lines, `%cd`
+  changes the directory. Install packages with `%pip install name`, which is of this very Python. Other magics work
+  where IPython is installed; without it the kernel is plain Python, and says so.
+* Images: open matplotlib figures are returned at the end of a cell (`plt.show()` shows them earlier), as is what
+  `display(...)` or the last expression gives as PNG, JPEG, GIF or WebP; at most {MAX_IMAGES} a cell.
+* Time: after `timeout` seconds ({DEFAULT_TIMEOUT_S:.0f} when left out, at most {MAX_TIMEOUT_S:.0f}) the cell is
+  interrupted (KeyboardInterrupt) and the variables stay. If it ignores that, the kernel is killed and they are lost;
+  you are told.
+* Output beyond {{max_chars}} characters loses its middle, and how much is stated: print less, or to a file.
+* `input()` gets no answer. Long work (servers, training) belongs in a child process with its output in a file.
+* `reset` true starts a new kernel first: variables, and processes that cells started, are lost; files stay. A newly
+  installed IPython is used after it."""
+GROUP_AFTER_S = 0.5
+"""An interrupt goes to the kernel only, so that servers of earlier cells keep running; `os.system` ignores it while its
+child runs, so the children get it too if it had no effect for this long."""
+KILL_AFTER_S = 5.0
+"""Time of ignored interrupts before a kill; the limit of clean-up in `except KeyboardInterrupt`."""
+QUIT_S = 1.0
+"""Time for `atexit` and open files of a kernel that is reset or closed."""
+MARK_S = 2.0
+"""Time from the answer to the end of the output: the engine copies the two streams in two threads."""
+CAPTURED_PER_CHAR = 8
+"""Bytes kept for each shown character: enough for the longest ones at both ends."""
+LAST_BYTES = 4096
+"""Enough for the last lines."""
+MAX_IMAGE_CHARS = 5_000_000
+"""In base64: the limit of the strictest large provider."""
+
+_MODULES = ("display", "plain", "ipython", "main")
+_OUR_FRAMES = re.compile(
+    r'^  File "(?:<ohsandbox>|<string>|[^"\n]*/IPython/core/[^"\n]*)", line \d+ in .*\n', re.MULTILINE
+)
+"""Our frames in the crash output of `faulthandler`."""
+
+
+class IPythonRunCellAction(Action):
+    """A cell for the kernel."""
+
+    code: str = Field(description="The cell's Python code; may be empty with reset.")
+    timeout: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_TIMEOUT_S,
+        allow_inf_nan=False,
+        description=f"Seconds after which the cell is interrupted; {DEFAULT_TIMEOUT_S:.0f} when left out.",
+    )
+    reset: bool = Field(default=False, description="Start a new kernel first; all variables are lost.")
+
+
+class IPythonObservation(Observation):
+    """What came of a cell. A Python exception is an answer, as a command's non-zero exit code is; `error` names it."""
+
+    text: str
+    """What the cell and its child processes printed, its value, its traceback; bounded."""
+    images: tuple[str, ...] = ()
+    """`data:` URLs, in the order of their marks in text."""
+    error: str | None = None
+    """The exception that ended the cell, in one line."""
+    timed_out: bool = False
+    """Interrupted or killed because its time was over."""
+    kernel_died: bool = False
+    """The cell took the kernel with it, and all variables."""
+    notice: str | None = None
+    """What we have to say."""
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the kernel died: what the model believes to be in memory is not there any more."""
+        return self.kernel_died
+
+    @property
+    def to_llm_content(self) -> Sequence[Content]:
+        """The text, what is to be said of it, then the images."""
+        lines = [self.text.removesuffix("\n")] if self.text else []
+        if self.notice:
+            lines.append(f"[{self.notice}]")
+        text = TextContent(text="\n".join(lines) or "[The cell printed nothing and has no value.]")
+        return [text, ImageContent(image_urls=self.images)] if self.images else [text]
+
+
+class ExecuteIPythonCellTool(ToolDefinition[IPythonRunCellAction, IPythonObservation]):
+    """The Python tool of a conversation with a runtime."""
+
+    @classmethod
+    def create(cls, *, conv_state: ConversationState, python: str = "python3") -> Sequence[ExecuteIPythonCellTool]:
+        """One tool, with a kernel of its own that the first cell starts. python is found by the sandbox's PATH.
+
+        Raises:
+            UsageError: the conversation has no runtime.
+        """
+        return [
+            cls(
+                name=TOOL_NAME,
+                description=conv_state.output.fill(DESCRIPTION),
+                action_type=IPythonRunCellAction,
+                observation_type=IPythonObservation,
+                hint=HINT,
+                annotations=ToolAnnotations(title="Python"),
+                executor=IPythonExecutor(conv_state.require_runtime(), python=python, limits=conv_state.output),
+            )
+        ]
+
+
+class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
+    """Runs cells in one kernel of a runtime."""
+
+    def __init__(self, runtime: Runtime, *, python: str = "python3", limits: OutputLimits = DEFAULT_LIMITS) -> None:
+        self._python, self._limit_chars = python, limits.max_chars
+        self._output = _Output(runtime.secrets.masker, limits.max_chars)
+        self._lock = threading.RLock()
+        self._asked_to_stop: float | None = None
+        # PEP 668 keeps pip from a distribution's own Python; in a container of ours there is nothing to protect
+        env = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"} if runtime.private_processes else {}
+        self._driver = Driver(
+            runtime,
+            join_modules("ohsandbox.tools._ipython_kernel", *_MODULES),
+            interpreters=[python],
+            name="The Python kernel",
+            env=env | runtime.secrets.environment(),
+            on_stderr=self._output.feed,
+        )
+
+    def __call__(self, action: IPythonRunCellAction) -> IPythonObservation:
+        """Run the cell to its end or its timeout.
+
+        Raises:
+            ToolError: there is no Python 3.8 or newer in the sandbox, or its kernel does not start.
+            SandboxUnavailable: the sandbox is gone.
+        """
+        with self._lock:
+            if action.reset:
+                self._driver.stop(grace_s=QUIT_S)
+                self._output.take()
+            notice = self._start()
+            if action.reset:
+                notice = f"A new kernel was started: {self._version()}"
+                if not action.code.strip():
+                    return IPythonObservation(text="", notice=notice)
+            observation = self._run(action.code, action.timeout or DEFAULT_TIMEOUT_S)
+            notices = [said for said in (notice, observation.notice) if said]
+            return observation.model_copy(update={"notice": ". ".join(notices) or None})
+
+    def last_output(self) -> bytes:
+        """The end of the running cell's output."""
+        return self._output.last(LAST_BYTES)
+
+    def interrupt(self) -> None:
+        """Interrupt the running cell, from any thread; repeated calls escalate, finally to a kill."""
+        now = time.monotonic()
+        since = self._asked_to_stop
+        if since is not None and now - since > KILL_AFTER_S:
+            self._driver.stop()
+        elif self._driver.interrupt(group=since is not None and now - since > GROUP_AFTER_S) and since is None:
+            self._asked_to_stop = now
+
+    def close(self) -> None:
+        """End the kernel and its cells' processes; a cell that runs in another thread ends with it."""
+        self._driver.close(grace_s=QUIT_S)
+
+    def _start(self) -> str | None:
+        """Ensure that a kernel runs; return a note if the last one ended between two cells."""
+        try:
+            death = self._driver.start()
+        except ProgramDied as error:
+            if error.status == NO_PROGRAM:
+                raise ToolError(
+                    f"This sandbox has no {self._python!r}, which this tool needs (3.8 or newer). Install it with "
+                    "execute_bash, or do the work there."
+                ) from None
+            raise ToolError(
+                f"{error} Use execute_bash to look at what is wrong with {self._python!r} in the sandbox."
+            ) from None
+        return f"Between two cells: {death} All variables are lost; this cell ran in a new kernel" if death else None
+
+    def _version(self) -> str:
+        facts = self._driver.facts
+        ipython = facts.get("ipython")
+        return f"Python {facts.get('python')}, " + (f"IPython {ipython}" if ipython else "without IPython")
+
+    def _run(self, code: str, timeout_s: float) -> IPythonObservation:
+        between = self._output.take()
+        nonce = secrets.token_hex(16)
+        self._output.expect(nonce)
+        self._asked_to_stop = None
+        timed_out = False
+        try:
+            try:
+                answer = self._driver.request({"code": code, "mark": f"\x1b]7117;{nonce};end\x07"}, timeout_s)
+            except RequestTimedOut:
+                timed_out = True
+                answer = self._stop_cell()
+        except ProgramDied as death:
+            said = str(death).split(" It said: ")[0].rstrip(".")  # the text holds its output
+            late = f"The time of {timeout_s:g} s was over. " if timed_out else ""
+            return IPythonObservation(
+                text=_OUR_FRAMES.sub("", _text(between, self._output.take(), self._limit_chars)),
+                timed_out=timed_out,
+                kernel_died=True,
+                error=said,
+                notice=f"{late}{said}. All variables are lost, and the next cell starts a new kernel",
+            )
+        finally:
+            self._asked_to_stop = None
+        self._output.ended.wait(MARK_S)  # without the mark, what has arrived by then belongs to the cell
+        images, refused = _images(answer.get("images"))
+        notices = [f"Interrupted after {timeout_s:g} s; variables are kept. Ask for a longer `timeout`"] * timed_out
+        notices += [f"{refused} image(s) left out: the data is not of the type that it claims"] * bool(refused)
+        error = answer.get("error")
+        return IPythonObservation(
+            text=_text(between, self._output.take(), self._limit_chars),
+            images=images,
+            error=error.encode("utf-8", "replace").decode() if isinstance(error, str) else None,
+            timed_out=timed_out,
+            notice=". ".join(notices) or None,
+        )
+
+    def _stop_cell(self) -> dict[str, Any]:
+        """Interrupt the cell; return its answer.
+
+        Raises:
+            ProgramDied: it ignored the interrupt and was killed.
+        """
+        for group, patience_s in ((False, GROUP_AFTER_S), (True, KILL_AFTER_S - GROUP_AFTER_S)):
+            self._driver.interrupt(group=group)
+            with contextlib.suppress(RequestTimedOut):
+                return self._driver.await_answer(patience_s)
+        self._driver.stop()
+        raise ProgramDied(f"The cell ignored its interrupt for {KILL_AFTER_S:g} s, so the kernel was killed")
+
+
+class _Output:
+    """The output of the kernel's process tree, split at the marks."""
+
+    def __init__(self, masker: Masker, limit_chars: int) -> None:
+        self._masker = masker
+        self._lock = threading.Lock()
+        self._splitter = MarkSplitter()
+        self._capture = Capture(limit_bytes=CAPTURED_PER_CHAR * limit_chars)
+        self._nonce = ""
+        self.ended = threading.Event()
+        """The mark that was expected has arrived."""
+
+    def expect(self, nonce: str) -> None:
+        with self._lock:
+            self._nonce = nonce
+            self.ended.clear()
+
+    def feed(self, data: bytes) -> None:
+        with self._lock:
+            for piece in self._splitter.feed(data):
+                if not isinstance(piece, Mark):
+                    self._capture.feed(piece)
+                elif piece.nonce == self._nonce:
+                    self.ended.set()
+
+    def last(self, size: int) -> bytes:
+        with self._lock:
+            return self._capture.last(size)
+
+    def take(self) -> Captured:
+        with self._lock:
+            return self._capture.take(final=True, masker=self._masker)
+
+
+def _text(between: Captured, cell: Captured, limit_chars: int) -> str:
+    """Both outputs for the model; the first is of background work before the cell."""
+    text = _bounded(cell, limit_chars)
+    if not between.text.strip():
+        return text
+    own = f"[This cell]\n{text}" if text else "[This cell printed nothing and has no value.]"
+    return f"[Printed since the last cell]\n{_bounded(between, limit_chars).rstrip()}\n{own}"
+
+
+def _bounded(output: Captured, limit_chars: int) -> str:
+    """The output, or its head and tail with a line between that states how much is missing."""
+    if not output.omitted_bytes and len(output.text) <= limit_chars:
+        return output.text
+    half = limit_chars // 2
+    head, tail = output.text[:half], output.text[-half:]
+    missing = output.output_bytes - len(head.encode()) - len(tail.encode())
+    return (
+        f"{head}\n[... {missing} of {output.output_bytes} bytes left out here: print less, or write to a file and read "
+        f"the part that matters ...]\n{tail}"
+    )
+
+
+def _images(said: object) -> tuple[tuple[str, ...], int]:
+    """The images of an answer as data URLs, and how many were refused. The sandbox is not trusted."""
+    urls, refused = [], 0
+    for image in (said if isinstance(said, list) else [])[:MAX_IMAGES]:
+        kind, data = (image.get("type"), image.get("data")) if isinstance(image, dict) else (None, None)
+        if isinstance(kind, str) and isinstance(data, str) and _is_image(kind, data):
+            urls.append(f"data:{kind};base64,{data}")
+        else:
+            refused += 1
+    return tuple(urls), refused
+
+
+def _is_image(kind: str, data: str) -> bool:
+    """Whether it is one whole: a provider permanently refuses a conversation with a broken image."""
+    if len(data) > MAX_IMAGE_CHARS:
+        return False
+    try:
+        raw = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return image_type(raw) == kind and (kind != "image/png" or b"IEND" in raw[-16:])

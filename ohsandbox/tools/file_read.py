@@ -1,0 +1,38 @@
+"""`file_read`: reads a text file of the sandbox, or some of its lines. `runtime.tools` runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ohsandbox.runtime.tools import FILE_READ_DESCRIPTION, FileReadAction, FileReadSource, read_file
+from ohsandbox.schema import TextObservation
+from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.state import ConversationState
+
+__all__ = ["HINT", "FileReadAction", "FileReadSource", "FileReadTool"]
+
+HINT = CallHint(sign="<", kind="read", subject="path", writes=False)
+
+
+class FileReadTool(ToolDefinition[FileReadAction, TextObservation]):
+    """The reading tool of a conversation with a runtime."""
+
+    @classmethod
+    def create(cls, *, conv_state: ConversationState) -> Sequence[FileReadTool]:
+        """One tool. The conversation needs a runtime."""
+        runtime, limits = conv_state.require_runtime(), conv_state.output
+        return [
+            cls(
+                name="file_read",
+                description=limits.fill(FILE_READ_DESCRIPTION),
+                action_type=FileReadAction,
+                observation_type=TextObservation,
+                hint=HINT,
+                annotations=ToolAnnotations.reading("Read a file"),
+                executor=FunctionExecutor(lambda action: read_file(runtime, action, limits)),
+            )
+        ]

@@ -1,0 +1,41 @@
+"""`file_write`: writes a whole file of the sandbox. `runtime.tools` runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.runtime.tools import FILE_WRITE_DESCRIPTION, FileWriteAction, write_file
+from ohsandbox.schema import TextObservation
+from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition, counted_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.state import ConversationState
+
+__all__ = ["FileWriteAction", "FileWriteTool", "hint"]
+
+
+def hint(arguments: Mapping[str, Any]) -> CallHint:
+    """The file, and how long it becomes."""
+    return CallHint(sign="+", kind="edit", subject="path", note=counted_lines(arguments.get("content")))
+
+
+class FileWriteTool(ToolDefinition[FileWriteAction, TextObservation]):
+    """The writing tool of a conversation with a runtime."""
+
+    @classmethod
+    def create(cls, *, conv_state: ConversationState) -> Sequence[FileWriteTool]:
+        """One tool. The conversation needs a runtime."""
+        runtime = conv_state.require_runtime()
+        return [
+            cls(
+                name="file_write",
+                description=FILE_WRITE_DESCRIPTION,
+                action_type=FileWriteAction,
+                observation_type=TextObservation,
+                hint=hint,
+                annotations=ToolAnnotations(title="Write a file", idempotentHint=True, openWorldHint=False),
+                executor=FunctionExecutor(lambda action: write_file(runtime, action)),
+            )
+        ]

@@ -1,0 +1,47 @@
+"""`finish`: the model reports that the task is done. The agent sees the action and ends the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from ohsandbox.schema import Action, TextObservation
+from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+
+HINT = CallHint(kind="answer", subject="message", writes=False, answers=True, needs_agent=True)
+
+DESCRIPTION = """\
+End the task and hand the result to the user. Call it alone, as the last call, when the task is done and checked, or
+when it cannot be done. `message` (required) says what was done, how it was checked, and what is left or uncertain.
+The conversation stops until the user writes again."""
+
+
+class AgentFinishAction(Action):
+    """The end of the task."""
+
+    message: str = Field(description="What the user should know.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _absent_is_empty(cls, given: Any) -> Any:
+        """Asked for, and not insisted on: a call without it is clear enough."""
+        return {"message": "", **given} if isinstance(given, dict) else given
+
+    @property
+    def final_thought(self) -> str:
+        """The message, by its second name `final_thought`."""
+        return self.message
+
+
+def make_finish_tool() -> ToolDefinition[AgentFinishAction, TextObservation]:
+    """The tool; it holds nothing, so one serves every conversation."""
+    return ToolDefinition(
+        name="finish",
+        description=DESCRIPTION,
+        action_type=AgentFinishAction,
+        observation_type=TextObservation,
+        hint=HINT,
+        annotations=ToolAnnotations.reading("Finish"),
+        executor=FunctionExecutor(lambda action: TextObservation(text=action.message)),
+    )

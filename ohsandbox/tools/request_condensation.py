@@ -1,0 +1,59 @@
+"""`request_condensation`: the model asks for a shorter history. The agent sees the action and condenses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ohsandbox.schema import Action, TextObservation
+from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.state import ConversationState
+
+TOOL_NAME = "request_condensation"
+
+HINT = CallHint(writes=False, needs_agent=True)
+
+DESCRIPTION = """\
+Ask for the older part of this conversation to be replaced by a summary, and return whether that will happen. Takes no
+arguments. Use it when the conversation has grown long and its early details no longer matter; write down first what
+you still need: facts, file names, decisions."""
+
+ANSWERS = {
+    True: "Condensation is requested: the older part of the conversation is summarised before your next turn.",
+    False: "Condensation is requested, but this agent has no condenser: the conversation stays as it is. Go on with "
+    "the task.",
+    None: "Condensation is requested. An agent with a condenser summarises the older part of the conversation before "
+    "your next turn; if nothing is summarised, this agent has none. Go on with the task.",
+}
+"""By whether the agent has a condenser; None: not known."""
+
+
+class CondensationRequestAction(Action):
+    """The wish for a shorter history."""
+
+
+class RequestCondensationTool(ToolDefinition[CondensationRequestAction, TextObservation]):
+    """The tool of an agent; only useful with a condenser."""
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        conv_state: ConversationState,  # noqa: ARG003 - every tool is created with it
+        has_condenser: bool | None = None,
+    ) -> Sequence[RequestCondensationTool]:
+        """One tool. has_condenser says whether the agent has one; None leaves it open, and the answer says so."""
+        return [
+            cls(
+                name=TOOL_NAME,
+                description=DESCRIPTION,
+                action_type=CondensationRequestAction,
+                observation_type=TextObservation,
+                hint=HINT,
+                annotations=ToolAnnotations.reading("Ask for a summary"),
+                executor=FunctionExecutor(lambda _: TextObservation(text=ANSWERS[has_condenser])),
+            )
+        ]

@@ -1,0 +1,62 @@
+"""What a user may import: the names of these doors, described in docs/api.md. Every other module is internal."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[1] / "docs" / "api.md"
+# to add a name here, or to take one away, is a change for users: it stands in CHANGELOG.md too
+EXPORTS = {
+    "ohsandbox": """
+        LLM Action Agent CLIRuntime ChatModel CommandObservation Conversation ConversationOpenError ConversationState
+        ConversationStatus DockerRuntime ExecResult LLMConfig Limits ModelError Observation OhsandboxError ReplayLLM
+        Runtime SDKEvent SandboxLimits SandboxUnavailable ScriptedLLM Settings TextObservation Tool ToolAnnotations
+        ToolDefinition ToolError ToolExecutor ToolFlags ToolResult UsageError __version__ open_model register_tool
+    """,
+    "ohsandbox.errors": """
+        CallCancelledError ConversationOpenError EngineUnavailable ImageUnavailable LimitReachedError LogCorruptError
+        LogWriteError ModelError OhsandboxError SandboxFileError SandboxFileNotFoundError SandboxGone
+        SandboxIsADirectoryError SandboxNotADirectoryError SandboxPaused SandboxPermissionError SandboxRefused
+        SandboxUnavailable ToolArgumentsError ToolError UnknownSessionError UnknownToolError UnknownUserError UsageError
+        WorkdirError WorkdirMissingError WorkdirNotADirectoryError
+    """,
+    "ohsandbox.runtime": "Channel Chunk CommandObservation DirEntry ExecResult LeftOut Runtime Stream to_thread",
+    "ohsandbox.testing": "FakeRuntime",
+    "ohsandbox.testing.conformance": "CASES THEMES Case Session case shell_case",
+}
+
+
+@pytest.mark.parametrize(("door", "names"), EXPORTS.items())
+def test_a_door_exports_what_is_listed(door: str, names: str) -> None:
+    assert sorted(importlib.import_module(door).__all__) == sorted(names.split())
+
+
+@pytest.mark.parametrize("door", EXPORTS)
+def test_every_exported_class_and_function_is_described(door: str) -> None:
+    exported = importlib.import_module(door)
+    made = [one for one in (getattr(exported, name) for name in exported.__all__) if callable(one)]
+    assert [one for one in made if not inspect.getdoc(one)] == []
+
+
+@pytest.mark.parametrize("door", EXPORTS)
+def test_a_class_is_exported_under_the_name_that_it_has(door: str) -> None:
+    exported = importlib.import_module(door)
+    assert [name for name in exported.__all__ if getattr(getattr(exported, name), "__name__", name) != name] == []
+
+
+def test_no_two_classes_of_the_package_share_a_name() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (PAGE.parents[1] / "ohsandbox").rglob("*.py")]
+    classes = Counter(name for text in texts for name in re.findall(r"^class (\w+)", text, re.MULTILINE))
+    assert [name for name, count in classes.items() if count > 1] == []
+
+
+def test_the_api_reference_has_each_door_and_says_that_the_rest_is_internal() -> None:
+    page = PAGE.read_text()
+    assert [door for door in EXPORTS if f"## `{door}`\n" not in page] == []
+    assert "every other module is internal" in page
