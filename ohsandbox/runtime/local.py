@@ -65,6 +65,10 @@ def _reap_the_last() -> None:
             process.wait(0.2)
 
 
+TERMINAL_CLOSED_S = 0.01
+"""How often to look whether a terminal that no process has open is opened again."""
+
+
 class LocalChannel(Channel):
     """A child process, over pipes or a pseudo-terminal."""
 
@@ -117,11 +121,11 @@ class LocalChannel(Channel):
         while self._streams:
             left_ms = POLL_MS if deadline is None else (deadline - time.monotonic()) * 1000
             ready = self._poll.poll(max(0, min(left_ms, POLL_MS)))
-            if not ready and deadline is not None and time.monotonic() >= deadline:
-                return None
             chunks = [chunk for fd, _ in ready if (chunk := self._read_one(fd))]
             if chunks:
                 return chunks
+            if self._streams and deadline is not None and time.monotonic() >= deadline:
+                return None
         return []
 
     def _read_one(self, fd: int) -> Chunk | None:
@@ -130,7 +134,10 @@ class LocalChannel(Channel):
             return None
         try:
             data = os.read(fd, READ_BYTES)
-        except OSError:  # a terminal whose last process ended reads as EIO on Linux
+        except OSError:  # EIO: no process has the terminal open; a shell that closed its own opens it for each command
+            if self._process.poll() is None:
+                time.sleep(TERMINAL_CLOSED_S)
+                return None
             data = b""
         if data:
             return Chunk(stream, data)

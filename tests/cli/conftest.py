@@ -23,7 +23,7 @@ from tests.conftest import drop_checkpoints
 
 COMMAND = (sys.executable, "-m", "ohsandbox")
 NO_ENGINE = "unix:///nonexistent/docker.sock"
-TIMEOUT_S = 25.0
+TIMEOUT_S = 60.0
 
 
 class Ended(NamedTuple):

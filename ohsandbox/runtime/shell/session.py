@@ -168,7 +168,8 @@ class ShellSession:
             setup += b'{ command eval %s;command eval "$ohs_plain"; } 2>/dev/null\n' % quote(restored)
         self._greeting = secrets.token_hex(16)
         setup += b'command cd -- %s\nohs_n=%s; command eval "$ohs_greet"\n' % (quote(workdir), self._greeting.encode())
-        self._keeper.write(setup)
+        with contextlib.suppress(BrokenPipeError):  # the keeper has ended, which the reader tells
+            self._keeper.write(setup)
         threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True).start()
         with self.changed:
             self.changed.wait_for(lambda: self.pid or not self.alive, START_S)
@@ -184,7 +185,8 @@ class ShellSession:
         def open_keeper() -> None:
             try:
                 opened["keeper"] = open_channel(argv, tty=False, env={"OHSANDBOX_KEEPER": "1"})
-                opened["keeper"].write(script)
+                with contextlib.suppress(BrokenPipeError):
+                    opened["keeper"].write(script)
             except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
                 failed.append(error)
 

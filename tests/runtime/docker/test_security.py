@@ -93,7 +93,8 @@ def test_space_cannot_be_reserved_only_written(sandbox: Any) -> None:
     said = sandbox().run(["python3", "-c", RESERVE]).stdout.decode().splitlines()
     assert said[:7] == [*(f"{mode} ENOTSUP" for mode in (0, 1, 16, 17, 32, 64)), "3 done"]
     assert said[7:10] == ["ioctl EPERM"] * 3
-    assert said[10:] == ["blocks 0", "written 1048576"]
+    assert said[10] == "blocks 0"
+    assert int(said[11].removeprefix("written ")) >= 1 << 20  # more once ext4 has allocated a block of extents
 
 
 @pytest.mark.docker
