@@ -202,7 +202,7 @@ class DiskMonitor:
         self._age += 1
 
     def _act(self, fact: str, what: tuple[str, bool], left: int) -> bool:
-        """Act once below the floor; return whether something writes. what: the file system; if inodes are short."""
+        """Act once below the floor; return whether something may write. what: the file system; if inodes are short."""
         first, fell = self._low != what, self._low == what and self._last_free > left
         self._low, self._last_free = what, left
         try:
@@ -224,7 +224,7 @@ class DiskMonitor:
                 self._say(f"{fact}, and no process could be started to find what writes: the sandbox was killed")
                 self._sandbox.tell(self._sandbox.restart(failure))
             return fell
-        return fell or bool(writers)
+        return first or fell or bool(writers)  # a second has time for all inodes below the floor
 
     def _written(self) -> dict[int, ProcessWrites]:
         """Read each process's written bytes as its own user: /proc/PID/io needs permission to trace."""
@@ -256,7 +256,6 @@ class DiskMonitor:
     def _kill(self, fact: str, pids: Sequence[int], now: Mapping[int, ProcessWrites]) -> None:
         self._rounds += 1
         self.kills += 1
-        self._killed.update(pids)
         if self._rounds > KILL_ROUNDS:
             self._say(f"{fact}: what wrote went on in other processes, so all processes of this sandbox were killed")
             self._sandbox.end_processes()
@@ -267,6 +266,7 @@ class DiskMonitor:
         for user in {now[pid].user for pid in pids}:
             theirs = " ".join(str(pid) for pid in pids if now[pid].user == user)
             self._sandbox.snippet(b"kill -KILL %s 2>/dev/null" % theirs.encode(), user=user)
+        self._killed.update(pids)  # a snippet that failed has killed nothing: the next round tries again
 
     def _say(self, what: str) -> None:
         """Report before killing, so that the result of a killed command says why."""
