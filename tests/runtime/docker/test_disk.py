@@ -172,7 +172,7 @@ def test_another_users_writer_is_found_and_killed_through_its_own_user(sandbox: 
     """The space is injected: it is short as soon as the writer has begun."""
     runtime = sandbox(limits=SandboxLimits(free_bytes=0, file_bytes=256 * MIB))
     runtime.execute(
-        "su nobody -s /bin/sh -c 'while :; do dd if=/dev/zero of=/tmp/big bs=1M count=20 conv=fsync; done' 2>/dev/null &"
+        "su nobody -s /bin/sh -c 'while :; do dd if=/dev/zero of=/tmp/b bs=1M count=20 conv=fsync; done' 2>/dev/null &"
     )
     plenty = disk_space.DiskSpace(50 * GIB, 100 * GIB, 0, 0)
     watch = disk.DiskMonitor(
