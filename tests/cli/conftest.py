@@ -130,7 +130,8 @@ def at_terminal() -> Callable[..., Recorded]:
         master, slave = pty.openpty()
         process = subprocess.Popen(
             [*COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, cwd=cwd,
-            env={**os.environ},  # GNU readline puts LINES and COLUMNS of pytest's terminal into the C library's alone
+            # GNU readline puts LINES and COLUMNS of pytest's terminal into the environment of what pytest starts
+            env={name: value for name, value in os.environ.items() if name not in {"LINES", "COLUMNS"}},
             preexec_fn=lambda: _take_terminal(slave), start_new_session=True,  # noqa: PLW1509 - a fork is what it is
         )  # fmt: skip
         os.close(slave)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -98,7 +99,7 @@ def run_killed_owner(name: str, *, fault: str = "", keep: bool = False, **option
 @pytest.mark.docker
 @pytest.mark.parametrize("fault", ["", DIE_BEFORE_START])
 def test_a_killed_owners_sandbox_is_removed_even_between_create_and_start(engine: Engine, fault: str) -> None:
-    name = f"ohsandbox-test-{os.getpid()}"
+    name = f"ohsandbox-test-{secrets.token_hex(4)}"
     run_killed_owner(name, fault=fault)
     (info,) = [one for one in DockerInventory(engine).list_sandboxes() if one.name == name]
     assert not info.owner_alive
@@ -115,7 +116,7 @@ def test_the_locks_in_a_killed_owners_workspace_are_removed(
 ) -> None:
     workspace = tmp_path / "project"
     subprocess.run(["git", "init", "-q", str(workspace)], check=True)
-    name = f"ohsandbox-test-{os.getpid()}"
+    name = f"ohsandbox-test-{secrets.token_hex(4)}"
     lock = workspace / ".git" / "config.lock"
     with DockerRuntime("ohsandbox-base:busybox", workspace=workspace):
         run_killed_owner(name, workspace=str(workspace), **options)
@@ -136,7 +137,7 @@ def test_the_locks_in_a_killed_owners_workspace_are_removed(
 
 @pytest.mark.docker
 def test_the_next_start_removes_what_a_killed_owner_left(engine: Engine) -> None:
-    name = f"ohsandbox-test-{os.getpid()}"
+    name = f"ohsandbox-test-{secrets.token_hex(4)}"
     run_killed_owner(name)
     with DockerRuntime("ohsandbox-base:busybox"):
         assert not [one for one in DockerInventory(engine).list_sandboxes() if one.name == name]
@@ -144,7 +145,7 @@ def test_the_next_start_removes_what_a_killed_owner_left(engine: Engine) -> None
 
 @pytest.mark.docker
 def test_a_kept_sandbox_is_listed_and_only_taken_when_asked(engine: Engine) -> None:
-    name = f"ohsandbox-test-{os.getpid()}"
+    name = f"ohsandbox-test-{secrets.token_hex(4)}"
     run_killed_owner(name, keep=True)
     assert DockerInventory(engine).collect_garbage() == []
     assert [one.keep for one in DockerInventory(engine).list_sandboxes() if one.name == name] == [True]
