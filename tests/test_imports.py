@@ -24,7 +24,7 @@ LAYERS = (
     ("agent", "mcp_server", "timetravel"),
     ("conversation", "settings"),
     ("testing",),
-    ("cli", "__main__"),
+    ("cli", "__main__", "integrations"),
 )
 """The layers, from the bottom."""
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}

@@ -1,0 +1,1 @@
+"""Plug-ins for other projects, one module each; a module imports its host project and nothing else does."""
