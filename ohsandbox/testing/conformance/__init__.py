@@ -11,9 +11,10 @@ One started runtime serves all of them. They need no pytest; where it is, name t
 """
 
 from ohsandbox.testing.conformance import (  # imported for their cases
-    calls,
+    execute_calls,
     files,
     run,
+    run_calls,
     sessions,
     shell_interactive,
     shell_output,
@@ -24,7 +25,10 @@ from ohsandbox.testing.conformance import (  # imported for their cases
 )
 from ohsandbox.testing.conformance.case import CASES, Case, Session, case, shell_case
 
-THEMES = (run, calls, sessions, shell_state, shell_output, shell_interactive, shell_recovery, files, trees, tools)
+THEMES = (
+    run, run_calls, sessions, shell_state, shell_output, shell_interactive, shell_recovery, execute_calls,
+    files, trees, tools,
+)  # fmt: skip
 """The modules of cases, in the order in which to read them."""
 
 __all__ = ["CASES", "THEMES", "Case", "Session", "case", "shell_case"]

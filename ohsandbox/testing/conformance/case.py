@@ -203,3 +203,17 @@ def is_running(runtime: Runtime, words: str, *, within_s: float = 1.0) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+def set_after(seconds: float) -> threading.Event:
+    """An event that another thread sets after so many seconds."""
+    event = threading.Event()
+    threading.Timer(seconds, event.set).start()
+    return event
+
+
+def already_set() -> threading.Event:
+    """An event that is set."""
+    event = threading.Event()
+    event.set()
+    return event
