@@ -15,6 +15,8 @@ from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.results import CommandObservation
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from ohsandbox.conversation import Conversation
     from ohsandbox.events import EventBody
     from ohsandbox.runtime.channel import Channel
@@ -129,13 +131,14 @@ class RecordingRuntime(Runtime):
     def close_session(self, name: str) -> None:
         self.log.append(f"close_session {name}")
 
-    def read_bytes(self, path: str, **_: Any) -> bytes:
+    def read_bytes(self, path: str | PathLike[str], **_: Any) -> bytes:
+        path = str(path)
         if path not in self.files:
             raise file_error(2, "No such file or directory", path)
         return self.files[path]
 
-    def write_bytes(self, path: str, data: bytes, **_: Any) -> None:
-        self.files[path] = data
+    def write_bytes(self, path: str | PathLike[str], data: bytes, **_: Any) -> None:
+        self.files[str(path)] = data
 
 
 def stamp(*bodies: EventBody) -> list[SDKEvent]:

@@ -140,8 +140,15 @@ class Backend(ABC):
         """Release the sandbox and remove it unless it is to be kept. Called once, after shells and workers ended."""
 
     @abstractmethod
-    def close(self) -> None:
+    def close(self, *, keep: bool | None = None) -> None:
         """Release the sandbox; idempotent."""
+
+    def _decide_keep(self, *, keep: bool) -> None:
+        """Have `_close` keep or remove the sandbox; raises UsageError where that is not possible."""
+        if keep:
+            raise UsageError(
+                f"A {type(self).__name__} has nothing to keep: keep=True is for a DockerRuntime. Leave it out"
+            )
 
     def _loss(self) -> SandboxUnavailable | None:
         """The error that says why the sandbox is not usable now, or None."""

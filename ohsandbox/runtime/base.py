@@ -12,8 +12,8 @@ from ohsandbox.runtime import tools
 from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.files import operations, transfer
+from ohsandbox.runtime.process import invocation
 from ohsandbox.runtime.process.cancellation import killing
-from ohsandbox.runtime.process.invocation import Process, check_call, check_entered, check_seconds
 from ohsandbox.runtime.process.worker import DEFAULT_LIMIT_BYTES, CallCancelled, CallStalled, CallTimedOut, WorkerCall
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, LeftOut, ResumeReport
 from ohsandbox.runtime.shell.shell import SessionOptions, Shell, in_subshell
@@ -23,6 +23,7 @@ from ohsandbox.schema import ErrorObservation
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
+    from os import PathLike
 
     from ohsandbox.runtime.process.worker import OnBytes
     from ohsandbox.runtime.results import Checkpoint
@@ -54,8 +55,19 @@ class Runtime(Backend):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """End every process that we started and release the sandbox. Closing twice is fine."""
+    def close(self, *, keep: bool | None = None) -> None:
+        """End every process that we started and release the sandbox. Closing twice is fine.
+
+        keep decides whether the sandbox stays or is removed, where it was created to be removed or to be kept; None
+        leaves it at that. Nothing happens to a sandbox that is closed already.
+
+        Raises:
+            UsageError: this kind of sandbox cannot be kept, or, joined, not be removed; it is still open.
+        """
+        if keep is not None:
+            if not isinstance(keep, bool):
+                raise invocation.wrong("keep", keep, "give True, False or None")
+            self._decide_keep(keep=keep)
         self._drop_shells(kill=not self.ends_processes)
         self._pool.close()
         self._close()
@@ -135,10 +147,9 @@ class Runtime(Backend):
             UnknownUserError, WorkdirError: as `run`.
             SandboxUnavailable: the sandbox cannot serve and could not be brought back.
         """
-        check_seconds(timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, yield_s=yield_s)
-        check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
-        if "\0" in command:
-            raise UsageError("The command contains a NUL byte, which no command can. Write such data to a file first")
+        invocation.check_seconds(timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, yield_s=yield_s)
+        invocation.check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
+        invocation.check_command(command, session, expect)
         wait = WaitOptions(timeout_s, idle_timeout_s, expect and expectation(expect).pattern, yield_s, cancel)
         if user is not None:
             session = self._session_of(session, user)
@@ -169,7 +180,7 @@ class Runtime(Backend):
         """The absolute path of workdir, once it has been entered. Raises WorkdirError."""
         if workdir is not None:
             workdir = self._absolute(workdir)
-            check_entered(self._call(WorkerCall(b":", workdir, user=user)).status, workdir)
+            invocation.check_entered(self._call(WorkerCall(b":", workdir, user=user)).status, workdir)
         return workdir
 
     def interrupt(self, session: str = MAIN) -> None:
@@ -198,7 +209,8 @@ class Runtime(Backend):
             UsageError: a session of that name is open, or an option is invalid.
             UnknownUserError, WorkdirError: as `run`.
         """
-        check_call(env=env, user=user, workdir=workdir)
+        invocation.check_session(name)
+        invocation.check_call(env=env, user=user, workdir=workdir)
         workdir = self._enterable(workdir, user)
         with self._lock:
             if name in self._shells:
@@ -285,9 +297,11 @@ class Runtime(Backend):
             WorkdirError: also FileNotFoundError or NotADirectoryError.
             SandboxUnavailable: the sandbox went away.
         """
-        check_seconds(timeout_s=timeout_s)
-        check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
-        process = Process(argv, env or {}, merge_streams=merge_streams)
+        invocation.check_seconds(timeout_s=timeout_s)
+        invocation.check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
+        invocation.check_buffer("stdin", stdin)
+        invocation.check_bytes_limit(limit_bytes)
+        process = invocation.Process(argv, env or {}, merge_streams=merge_streams)
         directory = self._absolute(workdir or ".")
         if cancel is not None and cancel.is_set():
             return ExecResult(None, b"", b"", not_started=True, cause="cancelled", cancelled=True)
@@ -304,7 +318,7 @@ class Runtime(Backend):
                 None, so_far.stdout, so_far.stderr, timed_out=not cancelled, truncated=so_far.truncated,
                 cause="cancelled" if cancelled else "timeout", cancelled=cancelled,
             )  # fmt: skip
-        check_entered(outcome.status, directory)
+        invocation.check_entered(outcome.status, directory)
         result = process.result(outcome)
         if on_output is not None and result.not_started:
             on_output("stdout" if merge_streams else "stderr", result.stdout or result.stderr)
@@ -314,17 +328,25 @@ class Runtime(Backend):
 
     # --- files --------------------------------------------------------------------------------
 
-    def read_bytes(self, path: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES, user: str | int | None = None) -> bytes:
+    def read_bytes(
+        self, path: str | PathLike[str], *, limit_bytes: int = DEFAULT_LIMIT_BYTES, user: str | int | None = None
+    ) -> bytes:
         """A regular file's bytes.
 
         Raises:
+            UsageError: an argument is invalid.
             SandboxFileError: also the builtin of its errno: ENOENT, EACCES, EISDIR, ENOTDIR, ENAMETOOLONG, ELOOP;
                 EINVAL for a FIFO, socket or device; EFBIG over limit_bytes; ETIMEDOUT where a read blocks for 10 s.
         """
+        invocation.check_call(user=user)
+        invocation.check_bytes_limit(limit_bytes)
+        path = operations.path_of(path)
         call = partial(self._file_call, path=path, user=user)
         return operations.read(call, self._file(path), limit_bytes, shown=path)
 
-    def write_bytes(self, path: str, data: bytes, *, mode: int | None = None, user: str | int | None = None) -> None:
+    def write_bytes(
+        self, path: str | PathLike[str], data: bytes, *, mode: int | None = None, user: str | int | None = None
+    ) -> None:
         """Replace or make a file at once: readers see the old bytes or the new ones. Missing parents are made.
 
         An existing file keeps its owner and its mode, without setuid, setgid and sticky; a new one has 0o644 and a new
@@ -333,18 +355,25 @@ class Runtime(Backend):
         this user may not write, an owner that it cannot give) the file is rewritten in place, and then not at once.
 
         Raises:
+            UsageError: an argument is invalid: data is text, say.
             SandboxFileError: as read_bytes, and ENOSPC, EROFS; the old file is then intact.
         """
+        invocation.check_call(user=user)
+        invocation.check_buffer("data", data)
+        invocation.check_mode(mode)
+        path = operations.path_of(path)
         operations.check_file_path(path)
         body = operations.write_body(self._file(path), len(data), mode)
         self._file_call(body, path=path, user=user, limit_bytes=len(data), stdin=data, takes_stdin=True)
 
-    def list_dir(self, path: str, *, user: str | int | None = None) -> list[DirEntry]:
+    def list_dir(self, path: str | PathLike[str], *, user: str | int | None = None) -> list[DirEntry]:
         """A directory's entries, sorted by name; those that vanish while it looks are left out.
 
         Raises:
             SandboxFileError: ENOENT, ENOTDIR, EACCES; EFBIG when the names alone fill DEFAULT_LIMIT_BYTES.
         """
+        invocation.check_call(user=user)
+        path = operations.path_of(path)
         body = operations.list_body(self._file(path))
         data = self._file_call(body, path=path, user=user, limit_bytes=DEFAULT_LIMIT_BYTES)
         if len(data) > DEFAULT_LIMIT_BYTES:
@@ -372,8 +401,8 @@ class Runtime(Backend):
 
     def upload(
         self,
-        source: Path | str,
-        target: str,
+        source: PathLike[str] | str,
+        target: PathLike[str] | str,
         *,
         user: str | int | None = None,
         limits: transfer.TransferLimits | None = None,
@@ -388,23 +417,23 @@ class Runtime(Backend):
             What was left out: sockets, FIFOs and devices.
 
         Raises:
-            UsageError: source does not exist, is neither a file nor a directory, or its path contains a symlink that
-                a sandbox could have made.
-            SandboxFileError: the sandbox cannot store it, or this machine cannot read it.
+            UsageError: source is neither a file nor a directory, or its path contains a symlink that a sandbox could
+                have made.
+            SandboxFileError: source does not exist (then also FileNotFoundError), the sandbox cannot store it, or this
+                machine cannot read it.
             ToolError: it is larger than limits; nothing was sent.
             CallCancelledError: cancel was set before its end.
         """
-        check_call(user=user, cancel=cancel)
+        invocation.check_call(user=user, cancel=cancel)
         limits = limits or transfer.TransferLimits()
+        here, there = Path(operations.path_of(source)), self._file(operations.path_of(target))
         with killing(cancel) as killed:
-            return transfer.upload(
-                lambda argv: killed(self.channel(argv, user=user)), Path(source), self._file(target), limits
-            )
+            return transfer.upload(lambda argv: killed(self.channel(argv, user=user)), here, there, limits)
 
     def download(
         self,
-        source: str,
-        target: Path | str,
+        source: PathLike[str] | str,
+        target: PathLike[str] | str,
         *,
         user: str | int | None = None,
         limits: transfer.TransferLimits | None = None,
@@ -426,12 +455,11 @@ class Runtime(Backend):
             UsageError: target is itself a symlink to a directory, or its path leads through one.
             CallCancelledError: cancel was set before its end.
         """
-        check_call(user=user, cancel=cancel)
+        invocation.check_call(user=user, cancel=cancel)
         limits = limits or transfer.TransferLimits()
+        there, here = self._file(operations.path_of(source)), Path(operations.path_of(target))
         with killing(cancel) as killed:
-            return transfer.download(
-                lambda argv: killed(self.channel(argv, user=user)), self._file(source), Path(target), limits
-            )
+            return transfer.download(lambda argv: killed(self.channel(argv, user=user)), there, here, limits)
 
     def _file(self, path: str) -> str:
         operations.check_path(path)

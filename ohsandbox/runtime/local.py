@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError, WorkdirMissingError
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import POLL_MS, Channel, Chunk, Stream
+from ohsandbox.runtime.process.invocation import check_env
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -222,6 +223,7 @@ class CLIRuntime(Runtime):
             WorkdirMissingError: the directory does not exist.
         """
         super().__init__()
+        check_env(env)
         self._workdir = Path(workdir or Path.cwd()).resolve()
         if not self._workdir.is_dir():
             raise WorkdirMissingError(

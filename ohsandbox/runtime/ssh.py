@@ -21,7 +21,7 @@ from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import Chunk, Stream
 from ohsandbox.runtime.local import QUIET_ENV, LocalChannel
-from ohsandbox.runtime.process.invocation import check_entered, script_on_stdin, start_script
+from ohsandbox.runtime.process.invocation import check_entered, check_env, script_on_stdin, start_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -185,6 +185,7 @@ class SshRuntime(Runtime):
             UsageError: host cannot be meant.
         """
         super().__init__()
+        check_env(env)
         if not _HOST.fullmatch(host):
             raise UsageError(f"Invalid host {host!r}: expected [USER@]HOST or ssh://[USER@]HOST[:PORT]")
         self._host, self._workdir, self._env = host, workdir, {**QUIET_ENV, **(env or {})}

@@ -14,6 +14,7 @@ from ohsandbox.runtime.docker import mount_policy
 from ohsandbox.runtime.docker.container_config import ContainerConfig, Network, SandboxLimits
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.guard import WORKSPACE, Git, GuardMount
+from ohsandbox.runtime.process.invocation import wrong
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,8 +107,10 @@ def checked(**asked: object) -> DockerOptions:
         found = DockerOptions.model_validate({name: value for name, value in asked.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"DockerRuntime({where}=...): {first['msg']}. Remedy: correct that argument.") from error
+        name = str(first["loc"][0])
+        where = ".".join(str(part) for part in first["loc"][1:])
+        expected = f"{where}: {first['msg']}" if where else str(first["msg"])
+        raise wrong(f"DockerRuntime({name}=...)", asked.get(name), expected) from error
     _check_names(found)
     if found.ca_bundle is not None:
         bundle = Path(found.ca_bundle).expanduser()

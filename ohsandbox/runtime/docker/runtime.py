@@ -23,6 +23,7 @@ from ohsandbox.runtime.docker.container import ended_at_once
 from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.sandbox import OwnerWatchdog
+from ohsandbox.runtime.process.invocation import check_call, wrong
 from ohsandbox.runtime.results import ResumeReport
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class DockerRuntime(Runtime):
         profile: "contained" or "mapped"; derived from workspace.
         limits: memory, processors, processes, disk.
         name: the container's name; default: ohsandbox- and a random word.
-        keep: `close` and `gc` leave the container, and its processes keep running when this process dies.
+        keep: `close` and `gc` leave the container, and its processes keep running when this process dies; `close` can
+            decide otherwise.
         attach: name or id of a running container to join instead; we never remove, start or change it.
         ca_bundle: a PEM file that common tools in the sandbox trust.
         progress: called while an image is pulled.
@@ -96,6 +98,9 @@ class DockerRuntime(Runtime):
         checkpoint: str | None = None,
     ) -> None:
         super().__init__()
+        check_call(env=env, user=user)
+        if progress is not None and not callable(progress):
+            raise wrong("progress", progress, "give a function that takes a PullProgress")
         self.state_dir = PRIVATE_DIR
         place = None if workspace is None else os.fspath(workspace)
         if copy and place is None:
@@ -236,6 +241,21 @@ class DockerRuntime(Runtime):
         if not self._options.attach:
             self._dispose(gone)
         gone.container.engine.close()
+
+    def _decide_keep(self, *, keep: bool) -> None:
+        if self._options.attach and not keep:
+            raise UsageError(
+                f"Container {self.name!r} was joined, so it is not ours to remove. Remedy: `docker rm -f {self.name}`."
+            )
+        if self._options.attach:
+            return
+        with self._life:
+            if (ours := self._sandbox) is None or keep == self._options.keep:
+                return
+            if ours.lease is not None:  # first: killed from here on, the container stays where it is to stay
+                ours.lease.rewrite(keep=keep)
+            self._options = self._options.model_copy(update={"keep": keep})
+            self.ends_processes = not keep
 
     def _stop_watching(self) -> None:
         watch, self._disk = self._disk, None

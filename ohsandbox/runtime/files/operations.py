@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.errors import SandboxFileError, file_error
-from ohsandbox.runtime.process.invocation import quote
+from ohsandbox.runtime.process.invocation import quote, wrong
 from ohsandbox.runtime.results import DirEntry
 
 if TYPE_CHECKING:
@@ -117,6 +117,18 @@ def _body(call: bytes) -> bytes:
 def patience_s(size: int) -> float:
     """Time limit, in seconds, of a call that moves at most size bytes."""
     return _PATIENCE_S + size / _SLOWEST_BYTES_PER_S
+
+
+def path_of(path: str | os.PathLike[str]) -> str:
+    """The path as text.
+
+    Raises:
+        UsageError: it is neither text nor a path object.
+    """
+    found = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(found, str):
+        raise wrong("path", path, "give a string, or a path object of strings")
+    return found
 
 
 def check_path(path: str) -> None:

@@ -16,7 +16,7 @@ import threading
 from importlib.resources import files as resources
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.errors import OhsandboxError, UsageError, file_error
 from ohsandbox.paths import DIRECTORY, open_directory, refuse_link
 from ohsandbox.runtime.files import unpack
 from ohsandbox.runtime.files.operations import error_of, stalled
@@ -58,8 +58,8 @@ def upload(
     only: copy only these paths below a directory, directories included; None copies all.
 
     Raises:
-        UsageError: source does not exist, or its path contains a symlink.
-        SandboxFileError: the sandbox cannot store it, or this machine cannot read it.
+        UsageError: its path contains a symlink.
+        SandboxFileError: source does not exist, the sandbox cannot store it, or this machine cannot read it.
         ToolError: it exceeds a limit; nothing was sent.
     """
     with host_errors(source), _SourceTree(source, target, only) as tree:
@@ -134,8 +134,9 @@ class _SourceTree:
         """Open it.
 
         Raises:
-            UsageError: it does not exist, or is neither file nor directory; its path contains a symlink; or target
-                cannot be a file's name.
+            UsageError: it is neither file nor directory; its path contains a symlink; or target cannot be a file's
+                name.
+            SandboxFileError: ENOENT, it does not exist.
         """
         self._only = only
         self._target_name = target.rpartition("/")[2]
@@ -144,7 +145,8 @@ class _SourceTree:
         try:
             self._directory = open_directory(source)
         except FileNotFoundError:
-            raise UsageError(f"The upload source {str(source)!r} does not exist; check the path") from None
+            reason = "The upload source does not exist on this machine; check the path"
+            raise file_error(errno.ENOENT, reason, str(source)) from None
         except NotADirectoryError:
             self._name, self.is_dir = source.name, False
             self._directory = open_directory(source.parent)

@@ -6,6 +6,7 @@ import errno
 import re
 import secrets
 import shlex
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError, WorkdirMissingError, WorkdirNotADirectoryError
@@ -13,7 +14,7 @@ from ohsandbox.runtime.results import ExecResult
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable
 
     from ohsandbox.runtime.process.worker import CallResult
 
@@ -67,19 +68,92 @@ def script_on_stdin(script: str, *arguments: str) -> tuple[list[str], bytes]:
     return ["/bin/sh", "-c", reader, *arguments], raw
 
 
+MAX_SHOWN_CHARS = 60
+"""Of a wrong value: enough to recognise it."""
+Buffer = bytes | bytearray | memoryview
+"""What is taken for bytes."""
+
+
+def wrong(name: str, value: object, expected: str) -> UsageError:
+    """The error for an argument: its name, its value and what it should be."""
+    shown = repr(value)
+    shown = shown if len(shown) <= MAX_SHOWN_CHARS else f"{shown[: MAX_SHOWN_CHARS - 1]}…"
+    return UsageError(f"Invalid {name} {shown}: {expected}")
+
+
 def check_seconds(**values: float | None) -> None:
     """Raise UsageError for the first value that is not a positive number."""
     for name, value in values.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and 0 < value < float("inf")):
-            raise UsageError(f"Invalid {name} {value!r}: give a positive number of seconds")
+            raise wrong(name, value, "give a positive number of seconds")
+
+
+def check_bytes_limit(limit_bytes: object) -> None:
+    """Raise UsageError for a limit that is not a number of bytes."""
+    if not isinstance(limit_bytes, int) or isinstance(limit_bytes, bool) or limit_bytes < 0:
+        raise wrong("limit_bytes", limit_bytes, "give a number of bytes, 0 or more")
+
+
+def check_buffer(name: str, value: object) -> None:
+    """Raise UsageError for data that are not bytes."""
+    if not isinstance(value, Buffer):
+        remedy = f"encode the text, {name}=text.encode()" if isinstance(value, str) else "give bytes"
+        raise wrong(name, value, f"expected bytes; {remedy}")
+
+
+MAX_MODE = 0o7777
+
+
+def check_mode(mode: object) -> None:
+    """Raise UsageError for a file mode that is neither None nor permission bits."""
+    is_number = isinstance(mode, int) and not isinstance(mode, bool)
+    if mode is not None and not (is_number and 0 <= mode <= MAX_MODE):  # type: ignore[operator]
+        raise wrong("mode", mode, "give permission bits as a number, such as 0o644")
+
+
+def check_command(command: object, session: object, expect: object) -> None:
+    """Check the words of `Runtime.execute`.
+
+    Raises:
+        UsageError: one is not text, the session has no name, or the command holds a NUL.
+    """
+    if not isinstance(command, str):
+        remedy = "or pass the list to run()" if isinstance(command, list | tuple) else "the text of a shell command"
+        raise wrong("command", command, f"expected a string, {remedy}")
+    if "\0" in command:
+        raise UsageError("The command contains a NUL byte, which no command can. Write such data to a file first")
+    check_session(session)
+    if expect is not None and not isinstance(expect, str):
+        raise wrong("expect", expect, "give a regular expression as a string")
+
+
+def check_session(name: object) -> None:
+    """Raise UsageError for a session's name that is no text."""
+    if not isinstance(name, str) or not name:
+        raise wrong("session", name, "give a session's name as a string")
 
 
 def check_env_names(names: Iterable[str]) -> None:
     """Raise UsageError for the first name that a shell cannot export."""
     for name in names:
-        if not _ENV_NAME.fullmatch(name):
+        if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
             raise UsageError(f"Environment name {name!r} is invalid: use letters, digits and underscores")
+
+
+def check_env(env: Mapping[str, str] | None) -> None:
+    """Check variables.
+
+    Raises:
+        UsageError: it is no mapping of names to strings. A value, perhaps a secret, is not shown.
+    """
+    if env is not None and not isinstance(env, Mapping):
+        raise UsageError(f"env is of type {type(env).__name__}; give a dict of names and values, such as {{'A': '1'}}")
+    check_env_names(env or {})
+    for name, value in (env or {}).items():
+        if not isinstance(value, str):
+            raise UsageError(f"Environment value of {name!r} is of type {type(value).__name__}; give a string")
+        quote(value)
 
 
 def check_call(
@@ -95,19 +169,33 @@ def check_call(
     Raises:
         UsageError: one is invalid; the message names the first. A value of env, perhaps a secret, is not shown.
     """
-    check_env_names(env or {})
-    for name, value in (env or {}).items():
-        if not isinstance(value, str):
-            raise UsageError(f"Environment value of {name!r} is of type {type(value).__name__}; give a string")
-        quote(value)
+    check_env(env)
     if isinstance(user, bool) or not (user is None or (isinstance(user, int) and user >= 0) or _is_word(user)):
-        raise UsageError(f"Invalid user {user!r}: give a user's name or number, or leave it out")
+        raise wrong("user", user, "give a user's name or number, or leave it out")
     if workdir is not None and not _is_word(workdir):
-        raise UsageError(f"Invalid workdir {workdir!r}: give a directory of the sandbox, or leave it out")
+        raise wrong("workdir", workdir, "give a directory of the sandbox as a string, or leave it out")
     if on_output is not None and not callable(on_output):
         raise UsageError(f"on_output is of type {type(on_output).__name__}; give a function")
     if cancel is not None and not callable(getattr(cancel, "is_set", None)):
         raise UsageError(f"cancel is of type {type(cancel).__name__}; give a threading.Event")
+
+
+def check_argv(argv: object) -> None:
+    """Check the words of `Runtime.run`.
+
+    Raises:
+        UsageError: it is not a sequence of strings, or is empty.
+    """
+    if isinstance(argv, str):
+        remedy = "give a list of words, such as ['ls', '-l'], or call execute() for a shell command"
+        raise wrong("argv", argv, remedy)
+    if not isinstance(argv, Sequence) or isinstance(argv, Buffer):
+        raise wrong("argv", argv, "expected a list of words, such as ['ls', '-l']")
+    if not argv or not argv[0]:
+        raise UsageError("argv is empty; its first word is the program to run")
+    for number, word in enumerate(argv):
+        if not isinstance(word, str):
+            raise wrong(f"argv[{number}]", word, "expected a string")
 
 
 def _is_word(value: object) -> bool:
@@ -174,10 +262,7 @@ class Process:
         Raises:
             UsageError: argv is empty, or one string, or something in it or in env cannot be passed to a process.
         """
-        if not argv or not argv[0]:
-            raise UsageError("argv is empty; its first word is the program to run")
-        if isinstance(argv, str):
-            raise UsageError(f"argv is the string {argv[:50]!r}; give a list of words, or ['sh', '-c', ...]")
+        check_argv(argv)
         check_env_names(env)
         self.mark = f"OHSANDBOX_CALL={secrets.token_hex(8)}"
         self.limit_kib = limit_mark()

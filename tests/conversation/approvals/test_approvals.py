@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +294,7 @@ def test_reads_that_ran_side_by_side_are_all_unknown(tmp_path: Path) -> None:
     calls = [call("file_read", {"path": "x"}), call("file_read", {"path": "y"}), bash("z")]
 
     class Dying(RecordingRuntime):
-        def read_bytes(self, path: str, **options: Any) -> bytes:
+        def read_bytes(self, path: str | PathLike[str], **options: Any) -> bytes:
             if path in {"x", "y"}:
                 raise SandboxGone("The sandbox is gone.")
             return super().read_bytes(path, **options)

@@ -12,6 +12,7 @@ import pytest
 from ohsandbox.errors import ImageUnavailable, SandboxGone, UsageError
 from ohsandbox.runtime.docker import lease
 from ohsandbox.runtime.docker.container_config import SandboxLimits
+from ohsandbox.runtime.docker.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:
@@ -52,6 +53,32 @@ def test_before_start_and_after_close_there_is_no_sandbox() -> None:
         runtime.open_channel(["true"])
     runtime.close()
     assert not runtime.is_alive()
+
+
+def test_close_decides_that_a_sandbox_stays_and_another_goes_on_in_it(engine: Engine) -> None:
+    with DockerRuntime("ohsandbox-base:busybox", conversation="kept-at-close") as runtime:
+        runtime.write_bytes("note", b"still here")
+        name = runtime.name
+        runtime.close(keep=True)
+    assert not runtime.is_alive()
+    assert [one.keep for one in DockerInventory(engine).list_sandboxes() if one.name == name] == [True]
+    assert DockerInventory(engine).collect_garbage() == []
+    with DockerRuntime(attach=name) as joined:
+        assert joined.read_bytes("note") == b"still here"
+        with pytest.raises(UsageError, match="was joined, so it is not ours to remove"):
+            joined.close(keep=False)
+    again = DockerRuntime("ohsandbox-base:busybox", conversation="kept-at-close")
+    assert again.resume().how == "same"
+    assert (again.name, again.read_bytes("note")) == (name, b"still here")
+    again.close(keep=False)
+    assert engine.api.containers(all=True, filters={"name": name}) == []
+
+
+def test_close_decides_that_a_sandbox_made_to_be_kept_goes(engine: Engine) -> None:
+    runtime = DockerRuntime("ohsandbox-base:busybox", keep=True).start()
+    held = runtime.id
+    runtime.close(keep=False)
+    assert engine.api.containers(all=True, filters={"id": held}) == []
 
 
 def test_starting_and_closing_twice_is_fine(engine: Engine) -> None:

@@ -1,0 +1,119 @@
+"""Wrong arguments of a runtime are refused on entry, by name, value and what was expected, on one line."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox import DockerRuntime
+from ohsandbox.errors import SandboxFileError, UsageError
+from ohsandbox.testing import FakeRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[Any]:
+    """Typed as Any: what mypy refuses is passed here."""
+    with FakeRuntime() as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda r: r.execute(["echo"]), "Invalid command ['echo']: expected a string, or pass the list to run()"),
+        (lambda r: r.execute(b"x"), "Invalid command b'x': expected a string"),
+        (lambda r: r.execute(None), "Invalid command None: expected a string"),
+        (lambda r: r.execute("x", session=3), "Invalid session 3"),
+        (lambda r: r.execute("x", expect=b"a"), "Invalid expect b'a'"),
+        (lambda r: r.execute("x", timeout_s="5"), "Invalid timeout_s '5': give a positive number of seconds"),
+        (lambda r: r.execute("x", timeout_s=True), "Invalid timeout_s True"),
+        (lambda r: r.execute("x", env={"A": 1}), "Environment value of 'A' is of type int; give a string"),
+        (lambda r: r.execute("x", env={1: "A"}), "Environment name 1 is invalid"),
+        (lambda r: r.execute("x", env=["A=1"]), "env is of type list; give a dict"),
+        (lambda r: r.execute("x", user=1.5), "Invalid user 1.5: give a user's name or number"),
+        (lambda r: r.execute("x", workdir=b"/"), "Invalid workdir b'/'"),
+        (lambda r: r.execute("x", on_output=3), "on_output is of type int; give a function"),
+        (lambda r: r.execute("x", cancel=True), "cancel is of type bool; give a threading.Event"),
+        (
+            lambda r: r.run("echo hi"),
+            "Invalid argv 'echo hi': give a list of words, such as ['ls', '-l'], or call execute()",
+        ),
+        (lambda r: r.run(None), "Invalid argv None: expected a list of words"),
+        (lambda r: r.run(b"ls"), "Invalid argv b'ls': expected a list of words"),
+        (lambda r: r.run([]), "argv is empty"),
+        (lambda r: r.run(["echo", 1]), "Invalid argv[1] 1: expected a string"),
+        (lambda r: r.run(["cat"], stdin="text"), "Invalid stdin 'text': expected bytes; encode the text"),
+        (lambda r: r.run(["cat"], limit_bytes="5"), "Invalid limit_bytes '5'"),
+        (
+            lambda r: r.write_bytes("x", "text"),
+            "Invalid data 'text': expected bytes; encode the text, data=text.encode()",
+        ),
+        (lambda r: r.write_bytes("x", b"", mode="644"), "Invalid mode '644': give permission bits as a number"),
+        (lambda r: r.write_bytes("x", b"", mode=-1), "Invalid mode -1"),
+        (lambda r: r.write_bytes("x", b"", user=object()), "Invalid user <object"),
+        (lambda r: r.read_bytes(b"x"), "Invalid path b'x': give a string"),
+        (lambda r: r.read_bytes(None), "Invalid path None"),
+        (lambda r: r.read_bytes("x", limit_bytes=-1), "Invalid limit_bytes -1"),
+        (lambda r: r.list_dir(3), "Invalid path 3"),
+        (lambda r: r.upload(3, "x"), "Invalid path 3"),
+        (lambda r: r.download("x", b"y"), "Invalid path b'y'"),
+        (lambda r: r.open_session(None), "Invalid session None"),
+        (lambda r: r.close(keep="yes"), "Invalid keep 'yes'"),
+        (lambda r: r.close(keep=True), "A FakeRuntime has nothing to keep"),
+        (lambda _: FakeRuntime(env={"A": None}), "Environment value of 'A'"),  # type: ignore[dict-item]
+    ],
+)
+def test_a_wrong_argument_is_refused_on_one_line(runtime: Any, call: Callable[[Any], object], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        call(runtime)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert runtime.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"network": "opne"}, "Invalid DockerRuntime(network=...) 'opne': Input should be 'none' or 'open'"),
+        ({"user": object()}, "Invalid user <object"),
+        ({"env": {"A": 1}}, "Environment value of 'A' is of type int"),
+        ({"env": "A=1"}, "env is of type str"),
+        ({"progress": "yes"}, "Invalid progress 'yes': give a function"),
+        ({"limits": {"memory": 5}}, "Invalid DockerRuntime(limits=...) {'memory': 5}: memory: "),
+        ({"image": 5}, "Invalid DockerRuntime(image=...) 5: "),
+    ],
+)
+def test_a_wrong_option_of_a_container_is_refused_before_any_engine_is_asked(
+    arguments: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/never-asked.sock")
+    with pytest.raises(UsageError) as refused:
+        DockerRuntime(**arguments)
+    assert said in str(refused.value)
+
+
+def test_a_value_of_the_environment_is_never_shown(runtime: Any) -> None:
+    with pytest.raises(UsageError) as refused:
+        runtime.run(["true"], env={"TOKEN": b"hunter2"})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_path_objects_are_paths_of_the_sandbox(runtime: Any, tmp_path: Path) -> None:
+    runtime.write_bytes(PurePosixPath("by/path.txt"), b"here")
+    assert runtime.read_bytes(Path("by/path.txt")) == b"here"
+    assert [entry.name for entry in runtime.list_dir(Path("by"))] == ["path.txt"]
+    runtime.download(PurePosixPath("by"), tmp_path)
+    runtime.upload(tmp_path / "path.txt", PurePosixPath("again.txt"))
+    assert runtime.read_bytes("again.txt") == b"here"
+
+
+def test_a_missing_source_of_an_upload_is_a_file_not_found_error(runtime: Any, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="does not exist on this machine") as missing:
+        runtime.upload(tmp_path / "none", "x")
+    assert isinstance(missing.value, SandboxFileError)
+    assert missing.value.filename == str(tmp_path / "none")
