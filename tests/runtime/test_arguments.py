@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox import DockerRuntime
+from ohsandbox import CLIRuntime, DockerRuntime
 from ohsandbox.errors import SandboxFileError, UsageError
 from ohsandbox.testing import FakeRuntime
 
@@ -65,7 +65,7 @@ def runtime() -> Iterator[Any]:
         (lambda r: r.open_session(None), "Invalid session None"),
         (lambda r: r.close(keep="yes"), "Invalid keep 'yes'"),
         (lambda r: r.close(keep=True), "A FakeRuntime has nothing to keep"),
-        (lambda _: FakeRuntime(env={"A": None}), "Environment value of 'A'"),  # type: ignore[dict-item]
+        (lambda _: CLIRuntime(env={"A": None}), "Environment value of 'A'"),  # type: ignore[dict-item]
     ],
 )
 def test_a_wrong_argument_is_refused_on_one_line(runtime: Any, call: Callable[[Any], object], said: str) -> None:
