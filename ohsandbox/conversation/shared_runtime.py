@@ -27,6 +27,7 @@ class SharedRuntime(Runtime):
         self._lender = lender
         self.state_dir = lender.state_dir
         self.private_processes = lender.private_processes
+        self._added_env = dict(lender._added_env)  # noqa: SLF001 - a runtime asks its like
 
     @property
     def id(self) -> str:

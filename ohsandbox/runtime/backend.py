@@ -81,7 +81,9 @@ class Backend(ABC):
     def __init__(self) -> None:
         self.secrets = Secrets()
         """Variables of every shell and every `run`; see `give_secrets`."""
-        self._pool = WorkerPool(lambda argv, user: self.channel(argv, env=self.secrets.environment(), user=user))
+        self._added_env: dict[str, str] = {}
+        """Variables of `set_env`."""
+        self._pool = WorkerPool(lambda argv, user: self.channel(argv, env=self.environment(), user=user))
         self._lock = threading.RLock()
         self._notices: list[str] = []
         self._oom_kills = 0
@@ -225,6 +227,10 @@ class Backend(ABC):
     def describe(self) -> dict[str, str]:
         """Facts for a system prompt, name to value."""
         return {"working directory": self.workdir}
+
+    def environment(self) -> dict[str, str]:
+        """The variables of every new process on top of the sandbox's own: those of `set_env`, and the secrets."""
+        return {**self._added_env, **self.secrets.environment()}
 
     def give_secrets(self, secrets: Secrets) -> None:
         """From now on new shells and `run` have these variables, and the output of shells is masked.

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ohsandbox.errors import ToolError, UnknownSessionError, UsageError
+from ohsandbox.errors import UnknownSessionError, UsageError
 from ohsandbox.runtime import tools
 from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.channel import KILLED
@@ -16,9 +16,8 @@ from ohsandbox.runtime.process import invocation
 from ohsandbox.runtime.process.cancellation import killing
 from ohsandbox.runtime.process.worker import DEFAULT_LIMIT_BYTES, CallCancelled, CallStalled, CallTimedOut, WorkerCall
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, LeftOut, ResumeReport
-from ohsandbox.runtime.shell.shell import SessionOptions, Shell, in_subshell
+from ohsandbox.runtime.shell.shell import SessionOptions, Shell
 from ohsandbox.runtime.shell.wait import WaitOptions, expectation
-from ohsandbox.schema import ErrorObservation
 
 if TYPE_CHECKING:
     import threading
@@ -73,6 +72,23 @@ class Runtime(Backend):
         self._close()
         if not self.reports_changes_later:
             self.discard_changes()
+
+    def set_env(self, env: Mapping[str, str]) -> None:
+        """Add variables, or give them other values, for every process from now on, while this runtime is open.
+
+        Those that `run` starts and new sessions have them at once; an open session exports them before its next
+        command, so what runs in it now keeps what it has. They outlast a restart of the sandbox. A Python kernel or a
+        browser that runs already, and MCP servers, do not get them.
+
+        Raises:
+            UsageError: a name or value is invalid, reserved, or a secret's name; nothing has changed.
+        """
+        invocation.check_settable(env, self.secrets.names)
+        with self._lock:
+            self._added_env.update(env)
+            for shell in self._shells.values():
+                shell.set_env(env)
+        self._pool.discard_all()
 
     def _drop_shells(self, *, kill: bool) -> None:
         with self._lock:
@@ -156,7 +172,7 @@ class Runtime(Backend):
         text = ""
         if env or workdir:
             workdir = self._enterable(workdir, user)
-            text = in_subshell(command, env or {}, workdir) if command.strip() else ""
+            text = invocation.in_subshell(command, env or {}, workdir) if command.strip() else ""
         if text and is_input:
             raise UsageError("env and workdir apply to a new command only. Leave them out with is_input")
         return self._shell(session).execute(command, wait, is_input=is_input, text=text, listener=on_output)
@@ -260,7 +276,7 @@ class Runtime(Backend):
         """The session's shell, not started; the options are those of a new one."""
         with self._lock:
             if name not in self._shells:
-                options = SessionOptions({**self.secrets.environment(), **(env or {})}, workdir or self.workdir, user)
+                options = SessionOptions({**self.environment(), **(env or {})}, workdir or self.workdir, user)
                 self._shells[name] = Shell(self, name, options)
             return self._shells[name]
 
@@ -313,11 +329,7 @@ class Runtime(Backend):
                 )
             )  # fmt: skip
         except (CallTimedOut, CallCancelled) as ended:
-            cancelled, so_far = isinstance(ended, CallCancelled), ended.outcome
-            return ExecResult(
-                None, so_far.stdout, so_far.stderr, timed_out=not cancelled, truncated=so_far.truncated,
-                cause="cancelled" if cancelled else "timeout", cancelled=cancelled,
-            )  # fmt: skip
+            return process.ended(ended.outcome, cancelled=isinstance(ended, CallCancelled))
         invocation.check_entered(outcome.status, directory)
         result = process.result(outcome)
         if on_output is not None and result.not_started:
@@ -484,9 +496,4 @@ class Runtime(Backend):
 
     def call_tool_mcp(self, action: MCPAction) -> Observation:
         """Call a tool of the sandbox's MCP servers; an unknown tool or a missing result gives an ErrorObservation."""
-        if self.mcp is None:
-            return ErrorObservation(message=f"Unknown tool: {action.name[:100]}. No MCP server runs in this sandbox.")
-        try:
-            return self.mcp.call_tool_mcp(action)
-        except ToolError as error:
-            return ErrorObservation(message=str(error))
+        return tools.call_mcp(self.mcp, action)

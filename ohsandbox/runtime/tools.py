@@ -356,3 +356,13 @@ class MCPToolCaller(Protocol):
         Raises:
             ToolError: the tool does not exist, or gives no result.
         """
+
+
+def call_mcp(servers: MCPToolCaller | None, action: MCPAction) -> Observation:
+    """Call a tool of the sandbox's servers; an unknown tool or a missing result gives an ErrorObservation."""
+    if servers is None:
+        return ErrorObservation(message=f"Unknown tool: {action.name[:100]}. No MCP server runs in this sandbox.")
+    try:
+        return servers.call_tool_mcp(action)
+    except ToolError as error:
+        return ErrorObservation(message=str(error))

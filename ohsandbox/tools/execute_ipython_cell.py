@@ -164,7 +164,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
             join_modules("ohsandbox.tools._ipython_kernel", *_MODULES),
             interpreters=[python],
             name="The Python kernel",
-            env=env | runtime.secrets.environment(),
+            env=env | runtime.environment(),
             on_stderr=self._output.feed,
         )
 

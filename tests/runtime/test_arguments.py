@@ -63,6 +63,10 @@ def runtime() -> Iterator[Any]:
         (lambda r: r.upload(3, "x"), "Invalid path 3"),
         (lambda r: r.download("x", b"y"), "Invalid path b'y'"),
         (lambda r: r.open_session(None), "Invalid session None"),
+        (lambda r: r.set_env(None), "Invalid env None: give a dict"),
+        (lambda r: r.set_env("A=1"), "env is of type str; give a dict"),
+        (lambda r: r.set_env({"A": 1}), "Environment value of 'A' is of type int"),
+        (lambda r: r.set_env({"UID": "1"}), "Environment name 'UID' is reserved"),
         (lambda r: r.close(keep="yes"), "Invalid keep 'yes'"),
         (lambda r: r.close(keep=True), "A FakeRuntime has nothing to keep"),
         (lambda _: CLIRuntime(env={"A": None}), "Environment value of 'A'"),  # type: ignore[dict-item]

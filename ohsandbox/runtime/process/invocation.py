@@ -24,6 +24,9 @@ NEWLINE = "ohs_nl='\n'"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A name that POSIX lets a shell export (XBD 3.230)."""
 
+_RESERVED_ENV = re.compile(r"(?i:ohs_|ohsandbox_).*|UID|EUID|PPID|BASHOPTS|SHELLOPTS")
+"""Ours, and those that bash has made read-only: an open shell cannot export them."""
+
 FIRST_SIGNAL_CODE = 129
 LAST_SIGNAL_CODE = 192
 """A shell reports death by signal N as 128 + N; Linux has 64 signals."""
@@ -156,6 +159,30 @@ def check_env(env: Mapping[str, str] | None) -> None:
         quote(value)
 
 
+def check_settable(env: Mapping[str, str], secret_names: Iterable[str]) -> None:
+    """Check variables that open shells are to export.
+
+    Raises:
+        UsageError: as `check_env`; or a name is reserved, or a secret's.
+    """
+    if env is None:
+        raise wrong("env", env, "give a dict of names and values, such as {'A': '1'}")
+    check_env(env)
+    for name in env:
+        if _RESERVED_ENV.fullmatch(name):
+            raise UsageError(f"Environment name {name!r} is reserved: shells or ohsandbox set it. Choose another name")
+        if name in secret_names:
+            raise UsageError(f"{name!r} is a secret of this runtime, and keeps its value. Choose another name")
+
+
+def exports(env: Mapping[str, str]) -> bytes:
+    """Words on one line for a shell that has run NEWLINE: export each variable, silently; empty for none.
+
+    A variable that the shell has made read-only keeps its value, and the next ones are exported all the same.
+    """
+    return b"".join(b"{ command export %s=%s; } 2>/dev/null;" % (name.encode(), quote(env[name])) for name in env)
+
+
 def check_call(
     *,
     env: Mapping[str, str] | None = None,
@@ -237,6 +264,13 @@ def start_script(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> s
     return "\n".join(lines)
 
 
+def in_subshell(command: str, env: Mapping[str, str], workdir: str | None) -> str:
+    """Shell text that runs command in a subshell of the session, with more environment, in another directory."""
+    exports = "".join(f"command export {name}={shlex.quote(value)};" for name, value in env.items())
+    enter = f"command cd -- {shlex.quote(workdir)}&&" if workdir else ""
+    return f"({exports}{enter}command eval {shlex.quote(command)})"
+
+
 _LEAST_LIMIT_KIB = 2**40
 
 
@@ -281,3 +315,11 @@ class Process:
             return ExecResult(code, out, err, not_started=True, cause="not started")
         cause = f"signal {code - 128}" if FIRST_SIGNAL_CODE <= code <= LAST_SIGNAL_CODE else None
         return ExecResult(code, outcome.stdout, outcome.stderr, truncated=outcome.truncated, cause=cause)
+
+    @staticmethod
+    def ended(so_far: CallResult, *, cancelled: bool) -> ExecResult:
+        """The `ExecResult` of a process that was killed by its timeout or, cancelled, by its caller."""
+        return ExecResult(
+            None, so_far.stdout, so_far.stderr, timed_out=not cancelled, truncated=so_far.truncated,
+            cause="cancelled" if cancelled else "timeout", cancelled=cancelled,
+        )  # fmt: skip

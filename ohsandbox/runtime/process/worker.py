@@ -135,6 +135,8 @@ class Worker:
         self.retired = False
         """No further calls: a background process holds its streams, or its stdin was closed."""
         self.calls = 0
+        self.generation = 0
+        """Of its pool, when it was opened."""
         self._complaint = f"{secret}: ".encode()
         self._feeder: threading.Thread | None = None
 
@@ -332,6 +334,8 @@ class WorkerPool:
         self._idle: dict[str | int | None, list[Worker]] = defaultdict(list)
         self._lock = threading.Lock()
         self._closed = False
+        self._generation = 0
+        """Counts the calls of `discard_all`: a worker in use meanwhile is not used again."""
 
     def take(self, user: str | int | None = None) -> Worker:
         """Take an idle worker, or start a new one.
@@ -350,9 +354,12 @@ class WorkerPool:
             idle.channel.close()
         secret = f"ohs-{secrets.token_hex(8)}"
         argv, script = script_on_stdin(SCRIPT, secret)
+        generation = self._generation
         channel = self._open_channel(argv, user)
         channel.write(script)
-        return Worker(channel, secret)
+        worker = Worker(channel, secret)
+        worker.generation = generation
+        return worker
 
     def give_back(self, worker: Worker, user: str | int | None = None) -> None:
         """Return a worker to the pool; a retired one is read until the holders of its streams end."""
@@ -360,14 +367,16 @@ class WorkerPool:
             threading.Thread(target=worker.drain, name="ohsandbox-drain", daemon=True).start()
             return
         with self._lock:
-            if not self._closed and len(self._idle[user]) < SPARE_WORKERS:
+            is_current = not self._closed and worker.generation == self._generation
+            if is_current and len(self._idle[user]) < SPARE_WORKERS:
                 self._idle[user].append(worker)
                 return
         worker.channel.close()
 
     def discard_all(self) -> None:
-        """Close every idle worker: the sandbox was restarted, or is about to end."""
+        """Close every idle worker, and those in use later: the sandbox or its environment changed, or ends."""
         with self._lock:
+            self._generation += 1
             idle, self._idle = self._idle, defaultdict(list)
         for worker in (worker for workers in idle.values() for worker in workers):
             worker.channel.close()

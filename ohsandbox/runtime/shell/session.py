@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.channel import KILLED, POLL_MS
-from ohsandbox.runtime.process.invocation import NEWLINE, limit_mark, quote, script_on_stdin
+from ohsandbox.runtime.process.invocation import NEWLINE, exports, limit_mark, quote, script_on_stdin
 from ohsandbox.runtime.shell.output import FAREWELL, Capture
 from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
 
@@ -73,6 +73,8 @@ class ShellCommand:
     command: str
     text: str = ""
     """What the shell executes in place of the command; empty if it executes the command itself."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables that the shell exports before it."""
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     limit_kib: int = field(default_factory=limit_mark)
     capture: Capture = field(default_factory=Capture)
@@ -230,8 +232,8 @@ class ShellSession:
             self._exit_trap = True
         run = b"$ohs_trapped" if self._exit_trap else b"$ohs_run"
         late = self._late() if self._bash else b""
-        words = (call.nonce.encode(), call.limit_kib, given, run, late)
-        self._keeper.write(b'ohs_n=%s;ohs_m=%d;ohs_c=%s\ncommand eval "%s"\n%s' % words)
+        words = (exports(call.env), call.nonce.encode(), call.limit_kib, given, run, late)
+        self._keeper.write(b'%sohs_n=%s;ohs_m=%d;ohs_c=%s\ncommand eval "%s"\n%s' % words)
 
     @property
     def traps_exit(self) -> bool:

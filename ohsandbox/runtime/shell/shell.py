@@ -6,9 +6,9 @@ import contextlib
 import math
 import re
 import secrets
-import shlex
 import threading
 import time
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,6 +114,8 @@ class Shell:
         self._taken_over = self._again = False
         """_again: the command was sent to a second shell."""
         self._unanswered_since = 0.0
+        self._new_env: deque[tuple[str, str]] = deque()
+        """Variables that the shell exports before its next command."""
         self._untidy = False
         """The last command may have left the terminal in another mode: it was interactive or was killed."""
 
@@ -180,6 +182,11 @@ class Shell:
         with self._lock:
             self._ready()
 
+    def set_env(self, env: Mapping[str, str]) -> None:
+        """Have the next command run with these variables, and the shells that follow; from any thread."""
+        self._options = self._options._replace(env={**self._options.env, **env})
+        self._new_env.extend(env.items())
+
     def take_over(self, workdir: str) -> None:
         """Begin in workdir, where an earlier process's shell of this name was; called before the first command."""
         self._cwd, self._taken_over = workdir, True
@@ -243,7 +250,8 @@ class Shell:
     def _begin(self, command: str, text: str = "") -> RunningCommand:
         session = self._ready()
         self._background = session.take_background(self._host.secrets.masker)
-        running = RunningCommand(self._snippet, session, ShellCommand(command, text), mark=self._mark)
+        call = ShellCommand(command, text, dict(self._new_env.popleft() for _ in range(len(self._new_env))))
+        running = RunningCommand(self._snippet, session, call, mark=self._mark)
         if self._untidy:
             self._snippet(b"ohs_tidy %s" % quote(f"{session.directory}/tty"))
         self._untidy = bool(_SETS_TERMINAL.search(command))
@@ -255,6 +263,7 @@ class Shell:
         try:
             session.send(running.call, path)
         except BrokenPipeError:  # the shell ended unnoticed; it has not read the command
+            self._new_env.extendleft(reversed(call.env.items()))
             self._restart(session, "The shell had ended and was started again")
             return self._begin(command, text)
         self._running = running
@@ -269,6 +278,7 @@ class Shell:
             outcome = self._outcome(running, wait, relay)
             if outcome is WaitOutcome.LOST and not running.call.began and not self._again:
                 # the old shell never read the command, so nothing of it ran: a new one gets it
+                self._new_env.extendleft(reversed(running.call.env.items()))
                 self._restart(running.session, "The shell no longer took commands and was started again")
                 self._again = True
                 return self._watched(self._begin(running.call.command, running.call.text), wait, listener)
@@ -488,10 +498,3 @@ class Shell:
         path = f"/tmp/ohsandbox-output-{nonce[:8]}.log"  # noqa: S108 - in the sandbox, private by umask
         self._spool = OverflowFile(lambda argv: self._host.channel(argv, user=self._options.user), path)
         return self._spool.write
-
-
-def in_subshell(command: str, env: Mapping[str, str], workdir: str | None) -> str:
-    """Shell text that runs command in a subshell of the session, with more environment, in another directory."""
-    exports = "".join(f"command export {name}={shlex.quote(value)};" for name, value in env.items())
-    enter = f"command cd -- {shlex.quote(workdir)}&&" if workdir else ""
-    return f"({exports}{enter}command eval {shlex.quote(command)})"

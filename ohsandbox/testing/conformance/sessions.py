@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,52 @@ def a_session_keeps_its_options_when_its_shell_is_replaced(runtime: Runtime) -> 
     with _opened(runtime, "kept", env={"A": "1"}, workdir="/tmp") as shell:
         assert shell("A=2; kill -9 $$").notice
         assert shell("pwd; echo $A").output == "/tmp\n1\n"
+
+
+@shell_case()
+def a_variable_set_later_reaches_every_shell_and_process_from_then_on(shell: Session) -> None:
+    runtime, name, value = shell.runtime, _new_name(), 'it\'s "a"\n $b `c` \\'
+    shell("false")
+    running = shell(f"read x; echo ${{{name}-none}}", yield_s=0.3)
+    runtime.set_env({name: value, f"{name}_2": ""})
+    shown = f'printf "%s|" "${name}" "${{{name}_2-none}}"'
+    assert runtime.run(["sh", "-c", shown]).stdout.decode() == f"{value}||"
+    if running.running:
+        assert shell.type("").output.endswith("none\n")
+    told = shell(f"{shown}; sh -c '{shown}'")
+    assert (told.output, told.exit_code, told.notice, told.background_output) == (f"{value}||" * 2, 0, None, "")
+    with _opened(runtime, "later") as later:
+        assert later(shown).output == f"{value}||"
+
+
+@shell_case()
+def a_variable_set_again_has_the_newer_value_and_the_shell_may_have_its_own(shell: Session) -> None:
+    name = _new_name()
+    shell("false")
+    shell.runtime.set_env({name: "old"})
+    shell.runtime.set_env({name: "new"})
+    told = shell(f"echo $? ${name}")
+    assert told.output == "1 new\n"
+    shell(f"export {name}=own")
+    assert shell(f"echo ${name}").output == "own\n"
+    assert shell.runtime.run(["sh", "-c", f"echo ${name}"]).stdout == b"new\n"
+
+
+@shell_case()
+def a_variable_set_later_outlasts_its_shell(shell: Session) -> None:
+    name = _new_name()
+    shell("kill -9 $$")
+    shell.runtime.set_env({name: "kept"})
+    assert shell(f"echo ${name}; kill -9 $$").output == "kept\n"
+    assert shell(f"echo ${name}").output == "kept\n"
+
+
+@case()
+def a_variable_that_no_shell_can_export_is_refused_and_sets_nothing(runtime: Runtime) -> None:
+    name = _new_name()
+    for wrong in ({"1A": "x"}, {"A B": "x"}, {"OHSANDBOX_SESSION": "x"}, {"PPID": "1"}, {"A": "\0"}):
+        refuses(lambda: runtime.set_env({name: "x", **wrong}), UsageError, ValueError)  # noqa: B023 - called at once
+    assert runtime.run(["sh", "-c", f"echo ${{{name}-none}}"]).stdout == b"none\n"
 
 
 @case()
@@ -150,3 +197,8 @@ def _opened(runtime: Runtime, name: str, **options: Any) -> Iterator[Session]:
         yield Session(runtime, name)
     finally:
         runtime.close_session(name)
+
+
+def _new_name() -> str:
+    """Of a variable that no other case has."""
+    return f"SET_{secrets.token_hex(4)}"

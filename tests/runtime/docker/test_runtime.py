@@ -55,6 +55,18 @@ def test_before_start_and_after_close_there_is_no_sandbox() -> None:
     assert not runtime.is_alive()
 
 
+def test_variables_set_later_outlast_a_restart_of_the_container(engine: Engine) -> None:
+    with DockerRuntime("ohsandbox-base:busybox") as runtime:
+        runtime.execute("true")
+        runtime.set_env({"LATER": "a b"})
+        engine.api.kill(runtime.id)
+        assert runtime.execute("echo $LATER").output == "a b\n"
+        engine.api.kill(runtime.id)
+        assert runtime.run(["sh", "-c", "echo $LATER"]).stdout == b"a b\n"
+        runtime.open_session("other")
+        assert runtime.execute("echo $LATER", session="other").output == "a b\n"
+
+
 def test_close_decides_that_a_sandbox_stays_and_another_goes_on_in_it(engine: Engine) -> None:
     with DockerRuntime("ohsandbox-base:busybox", conversation="kept-at-close") as runtime:
         runtime.write_bytes("note", b"still here")
