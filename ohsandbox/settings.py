@@ -1,8 +1,9 @@
-"""`Settings`: the contents of `settings.json` in the state directory, overridden by flags."""
+"""`Settings`: `settings.json` in the state directory, overridden by environment variables, and those by flags."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, Valid
 
 from ohsandbox.content import OutputLimits
 from ohsandbox.errors import UsageError
-from ohsandbox.paths import check_private, state_dir
+from ohsandbox.paths import STATE_VARIABLE, check_private, state_dir
 from ohsandbox.runtime.factory import DEFAULT_IMAGE
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.strict_json import parse
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 1_000_000
 """As of an MCP configuration, which may stand in it."""
+
+SDK_FILE_NAME = "settings_sdk.json"
+"""The name of OpenHands' file. What both have goes by the same keys; its other keys are told and left out."""
+
+_SDK_DIRECTORY = ".openhands"
+_VARIABLE_PREFIX = "OHSANDBOX_"
+_WITHOUT_VARIABLE = frozenset({"mcpServers", "mcp", "tools", "output", "secrets"})
+"""Objects: a variable holds one value."""
 
 _ENV_PREFIX = "env:"
 _MODEL_KEYS = (
@@ -42,7 +51,7 @@ _MODEL_KEYS = (
 
 
 class Settings(BaseModel):
-    """Every setting, with its default. Precedence: flags, then the file."""
+    """Every setting, with its default. Precedence of `load`: flags, then environment variables, then the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -109,23 +118,42 @@ class Settings(BaseModel):
         return state_dir() / "settings.json"
 
     @classmethod
-    def load(cls, path: Path | str | None = None, **flags: Any) -> Self:
-        """The file's settings with every flag that is not None put over them.
+    def variables(cls) -> dict[str, str]:
+        """The environment variable of each setting that has one: `OHSANDBOX_` and its name in capitals.
 
-        A missing default file means all defaults; a missing file that was named is an error.
+        Settings that are objects have none: `mcpServers`, `mcp`, `tools`, `output` and `secrets`.
+        """
+        return {name: _VARIABLE_PREFIX + name.upper() for name in cls.model_fields if name not in _WITHOUT_VARIABLE}
+
+    @classmethod
+    def load(cls, path: Path | str | None = None, **flags: Any) -> Self:
+        """The file's settings, over them the environment variables, and over those every flag that is not None.
+
+        Without a path the file is the default one; where that is missing, and OHSANDBOX_HOME is not set,
+        `~/.openhands/settings_sdk.json`; where that is missing too, all defaults hold. `warnings` says so. An empty
+        variable counts as none.
 
         Raises:
-            UsageError: the file cannot be read, is not a JSON object, or has an unknown or wrong key; other users may
-                write the default one.
+            UsageError: the file cannot be read, is not a JSON object, or has an unknown or wrong key; a variable or
+                flag has a wrong value; a file that was named is missing; other users may write a default one.
         """
-        file = cls.default_path() if path is None else Path(path)
+        file = _default_file(cls.default_path()) if path is None else Path(path)
         if path is None:
             check_private(file)
         values = _read_object(file, required=path is not None)
+        warnings: list[str] = []
+        if file.name == SDK_FILE_NAME:
+            values, warnings = _known_of(values, cls, file)
+            if path is None:
+                warnings.insert(0, _told_place(file, cls.default_path()))
         settings = cls._validated(values, where=f"Settings file {str(file)!r}")
+        for name, variable in cls.variables().items():
+            if value := os.environ.get(variable):
+                settings = settings._with({name: value}, where=f"Environment variable {variable}")  # noqa: SLF001 - ours
         settings = settings.with_flags(**flags)
         if "api_key" in values and not str(values["api_key"]).startswith(_ENV_PREFIX):
-            settings._warnings = _mode_warnings(file)  # noqa: SLF001 - our own instance
+            warnings += _mode_warnings(file)
+        settings._warnings = tuple(warnings)  # noqa: SLF001 - our own instance
         return settings
 
     def with_flags(self, **flags: Any) -> Self:
@@ -135,8 +163,11 @@ class Settings(BaseModel):
             UsageError: a flag's value is wrong.
         """
         given = {name: value for name, value in flags.items() if value is not None}
+        return self._with(given, where="The command line")
+
+    def _with(self, given: dict[str, Any], *, where: str) -> Self:
         merged = {name: getattr(self, name) for name in self.model_fields_set} | given
-        settings = self._validated(merged, where="The command line")
+        settings = self._validated(merged, where=where)
         settings._warnings = self._warnings  # noqa: SLF001 - our own instance
         return settings
 
@@ -190,6 +221,24 @@ class Settings(BaseModel):
             raise UsageError(f"{where}: {_first_fault(error, cls)}") from None
 
 
+def _default_file(own: Path) -> Path:
+    """Our file; OpenHands' where ours is missing and the state directory is the default one."""
+    theirs = own.parent.parent / _SDK_DIRECTORY / SDK_FILE_NAME
+    return theirs if not own.exists() and not os.environ.get(STATE_VARIABLE) and theirs.is_file() else own
+
+
+def _known_of(values: dict[str, Any], settings: type[BaseModel], file: Path) -> tuple[dict[str, Any], list[str]]:
+    """The values of keys that are settings of ours too, null left out; and a line for each other key."""
+    unknown = [key for key in values if key not in settings.model_fields]
+    told = [f"Settings file {str(file)!r}: ohsandbox has no setting {key!r}; it is not used." for key in unknown]
+    return {key: value for key, value in values.items() if key not in unknown and value is not None}, told
+
+
+def _told_place(file: Path, own: Path) -> str:
+    move = f"mkdir -p -m 700 {shlex.quote(str(own.parent))} && cp -p {shlex.quote(str(file))} {shlex.quote(str(own))}"
+    return f"Settings are read from {str(file)!r}, since there is no {str(own)!r}. To move them: {move}"
+
+
 def _read_object(file: Path, *, required: bool) -> dict[str, Any]:
     try:
         with file.open("rb") as opened:
@@ -229,12 +278,12 @@ def _siblings(model: type[BaseModel], location: tuple[int | str, ...]) -> list[s
     return list(model.model_fields)
 
 
-def _mode_warnings(file: Path) -> tuple[str, ...]:
+def _mode_warnings(file: Path) -> list[str]:
     mode = stat.S_IMODE(file.stat().st_mode)
     if not mode & 0o077:
-        return ()
+        return []
     warning = (
         f"Settings file {str(file)!r} holds an api_key and other users may read it (mode {mode:04o}). "
         f'Run `chmod 600 {file}`, or write "env:NAME" instead of the key.'
     )
-    return (warning,)
+    return [warning]

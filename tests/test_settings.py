@@ -1,15 +1,24 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ohsandbox.errors import UsageError
+from ohsandbox.mcp import MCPConfig, MCPConfigError
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of whoever runs the tests."""
+    for variable in Settings.variables().values():
+        monkeypatch.delenv(variable, raising=False)
 
 
 def write(tmp_path: Path, text: str, mode: int = 0o600) -> Path:
@@ -93,3 +102,166 @@ def test_model_config_gets_what_is_set_and_leaves_the_rest() -> None:
 def test_no_model_is_an_error_with_both_remedies() -> None:
     with pytest.raises(UsageError, match='--model provider/model, or set "model"'):
         Settings().llm_config()
+
+
+VALUES: dict[str, tuple[object, str, object]] = {
+    "model": ("a/file", "a/variable", "a/flag"),
+    "api_key": ("k-file", "k-variable", "k-flag"),
+    "base_url": ("http://file", "http://variable", "http://flag"),
+    "api_version": ("1", "2", "3"),
+    "custom_llm_provider": ("a", "b", "c"),
+    "temperature": (0.1, "0.2", 0.3),
+    "reasoning_effort": ("low", "medium", "high"),
+    "max_output_tokens": (1, "2", 3),
+    "top_k": (1, "2", 3),
+    "context_tokens": (1, "2", 3),
+    "top_p": (0.1, "0.2", 0.3),
+    "native_tool_calling": (False, "true", False),
+    "vision": (False, "1", False),
+    "prompt_cache": (True, "false", True),
+    "image": ("file", "variable", "flag"),
+    "network": ("none", "open", "none"),
+    "git": ("ro", "rw", "guarded"),
+    "instructions": ("/file", "/variable", "/flag"),
+    "ca_bundle": ("/file", "/variable", "/flag"),
+    "max_iterations": (1, "2", 3),
+    "max_time_s": (1.0, "2", 3.0),
+    "max_tokens": (1, "2", 3),
+    "max_cost_usd": (1.0, "2.5", 3.0),
+    "checkpoints": (True, "false", True),
+    "stuck_detection": (True, "0", True),
+    "confirm": ("never", "always", "risky"),
+}
+
+
+def test_each_setting_with_a_variable_has_a_row() -> None:
+    assert Settings.variables() == {name: f"OHSANDBOX_{name.upper()}" for name in VALUES}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_flag_stands_above_variable_and_variable_above_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plain(settings: Settings) -> object:
+        value = getattr(settings, name)
+        return value.get_secret_value() if name == "api_key" else value
+
+    in_file, in_variable, flag = VALUES[name]
+    path = write(tmp_path, json.dumps({name: in_file}))
+    assert plain(Settings.load(path)) == in_file
+    monkeypatch.setenv(f"OHSANDBOX_{name.upper()}", in_variable)
+    of_variable = Settings.model_validate({name: in_variable})
+    assert plain(Settings.load(path)) == plain(of_variable) != in_file
+    assert plain(Settings.load(path, **{name: flag})) == flag != plain(of_variable)
+    monkeypatch.setenv(f"OHSANDBOX_{name.upper()}", "")
+    assert plain(Settings.load(path)) == in_file
+
+
+def test_wrong_variable_is_named_and_its_value_is_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OHSANDBOX_MAX_ITERATIONS", "canary")
+    with pytest.raises(UsageError, match="Environment variable OHSANDBOX_MAX_ITERATIONS: key") as caught:
+        Settings.load(write(tmp_path, "{}"))
+    assert "canary" not in str(caught.value)
+
+
+# --- OpenHands' file --------------------------------------------------------------------------------------------------
+
+SDK_SETTINGS = {
+    "model": "openai/gpt-5",
+    "api_key": "env:MY_KEY",
+    "base_url": None,
+    "temperature": 0.5,
+    "reasoning_effort": "low",
+    "mcp": {
+        "sse_servers": ["https://a.example/sse", {"url": "https://b.example/sse", "api_key": "k"}],
+        "shttp_servers": [{"url": "https://c.example/mcp", "api_key": "k2", "timeout": 60}, "https://d.example/mcp"],
+        "stdio_servers": [{"name": "fetch", "command": "uvx", "args": ["mcp-server-fetch"], "env": {"A": "b"}}],
+    },
+}
+
+
+@pytest.fixture
+def sdk_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with settings of OpenHands and none of ours."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("OHSANDBOX_HOME", raising=False)
+    (tmp_path / ".openhands").mkdir(mode=0o700)
+    file = tmp_path / ".openhands" / "settings_sdk.json"
+    file.write_text(json.dumps(SDK_SETTINGS))
+    file.chmod(0o600)
+    return tmp_path
+
+
+def test_settings_of_openhands_are_read_where_ours_are_missing_and_one_line_says_how_to_move_them(
+    sdk_home: Path,
+) -> None:
+    settings = Settings.load()
+    assert (settings.model, settings.temperature, settings.reasoning_effort) == ("openai/gpt-5", 0.5, "low")
+    assert settings.base_url is None
+    [line] = settings.warnings
+    assert line.startswith(f"Settings are read from '{sdk_home}/.openhands/settings_sdk.json'")
+    assert "\n" not in line
+    subprocess.run(["/bin/sh", "-c", line.partition("To move them: ")[2]], check=True)
+    moved = Settings.load()
+    assert moved.warnings == ()
+    assert moved.model_dump() == settings.model_dump()
+
+
+def test_our_own_file_and_a_state_directory_of_ones_own_stand_before_those_of_openhands(
+    sdk_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sdk_home / ".ohsandbox").mkdir(mode=0o700)
+    (sdk_home / ".ohsandbox" / "settings.json").write_text('{"model": "a/own"}')
+    assert (Settings.load().model, Settings.load().warnings) == ("a/own", ())
+    monkeypatch.setenv("OHSANDBOX_HOME", str(sdk_home / "elsewhere"))
+    assert Settings.load() == Settings()
+
+
+def test_settings_of_openhands_that_others_may_write_are_refused(sdk_home: Path) -> None:
+    (sdk_home / ".openhands" / "settings_sdk.json").chmod(0o666)
+    with pytest.raises(UsageError, match="may be written by other users"):
+        Settings.load()
+
+
+def test_each_unknown_key_of_openhands_is_one_line_and_the_rest_is_used(tmp_path: Path) -> None:
+    file = tmp_path / "settings_sdk.json"
+    file.write_text(json.dumps({"model": "a/b", "agent": "CodeActAgent", "language": "en", "temperature": None}))
+    settings = Settings.load(file)
+    assert settings.model == "a/b"
+    told = [
+        f"Settings file {str(file)!r}: ohsandbox has no setting {key!r}; it is not used."
+        for key in ("agent", "language")
+    ]
+    assert list(settings.warnings) == told
+
+
+def test_servers_of_openhands_become_ours() -> None:
+    config = MCPConfig.parse(Settings.model_validate(SDK_SETTINGS).mcp_config or {})
+    assert {name: (one.url or one.command, one.transport, one.headers) for name, one in config.servers.items()} == {
+        "sse1": ("https://a.example/sse", "sse", {}),
+        "sse2": ("https://b.example/sse", "sse", {"Authorization": "Bearer k"}),
+        "shttp1": ("https://c.example/mcp", "http", {"Authorization": "Bearer k2"}),
+        "shttp2": ("https://d.example/mcp", "http", {}),
+        "fetch": ("uvx", None, {}),
+    }
+    fetch = config.servers["fetch"]
+    assert (fetch.args, fetch.env, fetch.runs_in) == (("mcp-server-fetch",), {"A": "b"}, "sandbox")
+    assert config.servers["shttp1"].timeout == 60
+
+
+@pytest.mark.parametrize(
+    ("servers", "told"),
+    [
+        ({"sse_servers": [{"url": "https://a", "name": "x"}], "mcpServers": {"x": {"command": "y"}}}, "named 'x'"),
+        ({"sse_servers": [{"url": "https://a", "api_key": "k", "headers": {"authorization": "z"}}]}, "Leave one out"),
+        ({"sse_servers": [{"url": "https://a", "type": "http"}]}, "transport 'http'"),
+        ({"stdio_servers": ["https://a"]}, "`name`, `command` and `args`"),
+        ({"shttp_servers": [{"url": "https://a", "key": "k"}]}, "unknown key 'key'"),
+        ({"ws_servers": []}, "Unknown key 'ws_servers'"),
+    ],
+)
+def test_conflict_or_unknown_key_of_a_server_is_an_error_of_one_line(servers: dict[str, object], told: str) -> None:
+    with pytest.raises(MCPConfigError) as caught:
+        MCPConfig.parse(servers)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -15,13 +15,13 @@ import anyio
 
 from ohsandbox.cli import entrypoint
 from ohsandbox.cli.entrypoint import Terminated
+from ohsandbox.cli.model import read_settings
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.runtime import make_runtime, progress_text, started
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server
 from ohsandbox.runtime.factory import DEFAULT_IMAGE
 from ohsandbox.secrets.vault import look_up
-from ohsandbox.settings import Settings
 from ohsandbox.tools import HINTS, hint_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
     """Serve until the client goes, or a signal comes."""
     if what.idle_timeout_s < MIN_IDLE_S:
         raise UsageError(f"Invalid --idle-timeout {what.idle_timeout_s:g}: expected {MIN_IDLE_S:g} second or more.")
-    settings = Settings.load(what.settings)
+    settings = read_settings(what.settings)
     full = where.checked().with_settings(settings)
     names = _tools(settings.tools, what)
     server = make_server(_factory(full), names, instructions=_instructions(full), limits=settings.output)

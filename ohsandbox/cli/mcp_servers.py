@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.model import read_settings
 from ohsandbox.cli.prompt import ask_yes_no, person_present
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import safe, safe_line, say
@@ -16,7 +17,6 @@ from ohsandbox.conversation.mcp_servers import pins_path
 from ohsandbox.mcp import MCPConfig, MCPConfigError, MCPServers, Pins, ServerState, read_mcp_config
 from ohsandbox.mcp.config import merged
 from ohsandbox.review_text import concealed_in
-from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.mcp import MCPEvent, ServerStatus
     from ohsandbox.mcp.tool_pinning import ChangedTool
+    from ohsandbox.settings import Settings
 
 DIFF_CONTEXT_LINES = 3
 """As git has it."""
@@ -39,12 +40,14 @@ def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
     except MCPConfigError as error:
         remedy = "" if "--mcp-config" in str(error) else " Correct the file, or name another with --mcp-config."
         raise type(error)(f"{error}{remedy}") from error
+    for name in config.servers.keys() & added.servers.keys():
+        say(f"MCP server {name!r} of the settings is replaced by the one in {file}.")
     return settings.with_flags(mcp={}, mcpServers=merged(config, added).to_dict()["mcpServers"])
 
 
 def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Path | None, as_json: bool) -> int:
     """Start them, print a table or JSON, end them. 1 where one that is not disabled is not ready."""
-    loaded = with_mcp_file(Settings.load(settings), mcp_config)
+    loaded = with_mcp_file(read_settings(settings), mcp_config)
     config = MCPConfig.parse(loaded.mcp_config or {})
     if not config.servers:
         print("[]" if as_json else "No MCP servers are configured. Use --mcp-config FILE, or the settings' mcpServers.")

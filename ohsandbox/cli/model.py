@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from ohsandbox.cli.prompt import ask, ask_secret
+from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
+from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
-    from ohsandbox.llm import LLMConfig
-    from ohsandbox.settings import Settings
+    from pathlib import Path
 
-MODEL_VARIABLE = "OHSANDBOX_MODEL"
-KEY_VARIABLE = "OHSANDBOX_API_KEY"
+    from ohsandbox.llm import LLMConfig
+
+MODEL_VARIABLE = Settings.variables()["model"]
+KEY_VARIABLE = Settings.variables()["api_key"]
 
 _PROVIDER_VARIABLES = {
     "anthropic": ("ANTHROPIC_API_KEY",),
@@ -37,6 +40,14 @@ _BARE_NAMES = {"gpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", 
 _ADDRESS = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
 """What a client can ask; anything else is tried for a minute, and then called unreachable."""
 _OFFLINE = ("scripted:", "replay:")
+
+
+def read_settings(file: Path | None, **flags: object) -> Settings:
+    """`Settings.load`, with what a person should be told of the file as lines on stderr."""
+    settings = Settings.load(file, **flags)
+    for warning in settings.warnings:
+        say(f"warning: {warning}")
+    return settings
 
 
 def complete(settings: Settings, *, person: bool) -> Settings:
@@ -85,7 +96,7 @@ def model_config(settings: Settings) -> LLMConfig:
 
 def with_model_of(settings: Settings, model: str | None) -> Settings:
     """The settings with the model that a conversation asked before, where nothing else names one."""
-    if model is None or settings.model or os.environ.get(MODEL_VARIABLE):
+    if model is None or settings.model:
         return settings
     return settings.with_flags(model=model)
 
@@ -95,8 +106,8 @@ def key_source(settings: Settings) -> str | None:
     model = settings.model or ""
     if model.startswith(_OFFLINE):
         return "none needed"
-    if settings.api_key is not None and settings.api_key.get_secret_value().strip():
-        return "settings"
+    if settings.api_key is not None and (key := settings.api_key.get_secret_value()).strip():
+        return _named(KEY_VARIABLE) if key == os.environ.get(KEY_VARIABLE) else "settings"
     variables = provider_variables(model)
     if found := next((name for name in (KEY_VARIABLE, *variables) if os.environ.get(name)), None):
         return _named(found)

@@ -14,7 +14,7 @@ from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.mcp_servers import with_mcp_file
-from ohsandbox.cli.model import complete, model_config, with_model_of
+from ohsandbox.cli.model import complete, model_config, read_settings, with_model_of
 from ohsandbox.cli.options import RunOptions, SandboxOptions
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.prompt import ask_yes_no, open_prompt, person_present, read_task
@@ -92,9 +92,7 @@ def _settings(what: RunOptions) -> Settings:
         advice = "Prefer the settings or the environment."
         say(f"warning: --api-key is visible to every user of this machine (`ps`). {advice}")
     names = "model", "api_key", "base_url", "max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "confirm"
-    settings = Settings.load(what.settings, **{name: getattr(what, name) for name in names})
-    for warning in settings.warnings:
-        say(f"warning: {warning}")
+    settings = read_settings(what.settings, **{name: getattr(what, name) for name in names})
     return with_mcp_file(settings, what.mcp_config).with_flags(
         tools=settings.tools.switched(on=what.enable or (), off=what.disable or ()),
         secrets=settings.secrets | parse_flags(what.secrets or ()) or None,

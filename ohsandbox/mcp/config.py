@@ -29,6 +29,7 @@ _VARIABLE = re.compile(r"\$\{((?:secret:)?[A-Za-z_][A-Za-z0-9_]*)(?::-((?:[^}$]|
 _ACCEPTED = {"progressEnabled", "description", "icon", "autoApprove", "alwaysAllow", "keep_alive"}
 """Keys from other programs' files; we accept and ignore them."""
 
+_FAMILIES = {"sse": "sse", "http": "http", "streamable-http": "http", "shttp": "http"}
 _OLDER_FORMS = {"sse_servers": "sse", "shttp_servers": "http", "stdio_servers": None}
 
 INITIALIZE_S = 30.0
@@ -267,15 +268,23 @@ def _listed(form: str, listed: Any, transport: str | None) -> list[tuple[str, di
         _refuse(f"`{form}` must be a list of servers.")
     found = []
     for number, item in enumerate(listed, 1):
-        entry: Any = {"url": item} if isinstance(item, str) else item
+        where = f"Entry {number} of `{form}`"
+        entry: Any = {"url": item} if isinstance(item, str) and transport is not None else item
         if not isinstance(entry, dict):
-            _refuse(f"Entry {number} of `{form}` is neither a URL nor an object.")
+            expected = "neither a URL nor an object" if transport else "no object with `name`, `command` and `args`"
+            _refuse(f"{where} is {expected}.")
         entry = dict(entry)
         name = str(entry.pop("name", f"{form.removesuffix('_servers')}{number}"))
         if key := entry.pop("api_key", None):
-            entry["headers"] = {"Authorization": f"Bearer {key}"} | dict(entry.get("headers") or {})
+            headers = dict(entry.get("headers") or {})
+            if "authorization" in map(str.lower, headers):
+                _refuse(f"{where} has `api_key` and the header `Authorization`. Leave one out.")
+            entry["headers"] = {"Authorization": f"Bearer {key}"} | headers
         if transport is not None:
-            entry.setdefault("transport", transport)
+            said = entry.pop("type", entry.get("transport", transport))
+            if _FAMILIES.get(str(said)) != transport:
+                _refuse(f"{where} has the transport {said!r}. Put it into the list of that transport.")
+            entry["transport"] = transport
         found.append((name, entry))
     return found
 

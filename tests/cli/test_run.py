@@ -1,10 +1,13 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from ohsandbox import events
+from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.persistence import EventLog
+from ohsandbox.settings import Settings
 from tests.cli.conftest import Invoke, WriteScript
 
 BAD_IMAGES = ["UPPER/x", "a b", "", "--help", "a" * 300, "../etc"]
@@ -176,3 +179,81 @@ def test_conversations_that_lie_in_the_workspace_by_a_link_are_refused_in_one_li
     assert "lie in one another" in ended.err
     assert ended.err.count("\n") == 1
     assert {path: path.stat().st_mtime_ns for path in workspace.rglob("*")} == before
+
+
+# --- flags, then variables, then the file -----------------------------------------------------------------------------
+
+ROWS = {
+    "model": ("--model", "a/file", "a/variable", "a/flag"),
+    "api_key": ("--api-key", "k-file", "k-variable", "k-flag"),
+    "base_url": ("--base-url", "http://file", "http://variable", "http://flag"),
+    "image": ("--image", "file", "variable", "flag"),
+    "network": ("--network", "open", "none", "open"),
+    "git": ("--git", "ro", "rw", "guarded"),
+    "ca_bundle": ("--ca-bundle", "file.pem", "variable.pem", "flag.pem"),
+    "instructions": ("--instructions", "file.md", "variable.md", "flag.md"),
+    "confirm": ("--confirm", "always", "medium", "risky"),
+    "max_iterations": ("--max-iterations", "1", "2", "3"),
+    "max_time_s": ("--max-time-s", "1", "2", "3"),
+    "max_tokens": ("--max-tokens", "1", "2", "3"),
+    "max_cost_usd": ("--max-cost-usd", "1", "2", "3"),
+}
+OF_THE_SANDBOX = {"image", "network", "git", "ca_bundle"}
+CONFIGURATION = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_flag_stands_above_variable_and_variable_above_file(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    seen: list[str] = []
+
+    def work(_what: object, settings: Settings, where: SandboxOptions, _resumed: object) -> int:
+        found = getattr(where.with_settings(settings) if name in OF_THE_SANDBOX else settings, name)
+        found = found.get_secret_value() if name == "api_key" else found
+        seen.append(f"{found:g}" if isinstance(found, float) else str(found))
+        return 0
+
+    monkeypatch.setattr("ohsandbox.cli.run._work", work)
+    monkeypatch.chdir(tmp_path)
+    for pem in ("file.pem", "variable.pem", "flag.pem"):
+        Path(pem).write_text("-----BEGIN CERTIFICATE-----\n")
+    flag, in_file, in_variable, given = ROWS[name]
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"model": "scripted:demo", name: in_file}))
+    (tmp_path / "project").mkdir()
+    place = ["--workspace", str(tmp_path / "project")] if name == "git" else []
+    arguments = ["run", "hi", "--settings", str(file), *place]
+    assert invoke(*arguments).code == 0
+    monkeypatch.setenv(f"OHSANDBOX_{name.upper()}", in_variable)
+    monkeypatch.setenv("OPENAI_API_KEY", "k-of-the-provider")
+    assert invoke(*arguments).code == 0
+    assert invoke(*arguments, flag, given).code == 0
+    assert seen == [in_file, in_variable, given]
+
+
+def test_the_table_has_every_setting_with_its_variable_and_every_flag_of_run(invoke: Invoke) -> None:
+    page = CONFIGURATION.read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    variables = Settings.variables()
+    for name in Settings.model_fields:
+        [row] = [line for line in rows if f"`{name}`" in line.split("|")[1]]
+        assert re.findall(r"`(OHSANDBOX_\w+)`", row) == ([variables[name]] if name in variables else [])
+        assert name not in ROWS or f"`{ROWS[name][0]}`" in row
+    flags = set(re.findall(r"--[a-z][a-z-]+", invoke("run", "--help").out)) - {"--help"}
+    assert {flag for flag in flags if f"`{flag}`" not in page} == set()
+
+
+def test_settings_of_openhands_are_read_and_told_in_one_line(
+    invoke: Invoke, write_script: WriteScript, home: Path
+) -> None:
+    (home / ".openhands").mkdir(mode=0o700)
+    file = home / ".openhands" / "settings_sdk.json"
+    file.write_text(json.dumps({"model": write_script(("hello", None)), "agent": "CodeActAgent"}))
+    file.chmod(0o600)
+    ended = invoke("run", "hi", "--runtime", "cli", "--no-tui")
+    assert ended.code == 0
+    told = [line for line in ended.err.splitlines() if "settings_sdk.json" in line]
+    assert len(told) == 2
+    assert "To move them: mkdir" in told[0]
+    assert "no setting 'agent'" in told[1]
