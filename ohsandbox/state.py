@@ -35,6 +35,8 @@ class Delegation(NamedTuple):
     """Registered names; None is those of the agent that delegates, without delegation."""
     max_iterations: int | None = None
     """None leaves it to the conversation's limits."""
+    agent: object | None = None
+    """The `Agent` that does it, with its own tools, prompt and model; None is one like the agent that delegates."""
 
 
 class Delegate(Protocol):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import fnmatch
+import re
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,9 +16,20 @@ from ohsandbox.agent.execution import Step, StepOutcome, run_calls
 from ohsandbox.agent.held import Verdict, held_events, ready
 from ohsandbox.agent.history import EMPTY_ANSWER, History
 from ohsandbox.agent.prompt import read_workspace_instructions, render_system_prompt, secrets_note
+from ohsandbox.agent.tool_entries import AnyTool, GivenTool, entry_of
 from ohsandbox.errors import UsageError
-from ohsandbox.tool import Tool, ToolDefinition, find_runtime_tool, is_registered, resolve_tool
+from ohsandbox.llm.capabilities import wants_short_descriptions
+from ohsandbox.tool import (
+    Tool,
+    ToolDefinition,
+    find_runtime_tool,
+    is_pattern,
+    is_registered,
+    matching_tools,
+    resolve_tool,
+)
 from ohsandbox.tools import ToolFlags
+from ohsandbox.tools.delegate import NAME_PATTERN, make_agent_tool
 
 if TYPE_CHECKING:
     import os
@@ -33,8 +46,7 @@ if TYPE_CHECKING:
 
     MCPSource = Mapping[str, Any] | str | os.PathLike[str] | MCPConfig | MCPServers
 
-Entry = str | Tool | ToolDefinition[Any, Any]
-ToolsMap = dict[str, ToolDefinition[Any, Any]]
+ToolsMap = dict[str, AnyTool]
 
 MAX_EMPTY_RETRIES = 3
 """A model that gives four empty answers in a row will not give another answer the fifth time."""
@@ -56,46 +68,62 @@ class Agent:
     def __init__(
         self,
         llm: ChatModel | None = None,
-        tools: Sequence[Entry] | None = None,
+        tools: Sequence[GivenTool | Agent] | None = None,
         microagents: Sequence[str] | None = None,
         system_prompt: str | None = None,
         system_prompt_extensions: Sequence[str] | None = None,
         *,
         condenser: Condenser | None = None,
         mcp_config: MCPSource | None = None,
+        name: str = "agent",
+        description: str = "",
         **switches: bool,
     ) -> None:
         """Create an agent; this loads nothing.
 
         Args:
             llm: the model; None lets the conversation open the one that the settings name.
-            tools: registered names, names from the runtime's `get_tools`, specs, or definitions; None selects
-                the tools that the switches enable.
+            tools: names, registered or of the runtime's `get_tools`; shell patterns of them (`file_*`); specs;
+                definitions; dicts in OpenAI's form that name a registered tool; Python functions, which run on the host
+                (`function_tool`); agents, to which this one can give a task. None selects the tools that the
+                switches enable, and what the runtime has beside them.
             microagents: knowledge appended to the prompt.
             system_prompt: replaces ours, unchanged.
             system_prompt_extensions: paragraphs appended to the prompt.
             condenser: shortens the model's messages when they are too long; None summarises.
             mcp_config: `{"mcpServers": {...}}`, or a JSON file of it: each conversation starts these servers in its
                 sandbox and has their tools beside the others. `MCPServers` that run stay the caller's to close.
+            name: of the tool that this agent is where another one has it among its tools.
+            description: for the model of that other agent: what this one is good for.
             switches: `enable_browsing=True`, `enable_jupyter=False`, ...: the fields of `ToolFlags`.
 
         Raises:
-            UsageError: a switch is unknown, or both tools and switches are given.
+            UsageError: a switch is unknown, or both tools and switches are given; a tool cannot be one; the name has
+                other characters than letters, digits, _ and -, or more than 40.
         """
         if tools is not None and switches:
             raise UsageError(f"Agent(tools=[...]) excludes {', '.join(switches)}. Name the tools, or leave tools out.")
         on, off = ([name for name, is_on in switches.items() if is_on is wanted] for wanted in (True, False))
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise UsageError(f"An agent cannot be named {name!r}. Use 1 to 40 letters, digits, _ and -.")
         self.llm = llm
-        self.tools: tuple[Entry, ...] = ToolFlags().switched(on=on, off=off).names() if tools is None else tuple(tools)
+        self.name, self.description = name, description
+        self.tools = _entries(ToolFlags().switched(on=on, off=off).names() if tools is None else tools)
+        self.takes_runtime_tools = tools is None
+        """Whether it has the tools of the runtime's own that are not registered, without their being named."""
         self.mcp_config = mcp_config
         self.condenser = condenser or SummarizingCondenser()
         self.microagents = tuple(microagents or ())
         self.system_prompt = system_prompt
         self.system_prompt_extensions = tuple(system_prompt_extensions or ())
 
-    def with_tools(self, tools: Sequence[Entry]) -> Agent:
-        """Copy the agent with other tools."""
-        return self._copy(tools=tuple(tools))
+    def with_tools(self, tools: Sequence[GivenTool | Agent], *, takes_runtime_tools: bool = False) -> Agent:
+        """Copy the agent with other tools; takes_runtime_tools adds what the runtime has beside them.
+
+        Raises:
+            UsageError: as for a new agent.
+        """
+        return self._copy(tools=_entries(tools), takes_runtime_tools=takes_runtime_tools)
 
     def with_llm(self, llm: ChatModel) -> Agent:
         """Copy the agent with another model."""
@@ -117,12 +145,26 @@ class Agent:
             UsageError: a name is neither registered nor the runtime's, a tool cannot be made, or two share a name.
         """
         tools_map: ToolsMap = {}
-        for entry in self.tools:
+        by_pattern: set[str] = set()
+        for entry in self._all_entries(state):
+            matches = not isinstance(entry, ToolDefinition | Agent) and is_pattern(_name_of(entry))
             for tool in _made(entry, state):
-                if tool.name in tools_map:
+                if tool.name in tools_map and matches:
+                    continue
+                if tool.name in tools_map and tool.name not in by_pattern:
                     raise UsageError(f"Two tools are named {tool.name!r}. Leave one out, or rename it.")
+                (by_pattern.add if matches else by_pattern.discard)(tool.name)
                 tools_map[tool.name] = replace(tool, limits=state.output) if tool.limits != state.output else tool
+        if self.llm is not None and wants_short_descriptions(self.llm.name):
+            return {name: tool.shortened() for name, tool in tools_map.items()}
         return tools_map
+
+    def _all_entries(self, state: ConversationState) -> Sequence[Entry]:
+        if not self.takes_runtime_tools or state.runtime is None:
+            return self.tools
+        named = {_name_of(entry) for entry in self.tools}
+        own = [tool["name"] for tool in state.runtime.get_tools()]
+        return [*self.tools, *(name for name in own if name not in named and not is_registered(name))]
 
     def system_message(self, state: ConversationState, tools_map: ToolsMap, *, note: str = "") -> EventBody:
         """The event with the exact prompt and the offered tools. note is a paragraph for this conversation only."""
@@ -194,11 +236,27 @@ class Agent:
         return run_calls(ready(history.pending_actions, tools_map), stopped=stopped)
 
 
-def _made(entry: Entry, state: ConversationState) -> Sequence[ToolDefinition[Any, Any]]:
+Entry = str | Tool | AnyTool | Agent
+"""What an agent keeps of each of its tools."""
+
+
+def _entries(given: Sequence[GivenTool | Agent]) -> tuple[Entry, ...]:
+    return tuple(one if isinstance(one, Agent) else entry_of(one) for one in given)
+
+
+def _name_of(entry: Entry) -> str:
+    return entry if isinstance(entry, str) else entry.name
+
+
+def _made(entry: Entry, state: ConversationState) -> Sequence[AnyTool]:
     """Resolve an entry of an agent's tools; a registered name takes precedence over a runtime's."""
     if isinstance(entry, ToolDefinition):
         return [entry]
+    if isinstance(entry, Agent):
+        return [make_agent_tool(entry, name=entry.name, description=entry.description, conv_state=state)]
     spec = Tool(name=entry) if isinstance(entry, str) else entry
+    if is_pattern(spec.name):
+        return _matching(spec, state)
     if state.runtime is not None and not is_registered(spec.name):
         found = find_runtime_tool(state.runtime, spec.name)
         if found is not None:
@@ -206,6 +264,16 @@ def _made(entry: Entry, state: ConversationState) -> Sequence[ToolDefinition[Any
                 raise UsageError(f"Tool {spec.name!r} is the runtime's own and takes no params. Leave them out.")
             return [replace(found, require_confirmation=spec.require_confirmation)]
     return resolve_tool(spec, state)
+
+
+def _matching(spec: Tool, state: ConversationState) -> Sequence[AnyTool]:
+    """The registered tools that match the spec's pattern, and those of the runtime's own that are not registered."""
+    names = matching_tools(spec.name)
+    own = [] if state.runtime is None else [tool["name"] for tool in state.runtime.get_tools()]
+    names += [name for name in fnmatch.filter(own, spec.name) if not is_registered(name)]
+    if not names:
+        raise UsageError(f"No tool matches {spec.name!r}. `ohsandbox tools` lists those that are registered.")
+    return [tool for name in names for tool in _made(spec.model_copy(update={"name": name}), state)]
 
 
 def _verdicts(screen: Screen | None, planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:

@@ -113,7 +113,8 @@ class ConversationConfig:
             settings = self.read_settings()
             self.agent = with_model(self.agent, settings)
             if self._agent_is_ours:
-                self.agent = self.agent.with_tools(settings.tools.names()).with_mcp(settings.mcp_config)
+                self.agent = self.agent.with_tools(settings.tools.names(), takes_runtime_tools=True)
+                self.agent = self.agent.with_mcp(settings.mcp_config)
         if self.settings is not None and not self._limits_given:
             self.limits = limits_of(self.settings)
         if self.settings is not None and self.given_secrets is None:

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ohsandbox import events
+from ohsandbox.agent import Agent
 from ohsandbox.conversation.shared_runtime import SharedRuntime
 from ohsandbox.errors import LimitReachedError, SandboxUnavailable, ToolError
 from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
@@ -14,14 +15,14 @@ from ohsandbox.persistence import LOG_NAME
 from ohsandbox.persistence.layout import AGENTS_NAME
 from ohsandbox.private_files import make_private_dir
 from ohsandbox.schema import Action, Observation
-from ohsandbox.tool import Tool, ToolDefinition, ToolExecutor, cut_middle
+from ohsandbox.tool import Tool, ToolDefinition, ToolExecutor, cut_middle, is_pattern, matching_tools
 from ohsandbox.tools import hint_of
 from ohsandbox.tools.delegate_to_browsing_agent import BROWSING_TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from ohsandbox.agent import Agent
+    from ohsandbox.agent.agent import Entry
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.conversation import Conversation
     from ohsandbox.conversation.limits import Limits
@@ -43,8 +44,6 @@ MAX_LAST_WORDS_CHARS = 2_000
 
 _LOOK_EVERY_S = 0.5
 """How often a waiting parent looks whether it was stopped; `interrupt` ends the wait sooner."""
-
-Entry = str | Tool | ToolDefinition[Any, Any]
 
 ALWAYS = ("think", "finish")
 """Tools that every sub-agent has."""
@@ -95,7 +94,11 @@ class SubagentManager:
             ToolError: there is none: a limit is reached, it failed or was stopped, or a tool cannot be given.
             SandboxUnavailable: the sandbox is gone.
         """
-        agent = make_subagent(parent, delegation.tools, may_delegate=self._config.depth + 1 < MAX_DEPTH)
+        may_delegate = self._config.depth + 1 < MAX_DEPTH
+        if isinstance(delegation.agent, Agent):
+            agent = as_subagent(delegation.agent, parent, may_delegate=may_delegate)
+        else:
+            agent = make_subagent(parent, delegation.tools, may_delegate=may_delegate)
         limits = remaining(self._log, self._config)
         if delegation.max_iterations is not None:
             fewest = min(delegation.max_iterations, limits.max_iterations or delegation.max_iterations)
@@ -236,7 +239,7 @@ def make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: b
     Raises:
         ToolError: a name is none of them.
     """
-    offered: dict[str, Entry] = {entry if isinstance(entry, str) else entry.name: entry for entry in parent.tools}
+    offered = dict(_named(parent.tools))
     kinds = {name: _kind(name, entry) for name, entry in offered.items()}
     given = [tool for name, entry in offered.items() if kinds[name] == "delegation" for tool in _given(name, entry)]
     known: dict[str, Entry] = {**{name: name for name in (*ALWAYS, *given)}, **offered}
@@ -252,18 +255,43 @@ def make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: b
     agent = copy.copy(parent)
     agent.tools = tuple(_lent(known[name]) for name in chosen)
     if names is not None:
+        agent.takes_runtime_tools = False
         agent.mcp_config = None  # servers have names of their own; what is named here is all that it has
     agent.system_prompt_extensions = (*parent.system_prompt_extensions, PLACE)
     return agent
 
 
+def as_subagent(agent: Agent, parent: Agent, *, may_delegate: bool) -> Agent:
+    """That agent with its own tools, but for those that ask a person, and where it may not delegate, that do."""
+    barred = {"question"} if may_delegate else {"question", "delegation"}
+    own = {name: entry for name, entry in _named(agent.tools) if _kind(name, entry) not in barred}
+    made = copy.copy(agent)
+    made.tools = tuple({**own, **{name: name for name in ALWAYS if name not in own}}.values())
+    made.llm = agent.llm or parent.llm
+    made.system_prompt_extensions = (*agent.system_prompt_extensions, PLACE)
+    return made
+
+
+def _named(entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
+    """Each entry by its name; a pattern is one entry for each registered tool that matches."""
+    for entry in entries:
+        name = entry if isinstance(entry, str) else entry.name
+        if isinstance(entry, str | Tool) and is_pattern(name):
+            for one in matching_tools(name):
+                yield one, one if isinstance(entry, str) else entry.model_copy(update={"name": one})
+        else:
+            yield name, entry
+
+
 def _kind(name: str, entry: Entry) -> str:
+    if isinstance(entry, Agent):
+        return "delegation"
     return entry.call_hint({}).kind if isinstance(entry, ToolDefinition) else hint_of(name, {}).kind
 
 
 def _given(name: str, entry: Entry) -> Iterable[str]:
     """The tools that the configuration of a delegating tool allows beyond the parent's own."""
-    if isinstance(entry, ToolDefinition):
+    if isinstance(entry, ToolDefinition | Agent):
         return ()
     default = BROWSING_TOOLS if name == "delegate_to_browsing_agent" else ()
     given: Iterable[str] = entry.params.get("tools", default) if isinstance(entry, Tool) else default

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.llm import error_mapping
@@ -26,7 +25,8 @@ IMAGE_NOTE = "[There was an image here. This model is not shown images: use a to
 CACHE_MARK = {"type": "ephemeral"}
 """Anthropic's word for "keep the prompt up to here" for five minutes."""
 
-_SHORT_DESCRIPTIONS = re.compile(r"(?:^|[/.:])(?:(?:chat)?gpt-4|o[134](?:$|-))")
+_SHORT_DESCRIPTIONS = ("gpt-4", "o1", "o3", "o4")
+"""Parts of a model's name. One in the middle of a word (`foo1`) costs words and no facts."""
 _NOT_FOR_GEMINI = {"$schema", "additionalProperties", "const", "default", "patternProperties", "propertyNames"} | {
     *("exclusiveMaximum", "exclusiveMinimum")
 }
@@ -79,10 +79,17 @@ def capabilities_of(config: LLMConfig, model_info: ModelInfo) -> Capabilities:
         vision=model_info.images is not False if vision is None else vision,
         context_tokens=config.context_tokens or model_info.context_tokens,
         gemini_schemas="gemini" in name,
-        description_limit_chars=DESCRIPTION_LIMIT_CHARS if _SHORT_DESCRIPTIONS.search(name) else None,
+        description_limit_chars=DESCRIPTION_LIMIT_CHARS if wants_short_descriptions(name) else None,
         cache_marks=is_claude if cache is None else cache,
         blank_is_null=is_claude or "gemini" in name,
     )
+
+
+def wants_short_descriptions(model: str) -> bool:
+    """Whether a model of that name is told of its tools in at most DESCRIPTION_LIMIT_CHARS characters each."""
+    if model.startswith(("scripted:", "replay:")):
+        return False
+    return any(part in model.lower() for part in _SHORT_DESCRIPTIONS)
 
 
 def capability_warning(config: LLMConfig, model_info: ModelInfo) -> str | None:

@@ -46,13 +46,18 @@ MAX_READ_BYTES = 16 * 1024 * 1024
 # --- execute_bash -----------------------------------------------------------------------------
 
 
-EXECUTE_BASH_DESCRIPTION = f"""\
+def bash_description(*, yield_s: float = YIELD_S, idle_timeout_s: float = IDLE_TIMEOUT_S) -> str:
+    """The description of `execute_bash` with these times; `{max_chars}` is left to fill."""
+    return _BASH_DESCRIPTION.replace("{idle_s}", f"{idle_timeout_s:g}").replace("{yield_s}", f"{yield_s:g}")
+
+
+_BASH_DESCRIPTION = f"""\
 Run a command in a persistent bash shell inside the sandbox, and return its output and exit code.
 
 `command` (required) is any shell input: several lines, pipes, heredocs. Working directory, variables, functions
 and activated virtual environments stay for the next call. A non-zero exit code is an answer, not a failure.
 
-* Time: without `timeout`, the call returns after {IDLE_TIMEOUT_S:.0f} s without output, or {YIELD_S:.0f} s in all, with
+* Time: without `timeout`, the call returns after {{idle_s}} s without output, or {{yield_s}} s in all, with
   what was printed so far, and the command is left running: nothing is stopped. With `timeout` (seconds, at most
   {MAX_TIMEOUT_S:.0f}) the call waits, silent or not, and stops the command and everything it started at that time.
 * Still running: an empty `command` waits on and returns what is new, as often as needed; `C-c` with `is_input`
@@ -103,9 +108,20 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         session: str = "main",
         limits: OutputLimits = DEFAULT_LIMITS,
         cancel: threading.Event | None = None,
+        working_dir: str | None = None,
+        yield_s: float = YIELD_S,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
     ) -> None:
-        """Cancel ends its calls, as `interrupt` does."""
+        """Cancel ends its calls, as `interrupt` does. working_dir is where a shell begins that it has to make.
+
+        Raises:
+            UsageError: a number of seconds is not between 0 and MAX_TIMEOUT_S.
+        """
+        for name, seconds in (("timeout", yield_s), ("idle_timeout", idle_timeout_s)):
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_TIMEOUT_S:
+                raise UsageError(f"{name} is {seconds!r}. Give seconds, more than 0 and at most {MAX_TIMEOUT_S:g}.")
         self._runtime, self._session, self._limits, self._cancel = runtime, session, limits, cancel
+        self._working_dir, self._yield_s, self._idle_timeout_s = working_dir, yield_s, idle_timeout_s
         self._cancels: set[threading.Event] = set()
         """The cancel events of running calls."""
 
@@ -126,11 +142,13 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         cancel = self._cancel or threading.Event()
         self._cancels.add(cancel)
         try:
+            if self._working_dir is not None and self._session not in self._runtime.list_sessions():
+                self._runtime.open_session(self._session, workdir=self._working_dir)
             observation = self._runtime.execute(
                 action.command,
                 timeout_s=action.timeout,
-                idle_timeout_s=None if action.timeout else IDLE_TIMEOUT_S,
-                yield_s=None if action.timeout else YIELD_S,
+                idle_timeout_s=None if action.timeout else self._idle_timeout_s,
+                yield_s=None if action.timeout else self._yield_s,
                 session=self._session,
                 is_input=action.is_input or (not action.reset and action.command.strip() in KEYS),
                 cancel=cancel,
@@ -309,7 +327,7 @@ def write_file(runtime: Runtime, action: FileWriteAction) -> TextObservation:
 def definitions() -> list[dict[str, Any]]:
     """Name, description and inputSchema of each tool, in MCP shape."""
     tools: list[tuple[str, str, type[Action]]] = [
-        ("execute_bash", EXECUTE_BASH_DESCRIPTION, CmdRunAction),
+        ("execute_bash", bash_description(), CmdRunAction),
         ("file_read", FILE_READ_DESCRIPTION, FileReadAction),
         ("file_write", FILE_WRITE_DESCRIPTION, FileWriteAction),
     ]

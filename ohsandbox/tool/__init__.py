@@ -11,14 +11,17 @@ from ohsandbox.tool.annotations import (
     take_security_risk,
 )
 from ohsandbox.tool.definition import ToolBase, ToolDefinition
+from ohsandbox.tool.functions import function_tool
 from ohsandbox.tool.plugins import Origin, Plugins
 from ohsandbox.tool.registry import (
     RuntimeTool,
     Tool,
     ToolRegistry,
     find_runtime_tool,
+    is_pattern,
     is_registered,
     list_registered_tools,
+    matching_tools,
     origin_of_tool,
     register_tool,
     resolve_tool,
@@ -42,8 +45,11 @@ __all__ = [
     "counted_lines",
     "cut_middle",
     "find_runtime_tool",
+    "function_tool",
+    "is_pattern",
     "is_registered",
     "list_registered_tools",
+    "matching_tools",
     "origin_of_tool",
     "register_tool",
     "resolve_tool",

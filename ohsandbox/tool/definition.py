@@ -45,6 +45,8 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
     """Starts with a verb; describes the arguments, the result and the limits."""
     action_type: type[ActionT]
     observation_type: type[ObservationT] | None = None
+    short_description: str | None = None
+    """The same facts in fewer words, for models that take at most 1024 characters; None: the description is cut."""
     annotations: ToolAnnotations | None = None
     """None is the protocol's cautious default: not read-only, destructive."""
     executor: ToolExecutor[ActionT, ObservationT] | None = None
@@ -123,6 +125,10 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
     def with_executor(self, executor: ToolExecutor[ActionT, ObservationT]) -> Self:
         """Copy the tool with another executor."""
         return replace(self, executor=executor)
+
+    def shortened(self) -> Self:
+        """Copy the tool with its short description, where it has one."""
+        return self if self.short_description is None else replace(self, description=self.short_description)
 
     def interrupt(self) -> None:
         """End the executor's running call; from any thread."""

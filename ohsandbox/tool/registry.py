@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,6 +28,8 @@ Registrable = AnyTool | type[ToolBase[Any, Any]] | ToolFactory
 
 OWN = "ohsandbox"
 
+_BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+
 
 class Tool(BaseModel):
     """A spec: a registered name and the parameters for its creation."""
@@ -34,6 +37,7 @@ class Tool(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1)
+    """Or a shell pattern, such as `file_*`: every registered tool that matches."""
     params: dict[str, Any] = Field(default_factory=dict)
     require_confirmation: bool = False
     """The user must approve each call of the created tools."""
@@ -76,6 +80,17 @@ class ToolRegistry:
         loaded = {name for name in offered if (plugin := self._plugins.get(name)) and not plugin.fault}
         return sorted(loaded.union(fnmatch.filter(registered, pattern)))
 
+    def matching(self, pattern: str) -> list[str]:
+        """As `names`, with one name for each tool, in the order of registration."""
+        names = self.names(pattern)
+        with self._guard:
+            entries = dict(self._entries)
+        distinct: dict[int, str] = {}
+        for name, entry in entries.items():
+            if name in names:
+                distinct.setdefault(id(entry), name)
+        return [*distinct.values(), *(name for name in names if name not in entries)]
+
     def knows(self, name: str) -> bool:
         """Whether the name is registered, or a plugin offers it; nothing is imported."""
         with self._guard:
@@ -96,6 +111,9 @@ class ToolRegistry:
         Raises:
             UsageError: the name is not registered, or params are invalid, or a plugin's tool takes a registered name.
         """
+        if is_pattern(spec.name):
+            specs = [spec.model_copy(update={"name": name}) for name in self.matching(spec.name)]
+            return [tool for one in specs for tool in self.resolve(one, conv_state)] or self._none_matches(spec.name)
         entry, origin = self._find(spec.name)
         if isinstance(entry, ToolDefinition):
             if spec.params:
@@ -110,6 +128,9 @@ class ToolRegistry:
                 raise UsageError(f"Tool {spec.name!r} made something that is not a ToolDefinition.")
             self._refuse_shadows(spec.name, tools, origin)
         return [replace(tool, require_confirmation=True) for tool in tools] if spec.require_confirmation else tools
+
+    def _none_matches(self, pattern: str) -> NoReturn:
+        raise UsageError(f"No registered tool matches {pattern!r}. Registered are: {', '.join(self.names())}.")
 
     def _find(self, name: str) -> tuple[Registrable, Origin]:
         with self._guard:
@@ -132,6 +153,11 @@ class ToolRegistry:
             raise UsageError(
                 f"Tool {name!r} of {origin.name} calls itself {taken!r}, which is another tool's name. Do not use it."
             )
+
+
+def is_pattern(name: str) -> bool:
+    """Whether the name is a shell pattern; no tool's own name is one."""
+    return any(character in name for character in "*?[")
 
 
 def check_kind(name: str, tool: Any) -> None:
@@ -165,6 +191,9 @@ def _origin_of(entry: Registrable) -> Origin:
 
 def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | ToolFactory, conv_state: ConversationState) -> Any:
     factory: Callable[..., Any] = entry.create if isinstance(entry, type) else entry  # type: ignore[attr-defined]
+    if unknown := [name for name in spec.params if not _takes(factory, name)]:
+        known = ", ".join(name for name in inspect.signature(factory).parameters if _takes(factory, name)) or "none"
+        raise UsageError(f"Tool {spec.name!r} has no params {', '.join(map(repr, unknown))}. It has: {known}.")
     try:
         return factory(**spec.params, conv_state=conv_state)
     except OhsandboxError:
@@ -172,6 +201,17 @@ def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | ToolFactory, conv_state:
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise UsageError(f"Tool {spec.name!r} cannot be made with params {spec.params!r}: {reason}.") from error
+
+
+def _takes(factory: Callable[..., Any], name: str) -> bool:
+    """Whether the factory takes a param of that name; one that takes any, or has no readable signature, takes it."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # of a builtin
+        return True
+    if name in parameters:
+        return name != "conv_state" and parameters[name].kind in _BY_NAME
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 class RuntimeTool(BaseModel):
@@ -227,4 +267,5 @@ unregister_tool = _registry.unregister
 resolve_tool = _registry.resolve
 is_registered = _registry.knows
 list_registered_tools = _registry.names
+matching_tools = _registry.matching
 origin_of_tool = _registry.origin

@@ -97,6 +97,37 @@ class DelegateTool(ToolDefinition[DelegateAction, TextObservation]):
         ]
 
 
+AGENT_DESCRIPTION = """\
+Give a task to the agent {name!r}, which has tools of its own, and return its answer. {purpose}`task` (required) is all
+that it is told: the goal, the paths and facts it needs, and what the answer shall hold. It works in this sandbox, on
+these files, and knows nothing of this conversation. You wait for it."""
+
+
+def make_agent_tool(
+    agent: object, *, name: str, description: str, conv_state: ConversationState
+) -> ToolDefinition[AgentDelegateAction, TextObservation]:
+    """The tool that gives tasks to that very agent, with its tools, its prompt and, where it has one, its model.
+
+    Raises:
+        UsageError: the conversation cannot delegate.
+    """
+    delegate = delegate_of(conv_state, name)
+    purpose = f"{description.strip().rstrip('.')}.\n\n" if description.strip() else ""
+
+    def run(action: AgentDelegateAction) -> TextObservation:
+        return TextObservation(text=delegate(Delegation(action.task, name, agent=agent)))
+
+    return ToolDefinition(
+        name=name,
+        description=AGENT_DESCRIPTION.format(name=name, purpose=purpose),
+        action_type=AgentDelegateAction,
+        observation_type=TextObservation,
+        hint=HINT,
+        annotations=ToolAnnotations(title=f"Delegate to {name}"),
+        executor=FunctionExecutor(run),
+    )
+
+
 def delegate_of(state: ConversationState, tool: str) -> Delegate:
     """The conversation's way to delegate.
 

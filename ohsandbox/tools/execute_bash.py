@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from ohsandbox.runtime.results import CommandObservation
-from ohsandbox.runtime.tools import EXECUTE_BASH_DESCRIPTION, CmdRunAction, ExecuteBashExecutor
+from ohsandbox.runtime.tools import IDLE_TIMEOUT_S, YIELD_S, CmdRunAction, ExecuteBashExecutor, bash_description
 from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
@@ -36,18 +36,45 @@ class ExecuteBashTool(ToolDefinition[CmdRunAction, CommandObservation]):
     """The shell tool of a conversation with a runtime."""
 
     @classmethod
-    def create(cls, *, conv_state: ConversationState, session: str = "main") -> Sequence[ExecuteBashTool]:
-        """One tool, on the named shell session. The conversation needs a runtime."""
+    def create(
+        cls,
+        *,
+        conv_state: ConversationState,
+        session: str = "main",
+        working_dir: str | None = None,
+        timeout: float = YIELD_S,
+        idle_timeout: float = IDLE_TIMEOUT_S,
+    ) -> Sequence[ExecuteBashTool]:
+        """One tool, on the named shell session. The conversation needs a runtime.
+
+        Args:
+            conv_state: has the runtime.
+            session: is made by the first command where there is none of that name.
+            working_dir: where such a new shell begins, also after `reset`; None is the sandbox's working directory.
+            timeout: seconds after which a call without a `timeout` of its own returns; the command runs on.
+            idle_timeout: seconds of silence after which it does.
+
+        Raises:
+            UsageError: a number of seconds is not between 0 and MAX_TIMEOUT_S, or there is no runtime.
+        """
         limits = conv_state.output
+        executor = ExecuteBashExecutor(
+            conv_state.require_runtime(),
+            session=session,
+            limits=limits,
+            working_dir=working_dir,
+            yield_s=timeout,
+            idle_timeout_s=idle_timeout,
+        )
         return [
             cls(
                 name="execute_bash",
-                description=limits.fill(EXECUTE_BASH_DESCRIPTION),
+                description=limits.fill(bash_description(yield_s=timeout, idle_timeout_s=idle_timeout)),
                 action_type=CmdRunAction,
                 observation_type=CommandObservation,
                 hint=hint,
                 annotations=ToolAnnotations(title="Shell"),
-                executor=ExecuteBashExecutor(conv_state.require_runtime(), session=session, limits=limits),
+                executor=executor,
                 aliases=("terminal", "BashTool"),
             )
         ]

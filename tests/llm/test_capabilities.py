@@ -71,8 +71,9 @@ def test_odd_schemas_stay_schemas(schema: Any) -> None:
         ("o3-mini", True),
         ("openrouter/openai/o4-mini", True),
         ("openai/gpt-5", False),
-        ("openai/foo1", False),
-        ("o11", False),
+        ("my-proxy/company-gpt-4-turbo", True),
+        ("openai/foo1", True),
+        ("scripted:/tmp/foo1.json", False),
         ("anthropic/claude-sonnet-4-5", False),
     ],
 )

@@ -72,5 +72,5 @@ def test_the_limit_of_the_settings_is_the_one_that_cuts_and_is_described() -> No
     shown = ExecuteBashExecutor(runtime, limits=limits)(CmdRunAction(command="make"))
     assert "[... 4000 of 5000 characters left out here ...]" in shown.output
     assert "view_range [201, -1]" in read_file(runtime, FileReadAction(path="/f"), limits).text
-    assert "beyond 1000 characters" in limits.fill(tools.EXECUTE_BASH_DESCRIPTION)
+    assert "beyond 1000 characters" in limits.fill(tools.bash_description())
     assert "At most 1000 characters" in limits.fill(tools.FILE_READ_DESCRIPTION)

@@ -43,8 +43,10 @@ def test_factory_may_make_one_tool_or_several() -> None:
 def test_wrong_params_are_a_usage_error() -> None:
     registry = ToolRegistry()
     registry.register("sh", ExecuteBashTool)
-    with pytest.raises(UsageError, match=r"params \{'shell': 'zsh'\}"):
+    with pytest.raises(UsageError, match=r"no params 'shell'. It has: session, working_dir, timeout, idle_timeout\."):
         registry.resolve(Tool(name="sh", params={"shell": "zsh"}), STATE)
+    with pytest.raises(UsageError, match=r"params \{'session': 7, 'timeout': 'x'\}|timeout is 'x'"):
+        registry.resolve(Tool(name="sh", params={"session": 7, "timeout": "x"}), STATE)
 
 
 @pytest.mark.parametrize("bad", [int, 7, "execute_bash"])

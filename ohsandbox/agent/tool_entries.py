@@ -1,0 +1,61 @@
+"""What `Agent(tools=...)` takes besides agents, in three forms: a name, a spec or a definition."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ohsandbox.errors import UsageError
+from ohsandbox.tool import RuntimeTool, Tool, ToolDefinition, function_tool, is_registered
+
+AnyTool = ToolDefinition[Any, Any]
+GivenTool = str | Tool | AnyTool | RuntimeTool | Mapping[str, Any] | Callable[..., Any]
+
+
+def entry_of(given: GivenTool) -> str | Tool | AnyTool:
+    """The entry for what was given; whether a name exists is told when a conversation makes the tools.
+
+    A dict names a registered tool, whose own description and schema are used: `{"type": "function", "function":
+    {"name": ...}}`, as litellm and OpenAI have it, or the `name` alone. With `inputSchema` it is as `Runtime.get_tools`
+    gives it, and may be the runtime's.
+
+    Raises:
+        UsageError: it is nothing of these; or a dict that nothing runs; or a function that cannot be a tool.
+    """
+    if isinstance(given, str | Tool | ToolDefinition):
+        return given
+    if isinstance(given, RuntimeTool):
+        return Tool(name=given.name)
+    if isinstance(given, Mapping):
+        return _named_by(given)
+    if inspect.isfunction(given) or inspect.ismethod(given):
+        return function_tool(given)
+    what = f"class {given.__name__!r}" if isinstance(given, type) else f"{type(given).__name__} {given!r}"[:200]
+    raise UsageError(
+        f"An agent's tools cannot hold the {what}. Give a name, a Tool, a ToolDefinition, a dict, a function or an "
+        "Agent; register a class or a factory with register_tool, and name it."
+    )
+
+
+def _named_by(given: Mapping[str, Any]) -> Tool:
+    if "inputSchema" in given:
+        try:
+            return Tool(name=RuntimeTool.model_validate(given).name)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            raise UsageError(f"Tool dict is not as Runtime.get_tools has it: {fault['loc']}: {fault['msg']}.") from None
+    function = given.get("function", given)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not name or given.get("type", "function") != "function":
+        raise UsageError(
+            f"A tool's dict needs a name: {{'type': 'function', 'function': {{'name': ...}}}}, not {given!r}."[:500]
+        )
+    if not is_registered(name):
+        raise UsageError(
+            f"Tool {name!r} is only described: nothing runs a dict, and no tool of that name is registered. "
+            "Give the Python function itself, or register a tool with register_tool."
+        )
+    return Tool(name=name)

@@ -1,0 +1,100 @@
+"""`function_tool`: a plain Python function as a tool, its schema from its signature."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import typing
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic_core import to_json
+
+from ohsandbox.errors import UsageError
+from ohsandbox.schema import Action, Observation, TextObservation
+from ohsandbox.schema.execution import FunctionExecutor
+from ohsandbox.tool.definition import ToolDefinition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.tool.annotations import ToolAnnotations
+
+_BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+
+
+def function_tool(
+    function: Callable[..., Any], *, name: str | None = None, annotations: ToolAnnotations | None = None
+) -> ToolDefinition[Action, Observation]:
+    """A tool that calls the function. It runs on the host, with your rights: no sandbox is around it.
+
+    The description is its docstring, the arguments are its parameters: their annotations are checked by pydantic
+    (`Annotated[int, Field(ge=0, description="...")]` says more), and one without any takes every JSON value. What it
+    returns is shown: a text or an `Observation` as it is, anything else as JSON. A coroutine function is awaited in
+    the call's thread.
+
+    Args:
+        function: a function or method.
+        name: the model's name for it; None is the function's own.
+        annotations: what it does to the world; None is the cautious default, of which a confirmation policy asks.
+
+    Raises:
+        UsageError: it has no docstring, or a parameter without a name or with a type that JSON cannot have; or it is
+            a factory, with a parameter `conv_state`.
+    """
+    named: str = name or function.__name__
+    what = f"Function {named!r}"
+    description = inspect.getdoc(function)
+    if not description:
+        raise UsageError(f"{what} has no docstring, by which a model would know what it does. Write one.")
+    parameters = inspect.signature(function).parameters
+    if "conv_state" in parameters:
+        raise UsageError(f"{what} makes tools (it takes conv_state). Register it with register_tool, and name it.")
+    if wrong := [parameter.name for parameter in parameters.values() if parameter.kind not in _BY_NAME]:
+        raise UsageError(f"{what} takes {', '.join(wrong)}, which a model cannot name. Give each parameter a name.")
+    attributes = {one: f"arg_{one}" if one.startswith("_") or hasattr(Action, one) else one for one in parameters}
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+        fields: dict[str, Any] = {
+            attributes[one]: (hints.get(one, Any), _field(parameter, is_renamed=attributes[one] != one))
+            for one, parameter in parameters.items()
+        }
+        action_type: type[Action] = create_model(named, __base__=Action, __doc__=description, **fields)
+        action_type.to_mcp_schema()
+    except (NameError, TypeError, PydanticUserError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{what} has a parameter that JSON cannot describe: {reason} Annotate it otherwise.") from None
+
+    def call(action: Action) -> Observation:
+        result = function(**{one: getattr(action, attribute) for one, attribute in attributes.items()})
+        return _observation(asyncio.run(result) if inspect.iscoroutine(result) else result)
+
+    return ToolDefinition(
+        name=named,
+        description=description,
+        action_type=action_type,
+        annotations=annotations,
+        executor=FunctionExecutor(call),
+    )
+
+
+def _field(parameter: inspect.Parameter, *, is_renamed: bool) -> Any:
+    """The field of a parameter; a default that JSON cannot have is left out of the schema."""
+    default, alias = parameter.default, parameter.name if is_renamed else None
+    if isinstance(default, FieldInfo):
+        return default
+    if default is inspect.Parameter.empty:
+        return Field(alias=alias)
+    if default is None or isinstance(default, str | int | float):
+        return Field(default, alias=alias)
+    return Field(default_factory=lambda: default, alias=alias)
+
+
+def _observation(result: Any) -> Observation:
+    if isinstance(result, Observation):
+        return result
+    if result is None:
+        return TextObservation(text="Done. It returned nothing.")
+    return TextObservation(text=result if isinstance(result, str) else to_json(result, fallback=str).decode())
