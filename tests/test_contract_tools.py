@@ -1,0 +1,248 @@
+"""The contract with the user's documents on tools, prompts and models: what a reader types works, to the letter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+from pydantic import Field
+
+from ohsandbox.agent import Agent
+from ohsandbox.conversation import Conversation
+from ohsandbox.errors import UsageError
+from ohsandbox.events import ConversationStatus
+from ohsandbox.state import ConversationState
+from ohsandbox.testing import FakeRuntime
+from ohsandbox.tool import Tool, function_tool, resolve_tool
+from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ohsandbox.runtime.base import Runtime
+
+
+def state(runtime: Runtime | None = None, **options: Any) -> ConversationState:
+    return ConversationState(conversation_id="c", runtime=runtime or RecordingRuntime(), **options)
+
+
+@pytest.fixture
+def sandbox() -> Iterator[FakeRuntime]:
+    with FakeRuntime() as started:
+        yield started
+
+
+# --- what `Tool` and `Agent(tools=...)` take ---------------------------------------------------------------
+
+
+def test_bash_tool_of_the_documents_begins_in_its_working_dir(sandbox: FakeRuntime) -> None:
+    sandbox.execute("mkdir -p src", session="other")
+    params = {"working_dir": f"{sandbox.workdir}/src", "timeout": 60, "idle_timeout": 5}
+    [tool] = resolve_tool(Tool(name="BashTool", params=params), state(sandbox))
+    assert tool(tool.action_from_arguments({"command": "pwd"})).output == f"{sandbox.workdir}/src\n"
+    assert tool(tool.action_from_arguments({"command": "cd /; pwd"})).output == "/\n"
+    assert tool(tool.action_from_arguments({"command": "pwd", "reset": True})).output == f"{sandbox.workdir}/src\n"
+    assert "after 5 s without output, or 60 s in all" in tool.description
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "told"),
+    [
+        ("BashTool", {"workdir": "/"}, "no params 'workdir'. It has: session, working_dir, timeout, idle_timeout."),
+        ("file_editor", {"root": "/"}, "no params 'root'. It has: none."),
+        ("BashTool", {"timeout": 0}, "timeout is 0. Give seconds"),
+        ("file_*", {"root": "/"}, "no params 'root'"),
+    ],
+)
+def test_params_that_a_tool_does_not_know_are_refused_with_those_it_knows(
+    name: str, params: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        resolve_tool(Tool(name=name, params=params), state())
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("entry", ["file_*", Tool(name="file_*")])
+def test_tools_are_found_by_pattern_each_once(entry: Any) -> None:
+    assert sorted(Agent(tools=[entry]).initialize(state())) == ["file_editor", "file_read", "file_write"]
+    assert list(Agent(tools=["*Tool", "execute_bash"]).initialize(state())) == ["execute_bash", "browser"]
+    assert {tool.name for tool in resolve_tool(Tool(name="file_*"), state())} == {
+        *("file_editor", "file_read", "file_write")
+    }
+
+
+def test_what_was_named_beside_a_pattern_keeps_its_params() -> None:
+    asking = Tool(name="file_write", require_confirmation=True)
+    for tools in (["file_*", asking], [asking, "file_*"]):
+        assert Agent(tools=tools).initialize(state())["file_write"].require_confirmation
+
+
+def test_pattern_that_nothing_matches_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"No tool matches 'nothing_\*'"):
+        Agent(tools=["nothing_*"]).initialize(state())
+    with pytest.raises(UsageError, match=r"No registered tool matches 'nothing_\*'"):
+        resolve_tool(Tool(name="nothing_*"), state())
+
+
+DESCRIBED = {"type": "function", "function": {"name": "execute_bash", "description": "Mine.", "parameters": {}}}
+
+
+def test_dict_in_the_form_of_openai_names_a_registered_tool() -> None:
+    assert list(Agent(tools=[DESCRIBED, {"name": "think"}]).initialize(state())) == ["execute_bash", "think"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"type": "function", "function": {"name": "weather"}}, "nothing runs a dict"),
+        ({"type": "function"}, "needs a name"),
+        ({"type": "retrieval", "name": "execute_bash"}, "needs a name"),
+        ({"inputSchema": {}}, "not as Runtime.get_tools has it"),
+        (7, "cannot hold the int 7"),
+        (Tool, "cannot hold the class 'Tool'"),
+        (lambda: 1, "no docstring"),
+    ],
+)
+def test_what_cannot_be_a_tool_is_refused_at_once_with_a_sentence(given: Any, told: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        Agent(tools=[given])
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_a_runtime_lists_can_be_handed_to_the_agent() -> None:
+    runtime = Kitchen()
+    assert list(Agent(tools=runtime.get_tools()).initialize(state(runtime))) == [
+        *("execute_bash", "file_read", "file_write", "pour", "web_read")
+    ]
+
+
+# --- functions ------------------------------------------------------------------------------------------------
+
+
+def weather(city: str, days: Annotated[int, Field(ge=1, description="How many.")] = 1, *, copy: bool = False) -> Any:
+    """Tell the weather of a city."""
+    return {"city": city, "days": days, "copy": copy}
+
+
+def test_function_is_a_tool_by_its_signature_and_docstring() -> None:
+    tool = Agent(tools=[weather]).initialize(state())["weather"]
+    function = tool.to_openai_tool()["function"]
+    assert function["description"] == "Tell the weather of a city."
+    assert list(function["parameters"]["properties"]) == ["security_risk", "city", "days", "copy"]
+    assert function["parameters"]["properties"]["days"]["description"] == "How many."
+    assert function["parameters"]["required"] == ["city"]
+    action = tool.action_from_arguments({"city": "Oslo", "copy": "true"})
+    assert tool(action).text == '{"city":"Oslo","days":1,"copy":true}'
+    with pytest.raises(UsageError.__mro__[1], match="'days'"):
+        tool.action_from_arguments({"city": "Oslo", "days": 0})
+
+
+def test_coroutine_function_and_its_text_are_a_tool_too() -> None:
+    async def greet(name: str = "you", since: Any = range(3)) -> str | None:
+        """Greet."""
+        return f"Hello, {name}: {list(since)}" if name else None
+
+    tool = function_tool(greet)
+    assert tool(tool.action_from_arguments({})).to_llm_content[0].text == "Hello, you: [0, 1, 2]"  # type: ignore[union-attr]
+    assert "Done" in tool(tool.action_from_arguments({"name": ""})).to_llm_content[0].text  # type: ignore[union-attr]
+
+
+class Odd:
+    """Nothing that JSON has."""
+
+
+def test_function_that_cannot_be_a_tool_says_why() -> None:
+    def starred(*parts: str) -> None:
+        """Join."""
+
+    def odd(value: Odd) -> None:
+        """Take it."""
+
+    def factory(conv_state: ConversationState) -> None:
+        """Make tools."""
+
+    for function, told in ((starred, "takes parts"), (odd, "JSON cannot describe"), (factory, "register_tool")):
+        with pytest.raises(UsageError, match=told):
+            function_tool(function)
+
+
+def test_function_is_rated_as_what_runs_on_the_host_and_asks(tmp_path: Path) -> None:
+    called: list[str] = []
+
+    def note(text: str) -> str:
+        """Note a text."""
+        called.append(text)
+        return "noted"
+
+    model = FakeModel(answer("", call("note", {"text": "x", "security_risk": "LOW"})))
+    with Conversation(Agent(model, [note]), RecordingRuntime(), tmp_path, confirmation="risky") as conversation:
+        assert conversation.run("Go.", timeout_s=20) is ConversationStatus.WAITING_FOR_CONFIRMATION
+        assert called == []
+        conversation.confirm()
+        assert conversation.wait(20) is ConversationStatus.IDLE
+        assert called == ["x"]
+        assert [result["output"] for result in results_of(conversation)] == ["noted"]
+
+
+# --- agents -----------------------------------------------------------------------------------------------------
+
+
+def test_agent_is_a_tool_of_another_with_its_own_tools_prompt_and_model(tmp_path: Path, sandbox: FakeRuntime) -> None:
+    own = FakeModel(answer("", call("file_read", {"path": "a.txt"})), answer("", call("finish", {"message": "fine"})))
+    reviewer = Agent(
+        own, ["file_read", "ask_human"], name="reviewer", description="Reads and judges", system_prompt="J."
+    )
+    model = FakeModel(answer("", call("reviewer", {"task": "Judge a.txt."})), answer("done"))
+    sandbox.write_bytes("a.txt", b"good")
+    with Conversation(Agent(model, ["think", reviewer]), sandbox, tmp_path) as conversation:
+        conversation.run("Go.", timeout_s=30)
+        [system] = data_of(conversation.events(), "system_message")
+        [result] = results_of(conversation)
+    described = {tool["function"]["name"]: tool["function"]["description"] for tool in system["tools"]}
+    assert list(described) == ["think", "reviewer"]
+    assert "Reads and judges." in described["reviewer"]
+    assert result["output"].startswith("fine\n[Sub-agent 'reviewer-1'")
+    assert own.seen[0][0]["content"].startswith("J.\n")
+    assert own.seen[0][1]["content"] == "Judge a.txt."
+    assert "good" in own.seen[1][-1]["content"]
+    assert conversation.status() is ConversationStatus.IDLE
+
+
+def test_agent_without_a_model_takes_that_of_the_agent_that_asks_it(tmp_path: Path, sandbox: FakeRuntime) -> None:
+    model = FakeModel(answer("", call("helper", {"task": "t"})), answer("yes"), answer("done"))
+    with Conversation(Agent(model, [Agent(name="helper", tools=[])]), sandbox, tmp_path) as conversation:
+        conversation.run("Go.", timeout_s=30)
+        assert results_of(conversation)[0]["output"].startswith("yes\n")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 41])
+def test_agent_has_a_name_that_a_tool_can_have(name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be named"):
+        Agent(name=name)
+
+
+# --- the runtime's own tools --------------------------------------------------------------------------------------
+
+
+class Kitchen(RecordingRuntime):
+    """A runtime with two tools of its own, one of them by the name of a tool that is off by default."""
+
+    def get_tools(self) -> list[dict[str, Any]]:
+        schema = {"type": "object", "properties": {"cups": {"type": "integer"}}}
+        own = [{"name": name, "description": "Pour tea.", "inputSchema": schema} for name in ("pour", "web_read")]
+        return [*super().get_tools(), *own]
+
+
+def test_runtime_with_more_tools_offers_them_by_default() -> None:
+    offered = Agent().initialize(state(Kitchen()))
+    assert "pour" in offered
+    assert list(offered)[:-1] == list(Agent().initialize(state()))
+    assert "web_read" not in offered
+    assert "pour" not in Agent(tools=["think"]).initialize(state(Kitchen()))
+    assert "pour" in Agent(enable_think=False).initialize(state(Kitchen()))
+
+
+def test_tools_of_a_runtime_are_found_by_pattern_too() -> None:
+    assert list(Agent(tools=["po*"]).initialize(state(Kitchen()))) == ["pour"]
