@@ -4,7 +4,8 @@
 
 The first record also carries `"version":1`, and one with long texts `"blobs":{"/result/output":"<sha256>"}`: those
 stand in files of their own, under the JSON pointers into `data` that are given. The crc is the CRC-32 of every byte
-before `,"crc"`, compared as text: comparing numbers lets a bit flip that only changes a hex digit's case pass.
+before `,"crc"`, compared as text: comparing numbers lets a bit flip that only changes a hex digit's case pass. A line
+of the first four keys alone, which another program wrote, is read as well; no flipped bit makes one of ours.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import json
 import math
 import shlex
 import zlib
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import ValidationError
+
 from ohsandbox.errors import LogCorruptError, UsageError
-from ohsandbox.events import SDKEvent
+from ohsandbox.events import DATA, KINDS, SDKEvent
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence.blobs import MIN_BLOB_CHARS, Blobs
 
@@ -32,6 +35,8 @@ _ZERO_RUN = bytes(16)
 
 _YEARS = (1900, 9000)
 """Beyond them a time cannot be told in every time zone; no clock is that wrong."""
+
+_BARE_KEYS = {"type", "ts", "conversation_id", "data"}
 
 _CRC_BYTES = len(b',"crc":"01234567"}')
 
@@ -96,7 +101,7 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
         ValueError: the checksum, the JSON or the sequence number is wrong.
     """
     if not is_sealed(line):
-        raise ValueError("its checksum does not match")
+        return _bare_record(line, seq=seq)
     fields = _LENIENT.decode(line.decode("utf-8", "surrogatepass"))
     if fields.pop("seq") != seq:
         raise ValueError(f"it is not record {seq}")
@@ -109,7 +114,37 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
     ts = datetime.fromisoformat(fields["ts"])
     if ts.tzinfo is None or not _YEARS[0] <= ts.year <= _YEARS[1]:
         raise ValueError(f"it has no time that can be shown: {fields['ts']!r}")
-    return SDKEvent.model_construct(type=kind, ts=ts, conversation_id=conversation_id, seq=seq, data=data)
+    data = DATA.get(kind, dict)(data)
+    return KINDS.get(kind, SDKEvent).model_construct(
+        type=kind, ts=ts, conversation_id=conversation_id, seq=seq, data=data
+    )
+
+
+def _bare_record(line: bytes, *, seq: int) -> SDKEvent:
+    """The event of a line without a checksum, which has exactly the four keys of an event: another program wrote it.
+
+    What its data leaves out is filled with defaults; a time without a zone is UTC.
+
+    Raises:
+        ValueError: it has other keys, so a record of ours was changed; or an event's data is wrong.
+    """
+    try:
+        fields = _LENIENT.decode(line.decode("utf-8", "surrogatepass"))
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict) or fields.keys() != _BARE_KEYS:
+        raise ValueError("its checksum does not match")
+    ts = datetime.fromisoformat(fields["ts"])
+    fields["ts"] = ts if ts.tzinfo is not None else ts.replace(tzinfo=UTC)
+    if not _YEARS[0] <= ts.year <= _YEARS[1]:
+        raise ValueError(f"it has no time that can be shown: {ts}")
+    try:
+        event = SDKEvent.model_validate({**fields, "seq": seq})
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+    known = DATA.get(event.type)
+    return event if known is None else event.model_copy(update={"data": known.completed(event.data)})
 
 
 def scan(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], None]) -> Scan:

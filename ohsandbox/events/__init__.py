@@ -1,4 +1,4 @@
-"""`SDKEvent`: everything that happens in a conversation, one typed constructor a kind.
+"""`SDKEvent`: everything that happens in a conversation, a class and a typed constructor a kind.
 
 A constructor makes an `EventBody` (type and data); the log stamps it with time, conversation and sequence number and so
 makes the `SDKEvent`. Everything in `data` is plain JSON: no NaN, no lone surrogate, no foreign object.
@@ -8,13 +8,103 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from enum import Enum
 from typing import Any, Literal, NamedTuple, get_args
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
-
+from ohsandbox.events.kinds import (
+    DATA,
+    KINDS,
+    ApprovalData,
+    ApprovalEvent,
+    ApprovalRevokedData,
+    ApprovalRevokedEvent,
+    AssistantMessageData,
+    AssistantMessageEvent,
+    CheckpointData,
+    CheckpointEvent,
+    CondensationData,
+    CondensationEvent,
+    ConfirmationData,
+    ConfirmationEvent,
+    ConversationStatus,
+    ErrorData,
+    ErrorEvent,
+    EventData,
+    NoticeData,
+    NoticeEvent,
+    RetryData,
+    RetryEvent,
+    SDKEvent,
+    StatusUpdateData,
+    StatusUpdateEvent,
+    SystemMessageData,
+    SystemMessageEvent,
+    ToolCallData,
+    ToolCallEvent,
+    ToolResult,
+    ToolResultData,
+    ToolResultEvent,
+    UserMessageData,
+    UserMessageEvent,
+)
 from ohsandbox.text import encodable
+
+__all__ = [
+    "AGENT_STARTED",
+    "DATA",
+    "KINDS",
+    "KNOWN_TYPES",
+    "ApprovalData",
+    "ApprovalEvent",
+    "ApprovalRevokedData",
+    "ApprovalRevokedEvent",
+    "AssistantMessageData",
+    "AssistantMessageEvent",
+    "CheckpointData",
+    "CheckpointEvent",
+    "CondensationData",
+    "CondensationEvent",
+    "ConfirmationData",
+    "ConfirmationEvent",
+    "ConversationStatus",
+    "ErrorData",
+    "ErrorEvent",
+    "EventBody",
+    "EventData",
+    "EventType",
+    "NoticeData",
+    "NoticeEvent",
+    "RetryData",
+    "RetryEvent",
+    "SDKEvent",
+    "StatusUpdateData",
+    "StatusUpdateEvent",
+    "SystemMessageData",
+    "SystemMessageEvent",
+    "ToolCallData",
+    "ToolCallEvent",
+    "ToolResult",
+    "ToolResultData",
+    "ToolResultEvent",
+    "UserMessageData",
+    "UserMessageEvent",
+    "approval",
+    "approval_revoked",
+    "assistant_message",
+    "checkpoint",
+    "condensation",
+    "confirmation",
+    "error",
+    "held",
+    "json_safe",
+    "notice",
+    "retry",
+    "short_fields",
+    "status_update",
+    "system_message",
+    "tool_call",
+    "tool_result",
+    "user_message",
+]
 
 EventType = Literal[
     "system_message",
@@ -51,71 +141,11 @@ _MAX_DEPTH = 200
 """Nesting past this is written as text; `json.dumps` gives up near 1000."""
 
 
-class ConversationStatus(Enum):
-    """Where a conversation stands."""
-
-    RUNNING = "RUNNING"
-    IDLE = "IDLE"
-    """The model answered in words; the person is asked."""
-    FINISHED = "FINISHED"
-    """The model called `finish`."""
-    ERROR = "ERROR"
-    CANCELED = "CANCELED"
-    """Stopped by the person."""
-    WAITING_FOR_CONFIRMATION = "WAITING_FOR_CONFIRMATION"
-    """Calls are stored that a person must allow before they run."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> ConversationStatus | None:
-        """One that a newer version wrote: the person has the next word."""
-        return cls.IDLE if isinstance(value, str) else None
-
-
-class ToolResult(BaseModel):
-    """What a tool call came to, as the log and the model see it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    status: Literal["ok", "error"]
-    output: Any | None = None
-    error: str | None = None
-
-    @classmethod
-    def ok(cls, output: Any) -> ToolResult:
-        """The tool did what it was asked."""
-        return cls(status="ok", output=output)
-
-    @classmethod
-    def failed(cls, error: str) -> ToolResult:
-        """The tool could not; `error` tells the model why."""
-        return cls(status="error", error=error)
-
-
 class EventBody(NamedTuple):
     """What happened, before the log stamps it."""
 
     type: EventType
     data: dict[str, Any]
-
-
-class SDKEvent(BaseModel):
-    """One record of the log."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    type: str
-    """An `EventType`; or another, which a newer version wrote into the log: it is kept, and nothing obeys it."""
-    ts: AwareDatetime
-    """UTC; informative only, since clocks jump. Order is by `seq`."""
-    conversation_id: str
-    seq: int = Field(default=0, ge=0)
-    """Position in the log, from 0 without gaps."""
-    data: dict[str, Any]
-
-    @field_validator("ts")
-    @classmethod
-    def _in_utc(cls, value: datetime) -> datetime:
-        return value.astimezone(UTC)
 
 
 # --- constructors: the one place that knows what `data` holds ---------------------------------------
