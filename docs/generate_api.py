@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "api.md"
-MODULES = ("ohsandbox", "ohsandbox.errors", "ohsandbox.runtime", "ohsandbox.testing", "ohsandbox.testing.conformance")
+MODULES = (
+    "ohsandbox",
+    "ohsandbox.errors",
+    "ohsandbox.events",
+    "ohsandbox.runtime",
+    "ohsandbox.testing",
+    "ohsandbox.testing.conformance",
+)
 """What each exports, a section a module; a name is described where it stands first."""
 HEAD = """\
 # API reference
@@ -68,9 +75,10 @@ def _members(one: griffe.Class) -> Iterator[str]:
     if isinstance(made := one.members.get("__init__"), griffe.Function):
         yield f"```python\n{_signature(made, one.name)}\n```\n"
     public = [member for name, member in one.members.items() if not name.startswith("_")]
-    fields = [member for member in public if isinstance(member, griffe.Attribute) and member.docstring]
+    fields = [member for member in public if isinstance(member, griffe.Attribute) and _is_told(member)]
     for member in fields:
-        yield f"- `{member.name}: {member.annotation}`: {_one_line(member)}"
+        told = _one_line(member)
+        yield f"- `{member.name}: {member.annotation}`{f': {told}' if told else ''}"
     if fields:
         yield ""
     for member in public:
@@ -78,6 +86,11 @@ def _members(one: griffe.Class) -> Iterator[str]:
             yield f"#### `{one.name}.{member.name}`\n"
             yield f"```python\n{_signature(member)}\n```\n"
             yield from _prose(member)
+
+
+def _is_told(field: griffe.Attribute) -> bool:
+    """Whether it has a sentence, or is a key of an event, whose name says enough."""
+    return field.docstring is not None or (field.module.path == "ohsandbox.events.kinds" and bool(field.annotation))
 
 
 def _signature(function: griffe.Function, name: str = "") -> str:

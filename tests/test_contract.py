@@ -14,8 +14,10 @@ import ohsandbox.tools
 from ohsandbox.agent import Agent, FunctionCallNotExistsError, FunctionCallValidationError, response_to_actions
 from ohsandbox.agent.calls import find_tool
 from ohsandbox.conversation import Conversation
-from ohsandbox.events import ConversationStatus
+from ohsandbox.errors import LogCorruptError
+from ohsandbox.events import ConversationStatus, user_message
 from ohsandbox.llm import LLMConfig
+from ohsandbox.persistence import EventLog, read_events
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.schema import ErrorObservation, Observation, TextObservation
 from ohsandbox.state import ConversationState
@@ -337,3 +339,48 @@ def test_each_call_is_followed_by_its_result_as_json_before_the_next_request(tmp
     contents = [json.loads(message["content"]) for message in model.seen[-1][-2:]]
     assert [content["status"] for content in contents] == ["ok", "error"]
     assert [message["tool_call_id"] for message in model.seen[-1][-2:]] == ["1", "2"]
+
+
+# --- the log ------------------------------------------------------------------------------------------
+
+
+def test_log_of_the_four_keys_alone_loads_resumes_and_round_trips(tmp_path: Path) -> None:
+    result = {"status": "ok", "output": "a.txt"}
+    records: list[tuple[str, dict[str, Any]]] = [
+        ("user_message", {"content": "List."}),
+        ("tool_call", {"tool_call_id": "c1", "name": "execute_bash", "arguments": '{"command": "ls"}'}),
+        ("tool_result", {"tool_call_id": "c1", "name": "execute_bash", "result": result}),
+        ("assistant_message", {"content": "One file."}),
+        ("status_update", {"status": "IDLE"}),
+    ]
+    lines = [
+        json.dumps({"type": kind, "ts": f"2026-01-02T00:00:0{seq}", "conversation_id": "old", "data": data})
+        for seq, (kind, data) in enumerate(records)
+    ]
+    log = tmp_path / "old" / "sdk_events.jsonl"
+    log.parent.mkdir(mode=0o700)
+    log.write_text("\n".join(lines) + "\n")
+    model = FakeModel(answer("Still one."))
+    with Conversation.autoresume("old", persist_dir=tmp_path, agent=Agent(model), runtime=RecordingRuntime()) as again:
+        assert again.run("And now?", timeout_s=20) == ConversationStatus.IDLE
+    sent = [(message["role"], message["content"]) for message in model.seen[0][1:]]
+    assert sent[0] == ("user", "List.")
+    assert sent[2:] == [
+        ("tool", json.dumps(result)), ("assistant", "One file."), ("user", "And now?"),
+    ]  # fmt: skip
+    assert log.read_text().splitlines()[: len(lines)] == lines
+    read = read_events(log)
+    assert [event.seq for event in read] == list(range(len(read)))
+    copied = tmp_path / "copy.jsonl"
+    copied.write_text("".join(event.model_dump_json(exclude={"seq"}) + "\n" for event in read))
+    assert read_events(copied) == read
+
+
+def test_record_that_lost_its_checksum_is_damage_and_no_record_of_four_keys(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "c", conversation_id="c") as log:
+        log.append(user_message("a"))
+        log.append(user_message("b"))
+    text = log.path.read_text()
+    log.path.write_text(text.replace('"a"', '"x"'))
+    with pytest.raises(LogCorruptError, match="checksum"):
+        read_events(log.path)

@@ -26,6 +26,13 @@ EXPORTS = {
         SandboxUnavailable ToolArgumentsError ToolError UnknownSessionError UnknownToolError UnknownUserError UsageError
         WorkdirError WorkdirMissingError WorkdirNotADirectoryError
     """,
+    "ohsandbox.events": """
+        ApprovalData ApprovalEvent ApprovalRevokedData ApprovalRevokedEvent AssistantMessageData
+        AssistantMessageEvent CheckpointData CheckpointEvent CondensationData CondensationEvent ConfirmationData
+        ConfirmationEvent ConversationStatus ErrorData ErrorEvent EventData ModelRetryEvent NoticeData NoticeEvent
+        RetryData SDKEvent StatusUpdateData StatusUpdateEvent SystemMessageData SystemMessageEvent ToolCallData
+        ToolCallEvent ToolResult ToolResultData ToolResultEvent UserMessageData UserMessageEvent
+    """,
     "ohsandbox.runtime": "Channel Chunk CommandObservation DirEntry ExecResult LeftOut Runtime Stream to_thread",
     "ohsandbox.testing": "FakeRuntime",
     "ohsandbox.testing.conformance": "CASES THEMES Case Session case shell_case",

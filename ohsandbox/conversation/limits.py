@@ -188,7 +188,7 @@ class StuckDetector:
             self._calls.clear()
         elif event.type == "tool_call":
             self._calls[event.data["tool_call_id"]] = event
-        elif event.type == "tool_result" and not event.data["details"].get("running"):
+        elif event.type == "tool_result" and not (event.data.get("details") or {}).get("running"):
             turn = _Turn(self._calls.pop(event.data["tool_call_id"], None), event)
             if not any(turn.repeats(other) for other in self._turns):
                 self._turns.append(turn)

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from ohsandbox.events.kinds import (
-    DATA,
-    KINDS,
     ApprovalData,
     ApprovalEvent,
     ApprovalRevokedData,
@@ -29,10 +27,10 @@ from ohsandbox.events.kinds import (
     ErrorData,
     ErrorEvent,
     EventData,
+    ModelRetryEvent,
     NoticeData,
     NoticeEvent,
     RetryData,
-    RetryEvent,
     SDKEvent,
     StatusUpdateData,
     StatusUpdateEvent,
@@ -49,10 +47,6 @@ from ohsandbox.events.kinds import (
 from ohsandbox.text import encodable
 
 __all__ = [
-    "AGENT_STARTED",
-    "DATA",
-    "KINDS",
-    "KNOWN_TYPES",
     "ApprovalData",
     "ApprovalEvent",
     "ApprovalRevokedData",
@@ -68,13 +62,11 @@ __all__ = [
     "ConversationStatus",
     "ErrorData",
     "ErrorEvent",
-    "EventBody",
     "EventData",
-    "EventType",
+    "ModelRetryEvent",
     "NoticeData",
     "NoticeEvent",
     "RetryData",
-    "RetryEvent",
     "SDKEvent",
     "StatusUpdateData",
     "StatusUpdateEvent",
@@ -87,23 +79,6 @@ __all__ = [
     "ToolResultEvent",
     "UserMessageData",
     "UserMessageEvent",
-    "approval",
-    "approval_revoked",
-    "assistant_message",
-    "checkpoint",
-    "condensation",
-    "confirmation",
-    "error",
-    "held",
-    "json_safe",
-    "notice",
-    "retry",
-    "short_fields",
-    "status_update",
-    "system_message",
-    "tool_call",
-    "tool_result",
-    "user_message",
 ]
 
 EventType = Literal[

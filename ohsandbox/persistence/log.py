@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ohsandbox import events
 from ohsandbox.errors import LogWriteError
-from ohsandbox.events import EventBody, SDKEvent
+from ohsandbox.events.kinds import unchecked
 from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.lock import DirectoryLock
 from ohsandbox.persistence.reading import LOG_NAME
@@ -29,6 +29,8 @@ from ohsandbox.private_files import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ohsandbox.events import EventBody, SDKEvent
 
 
 class _End(NamedTuple):
@@ -97,8 +99,8 @@ class EventLog:
                 raise self._failure
             if self._descriptor < 0:
                 raise LogWriteError(f"Log {str(self.path)!r} is closed. Start the conversation again.")
-            event = SDKEvent(
-                type=body.type,
+            event = unchecked(
+                body.type,
                 ts=datetime.now(UTC),
                 conversation_id=self.conversation_id,
                 seq=self._end.seq,

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from ohsandbox.errors import LogCorruptError, UsageError
-from ohsandbox.events import DATA, KINDS, SDKEvent
+from ohsandbox.events import SDKEvent
+from ohsandbox.events.kinds import DATA, unchecked
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence.blobs import MIN_BLOB_CHARS, Blobs
 
@@ -110,14 +111,10 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
         raise TypeError(f"it is not an event: {str(kind)[:100]!r}")
     if "blobs" in fields:
         blobs.restore(data, fields["blobs"])
-    # what the checksum vouches for is not validated again: that would take two thirds of the time of loading a log
     ts = datetime.fromisoformat(fields["ts"])
     if ts.tzinfo is None or not _YEARS[0] <= ts.year <= _YEARS[1]:
         raise ValueError(f"it has no time that can be shown: {fields['ts']!r}")
-    data = DATA.get(kind, dict)(data)
-    return KINDS.get(kind, SDKEvent).model_construct(
-        type=kind, ts=ts, conversation_id=conversation_id, seq=seq, data=data
-    )
+    return unchecked(kind, ts=ts, conversation_id=conversation_id, seq=seq, data=data)
 
 
 def _bare_record(line: bytes, *, seq: int) -> SDKEvent:

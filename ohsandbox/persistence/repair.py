@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox import events
 from ohsandbox.errors import LogWriteError
-from ohsandbox.events import SDKEvent
+from ohsandbox.events.kinds import unchecked
 from ohsandbox.persistence.lock import DirectoryLock
 from ohsandbox.persistence.reading import LOG_NAME
 from ohsandbox.persistence.records import Scan, encode_record, scan
@@ -67,8 +67,8 @@ def _cut(descriptor: int, directory: Path, found: Scan, *, conversation_id: str)
         message=f"The log was damaged and was cut after its record {found.records - 1}: {found.rest_bytes} bytes, with "
         f"{found.whole_after} whole records among them, are lost to it. The log as it was: {copy.name!r}.",
     )
-    event = SDKEvent(
-        type=body.type, ts=datetime.now(UTC), conversation_id=conversation_id, seq=found.records, data=body.data
+    event = unchecked(
+        body.type, ts=datetime.now(UTC), conversation_id=conversation_id, seq=found.records, data=body.data
     )
     write_all(descriptor, encode_record(event, None))
     os.fsync(descriptor)
