@@ -1,0 +1,283 @@
+"""A sandbox as the backend of LangChain's deepagents: `create_deep_agent(model, backend=OhsandboxBackend(runtime))`."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import posixpath
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from deepagents.backends.protocol import (
+    FILE_NOT_FOUND,
+    INVALID_PATH,
+    IS_DIRECTORY,
+    PERMISSION_DENIED,
+    DeleteResult,
+    EditResult,
+    ExecuteResponse,
+    FileData,
+    FileDownloadResponse,
+    FileInfo,
+    FileUploadResponse,
+    GlobResult,
+    GrepMatch,
+    GrepResult,
+    LsResult,
+    ReadResult,
+    SandboxBackendProtocol,
+    WriteResult,
+)
+from deepagents.backends.utils import (
+    EMPTY_CONTENT_WARNING,
+    EMPTY_OLD_STRING_ERROR,
+    compile_grep_include_glob,
+    perform_string_replacement,
+    slice_read_response,
+)
+
+from ohsandbox.errors import SandboxFileError, ToolError, UsageError
+from ohsandbox.integrations.commands import run_line
+from ohsandbox.tools.search.globs import compile_glob
+from ohsandbox.tools.search.lines import read_matches
+from ohsandbox.tools.search.regexes import Regex
+from ohsandbox.tools.search.walk import Query, list_files
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime import Runtime
+
+DEFAULT_TIMEOUT_S = 1800.0
+"""Half an hour: longer than most test suites; deepagents lets a model ask for up to an hour."""
+
+MAX_OUTPUT_BYTES = 4 * 1024 * 1024
+"""Of a command's output; deepagents itself moves what is too long for a model into a file."""
+
+MAX_BINARY_BYTES = 500 * 1024
+"""Of a file that a model is shown as it is; the same limit as in deepagents' own sandboxes."""
+
+MAX_GLOB_MATCHES = 10_000
+"""As in deepagents' own sandboxes."""
+
+_SPECIAL = re.compile(r"[\\.^$|?*+()\[\]{}]")
+_CODES = {errno.ENOENT: FILE_NOT_FOUND, errno.EACCES: PERMISSION_DENIED, errno.EPERM: PERMISSION_DENIED,
+          errno.EISDIR: IS_DIRECTORY, errno.ENOTDIR: INVALID_PATH, errno.EINVAL: INVALID_PATH}  # fmt: skip
+
+
+class OhsandboxBackend(SandboxBackendProtocol):
+    """The files and commands of a started runtime; images need `/bin/sh` and no Python.
+
+    Each command runs in a shell of its own, in the runtime's working directory, so calls may run side by side. What a
+    model's mistake causes is in the `error` of a result; a sandbox that is gone raises `SandboxUnavailable`.
+    """
+
+    def __init__(self, runtime: Runtime, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """The runtime stays its caller's to close.
+
+        Args:
+            runtime: where all happens.
+            timeout_s: for commands that name no timeout.
+        """
+        self._runtime, self._timeout_s = runtime, timeout_s
+
+    @property
+    def id(self) -> str:
+        """The sandbox's id, as `ohsandbox ps` shows it."""
+        return self._runtime.id
+
+    # --- commands -----------------------------------------------------------------------------
+
+    def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
+        """Run a line in a new shell (bash where it is), both streams in one; at the timeout, exit code 124.
+
+        Args:
+            command: any shell input.
+            timeout: in seconds; 0 for none, None for the backend's own.
+        """
+        limit_s = self._timeout_s if timeout is None else timeout or None
+        ended = run_line(self._runtime, command, timeout_s=limit_s, limit_bytes=MAX_OUTPUT_BYTES)
+        return ExecuteResponse(output=ended.output, exit_code=ended.exit_code, truncated=ended.truncated)
+
+    # --- files --------------------------------------------------------------------------------
+
+    def ls(self, path: str) -> LsResult:
+        """The entries of a directory, sorted by name."""
+        try:
+            entries = self._runtime.list_dir(path)
+        except (SandboxFileError, UsageError) as error:
+            return LsResult(error=f"Path '{path}': {_reason(error)}")
+        return LsResult(
+            entries=[
+                FileInfo(
+                    path=posixpath.join(path, entry.name),
+                    is_dir=entry.kind == "directory",
+                    size=entry.size_bytes,
+                    modified_at=entry.modified_at.isoformat(),
+                )
+                for entry in entries
+            ]
+        )
+
+    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
+        """Lines of a text file, or the whole of another one in base64; offset counts from 0."""
+        try:
+            data = self._runtime.read_bytes(file_path)
+        except (SandboxFileError, UsageError) as error:
+            return ReadResult(error=f"File '{file_path}': {_reason(error)}")
+        if not data:
+            return ReadResult(file_data=FileData(content=EMPTY_CONTENT_WARNING, encoding="utf-8"))
+        text = _text(data)
+        if text is not None:
+            return _page(text, offset, limit, file_path)
+        if len(data) > MAX_BINARY_BYTES:
+            too_large = f"Binary file exceeds maximum preview size of {MAX_BINARY_BYTES} bytes"
+            return ReadResult(error=f"File '{file_path}': {too_large}")
+        return ReadResult(file_data=FileData(content=base64.b64encode(data).decode(), encoding="base64"))
+
+    def write(self, file_path: str, content: str) -> WriteResult:
+        """Write a whole file at once, as UTF-8, over one that exists; missing directories are made."""
+        [response] = self.upload_files([(file_path, content.encode())])
+        if response.error:
+            return WriteResult(error=f"File '{file_path}' cannot be written: {response.error}")
+        return WriteResult(path=file_path)
+
+    def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> EditResult:  # noqa: FBT001, FBT002 - the host's signature
+        """Replace an exact text, unique unless replace_all; a file with CRLF keeps them."""
+        if not old_string:
+            return EditResult(error=EMPTY_OLD_STRING_ERROR)
+        try:
+            text = _text(self._runtime.read_bytes(file_path))
+            if text is None:
+                return EditResult(error=f"Error: File '{file_path}' is not a text file")
+            if old_string not in text and "\r\n" in text:
+                old_string, new_string = (one.replace("\r\n", "\n").replace("\n", "\r\n")
+                                          for one in (old_string, new_string))  # fmt: skip
+            count = text.count(old_string)
+            if count > 1 and not replace_all:
+                return EditResult(
+                    error=f"Error: String '{old_string}' appears multiple times, {count} in all. Use replace_all=True, "
+                    "or give more of the text around it."
+                )
+            replaced = perform_string_replacement(text, old_string, new_string, replace_all)
+            if isinstance(replaced, str):
+                return EditResult(error=replaced)
+            self._runtime.write_bytes(file_path, replaced[0].encode())
+        except (SandboxFileError, UsageError) as error:
+            return EditResult(error=f"Error: File '{file_path}': {_reason(error)}")
+        return EditResult(path=file_path, occurrences=count)
+
+    def delete(self, file_path: str) -> DeleteResult:
+        """Remove a file, or a directory with all it holds."""
+        quoted = shlex.quote(file_path)
+        ended = self.execute(f"{_exists(file_path)} || {{ echo 'no such file'; exit 1; }}; rm -rf -- {quoted}")
+        if ended.exit_code != 0:
+            return DeleteResult(error=f"Error: '{file_path}' not found or not deleted: {ended.output.strip()}")
+        return DeleteResult(path=file_path)
+
+    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """Write each file, and make the directories that are missing; an error stands in the file's own response."""
+        return [FileUploadResponse(path=path, error=self._upload(path, data)) for path, data in files]
+
+    def _upload(self, path: str, data: bytes) -> str | None:
+        if not path.startswith("/"):
+            return INVALID_PATH
+        try:
+            self._runtime.write_bytes(path, data)
+        except (SandboxFileError, UsageError) as error:
+            return _reason(error)
+        return None
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Read each file; an error stands in the file's own response."""
+        return [self._download(path) for path in paths]
+
+    def _download(self, path: str) -> FileDownloadResponse:
+        if not path.startswith("/"):
+            return FileDownloadResponse(path=path, error=INVALID_PATH)
+        try:
+            return FileDownloadResponse(path=path, content=self._runtime.read_bytes(path))
+        except (SandboxFileError, UsageError) as error:
+            return FileDownloadResponse(path=path, error=_reason(error))
+
+    # --- search -------------------------------------------------------------------------------
+
+    def glob(self, pattern: str, path: str | None = None) -> GlobResult:
+        """The files whose path below path matches, newest first; `.git` is left out."""
+        root = path or self._runtime.workdir
+        try:
+            matches = compile_grep_include_glob(pattern)
+            listing = list_files(self._runtime, Query(root, _EVERY_FILE, hidden=True, ignored=True))
+        except (ToolError, ValueError) as error:
+            return GlobResult(error=str(error))
+        top = self._physical(root)
+        found = [file for file in listing.files if matches(posixpath.relpath(file, top))]
+        cut = listing.stopped or len(found) > MAX_GLOB_MATCHES
+        return GlobResult(
+            matches=[
+                FileInfo(path=posixpath.join(root, posixpath.relpath(file, top)), is_dir=False)
+                for file in found[:MAX_GLOB_MATCHES]
+            ],
+            truncated=cut or listing.unreadable,
+            truncation_reason="budget" if cut else "unreadable" if listing.unreadable else None,
+        )
+
+    def grep(
+        self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
+    ) -> GrepResult:
+        """The lines that contain a literal text, newest file first; long ones are cut, and `.git` is left out."""
+        root = path or self._runtime.workdir
+        regex = Regex(_SPECIAL.sub(r"\\\g<0>", pattern))
+        try:
+            matches = compile_grep_include_glob(glob) if glob else None
+            listing = list_files(self._runtime, Query(root, _EVERY_FILE, hidden=True, ignored=True, regex=regex))
+            top = self._physical(posixpath.dirname(root) if listing.is_file else root)
+            files = [root] if listing.is_file else listing.files
+            files = [file for file in files if matches is None or matches(posixpath.relpath(file, top))]
+            read = read_matches(self._runtime, files, regex)
+        except (ToolError, ValueError) as error:
+            return GrepResult(error=f"Path '{root}': {error}")
+        found = [
+            GrepMatch(path=posixpath.join(root, posixpath.relpath(file.path, top)), line=line.number, text=line.text)
+            for file in read.files
+            for line in file.lines
+        ]
+        cut = max_count is not None and len(found) > max_count
+        lost = sum(file.total for file in read.files) > len(found)
+        return GrepResult(matches=found[:max_count], truncated=cut or lost or listing.stopped or read.stopped)
+
+    def _physical(self, path: str) -> str:
+        """The directory's path without symlinks, below which the search reports its files."""
+        ended = self._runtime.run(["sh", "-c", 'cd -- "$1" && pwd -P', "sh", path])
+        return ended.stdout.decode("utf-8", "surrogateescape").removesuffix("\n") or path
+
+
+_EVERY_FILE = compile_glob("**/*", hidden=True)
+
+
+def _text(data: bytes) -> str | None:
+    """As UTF-8; None where it is not."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _page(text: str, offset: int, limit: int, path: str) -> ReadResult:
+    """Some lines, without the last one's end."""
+    page = slice_read_response(FileData(content=text, encoding="utf-8"), offset, limit)
+    if page.error is not None:
+        return ReadResult(error=f"File '{path}': {page.error}")
+    if page.file_data is not None and page.start_line is not None:
+        page.file_data["content"] = page.file_data["content"].removesuffix("\n")
+    return page
+
+
+def _exists(path: str) -> str:
+    quoted = shlex.quote(path)
+    return f"{{ test -e {quoted} || test -L {quoted}; }}"
+
+
+def _reason(error: SandboxFileError | UsageError) -> str:
+    """One of deepagents' codes where one fits, else what the sandbox says."""
+    number = error.errno if isinstance(error, SandboxFileError) else errno.EINVAL
+    return _CODES.get(number or 0) or str(error)
