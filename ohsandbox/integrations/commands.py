@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 TIMED_OUT = 124
 """The exit code of timeout(1) for a command that it ended."""
 
-ARGV = ("sh", "-c", "if command -v bash >/dev/null; then exec bash -c 'eval \"$(cat)\"'; else eval \"$(cat)\"; fi")
+ARGV = ("sh", "-c", 'if command -v bash >/dev/null; then exec bash -c \'eval "$(cat)"\'; else eval "$(cat)"; fi')
 """bash where it is. The line is standard input: Linux passes an argument of at most 128 KiB (MAX_ARG_STRLEN)."""
 
 
@@ -40,7 +40,8 @@ def line_result(runtime: Runtime, ended: ExecResult, timeout_s: float | None) ->
     text = ended.stdout.decode("utf-8", "replace")
     text = masker.mask_cut(text) if ended.truncated or ended.timed_out else masker.mask(text)
     if ended.timed_out:
-        text += f"{'' if not text or text.endswith(chr(10)) else chr(10)}[Stopped after {timeout_s:g} s, with all it had started]"
+        end = "" if not text or text.endswith("\n") else "\n"
+        text += f"{end}[Stopped after {timeout_s:g} s, with all it had started]"
     code = ended.exit_code if ended.exit_code is not None else TIMED_OUT if ended.timed_out else 137
     return LineResult(text, code, ended.truncated, ended.timed_out)
 
