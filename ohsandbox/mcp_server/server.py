@@ -106,9 +106,10 @@ def result_of(tool: ToolDefinition[Any, Any], observation: Observation) -> types
 
 
 def _output_schema(kind: type[Observation]) -> dict[str, Any]:
-    """The schema of the output of `result_of`: without images and without null, since None fields are omitted."""
+    """The schema of the output of `result_of`: without images, excluded fields and null, since None is omitted."""
     schema = kind.to_mcp_schema()
-    properties = {name: value for name, value in schema.get("properties", {}).items() if name != IMAGES}
+    unsent = {IMAGES, *(name for name, field in kind.model_fields.items() if field.exclude)}
+    properties = {name: value for name, value in schema.get("properties", {}).items() if name not in unsent}
     may_be_none = {name for name, field in kind.model_fields.items() if type(None) in get_args(field.annotation)}
     always = [name for name in schema.get("required", []) if name in properties and name not in may_be_none]
     rest = {key: value for key, value in schema.items() if key not in {"properties", "required"}}

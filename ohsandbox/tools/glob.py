@@ -10,7 +10,7 @@ from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import file_error
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
-from ohsandbox.tools.search.globs import PathText, compile_glob
+from ohsandbox.tools.search.globs import FoundPath, PathText, compile_glob
 from ohsandbox.tools.search.script import LIMIT_S
 from ohsandbox.tools.search.show import counted, fitting, left_out, shown_path, warnings
 from ohsandbox.tools.search.walk import Query, absolute, list_files
@@ -53,12 +53,15 @@ class GlobAction(Action):
 class GlobObservation(TextObservation):
     """The files, as text for the model and one by one."""
 
-    files: tuple[str, ...] = ()
-    """Those listed, as they are shown."""
+    files: tuple[FoundPath, ...] = ()
+    """Absolute paths as the sandbox has them, unquoted, newest first, at most `max_files`; undecodable bytes as
+    surrogate escapes."""
     total: int = 0
     """All that match."""
     complete: bool = True
     """False: the search was stopped, and there may be more."""
+    truncated: bool = False
+    """More match than `files` holds, or may, as the search was stopped."""
 
 
 class GlobExecutor(ToolExecutor[GlobAction, GlobObservation]):
@@ -85,7 +88,8 @@ class GlobExecutor(ToolExecutor[GlobAction, GlobObservation]):
         if listing.is_file:
             raise file_error(20, "It is a file; give a directory, or read it with file_read", action.path)
         total = len(listing.files)
-        files = fitting([shown_path(file) for file in listing.files[: action.max_files]], self._limits)
+        found = listing.files[: action.max_files]
+        files = fitting([shown_path(file) for file in found], self._limits)
         where = "" if anywhere else f" in {shown_path(path)}"
         if total:
             order = ", newest first:" if total > 1 else ":"
@@ -100,7 +104,10 @@ class GlobExecutor(ToolExecutor[GlobAction, GlobObservation]):
                 f"[The newest {len(files)} of {counted(total, 'file')} are listed. Narrow `pattern` or `path`{more}.]"
             )
         lines += warnings(listing, self._limit_s)
-        return GlobObservation(text="\n".join(lines), files=tuple(files), total=total, complete=not listing.stopped)
+        return GlobObservation(
+            text="\n".join(lines), files=tuple(found), total=total, complete=not listing.stopped,
+            truncated=listing.stopped or len(found) < total,
+        )  # fmt: skip
 
 
 class GlobTool(ToolDefinition[GlobAction, GlobObservation]):

@@ -5,7 +5,8 @@ One call of the sandbox finds the matching files, another reads the lines of the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -13,11 +14,20 @@ from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import file_error
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
-from ohsandbox.tools.search.globs import PathText, compile_glob
+from ohsandbox.tools.search.globs import FoundPath, PathText, compile_glob
 from ohsandbox.tools.search.lines import Matches, read_matches
 from ohsandbox.tools.search.regexes import Regex
 from ohsandbox.tools.search.script import LIMIT_S
-from ohsandbox.tools.search.show import counted, fitting, left_out, shown_file, shown_path, warnings
+from ohsandbox.tools.search.show import (
+    counted,
+    fitting,
+    is_binary,
+    left_out,
+    plain_text,
+    shown_file,
+    shown_path,
+    warnings,
+)
 from ohsandbox.tools.search.walk import Listing, Query, absolute, list_files
 
 if TYPE_CHECKING:
@@ -33,6 +43,8 @@ HINT = CallHint(sign="?", subject="pattern", writes=False)
 DEFAULT_MAX_FILES = 100
 MOST_FILES = 1000
 MOST_CONTEXT = 50
+MAX_MATCHES = 10_000
+"""As data; a model is shown some 2,000 at most. They take 60 ms to check."""
 
 DESCRIPTION = f"""\
 Search the text of files in the sandbox, line by line, with a regular expression. Returns the matching lines with their
@@ -69,9 +81,28 @@ class GrepAction(Action):
     max_files: int = Field(default=DEFAULT_MAX_FILES, ge=1, le=MOST_FILES, description="How many files to show.")
 
 
-class GrepObservation(TextObservation):
-    """The matches, as text for the model, and how many there are."""
+class GrepMatch(NamedTuple):
+    """One matching line."""
 
+    path: FoundPath
+    """Absolute, as the sandbox has it; undecodable bytes as surrogate escapes."""
+    line: int
+    """Its number, from 1."""
+    text: str
+    """Without its line end; undecodable bytes as U+FFFD, and of a long line about the first 500 characters."""
+
+
+class GrepObservation(TextObservation):
+    """The matches, as text for the model and one by one, and how many there are."""
+
+    matches: tuple[GrepMatch, ...] = Field(default=(), exclude=True)
+    """By file, the newest first, without lines around them, of text files only: at most MAX_MATCHES, also where the
+    text shows fewer; none in the modes `files` and `counts`. Not part of a dump: the text has them for a model."""
+    files: tuple[FoundPath, ...] = ()
+    """Absolute paths of the files with a match, newest first, at most `max_files`; undecodable bytes as surrogate
+    escapes."""
+    truncated: bool = False
+    """There are more matches or files than these hold, or may be, as the search was stopped."""
     total_files: int = 0
     """All files with a match."""
     total_lines: int | None = None
@@ -118,7 +149,7 @@ class GrepExecutor(ToolExecutor[GrepAction, GrepObservation]):
                 stopped=listing.stopped or matches.stopped,
                 unreadable=listing.unreadable or matches.unreadable,
             )
-        count = None
+        count, found = None, _matches(matches)
         if not listing.files:
             among = f", files {action.include!r}" if action.include else ""
             advice = "" if listing.is_file else left_out(hidden=action.hidden, ignored=action.ignored)
@@ -131,6 +162,11 @@ class GrepExecutor(ToolExecutor[GrepAction, GrepObservation]):
             lines = self._lines(action, len(listing.files), matches, count)
         return GrepObservation(
             text="\n".join([*lines, *warnings(listing, self._limit_s)]),
+            matches=found,
+            files=tuple(listing.files[: action.max_files]),
+            truncated=listing.stopped
+            or len(listing.files) > action.max_files
+            or (action.mode == "lines" and count is not None and len(found) < _text_lines(matches)),
             total_files=len(listing.files),
             total_lines=count,
             complete=not listing.stopped,
@@ -161,6 +197,23 @@ class GrepExecutor(ToolExecutor[GrepAction, GrepObservation]):
         if cut or total > action.max_files:
             lines.append(f"[{cut}{_narrower(action)}]")
         return lines
+
+
+def _matches(matches: Matches | None) -> tuple[GrepMatch, ...]:
+    """The first MAX_MATCHES lines that match, of the files that are text."""
+    lines = (
+        GrepMatch(file.path, line.number, plain_text(line))
+        for file in (matches.files if matches else ())
+        if not is_binary(file)
+        for line in file.lines
+        if line.matches
+    )
+    return tuple(islice(lines, MAX_MATCHES))
+
+
+def _text_lines(matches: Matches | None) -> int:
+    """How many lines match in files that are text."""
+    return sum(file.total for file in (matches.files if matches else ()) if not is_binary(file))
 
 
 def _cut(action: GrepAction, matches: Matches, blocks: list[list[str]], shown: int) -> str:

@@ -14,6 +14,8 @@ from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.schema import Action, ErrorObservation
 from ohsandbox.tool import ToolDefinition
 from ohsandbox.tools.execute_ipython_cell import IPythonObservation
+from ohsandbox.tools.glob import GlobObservation
+from ohsandbox.tools.grep import GrepMatch, GrepObservation
 
 MAX_IMAGES, MAX_RESULT_CHARS = DEFAULT_LIMITS.max_images, DEFAULT_LIMITS.max_result_chars
 PNG = "data:image/png;base64,AAAA"
@@ -29,6 +31,8 @@ def tool(kind: type[Any]) -> ToolDefinition[Any, Any]:
         CommandObservation(command="c", output="o", exit_code=None, cwd="/"),
         CommandObservation(command="c", output="\udcff", exit_code=0, cwd="/", notice="n"),
         IPythonObservation(text="t", images=(PNG,)),
+        GlobObservation(text="t", files=("/a\udcff",)),
+        GrepObservation(text="t", matches=(GrepMatch("/a", 1, "x"),), files=("/a\udcff",)),
     ],
 )
 def test_what_is_sent_is_what_the_output_schema_says(observation: Any) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -88,8 +89,17 @@ def test_every_engine_finds_the_same_files_newest_first(engine: Runtime, tree: s
 
 def test_names_that_would_break_a_line_are_shown_as_bash_reads_them(engine: Runtime, tree: str) -> None:
     glob = tool("glob", engine)
-    assert glob(pattern="line*", path=tree).files == (f"$'{tree}/line\\nbreak.txt'",)
-    assert glob(pattern="odd*", path=tree).files == (f"$'{tree}/odd\\xff.bin'",)
+    assert glob(pattern="line*", path=tree).text.splitlines()[1:] == [f"$'{tree}/line\\nbreak.txt'"]
+    assert glob(pattern="odd*", path=tree).text.splitlines()[1:] == [f"$'{tree}/odd\\xff.bin'"]
+
+
+def test_the_files_are_paths_that_can_be_read(engine: Runtime, tree: str) -> None:
+    found = tool("glob", engine)(pattern="line*", path=tree)
+    assert found.files == (f"{tree}/line\nbreak.txt",)
+    assert not found.truncated
+    odd = tool("glob", engine)(pattern="odd*", path=tree)
+    assert [engine.read_bytes(path) for path in (*found.files, *odd.files)] == [b"", b""]
+    assert json.loads(odd.model_dump_json())["files"] == [f"{tree}/odd\ufffd.bin"]
 
 
 def test_an_absolute_pattern_needs_no_path_and_a_relative_path_stands_in_the_working_directory(
@@ -140,15 +150,17 @@ def test_a_path_that_cannot_be_searched_is_an_error_and_no_match_is_an_answer(en
 def test_what_is_left_out_is_counted(engine: Runtime, folder_of: Callable[[int, int], str]) -> None:
     glob = tool("glob", engine)
     many = glob(pattern="*", path=folder_of(1234, 5))
-    assert len(many.files) == 100
+    assert (len(many.files), many.truncated) == (100, True)
     assert many.text.startswith("1,234 files match '*' in ")
     assert many.text.endswith(
         "[The newest 100 of 1,234 files are listed. Narrow `pattern` or `path`, or raise `max_files`.]"
     )
     long = glob(pattern="*", path=folder_of(300, 240), max_files=300)
-    assert 80 < len(long.files) < 125
-    assert sum(len(name) + 1 for name in long.files) <= 30_000
-    assert long.text.endswith(f"[The newest {len(long.files)} of 300 files are listed. Narrow `pattern` or `path`.]")
+    shown = long.text.splitlines()[1:-1]
+    assert 80 < len(shown) < 125
+    assert sum(len(name) + 1 for name in shown) <= 30_000
+    assert (long.files[: len(shown)], len(long.files), long.truncated) == (tuple(shown), 300, False)
+    assert long.text.endswith(f"[The newest {len(shown)} of 300 files are listed. Narrow `pattern` or `path`.]")
 
 
 @pytest.fixture

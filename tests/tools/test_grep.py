@@ -127,6 +127,29 @@ def test_every_engine_gives_the_same_answers(engine: Runtime, tree: str) -> None
         assert (arguments, names) == (arguments, expected)
 
 
+def test_matches_are_data_too(engine: Runtime, tree: str) -> None:
+    found = tool("grep", engine)(pattern="main", path=tree, context=1)
+    by_file: dict[str, list[tuple[int, str]]] = {}
+    for match in found.matches:
+        by_file.setdefault(match.path.removeprefix(f"{tree}/"), []).append((match.line, match.text))
+    assert by_file["a.py"] == [(3, "def main():"), (8, "    main()")]
+    assert by_file["crlf.txt"] == [(1, "main one"), (2, "two main")]
+    assert by_file["latin.txt"] == [(1, "caf\ufffd main \ufffd")]
+    assert by_file["colour.log"] == [(1, "\x1b[31mmain\x1b[0m")]
+    assert by_file["line\nbreak"] == [(1, "main 2")]
+    assert "data.bin" not in by_file
+    assert f"{tree}/data.bin" in found.files
+    assert (len(found.files), found.truncated) == (found.total_files, False)
+    assert "matches" not in found.model_dump()
+
+
+def test_the_other_modes_have_files_and_no_matches(engine: Runtime, tree: str) -> None:
+    for mode in ("files", "counts"):
+        found = tool("grep", engine)(pattern="main", path=f"{tree}/web", mode=mode)
+        assert found.files == (f"{tree}/web/b.ts",)
+        assert (found.matches, found.truncated) == ((), False)
+
+
 def test_a_path_that_cannot_be_searched_is_an_error_and_no_match_is_an_answer(engine: Runtime, tree: str) -> None:
     grep = tool("grep", engine)
     with pytest.raises(SandboxFileNotFoundError, match="No such file or directory"):
@@ -149,8 +172,10 @@ def test_what_is_left_out_is_counted(engine: Runtime, tmp_path: Path) -> None:
     assert many.text.startswith("250 files match; the newest 100 hold 200 matching lines:\n")
     assert many.text.endswith("[Narrow `pattern`, `path` or `include`, or use `mode`: files.]")
     assert (many.total_files, many.total_lines) == (250, 200)
+    assert (len(many.files), len(many.matches), many.truncated) == (100, 200, True)
     long = grep(pattern="hit", path=f"{folder}/sub/long")
     shown = long.text.count(": hit ")
+    assert (len(long.matches), long.matches[-1].text, long.truncated) == (9000, "hit 8999", False)
     assert 1500 < shown < 2500
     assert long.text.endswith(
         f"[{shown:,} of 9,000 matching lines and 1 of 1 files shown. "

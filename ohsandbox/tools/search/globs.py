@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pathspec.patterns.gitignore import GitIgnorePatternError
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-from pydantic import AfterValidator
+from pydantic import AfterValidator, PlainSerializer
 
 from ohsandbox.errors import ToolError
 
@@ -43,6 +43,11 @@ def _check_no_nul(text: str) -> str:
 
 PathText = Annotated[str, AfterValidator(_check_no_nul)]
 """Text that can be a program's argument (no NUL)."""
+FoundPath = Annotated[
+    str,
+    PlainSerializer(lambda path: path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), when_used="json"),
+]
+"""A path as the sandbox has it, unquoted: undecodable bytes as surrogate escapes, and as U+FFFD in JSON."""
 
 
 class MatchBudget:

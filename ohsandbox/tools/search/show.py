@@ -43,7 +43,7 @@ def shown_file(file: FileLines, *, only_count: bool = False) -> list[str]:
     name = shown_path(file.path)
     if only_count:
         return [f"{name}: {file.total}"]
-    if any(_BINARY.search(line.text) for line in file.lines if line.matches):
+    if is_binary(file):
         return [f"{name}: binary file, {counted(file.total, 'matching line')} not shown"]
     shown = [name]
     has_context = not all(line.matches for line in file.lines)
@@ -54,9 +54,19 @@ def shown_file(file: FileLines, *, only_count: bool = False) -> list[str]:
     return shown
 
 
-def _text(line: Line) -> str:
+def is_binary(file: FileLines) -> bool:
+    """Whether a matching line holds what text does not."""
+    return any(_BINARY.search(line.text) for line in file.lines if line.matches)
+
+
+def plain_text(line: Line) -> str:
+    """The line as it is, without a carriage return at its end and a byte order mark; undecodable bytes as U+FFFD."""
     text = line.text.removesuffix("\r").removeprefix("\ufeff")
-    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").replace("\x1b", "\\x1b")
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _text(line: Line) -> str:
+    text = plain_text(line).replace("\x1b", "\\x1b")
     text = text.replace("\b", "\\b").replace("\r", "\\r")
     return text if len(text) <= MAX_LINE_CHARS else f"{text[:MAX_LINE_CHARS]} [... line cut]"
 
