@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "api.md"
 MODULES = (
     "ohsandbox",
+    "ohsandbox.compat",
     "ohsandbox.errors",
     "ohsandbox.events",
     "ohsandbox.runtime",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ohsandbox.agent import Agent
-    from ohsandbox.conversation import Conversation, Limits
+    from ohsandbox.conversation import Conversation, FileConversationStore, Limits
     from ohsandbox.errors import (
         ConversationOpenError,
         ModelError,
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     )
     from ohsandbox.events import ConversationStatus, SDKEvent, ToolResult
     from ohsandbox.llm import LLM, ChatModel, LLMConfig, ReplayLLM, ScriptedLLM, open_model
+    from ohsandbox.mcp import MCPClient
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
     from ohsandbox.runtime.local import CLIRuntime
     from ohsandbox.runtime.results import CommandObservation, ExecResult
-    from ohsandbox.schema import Action, Observation, TextObservation
+    from ohsandbox.schema import Action, ErrorObservation, Observation, TextObservation
     from ohsandbox.settings import Settings
     from ohsandbox.state import ConversationState
-    from ohsandbox.tool import Tool, ToolAnnotations, ToolDefinition, ToolExecutor, register_tool
+    from ohsandbox.tool import Tool, ToolAnnotations, ToolDefinition, ToolExecutor, ToolRegistry, register_tool
     from ohsandbox.tools.tool_flags import ToolFlags
 
 __version__ = "0.1.0"
@@ -46,9 +47,12 @@ __all__ = [
     "ConversationState",
     "ConversationStatus",
     "DockerRuntime",
+    "ErrorObservation",
     "ExecResult",
+    "FileConversationStore",
     "LLMConfig",
     "Limits",
+    "MCPClient",
     "ModelError",
     "Observation",
     "OhsandboxError",
@@ -66,6 +70,7 @@ __all__ = [
     "ToolError",
     "ToolExecutor",
     "ToolFlags",
+    "ToolRegistry",
     "ToolResult",
     "UsageError",
     "__version__",
@@ -75,7 +80,7 @@ __all__ = [
 
 _HOMES = {
     "agent": ("Agent",),
-    "conversation": ("Conversation", "Limits"),
+    "conversation": ("Conversation", "FileConversationStore", "Limits"),
     "errors": (
         "ConversationOpenError",
         "ModelError",
@@ -86,14 +91,15 @@ _HOMES = {
     ),
     "events": ("ConversationStatus", "SDKEvent", "ToolResult"),
     "llm": ("LLM", "ChatModel", "LLMConfig", "ReplayLLM", "ScriptedLLM", "open_model"),
+    "mcp": ("MCPClient",),
     "runtime.base": ("Runtime",),
     "runtime.docker": ("DockerRuntime", "SandboxLimits"),
     "runtime.local": ("CLIRuntime",),
     "runtime.results": ("CommandObservation", "ExecResult"),
-    "schema": ("Action", "Observation", "TextObservation"),
+    "schema": ("Action", "ErrorObservation", "Observation", "TextObservation"),
     "settings": ("Settings",),
     "state": ("ConversationState",),
-    "tool": ("Tool", "ToolAnnotations", "ToolDefinition", "ToolExecutor", "register_tool"),
+    "tool": ("Tool", "ToolAnnotations", "ToolDefinition", "ToolExecutor", "ToolRegistry", "register_tool"),
     "tools.tool_flags": ("ToolFlags",),
 }
 _HOME_OF = {name: (module, name) for module, names in _HOMES.items() for name in names}

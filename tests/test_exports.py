@@ -15,9 +15,21 @@ PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 EXPORTS = {
     "ohsandbox": """
         LLM Action Agent CLIRuntime ChatModel CommandObservation Conversation ConversationOpenError ConversationState
-        ConversationStatus DockerRuntime ExecResult LLMConfig Limits ModelError Observation OhsandboxError ReplayLLM
-        Runtime SDKEvent SandboxLimits SandboxUnavailable ScriptedLLM Settings TextObservation Tool ToolAnnotations
-        ToolDefinition ToolError ToolExecutor ToolFlags ToolResult UsageError __version__ open_model register_tool
+        ConversationStatus DockerRuntime ErrorObservation ExecResult FileConversationStore LLMConfig Limits MCPClient
+        ModelError Observation OhsandboxError ReplayLLM Runtime SDKEvent SandboxLimits SandboxUnavailable ScriptedLLM
+        Settings TextObservation Tool ToolAnnotations ToolDefinition ToolError ToolExecutor ToolFlags ToolRegistry
+        ToolResult UsageError __version__ open_model register_tool
+    """,
+    "ohsandbox.compat": """
+        RISK_LEVELS SECURITY_RISK_DESC TASK_TRACKER_TOOL_NAME Action ActionSecurityRisk
+        AgentDelegateAction AgentFinishAction AgentThinkAction BrowseInteractiveAction BrowserTool
+        CmdRunAction CodeActAgent Condensation CondensationAction CondensationRequestAction
+        CondensationRequestTool ErrorObservation FileConversationStore FileEditAction FileEditSource
+        FileReadAction FileReadSource FileWriteAction FinishTool FunctionCallNotExistsError
+        FunctionCallValidationError IPythonRunCellAction IPythonTool LLMBasedFileEditTool MCPAction
+        MCPClient MessageAction MessageToolCall NoOpEventBus TaskTrackingAction ThinkTool Tool
+        ToolRegistry View check_tools condensed_history create_cmd_run_tool
+        create_str_replace_editor_tool create_task_tracker_tool response_to_actions to_tool_call
     """,
     "ohsandbox.errors": """
         CallCancelledError ConversationOpenError EngineUnavailable ImageUnavailable LimitReachedError LogCorruptError
@@ -51,7 +63,7 @@ def test_every_exported_class_and_function_is_described(door: str) -> None:
     assert [one for one in made if not inspect.getdoc(one)] == []
 
 
-@pytest.mark.parametrize("door", EXPORTS)
+@pytest.mark.parametrize("door", sorted(EXPORTS.keys() - {"ohsandbox.compat"}))  # whose names are other names
 def test_a_class_is_exported_under_the_name_that_it_has(door: str) -> None:
     exported = importlib.import_module(door)
     assert [name for name in exported.__all__ if getattr(getattr(exported, name), "__name__", name) != name] == []

@@ -116,6 +116,16 @@ class Agent:
         self.microagents = tuple(microagents or ())
         self.system_prompt = system_prompt
         self.system_prompt_extensions = tuple(system_prompt_extensions or ())
+        self._initialized: list[ToolsMap] = [{}]
+
+    @property
+    def tools_map(self) -> ToolsMap:
+        """The tools by name that `initialize` made last, with those of MCP servers; empty before. For looking at.
+
+        Copies with another model or other MCP servers share it, those with other tools do not. Each conversation has a
+        map of its own.
+        """
+        return self._initialized[-1]
 
     def with_tools(self, tools: Sequence[GivenTool | Agent], *, takes_runtime_tools: bool = False) -> Agent:
         """Copy the agent with other tools; takes_runtime_tools adds what the runtime has beside them.
@@ -123,7 +133,7 @@ class Agent:
         Raises:
             UsageError: as for a new agent.
         """
-        return self._copy(tools=_entries(tools), takes_runtime_tools=takes_runtime_tools)
+        return self._copy(tools=_entries(tools), takes_runtime_tools=takes_runtime_tools, _initialized=[{}])
 
     def with_llm(self, llm: ChatModel) -> Agent:
         """Copy the agent with another model."""
@@ -156,7 +166,8 @@ class Agent:
                 (by_pattern.add if matches else by_pattern.discard)(tool.name)
                 tools_map[tool.name] = replace(tool, limits=state.output) if tool.limits != state.output else tool
         if self.llm is not None and wants_short_descriptions(self.llm.name):
-            return {name: tool.shortened() for name, tool in tools_map.items()}
+            tools_map = {name: tool.shortened() for name, tool in tools_map.items()}
+        self._initialized[:] = [tools_map]
         return tools_map
 
     def _all_entries(self, state: ConversationState) -> Sequence[Entry]:

@@ -45,6 +45,11 @@ class Condensation(NamedTuple):
     summary: str
     """The text in their place; may be empty."""
 
+    @property
+    def action(self) -> CondensationAction:
+        """What is done to the messages."""
+        return CondensationAction(keep_first=self.keep_first, dropped=self.dropped, summary=self.summary)
+
 
 class CondensationAction(Action):
     """What the log has of a condensation, as the action that is done to what the model is shown."""

@@ -48,6 +48,11 @@ class BrowseInteractiveAction(Action):
 
     code: str = Field(min_length=1, description="Calls such as goto('http://localhost:8000'), one a line.")
 
+    @property
+    def browser_actions(self) -> str:
+        """The code, by its second name `browser_actions`."""
+        return self.code
+
 
 class BrowserObservation(Observation):
     """What the browser shows after it."""
