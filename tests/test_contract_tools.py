@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 from pydantic import Field
 
-from ohsandbox.agent import Agent
+from ohsandbox.agent import Agent, ToolCallMetadata, response_to_actions
 from ohsandbox.conversation import Conversation
+from ohsandbox.conversation.approvals.analysis import default_analyzer
+from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, ConfirmRisky, policy_of
 from ohsandbox.errors import ToolArgumentsError, UsageError
 from ohsandbox.events import ConversationStatus
+from ohsandbox.schema import Action
 from ohsandbox.state import ConversationState
 from ohsandbox.testing import FakeRuntime
-from ohsandbox.tool import Tool, function_tool, resolve_tool
+from ohsandbox.tool import Tool, ToolAnnotations, ToolDefinition, function_tool, resolve_tool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
 
 if TYPE_CHECKING:
@@ -247,3 +250,70 @@ def test_runtime_with_more_tools_offers_them_by_default() -> None:
 
 def test_tools_of_a_runtime_are_found_by_pattern_too() -> None:
     assert list(Agent(tools=["po*"]).initialize(state(Kitchen()))) == ["pour"]
+
+
+def test_llm_editor_replaces_the_string_editor() -> None:
+    offered = Agent(enable_llm_editor=True).initialize(state(ask_model=lambda prompt, *, system="": ""))  # noqa: ARG005
+    assert "edit_file" in offered
+    assert "file_editor" not in offered
+    assert "file_editor" in Agent().initialize(state())
+
+
+# --- actions and annotations ---------------------------------------------------------------------------------------
+
+
+def test_action_carries_the_metadata_of_its_call() -> None:
+    tools = Agent(tools=["think", "file_editor"]).initialize(state())
+    view = call("file_editor", {"command": "view", "path": "/f"}, call_id="b")
+    response = answer("", call("think", {"thought": "t"}, call_id="a"), view)
+    for index, event in enumerate(response_to_actions(response, tools)):
+        assert event.action is not None
+        metadata = event.action.tool_call_metadata
+        assert (metadata.tool_call_id, metadata.call_index) == ("ab"[index], index)
+        assert metadata.model_response is response
+        assert metadata.total_calls_in_response == 2
+        assert event.action == tools[event.name].action_from_arguments(event.action.to_arguments())
+        assert "metadata" not in event.action.model_dump_json()
+    assert tools["think"].action_from_arguments({"thought": "t"}).tool_call_metadata is None
+    assert (
+        ToolCallMetadata(
+            tool_call_id="a", function_name="think", model_response=response, total_calls_in_response=1
+        ).response_id
+        == ""
+    )
+
+
+def test_progress_enabled_is_accepted_and_ignored() -> None:
+    annotations = ToolAnnotations(progressEnabled=True, readOnlyHint=True)
+    assert annotations.model_dump() == ToolAnnotations(readOnlyHint=True).model_dump()
+
+
+class Clear(Action):
+    path: str = "/workspace/x"
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        ToolAnnotations(destructiveHint=True),
+        ToolAnnotations(destructiveHint=True, readOnlyHint=True),
+        ToolAnnotations(destructiveHint=True, openWorldHint=False, idempotentHint=True),
+    ],
+)
+@pytest.mark.parametrize("policy", ["risky", "medium", "always"])
+def test_destructive_tool_asks_and_never_less_than_one_without_annotations(
+    annotations: ToolAnnotations, policy: str
+) -> None:
+    def asks(hints: ToolAnnotations | None, confirm: ConfirmationPolicy) -> bool:
+        tool: ToolDefinition[Clear, Any] = ToolDefinition(
+            name="clear", description="Clear.", action_type=Clear, annotations=hints
+        )
+        [event] = response_to_actions(answer("", call("clear", {"path": "/workspace/x"})), {"clear": tool})
+        return confirm.asks(event, default_analyzer().assess(event).risk)
+
+    assert asks(annotations, policy_of(policy))
+    assert asks(annotations, ConfirmRisky(confirm_unknown=False))
+    assert asks(annotations, policy_of(policy)) >= asks(None, policy_of(policy))
+
+
+# --- prompts --------------------------------------------------------------------------------------

@@ -77,9 +77,11 @@ class ToolCallMetadata(NamedTuple):
     """Unique in the conversation."""
     function_name: str
     """The tool's name; for an unknown tool the model's text, in characters that providers accept."""
-    response_id: str
-    call_index: int
-    total_calls_in_response: int
+    response_id: str = ""
+    call_index: int = 0
+    total_calls_in_response: int = 1
+    model_response: ChatResponse | None = None
+    """The whole response; None where only the log knows of the call."""
 
 
 class ActionEvent(NamedTuple):
@@ -175,7 +177,9 @@ def response_to_actions(
         is_fresh = call.id and call.id not in used and call.id not in taken_ids
         tool_call_id = call.id if is_fresh else f"call_{uuid.uuid4().hex[:24]}"
         used.add(tool_call_id)
-        metadata = ToolCallMetadata(tool_call_id, call.function.name, response.id, index, len(message.tool_calls))
+        metadata = ToolCallMetadata(
+            tool_call_id, call.function.name, response.id, index, len(message.tool_calls), response
+        )
         planned.append(_planned(call, tools_map, ActionEvent(response, metadata)))
     return [combine_thought(planned[0], message.content), *planned[1:]]
 
@@ -265,6 +269,7 @@ def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEven
             return event._replace(refusal=blocked or f"{unknown} Nothing ran. You sent: {_shown(event.arguments)}")
         event = set_security_risk(_named(event._replace(tool=tool), name, tool.name), arguments)
         event = event._replace(action=action_of(tool, json.loads(event.arguments)))
+        vars(event.action)["tool_call_metadata"] = event.metadata  # frozen fields, and this is none
     except ToolArgumentsError as error:
         return event._replace(tool=None, security_risk=None, refusal=blocked or str(error))
     return event._replace(refusal=blocked)

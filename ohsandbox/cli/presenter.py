@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING
 
+from ohsandbox.agent.agent import EXIT
 from ohsandbox.cli.rendering.view import MODEL_WORKS
 from ohsandbox.conversation.limits import Spending
 from ohsandbox.events import ConversationStatus, SDKEvent
@@ -68,6 +69,12 @@ class Presenter:
             KeyboardInterrupt: a second Ctrl-C, while the run was being stopped.
         """
         return self._shown(lambda: self.conversation.send_message(text))
+
+    def leave(self) -> None:
+        """Finish a conversation that answered or was stopped; what waits for confirmation, or failed, stays so."""
+        has_begun = (self.conversation.directory / LOG_NAME).exists()
+        if has_begun and self.conversation.status() in {ConversationStatus.IDLE, ConversationStatus.CANCELED}:
+            self.run(EXIT)
 
     def go_on(self) -> ConversationStatus:
         """Act on answers that were stored, or do what was cut off, as `run` does; else there is nothing to show."""

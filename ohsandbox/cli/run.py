@@ -253,6 +253,7 @@ def _talk(presenter: Presenter, ask: Callable[[], str]) -> int:
             continue
         match text.split():
             case ["/exit"]:
+                presenter.leave()
                 return code
             case ["/help"]:
                 tell(HELP)

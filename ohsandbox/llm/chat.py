@@ -55,7 +55,23 @@ class ChatModel(Protocol):
 
 
 class _Value(BaseModel):
+    """Its fields are attributes, and can be read as those of a dict: `response["choices"][0]["message"]`."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __getitem__(self, name: str) -> Any:
+        """The field of that name; KeyError where there is none."""
+        if name not in self:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it has a field of that name."""
+        return name in type(self).model_fields
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field of that name, else default."""
+        return getattr(self, name) if name in self else default
 
 
 class FunctionCall(_Value):

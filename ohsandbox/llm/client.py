@@ -22,7 +22,7 @@ from ohsandbox.llm.text_calls import CallFilter, TextCalls
 from ohsandbox.text import encodable_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ohsandbox.llm.chat import ChatModel, ChatResponse, Message, ToolChoice, ToolParam
@@ -45,6 +45,8 @@ class _Sending(NamedTuple):
     canceled: threading.Event
     deadline: float
     emit: OnEvent
+    extra_body: Mapping[str, Any]
+    """That of the configuration too."""
 
 
 class LLM:
@@ -95,24 +97,26 @@ class LLM:
         tool_choice: ToolChoice = "auto",
         *,
         on_event: OnEvent | None = None,
+        extra_body: Mapping[str, Any] | None = None,
     ) -> ChatResponse:
         """The model's next message; see `ChatModel.send`.
 
-        Transient failures are retried (`LLMConfig.num_retries`), each after a RetryEvent. The DeltaEvents of a failed
-        attempt are void.
+        Without on_event, warnings go to the logger `ohsandbox.llm`. Transient failures are retried
+        (`LLMConfig.num_retries`), each after a RetryEvent; the DeltaEvents of a failed attempt are void. extra_body has
+        more fields for the body of this request, such as `{"metadata": {...}}`, beside those of the configuration.
 
         Raises:
             ModelError: no answer; the subclass of `ohsandbox.llm.errors` says why.
             KeyboardInterrupt: at any moment.
         """
-        emit = on_event or _ignore
+        emit = on_event or _log_warning
         request: dict[str, Any] = {"messages": encodable_tree(messages)}  # a copy, which litellm may change
         if tools:
             request |= {"tools": encodable_tree(tools), "tool_choice": encodable_tree(tool_choice)}
         capabilities = self._known_capabilities()
         if tools:
             self._warn(emit)
-        with self._sending(emit) as sending:
+        with self._sending(emit, {**(self.config.extra_body or {}), **(extra_body or {})}) as sending:
             result = self._send(request, capabilities, sending)
             while isinstance(result, Failure) and capabilities.after(result.kind, self.config):
                 capabilities = self._learn(result, emit)
@@ -149,12 +153,13 @@ class LLM:
         self, request: dict[str, Any], capabilities: Capabilities, sending: _Sending, *, used_ids: AbstractSet[str]
     ) -> ChatResponse | Failure:
         """The answer to a request as the model takes it, with retries; the last failure, once they are used up."""
-        canceled, deadline, emit = sending
+        canceled, deadline, emit, extra_body = sending
         adapted = adapt_request(request, capabilities)
 
         def attempt() -> ChatResponse | Failure:
             self._check(canceled)
-            result = self._attempt(adapted, capabilities, emit)
+            more = {"extra_body": encodable_tree(extra_body)} if extra_body else {}  # a copy, which litellm may change
+            result = self._attempt({**adapted, **more}, capabilities, emit)
             self._check(canceled)
             if not isinstance(result, Failure):
                 return read_answer(result.fields, used_ids=used_ids, cost_usd=result.cost_usd)
@@ -199,7 +204,7 @@ class LLM:
             raise ModelCanceledError(f"The request to model {self.name!r} was canceled.")
 
     @contextmanager
-    def _sending(self, emit: OnEvent) -> Iterator[_Sending]:
+    def _sending(self, emit: OnEvent, extra_body: Mapping[str, Any]) -> Iterator[_Sending]:
         """Register a `send` for `cancel`, and cut it off at the end of its time."""
         canceled = threading.Event()
         timer = threading.Timer(self.config.total_timeout_s, self._cut)
@@ -208,7 +213,8 @@ class LLM:
             self._calls.add(canceled)
         timer.start()
         try:
-            yield _Sending(canceled, self._clock.now() + self.config.total_timeout_s, emit)
+            deadline = self._clock.now() + self.config.total_timeout_s
+            yield _Sending(canceled, deadline, emit, extra_body)
         finally:
             timer.cancel()
             with self._lock:
@@ -254,8 +260,10 @@ class LLM:
         return known
 
 
-def _ignore(_: LLMEvent) -> None:
-    """For callers who do not listen."""
+def _log_warning(event: LLMEvent) -> None:
+    """For callers who do not listen; `logging` prints warnings on stderr where nothing is configured."""
+    if isinstance(event, WarningEvent):
+        logger.warning(event.text)
 
 
 def open_model(config: LLMConfig) -> ChatModel:

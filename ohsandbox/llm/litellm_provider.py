@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import threading
@@ -114,7 +113,6 @@ class LiteLLMProvider:
             "max_tokens": config.max_output_tokens,
             "top_k": config.top_k,
             "top_p": config.top_p,
-            "extra_body": copy.deepcopy(config.extra_body),
             "stream": stream or None,
             "stream_options": {"include_usage": True} if stream else None,
             "timeout": httpx.Timeout(config.timeout_s, connect=min(config.timeout_s, _CONNECT_TIMEOUT_S)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads annotations at run time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -60,6 +61,11 @@ class Action(Schema):
         if faults := [*_booleans_made_numbers(given, made)]:
             raise ValidationError.from_exception_data(cls.__name__, faults)
         return made
+
+    @cached_property
+    def tool_call_metadata(self) -> Any:
+        """`ohsandbox.agent.ToolCallMetadata` of an action that a model's response asked for; else None. No field."""
+        return None
 
     @property
     def visualize(self) -> Text:

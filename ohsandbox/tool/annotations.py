@@ -26,6 +26,8 @@ class ToolAnnotations(BaseModel):
     """A second call with the same arguments changes nothing more."""
     openWorldHint: bool = True  # noqa: N815 - the protocol's spelling
     """It interacts with external entities: networks, other programs."""
+    progressEnabled: bool | None = Field(default=None, exclude=True)  # noqa: N815 - the spelling of older pages
+    """Accepted and ignored: it is no hint of the protocol. Progress that a server reports is shown without it."""
 
     @classmethod
     def reading(cls, title: str, *, open_world: bool = False) -> Self:

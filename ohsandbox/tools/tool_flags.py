@@ -55,7 +55,7 @@ class ToolFlags(BaseModel):
     enable_jupyter: bool = True
     """`execute_ipython_cell`."""
     enable_llm_editor: bool = False
-    """`edit_file`: deprecated; each edit asks the model once more."""
+    """`edit_file` in place of `file_editor`: deprecated; each edit asks the model once more."""
     enable_web_read: bool = False
     """`web_read`: needs a sandbox with a network."""
     enable_browsing: bool = False
@@ -80,7 +80,8 @@ class ToolFlags(BaseModel):
         """The tools' registered names, in a fixed order."""
         families = [name for flag, names in _TOOLS_OF.items() if getattr(self, flag) for name in names]
         excluded = {_own_name(name) for name in self.without}
-        return tuple(name for name in dict.fromkeys([*families, *map(_own_name, self.also)]) if name not in excluded)
+        names = [name for name in dict.fromkeys([*families, *map(_own_name, self.also)]) if name not in excluded]
+        return tuple(name for name in names if name != "file_editor" or "edit_file" not in names)
 
     def switched(self, *, on: Iterable[str] = (), off: Iterable[str] = ()) -> Self:
         """A copy with families or single tools switched; `browsing` stands for `enable_browsing`. Off wins.

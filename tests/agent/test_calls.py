@@ -90,11 +90,12 @@ def test_a_response_has_exactly_one_choice(count: int) -> None:
 
 def test_each_call_knows_its_place_and_the_thought_stands_on_the_first() -> None:
     calls = [call("look", call_id="a"), call("nope", call_id="b"), call("look", call_id="c")]
-    planned = response_to_actions(answer("Because.", *calls, id="r1"), TOOLS)
+    response = answer("Because.", *calls, id="r1")
+    planned = response_to_actions(response, TOOLS)
     assert [event.metadata for event in planned] == [
-        ToolCallMetadata("a", "look", "r1", 0, 3),
-        ToolCallMetadata("b", "nope", "r1", 1, 3),
-        ToolCallMetadata("c", "look", "r1", 2, 3),
+        ToolCallMetadata("a", "look", "r1", 0, 3, response),
+        ToolCallMetadata("b", "nope", "r1", 1, 3, response),
+        ToolCallMetadata("c", "look", "r1", 2, 3, response),
     ]
     assert [event.thought for event in planned] == ["Because.", "", ""]
     assert ["usage" in event.event.data for event in planned] == [True, False, False]

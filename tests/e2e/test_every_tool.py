@@ -61,7 +61,7 @@ USES = (
 )
 
 EVERYTHING: Mapping[str, Any] = dict.fromkeys(
-    ("enable_llm_editor", "enable_web_read", "enable_delegation", "enable_browsing", "enable_condensation_request"),
+    ("enable_web_read", "enable_delegation", "enable_browsing", "enable_condensation_request"),
     True,
 )
 
@@ -71,10 +71,11 @@ def test_tool_through_a_whole_conversation(
     use: Use, sandbox: Runtime, folder: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     sandbox.write_bytes(f"{folder}/a.txt", b"one\ntwo\n")
+    switches = {**EVERYTHING, "enable_llm_editor": use.tool == "edit_file"}  # in place of file_editor
     arguments = json.loads(json.dumps(dict(use.arguments)).replace("{folder}", folder))
     with (
         FakeProvider(calls((use.tool, arguments)), *map(text, use.meanwhile), text("Done.")) as provider,
-        Conversation(Agent(open_model(provider.config()), **EVERYTHING), sandbox, tmp_path) as conversation,
+        Conversation(Agent(open_model(provider.config()), **switches), sandbox, tmp_path) as conversation,
     ):
         assert conversation.run("go", timeout_s=60) is ConversationStatus.IDLE, conversation.error
         [result] = results_of(conversation)

@@ -19,7 +19,7 @@ DEFAULT = (
     "think", "finish",
 )  # fmt: skip
 ALL = (
-    "execute_bash", "file_editor", "file_read", "file_write", "glob", "grep", "execute_ipython_cell", "edit_file",
+    "execute_bash", "file_read", "file_write", "glob", "grep", "execute_ipython_cell", "edit_file",
     "web_read", "browser", "delegate_to_browsing_agent", "delegate", "task_tracker", "request_condensation",
     "ask_human", "think", "finish",
 )  # fmt: skip
@@ -34,7 +34,13 @@ def test_names_stand_in_a_fixed_order() -> None:
 
 @pytest.mark.parametrize("flag", FAMILIES)
 def test_each_flag_switches_something(flag: str) -> None:
-    assert len(ToolFlags(**{flag: True}).names()) > len(ToolFlags(**{flag: False}).names())
+    assert set(ToolFlags(**{flag: True}).names()) > set(ToolFlags(**{flag: False}).names()) - {"file_editor"}
+
+
+def test_two_editors_are_never_offered_together() -> None:
+    for flags in (ToolFlags(enable_llm_editor=True), ToolFlags(also=("edit_file",))):
+        assert {"edit_file", "file_editor"} & {*flags.names()} == {"edit_file"}
+    assert "file_editor" in ToolFlags(enable_llm_editor=True, without=("edit_file",)).names()
 
 
 def test_flags_are_switched_by_short_or_long_name_and_off_wins() -> None:
