@@ -57,10 +57,11 @@ def test_a_dash_with_nothing_behind_it_is_a_usage_error(start: Start) -> None:
 def test_without_a_task_each_line_of_stdin_is_a_message(start: Start, write_script: WriteScript) -> None:
     model = write_script(("first answer", None), ("second answer", None), ("never", None))
     process = start("run", "--model", model, *ON_HOST, stdin=subprocess.PIPE)
-    out, _ = process.communicate(b"one\n\ntwo\n/exit\nthree\n", timeout=30)
+    out, err = process.communicate(b"one\n\ntwo\n/exit\nthree\n", timeout=30)
     assert process.returncode == 0
     assert out.index(b"first answer") < out.index(b"user     two") < out.index(b"second answer")
     assert b"never" not in out
+    assert b"Finished" in out[out.index(b"second answer") :] + err, "/exit finishes the conversation"
 
 
 def test_the_demo_on_this_host_says_that_it_is_scripted_and_leaves_no_file(start: Start, tmp_path: Path) -> None:
