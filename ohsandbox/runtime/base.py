@@ -15,6 +15,7 @@ from ohsandbox.runtime.files import operations, transfer
 from ohsandbox.runtime.process import invocation
 from ohsandbox.runtime.process.cancellation import killing
 from ohsandbox.runtime.process.worker import DEFAULT_LIMIT_BYTES, CallCancelled, CallStalled, CallTimedOut, WorkerCall
+from ohsandbox.runtime.registered_tools import RegisteredTools
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, LeftOut, ResumeReport
 from ohsandbox.runtime.shell.shell import SessionOptions, Shell
 from ohsandbox.runtime.shell.wait import WaitOptions, expectation
@@ -45,6 +46,7 @@ class Runtime(Backend):
     def __init__(self) -> None:
         super().__init__()
         self._shells: dict[str, Shell] = {}
+        self.registered_tools = RegisteredTools(self)
 
     # --- lifecycle ----------------------------------------------------------------------------
 
@@ -57,8 +59,7 @@ class Runtime(Backend):
     def close(self, *, keep: bool | None = None) -> None:
         """End every process that we started and release the sandbox. Closing twice is fine.
 
-        keep decides whether the sandbox stays or is removed, where it was created to be removed or to be kept; None
-        leaves it at that. Nothing happens to a sandbox that is closed already.
+        keep decides now whether the sandbox stays or is removed; None: as constructed. A closed one stays as it is.
 
         Raises:
             UsageError: this kind of sandbox cannot be kept, or, joined, not be removed; it is still open.
@@ -67,6 +68,7 @@ class Runtime(Backend):
             if not isinstance(keep, bool):
                 raise invocation.wrong("keep", keep, "give True, False or None")
             self._decide_keep(keep=keep)
+        self.registered_tools.close()
         self._drop_shells(kill=not self.ends_processes)
         self._pool.close()
         self._close()
@@ -401,14 +403,9 @@ class Runtime(Backend):
                 WorkerCall(body, limit_bytes=max(limit_bytes + 1, 65536), timeout_s=limit_s, mark=mark, **options)
             )
         except CallStalled:
-            reason = (
-                f"Reading it gave nothing for {operations.READ_STALL_S:g} s and was given up; it may wait for ever, as "
-                "/proc/kmsg does. Read it in a shell: timeout 5 head -c 1000 FILE"
-            )
-            raise operations.timed_out(reason, path) from None
+            raise operations.blocked(path) from None
         except CallTimedOut:
-            reason = f"The file was not done in {limit_s:.0f} s and was given up; look at it with `ls -l` and `df`"
-            raise operations.timed_out(reason, path) from None
+            raise operations.unfinished(limit_s, path) from None
         return operations.check(outcome, path, limit_bytes)
 
     def upload(
@@ -491,7 +488,11 @@ class Runtime(Backend):
     def execute_tool(
         self, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
     ) -> Observation:
-        """Run one of these tools; an unknown name or wrong arguments give an ErrorObservation. cancel ends it."""
+        """Run one of these, or any registered tool that needs only a runtime: `glob`, `file_editor`, `browser`...
+
+        A tool keeps its state (edits to undo, a Python kernel) until `close`. A mistake gives an ErrorObservation, an
+        unknown name with a list of what there is. cancel ends the call.
+        """
         return tools.execute(self, name, arguments, cancel=cancel)
 
     def call_tool_mcp(self, action: MCPAction) -> Observation:

@@ -349,9 +349,9 @@ def execute(
                 return read_file(runtime, parse_action(name, FileReadAction, arguments))
             case "file_write":
                 return write_file(runtime, parse_action(name, FileWriteAction, arguments))
+        return runtime.registered_tools.execute(name, arguments, cancel=cancel)
     except (ToolError, UsageError) as error:
         return ErrorObservation(message=str(error))
-    return ErrorObservation(message=f"Unknown tool: {name}")
 
 
 # --- MCP tools --------------------------------------------------------------------------------

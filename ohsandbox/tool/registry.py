@@ -5,22 +5,23 @@ from __future__ import annotations
 import fnmatch
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.runtime.registered_tools import RegisteredTools
 from ohsandbox.schema import Action, Observation
 from ohsandbox.schema.execution import FunctionExecutor
+from ohsandbox.state import ConversationState
 from ohsandbox.tool.annotations import ToolAnnotations  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.tool.definition import ToolBase, ToolDefinition
 from ohsandbox.tool.plugins import Origin, Plugins
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.state import ConversationState
 
 AnyTool = ToolDefinition[Any, Any]
 ToolFactory = Callable[..., AnyTool | Sequence[AnyTool]]
@@ -255,6 +256,22 @@ def find_runtime_tool(runtime: Runtime, name: str) -> ToolDefinition[Action, Obs
     return None if found is None else RuntimeTool.model_validate(found).definition(runtime)
 
 
+class RuntimeResolver:
+    """The registered tools that need no more than a runtime, for `Runtime.execute_tool`."""
+
+    def __init__(self, registry: ToolRegistry, *, without: Collection[str]) -> None:
+        """Without: names of tools that need a conversation."""
+        self._registry, self._without = registry, frozenset(without)
+
+    def names(self) -> list[str]:
+        """Sorted."""
+        return [name for name in self._registry.names() if name not in self._without]
+
+    def create(self, name: str, runtime: Runtime) -> list[AnyTool]:
+        """The tools of that name; raises as `ToolRegistry.resolve`."""
+        return self._registry.resolve(Tool(name=name), ConversationState(conversation_id="runtime", runtime=runtime))
+
+
 _registry = ToolRegistry(Plugins(check=check_kind))
 
 
@@ -269,3 +286,8 @@ is_registered = _registry.knows
 list_registered_tools = _registry.names
 matching_tools = _registry.matching
 origin_of_tool = _registry.origin
+
+
+def serve_runtimes(*, without: Collection[str]) -> None:
+    """Have `Runtime.execute_tool` find what is registered, without the tools of these names."""
+    RegisteredTools.resolve_by(RuntimeResolver(_registry, without=without))

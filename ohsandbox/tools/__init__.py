@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ohsandbox.tool import CallHint, Hint, register_tool
-from ohsandbox.tool.registry import Registrable
+from ohsandbox.tool.registry import Registrable, serve_runtimes
 from ohsandbox.tools import (
     ask_human,
     browser,
@@ -75,6 +75,12 @@ _BUILT_IN: tuple[tuple[tuple[str, ...], Registrable, Hint], ...] = (
 for _names, _tool, _ in _BUILT_IN:
     for _name in _names:
         register_tool(_name, _tool)
+
+_OF_A_CONVERSATION = (
+    "ask_human", "delegate", "delegate_to_browsing_agent", "edit_file", "finish", "request_condensation", "think",
+)  # fmt: skip
+"""They need a model, a person or an agent."""
+serve_runtimes(without=_OF_A_CONVERSATION)
 
 HINTS: Mapping[str, Hint] = {name: hint for names, _, hint in _BUILT_IN for name in names}
 """Hints of the built-in tools, by the names that a log or a command line may use."""

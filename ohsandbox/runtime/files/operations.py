@@ -175,6 +175,22 @@ def timed_out(reason: str, path: str) -> SandboxFileError:
     return file_error(errno.ETIMEDOUT, reason, path)
 
 
+def blocked(path: str) -> SandboxFileError:
+    """ETIMEDOUT of a read that gives nothing."""
+    reason = (
+        f"Reading it gave nothing for {READ_STALL_S:g} s and was given up; it may wait for ever, as /proc/kmsg does. "
+        "Read it in a shell: timeout 5 head -c 1000 FILE"
+    )
+    return timed_out(reason, path)
+
+
+def unfinished(seconds: float, path: str) -> SandboxFileError:
+    """ETIMEDOUT of a call that is slower than any that works."""
+    return timed_out(
+        f"The file was not done in {seconds:.0f} s and was given up; look at it with `ls -l` and `df`", path
+    )
+
+
 def stalled(seconds: float, path: str) -> SandboxFileError:
     """ETIMEDOUT of a transfer."""
     return timed_out(f"The sandbox's `tar` moved nothing for {seconds:.0f} s and was given up; try it in a shell", path)

@@ -33,7 +33,21 @@ def tools_have_the_shape_of_mcp(runtime: Runtime) -> None:
 
 @case()
 def unknown_tool_is_named_in_the_answer(runtime: Runtime) -> None:
-    assert runtime.execute_tool("nope", {}) == ErrorObservation(message="Unknown tool: nope")
+    found = runtime.execute_tool("nope", {})
+    assert isinstance(found, ErrorObservation)
+    assert found.message.startswith("Unknown tool: nope. There are: ")
+
+
+@case()
+def the_tools_of_an_agent_work_in_a_runtime_alone(runtime: Runtime) -> None:
+    assert not runtime.execute_tool("file_editor", {"command": "create", "path": PATH, "file_text": "one\n"}).is_error
+    swap = {"command": "str_replace", "path": PATH, "old_str": "one", "new_str": "two"}
+    assert not runtime.execute_tool("str_replace_editor", swap).is_error
+    assert runtime.read_bytes(PATH) == b"two\n"
+    assert not runtime.execute_tool("file_editor", {"command": "undo_edit", "path": PATH}).is_error
+    assert runtime.read_bytes(PATH) == b"one\n"
+    assert f"{PATH}\n1: one" in text_of(runtime.execute_tool("grep", {"pattern": "on.", "path": PATH}))
+    runtime.run(["rm", PATH])
 
 
 @case()

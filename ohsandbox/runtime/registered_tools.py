@@ -1,0 +1,120 @@
+"""The tools of the registry in one runtime. They live in a layer above, which hands in how a name is resolved."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ohsandbox.errors import OhsandboxError, ToolError
+from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.schema import Action, Observation
+
+BUILT_IN_TOOLS = "ohsandbox.tools"
+"""Imported at the first call of a tool that is not the runtime's own; it calls `RegisteredTools.resolve_by`. Named and
+not imported at the top, since it stands above this layer."""
+
+
+class CreatedTool(Protocol):
+    """A tool that was created for one runtime; it keeps what it needs from call to call until `close`."""
+
+    @property
+    def name(self) -> str:
+        """What a model calls it."""
+
+    def action_from_arguments(self, arguments: Mapping[str, Any]) -> Action:
+        """Check the arguments."""
+
+    def __call__(self, action: Any) -> Observation:
+        """Run it."""
+
+    def interrupt(self) -> None:
+        """End the running call; from any thread."""
+
+    def close(self) -> None:
+        """End what it has started."""
+
+
+class ToolResolver(Protocol):
+    """Creates tools by name that need no more than a runtime."""
+
+    def names(self) -> list[str]:
+        """All that there are."""
+
+    def create(self, name: str, runtime: Runtime) -> Sequence[CreatedTool]:
+        """The tools of that name.
+
+        Raises:
+            UsageError: there is none, or it needs more than a runtime.
+        """
+
+
+class RegisteredTools:
+    """The tools of the registry in one runtime, each created by its first call, and closed with the runtime."""
+
+    _resolver: ToolResolver | None = None
+
+    @classmethod
+    def resolve_by(cls, resolver: ToolResolver) -> None:
+        """Look names up there, for every runtime."""
+        cls._resolver = resolver
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._created: dict[str, CreatedTool] = {}
+        self._lock = threading.Lock()
+
+    def execute(self, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None) -> Observation:
+        """Run the tool of that name; once cancel is set it is interrupted until it ends.
+
+        Raises:
+            ToolError, UsageError: it failed, or there is no such tool.
+        """
+        tool = self._tool(name)
+        action = tool.action_from_arguments(arguments)
+        if cancel is None:
+            return tool(action)
+        if cancel.is_set():
+            raise ToolError("Cancelled before it began")
+        over = threading.Event()
+        watch = threading.Thread(target=_interrupt, args=(tool, cancel, over), name="ohsandbox-cancel", daemon=True)
+        watch.start()
+        try:
+            return tool(action)
+        finally:
+            over.set()
+
+    def _tool(self, name: str) -> CreatedTool:
+        if self._resolver is None:
+            import_module(BUILT_IN_TOOLS)
+        resolver = self._resolver
+        assert resolver is not None  # noqa: S101 - that module sets it
+        with self._lock:
+            if name not in self._created:
+                names = resolver.names()
+                if name not in names:
+                    raise ToolError(f"Unknown tool: {name[:100]}. There are: {', '.join(names)}")
+                for tool in resolver.create(name, self._runtime):  # by an alias, it is one with the tool of its name
+                    self._created[name] = self._created.setdefault(tool.name, tool)
+            return self._created[name]
+
+    def close(self) -> None:
+        """End what the tools have started. Calling it twice is fine."""
+        with self._lock:
+            created, self._created = [*self._created.values()], {}
+        for tool in created:
+            with contextlib.suppress(OhsandboxError):
+                tool.close()
+
+
+def _interrupt(tool: CreatedTool, cancel: threading.Event, over: threading.Event) -> None:
+    while not over.wait(LOOK_EVERY_S):
+        if cancel.is_set():
+            with contextlib.suppress(OhsandboxError):  # a dead sandbox needs none
+                tool.interrupt()
