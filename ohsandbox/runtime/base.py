@@ -490,8 +490,8 @@ class Runtime(Backend):
     ) -> Observation:
         """Run one of these, or any registered tool that needs only a runtime: `glob`, `file_editor`, `browser`...
 
-        A tool keeps its state (edits to undo, a Python kernel) until `close`. A mistake gives an ErrorObservation, an
-        unknown name with a list of what there is. cancel ends the call.
+        A tool keeps its state (edits to undo, a Python kernel) until `close`. An unknown name or wrong arguments give
+        an ErrorObservation. `registered_tools.names()` lists what there is. cancel ends the call.
         """
         return tools.execute(self, name, arguments, cancel=cancel)
 

@@ -90,16 +90,22 @@ class RegisteredTools:
         finally:
             over.set()
 
-    def _tool(self, name: str) -> CreatedTool:
+    def names(self) -> list[str]:
+        """All that `Runtime.execute_tool` knows beside the runtime's own tools, sorted."""
+        return self._resolve().names()
+
+    def _resolve(self) -> ToolResolver:
         if self._resolver is None:
             import_module(BUILT_IN_TOOLS)
-        resolver = self._resolver
-        assert resolver is not None  # noqa: S101 - that module sets it
+        assert self._resolver is not None  # noqa: S101 - that module sets it
+        return self._resolver
+
+    def _tool(self, name: str) -> CreatedTool:
+        resolver = self._resolve()
         with self._lock:
             if name not in self._created:
-                names = resolver.names()
-                if name not in names:
-                    raise ToolError(f"Unknown tool: {name[:100]}. There are: {', '.join(names)}")
+                if name not in resolver.names():
+                    raise ToolError(f"Unknown tool: {name}")
                 for tool in resolver.create(name, self._runtime):  # by an alias, it is one with the tool of its name
                     self._created[name] = self._created.setdefault(tool.name, tool)
             return self._created[name]

@@ -57,9 +57,9 @@ def test_a_cancelled_cell_ends(runtime: Runtime) -> None:
 
 @pytest.mark.parametrize("name", ["finish", "delegate", "edit_file", "nope"])
 def test_what_needs_a_conversation_is_as_unknown_as_nothing(runtime: Runtime, name: str) -> None:
-    found = runtime.execute_tool(name, {})
-    assert isinstance(found, ErrorObservation)
-    assert found.message.startswith(f"Unknown tool: {name}. There are: BashTool, BrowserTool, browser, execute_bash, ")
+    assert runtime.execute_tool(name, {}) == ErrorObservation(message=f"Unknown tool: {name}")
+    assert name not in runtime.registered_tools.names()
+    assert {"browser", "execute_bash", "file_editor", "glob", "task_tracker"} <= {*runtime.registered_tools.names()}
 
 
 def test_wrong_arguments_are_an_answer(runtime: Runtime) -> None:

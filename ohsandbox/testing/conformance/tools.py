@@ -33,9 +33,7 @@ def tools_have_the_shape_of_mcp(runtime: Runtime) -> None:
 
 @case()
 def unknown_tool_is_named_in_the_answer(runtime: Runtime) -> None:
-    found = runtime.execute_tool("nope", {})
-    assert isinstance(found, ErrorObservation)
-    assert found.message.startswith("Unknown tool: nope. There are: ")
+    assert runtime.execute_tool("nope", {}) == ErrorObservation(message="Unknown tool: nope")
 
 
 @case()
