@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ohsandbox.agent import Agent
-    from ohsandbox.conversation import Conversation, FileConversationStore, Limits
+    from ohsandbox.conversation import Conversation, FileConversationStore, Limits, RunResult
     from ohsandbox.errors import (
         ConversationOpenError,
         ModelError,
@@ -57,6 +57,7 @@ __all__ = [
     "Observation",
     "OhsandboxError",
     "ReplayLLM",
+    "RunResult",
     "Runtime",
     "SDKEvent",
     "SandboxLimits",
@@ -80,7 +81,7 @@ __all__ = [
 
 _HOMES = {
     "agent": ("Agent",),
-    "conversation": ("Conversation", "FileConversationStore", "Limits"),
+    "conversation": ("Conversation", "FileConversationStore", "Limits", "RunResult"),
     "errors": (
         "ConversationOpenError",
         "ModelError",

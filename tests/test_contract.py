@@ -14,7 +14,8 @@ import ohsandbox.tools
 from ohsandbox.agent import Agent, FunctionCallNotExistsError, FunctionCallValidationError, response_to_actions
 from ohsandbox.agent.calls import find_tool
 from ohsandbox.conversation import Conversation
-from ohsandbox.errors import LogCorruptError
+from ohsandbox.conversation.storage import find_stored
+from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.events import ConversationStatus, user_message
 from ohsandbox.llm import LLMConfig
 from ohsandbox.persistence import EventLog, read_events
@@ -307,9 +308,9 @@ def test_unknown_tool_of_a_runtime_is_told_in_the_fixed_words() -> None:
 def test_exit_finishes_without_asking_the_model(tmp_path: Path) -> None:
     model = FakeModel()
     with Conversation(Agent(model), RecordingRuntime(), tmp_path) as conversation:
-        assert conversation.run(" /exit\n", timeout_s=20) is ConversationStatus.FINISHED
+        assert conversation.run(" /exit\n", timeout_s=20) == ConversationStatus.FINISHED
         assert model.seen == []
-        assert conversation.run("Leave with /exit?", timeout_s=20) is ConversationStatus.IDLE
+        assert conversation.run("Leave with /exit?", timeout_s=20) == ConversationStatus.IDLE
 
 
 def test_tool_that_requires_confirmation_waits_under_every_policy(tmp_path: Path) -> None:
@@ -317,11 +318,11 @@ def test_tool_that_requires_confirmation_waits_under_every_policy(tmp_path: Path
     calls = [call("execute_bash", {"command": "rm x"}, call_id="a"), call("think", {"thought": "t"}, call_id="b")]
     agent = Agent(FakeModel(answer("", *calls)), tools=[Tool(name="execute_bash", require_confirmation=True), "think"])
     with Conversation(agent, runtime, tmp_path, confirmation="never") as conversation:
-        assert conversation.run("Go.", timeout_s=20) is ConversationStatus.WAITING_FOR_CONFIRMATION
+        assert conversation.run("Go.", timeout_s=20) == ConversationStatus.WAITING_FOR_CONFIRMATION
         assert [waiting.tool_call_id for waiting in conversation.pending] == ["a"]
         assert runtime.commands == []
         conversation.confirm()
-        assert conversation.wait(20) is ConversationStatus.IDLE
+        assert conversation.wait(20) == ConversationStatus.IDLE
         assert runtime.commands == ["rm x"]
         assert [result["status"] for result in results_of(conversation)] == ["ok", "ok"]
 
@@ -339,6 +340,55 @@ def test_each_call_is_followed_by_its_result_as_json_before_the_next_request(tmp
     contents = [json.loads(message["content"]) for message in model.seen[-1][-2:]]
     assert [content["status"] for content in contents] == ["ok", "error"]
     assert [message["tool_call_id"] for message in model.seen[-1][-2:]] == ["1", "2"]
+
+
+# --- resuming -----------------------------------------------------------------------------------------
+
+
+def _stored(root: Path, name: str, text: str) -> None:
+    with Conversation(Agent(FakeModel()), RecordingRuntime(), root, conversation_id=name) as conversation:
+        conversation.run(text, timeout_s=20)
+
+
+def test_newest_is_by_the_last_event_and_one_without_events_never_wins(tmp_path: Path) -> None:
+    _stored(tmp_path, "a", "first")
+    _stored(tmp_path, "b", "second")
+    _stored(tmp_path, "a", "third")
+    EventLog(tmp_path / "empty", conversation_id="empty").close()
+    assert Conversation.autoresume(persist_dir=tmp_path).id == "a"
+    assert find_stored(tmp_path, "last").name == "a"
+    for name in ("a", "b"):
+        (tmp_path / name / "sdk_events.jsonl").unlink()
+        (tmp_path / name / "metadata.json").unlink()
+    with pytest.raises(UsageError, match="No conversation to resume"):
+        Conversation.autoresume(persist_dir=tmp_path)
+
+
+@pytest.mark.parametrize("wanted", ["a", None])
+def test_autoresume_of_an_instance_continues_the_stored_one_in_it(tmp_path: Path, wanted: str | None) -> None:
+    _stored(tmp_path, "a", "My name is Ann.")
+    model, heard = FakeModel(), list[str]()
+    conversation = Conversation(Agent(model), RecordingRuntime(), tmp_path)
+    conversation.register_callback(lambda event: heard.append(event.conversation_id))
+    assert conversation.autoresume(wanted) is conversation
+    with conversation:
+        conversation.run("What is it?", timeout_s=20)
+        assert conversation.autoresume() is conversation
+        with pytest.raises(UsageError, match="No conversation 'b'"):
+            conversation.autoresume("b")
+    assert [one["content"] for one in model.seen[0] if one["role"] == "user"] == ["My name is Ann.", "What is it?"]
+    assert {conversation.id, *heard} == {"a"}
+
+
+def test_autoresume_of_an_instance_keeps_to_its_own_log(tmp_path: Path) -> None:
+    _stored(tmp_path, "a", "first")
+    _stored(tmp_path, "b", "second")
+    with Conversation(Agent(FakeModel()), RecordingRuntime(), tmp_path, conversation_id="a") as conversation:
+        assert conversation.autoresume().id == "a"
+        with pytest.raises(UsageError, match="is open and cannot become 'b'"):
+            conversation.autoresume("b")
+        with pytest.raises(UsageError, match="takes an id alone"):
+            conversation.autoresume(persist_dir=tmp_path)
 
 
 # --- the log ------------------------------------------------------------------------------------------

@@ -182,10 +182,10 @@ def test_function_is_rated_as_what_runs_on_the_host_and_asks(tmp_path: Path) -> 
 
     model = FakeModel(answer("", call("note", {"text": "x", "security_risk": "LOW"})))
     with Conversation(Agent(model, [note]), RecordingRuntime(), tmp_path, confirmation="risky") as conversation:
-        assert conversation.run("Go.", timeout_s=20) is ConversationStatus.WAITING_FOR_CONFIRMATION
+        assert conversation.run("Go.", timeout_s=20) == ConversationStatus.WAITING_FOR_CONFIRMATION
         assert called == []
         conversation.confirm()
-        assert conversation.wait(20) is ConversationStatus.IDLE
+        assert conversation.wait(20) == ConversationStatus.IDLE
         assert called == ["x"]
         assert [result["output"] for result in results_of(conversation)] == ["noted"]
 

@@ -16,9 +16,9 @@ EXPORTS = {
     "ohsandbox": """
         LLM Action Agent CLIRuntime ChatModel CommandObservation Conversation ConversationOpenError ConversationState
         ConversationStatus DockerRuntime ErrorObservation ExecResult FileConversationStore LLMConfig Limits MCPClient
-        ModelError Observation OhsandboxError ReplayLLM Runtime SDKEvent SandboxLimits SandboxUnavailable ScriptedLLM
-        Settings TextObservation Tool ToolAnnotations ToolDefinition ToolError ToolExecutor ToolFlags ToolRegistry
-        ToolResult UsageError __version__ open_model register_tool
+        ModelError Observation OhsandboxError ReplayLLM RunResult Runtime SDKEvent SandboxLimits SandboxUnavailable
+        ScriptedLLM Settings TextObservation Tool ToolAnnotations ToolDefinition ToolError ToolExecutor ToolFlags
+        ToolRegistry ToolResult UsageError __version__ open_model register_tool
     """,
     "ohsandbox.compat": """
         RISK_LEVELS SECURITY_RISK_DESC TASK_TRACKER_TOOL_NAME Action ActionSecurityRisk

@@ -65,7 +65,7 @@ def test_a_message_reaches_the_sandbox_in_few_frames_and_modules(tmp_path: Path)
         with Conversation(
             Agent(model), CLIRuntime(tmp_path, quiet=True, bubblewrap=False), tmp_path / "kept"
         ) as conversation:
-            assert conversation.run("go") is ConversationStatus.IDLE
+            assert conversation.run("go") == ConversationStatus.IDLE
     finally:
         threading.setprofile(None)
     assert walk.to_the_shell

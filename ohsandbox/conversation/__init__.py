@@ -3,5 +3,6 @@
 from ohsandbox.conversation.conversation import Conversation
 from ohsandbox.conversation.limits import Limits
 from ohsandbox.conversation.metadata import ConversationMetadata, ConversationStore, FileConversationStore
+from ohsandbox.conversation.result import RunResult
 
-__all__ = ["Conversation", "ConversationMetadata", "ConversationStore", "FileConversationStore", "Limits"]
+__all__ = ["Conversation", "ConversationMetadata", "ConversationStore", "FileConversationStore", "Limits", "RunResult"]

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from ohsandbox import events
 from ohsandbox.conversation.approvals import Approvals, Decision
+from ohsandbox.conversation.autoresume import ResumeOptions, adopt, class_or_instance
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.environment import Environment
 from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
 from ohsandbox.conversation.metadata import ConversationStore, FileConversationStore
+from ohsandbox.conversation.result import RunResult
 from ohsandbox.conversation.runner import STOP_TIMEOUT_S, Runner, RunThread
 from ohsandbox.conversation.storage import find_conversation
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.paths import check_apart, conversations_dir
-from ohsandbox.persistence import read_events, stream_events
+from ohsandbox.persistence import read_events
 from ohsandbox.persistence.layout import AGENTS_NAME, check_id, new_id
-from ohsandbox.timetravel.checkpoints import CheckpointRecorder
+from ohsandbox.timetravel.checkpoints import keep_now
 from ohsandbox.timetravel.fork import fork_into
 
 if TYPE_CHECKING:
@@ -41,23 +43,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
     from ohsandbox.settings import Settings
-
-
-class ResumeOptions(TypedDict, total=False):
-    """What a resumed conversation may be given, as a new one."""
-
-    agent: Agent | None
-    runtime: Runtime | None
-    metadata_store: ConversationStore | None
-    user_id: str | None
-    settings: Settings | None
-    limits: Limits | None
-    tool_choice: str
-    confirmation: ConfirmationPolicy | str | None
-    security_analyzer: SecurityAnalyzer | None
-    confirm: ApprovalCallback | None
-    secrets: Secrets | None
-    checkpoints: bool | None
 
 
 class Conversation:
@@ -131,6 +116,7 @@ class Conversation:
             depth=depth,
         )
         self._log = ConversationLog(self.directory, conversation_id=self.id)
+        self._run_began = self._log.position
         self._stream = StreamRelay(self._log)
         self._statuses: Listeners[str] = Listeners()
         self._approvals = Approvals(self._log, ask=confirm)
@@ -145,26 +131,37 @@ class Conversation:
         )
         self._run_thread = RunThread(runner, self._config, self._log, approvals=self._approvals, store=self._store)
 
-    @classmethod
+    @class_or_instance
     def autoresume(
-        cls,
+        target: type[Conversation] | Conversation,  # noqa: N805 - the class or an instance
         conversation_id: str | None = None,
         *,
         persist_dir: Path | str | None = None,
         **options: Unpack[ResumeOptions],
-    ) -> Self:
+    ) -> Conversation:
         """The conversation with this id, or the only one that begins so; None is the one with the newest event.
+
+        Of the class, it makes a conversation. Of a conversation, it is this very one, with its agent, runtime and
+        callbacks, that continues the stored one and is started; None is its own log where it has one, else the newest
+        beside it. One without events is never the newest.
 
         Args:
             conversation_id: see above.
-            persist_dir: as for a new one.
-            options: those of a new one that `ResumeOptions` names.
+            persist_dir: as for a new one; of the class only.
+            options: those of a new one that `ResumeOptions` names; of the class only.
 
         Raises:
-            UsageError: there is none, or several begin so.
+            UsageError: there is none, or several begin so; or the conversation is open with another id, or got options.
+            OhsandboxError: of a conversation, as `start`.
         """
-        root = conversations_dir() if persist_dir is None else Path(persist_dir)
-        return cls(persist_dir=root, conversation_id=find_conversation(root, conversation_id), **options)
+        if isinstance(target, type):
+            root = conversations_dir() if persist_dir is None else Path(persist_dir)
+            return target(persist_dir=root, conversation_id=find_conversation(root, conversation_id), **options)
+        if persist_dir is not None or options:
+            raise UsageError("conversation.autoresume() takes an id alone. Use Conversation.autoresume(id, ...).")
+        target.directory = adopt(target._log, conversation_id)
+        target.id = target.directory.name
+        return target.start()
 
     # --- opening and closing ----------------------------------------------------------------------
 
@@ -207,6 +204,7 @@ class Conversation:
         self._config.llm.preload()
         take = (self.resume_state.add, self._run_thread.recall, self._approvals.standing.add)
         self._log.open(*take, masker=self._config.secrets.masker)
+        self._run_began = self._log.position
         self._run_thread.take_over(is_finished=self.resume_state.is_finished, is_asking=bool(self.pending))
 
     def _subagent_conversation(
@@ -239,18 +237,28 @@ class Conversation:
         self.start()
         with self._log.lock:
             self._approvals.give_way()
+            self._run_began = self._log.position
             self._log.emit(events.user_message(text))
             self._run_thread.wake()
 
-    def run(self, text: str, timeout_s: float | None = None) -> ConversationStatus:
-        """Send a message and wait: `send_message`, then `wait`."""
+    def run(self, text: str, timeout_s: float | None = None) -> RunResult:
+        """Send a message and wait: `send_message`, then `wait`.
+
+        The result equals its status (`run("Go.") == ConversationStatus.IDLE`), and has the answer, usage and events.
+        """
         self.send_message(text)
         return self.wait(timeout_s)
 
-    def wait(self, timeout_s: float | None = None) -> ConversationStatus:
-        """Wait for the loop's end and its callbacks; returns the status, RUNNING if timeout_s ran out first."""
+    def wait(self, timeout_s: float | None = None) -> RunResult:
+        """Wait for the loop's end and its callbacks; returns what came since the last message, or since the resume.
+
+        Its status is RUNNING if timeout_s ran out first.
+        """
         self._run_thread.wait(timeout_s)
-        return self.status()
+        workdir = "" if self.runtime is None else self.runtime.workdir
+        with self._log.lock:
+            span = {"since": self._run_began, "until": self._log.position}
+            return RunResult(self.directory, self.status(), self.error, **span, workdir=workdir)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus:
         """Cancel the running tool or request and wait for the loop to end; with nothing running, a no-op.
@@ -397,7 +405,9 @@ class Conversation:
                 fit.
             SandboxUnavailable: the engine that has the files does not serve.
         """
-        seq = self._checkpoint_now() if at is None else at.seq if isinstance(at, SDKEvent) else at
+        if at is None and self.status() is ConversationStatus.RUNNING:
+            raise UsageError("The conversation runs, so its files change. Name an event (at=), or stop it first.")
+        seq = keep_now(self._log, self.runtime) if at is None else at.seq if isinstance(at, SDKEvent) else at
         forked = fork_into(self.directory, seq, workspace=None if workspace is None else Path(workspace))
         runtime = self.runtime
         if runtime is not None:
@@ -419,14 +429,6 @@ class Conversation:
             secrets=self._config.given_secrets,
             checkpoints=True,
         )
-
-    def _checkpoint_now(self) -> int:
-        """The seq of the last event, whose files have a checkpoint."""
-        if self.status() is ConversationStatus.RUNNING:
-            raise UsageError("The conversation runs, so its files change. Name an event (at=), or stop it first.")
-        if self._log.is_open and not self._log.files.is_known:
-            CheckpointRecorder(self._log, self.runtime, enabled=True).take("for a fork")
-        return stream_events(self.directory, lambda _: None).records - 1
 
     # --- what it is made of -----------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.events import KNOWN_TYPES, EventBody
 from ohsandbox.llm.chat import DeltaEvent
 from ohsandbox.persistence import EventLog
+from ohsandbox.persistence.log import LogPosition
 from ohsandbox.secrets import Masker
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
 
@@ -169,6 +170,11 @@ class ConversationLog:
         with self.lock:
             log_bytes = self._log.size_bytes if self._log is not None else 0
             return self._metadata.metadata(self.conversation_id, log_bytes=log_bytes)
+
+    @property
+    def position(self) -> LogPosition:
+        """The end of the log so far; its beginning where it was not opened."""
+        return LogPosition(0, 0) if self._log is None else self._log.position
 
     def close(self) -> None:
         """Close the log. Twice is fine."""

@@ -93,10 +93,10 @@ def find_conversation(root: Path, wanted: str | None) -> str:
         if "/" in wanted:
             raise UsageError(f"Invalid conversation id {wanted[:200]!r}: a sub-agent cannot be resumed by itself.")
         return find_stored(root, wanted).name
-    found = list_stored(root)
-    if not found:
+    found = _newest(root)
+    if found is None:
         raise UsageError(f"No conversation to resume in {str(root)!r}. Start one: ohsandbox run TASK.")
-    return found[0].id
+    return found.name
 
 
 def read_stored(directory: Path) -> StoredConversation:
@@ -149,8 +149,8 @@ def size_of(directory: Path) -> int:
 def _find(root: Path, wanted: str) -> Path:
     found = _conversations_in(root)
     named = [path for path in found if path.name == wanted]
-    if not named and wanted == LAST and found:
-        named = [list_stored(root)[0].directory]
+    if not named and wanted == LAST and (newest := _newest(root)):
+        named = [newest]
     named = named or [path for path in found if wanted and path.name.startswith(wanted)]
     if len(named) == 1:
         return named[0]
@@ -159,6 +159,11 @@ def _find(root: Path, wanted: str) -> Path:
         more = f" and {len(named) - _SHOWN_IDS} more" if len(named) > _SHOWN_IDS else ""
         raise UsageError(f"{len(named)} conversations begin with {wanted!r}: {some}{more}. Give more of the id.")
     raise UsageError(f"No conversation {wanted[:200]!r} in {str(root)!r}. See `ohsandbox conversations`.")
+
+
+def _newest(root: Path) -> Path | None:
+    """The one with the newest event; None where none has an event."""
+    return next((one.directory for one in list_stored(root) if one.metadata.events), None)
 
 
 def _conversations_in(root: Path) -> list[Path]:

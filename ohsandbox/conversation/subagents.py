@@ -114,7 +114,7 @@ class SubagentManager:
             self._working.add(child)
         try:
             child.send_message(delegation.task)
-            while (status := child.wait(_LOOK_EVERY_S)) is ConversationStatus.RUNNING:
+            while (status := child.wait(_LOOK_EVERY_S).status) is ConversationStatus.RUNNING:
                 if self._canceled.is_set():
                     child.stop(timeout_s=0)
             child.wait()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ohsandbox.events import EventBody, SDKEvent
 
 
-class _End(NamedTuple):
+class LogPosition(NamedTuple):
     """Where the next record goes; one value, so that an interrupt finds both parts old or both new."""
 
     offset: int
@@ -66,7 +66,7 @@ class EventLog:
         self.conversation_id = conversation_id
         self._guard = threading.Lock()
         self._failure: LogWriteError | None = None
-        self._end = _End(0, 0)
+        self._end = LogPosition(0, 0)
         self._blobs = Blobs(self.directory)
         self._take = take or (lambda _: None)
         make_private_dir(self.directory)
@@ -87,6 +87,11 @@ class EventLog:
     def size_bytes(self) -> int:
         """Where the next record goes."""
         return self._end.offset
+
+    @property
+    def position(self) -> LogPosition:
+        """Where the next record goes, and its number."""
+        return self._end
 
     def append(self, body: EventBody) -> SDKEvent:
         """Stamp the event and make it durable; when this returns, a power cut does not lose it.
@@ -129,7 +134,7 @@ class EventLog:
             line = encode_record(event, self._blobs)
             write_all(self._descriptor, line)
             sync_data(self._descriptor)
-            self._end = _End(self._end.offset + len(line), self._end.seq + 1)
+            self._end = LogPosition(self._end.offset + len(line), self._end.seq + 1)
         except OSError as error:
             self._failure = LogWriteError(
                 f"Log {str(self.path)!r} cannot be written: {error.strerror}. Free space or mend the disk, "
@@ -170,7 +175,7 @@ class EventLog:
     def _recover(self) -> None:
         with os.fdopen(os.dup(self._descriptor), "rb") as file:
             found = check_sound(scan(file, path=self.path, take=self._take), self.path)
-        self._end = _End(found.end_offset, found.records)
+        self._end = LogPosition(found.end_offset, found.records)
         os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
         if found.rest_bytes:
             self._cut_aside(found)

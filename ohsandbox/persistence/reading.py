@@ -46,8 +46,8 @@ def stream_events(path: Path | str, take: Callable[[SDKEvent], None]) -> Scan:
 class LogFollower:
     """A log that grows while it is read."""
 
-    def __init__(self, directory: Path) -> None:
-        """Open it at its beginning.
+    def __init__(self, directory: Path, *, offset: int = 0, seq: int = 0) -> None:
+        """Open it, to be read from the record of that number on, which begins at that offset in bytes.
 
         Raises:
             UsageError: it is not there, or no regular file.
@@ -55,8 +55,8 @@ class LogFollower:
         self._path = directory / LOG_NAME
         self._blobs = Blobs(directory)
         self._file = os.fdopen(open_regular(self._path, os.O_RDONLY, name="Log"), "rb")
-        self._offset = 0
-        self._seq = 0
+        self._offset = offset
+        self._seq = seq
 
     def new(self) -> Iterator[SDKEvent]:
         """The whole events that were not given yet.

@@ -219,3 +219,14 @@ class CheckpointRecorder:
             self._given_up = True  # until the next turn: what fails may take long to
             message = f"The files could not be kept, so this cannot be undone: {error}"
             self._log.emit(events.notice(code="CheckpointFailed", message=message))
+
+
+def keep_now(log: CheckpointLog, runtime: Runtime | None) -> int:
+    """Take a checkpoint where the log is open and the files may have changed; returns the seq of the last event.
+
+    Raises:
+        OhsandboxError: they cannot be kept.
+    """
+    if log.is_open and not log.files.is_known:
+        CheckpointRecorder(log, runtime, enabled=True).take("for a fork")
+    return stream_events(log.directory, lambda _: None).records - 1

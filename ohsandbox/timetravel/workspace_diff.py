@@ -103,6 +103,16 @@ def copied_workspace(directory: Path) -> Path | None:
     return Path(kept[-1].data[COPIED_FROM]) if kept and kept[-1].data.get(COPIED_FROM) else None
 
 
+def changed_between(directory: Path, old: str, new: str) -> list[str]:
+    """Paths in a bound workspace that differ between two snapshots of a conversation, directories left out.
+
+    Raises:
+        UsageError: one does not exist or is damaged.
+    """
+    kept = SnapshotStore(directory / SNAPSHOTS_NAME)
+    return [one.path for one in changes_between(kept.load(old), kept.load(new)) if not one.is_of_directories]
+
+
 def scan_changed(target: Path, changes: Sequence[FileChange], store: SnapshotStore) -> Manifest:
     """What a directory has of the names that were changed.
 

@@ -118,7 +118,7 @@ def run_in_child(directory: Path, runtime: Runtime, acknowledged: int) -> int:
         with conversation:
             if conversation.status() is not ConversationStatus.FINISHED and not conversation.resume():
                 conversation.send_message("go")
-            code = 0 if conversation.wait(60) is ConversationStatus.FINISHED else 3
+            code = 0 if conversation.wait(60) == ConversationStatus.FINISHED else 3
             if code:
                 print(repr(conversation.error), file=sys.stderr)
     except BaseException:  # noqa: BLE001 - the child's last frame

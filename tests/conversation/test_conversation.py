@@ -303,7 +303,7 @@ def test_limit_ends_the_run_before_the_next_request(tmp_path: Path, limits: Limi
     thoughts = [answer("", call("think", {"thought": str(i)})) for i in range(9)]
     model = FakeModel(*thoughts)
     conversation = talk(tmp_path, model, limits=limits)
-    assert conversation.run("go", 20) is Status.ERROR
+    assert conversation.run("go", 20) == Status.ERROR
     assert isinstance(conversation.error, LimitReachedError)
     assert data_of(conversation.events(), "error")[0]["code"] == code
     assert len(model.seen) == (0 if code == "MaxTime" else 2)
@@ -378,7 +378,7 @@ def test_callback_that_stops_leaves_the_call_unrun_and_answered(tmp_path: Path) 
             conversation.stop()
 
     conversation.register_callback(stop_at_call)
-    assert conversation.run("go", 20) is Status.CANCELED
+    assert conversation.run("go", 20) == Status.CANCELED
     conversation.close()
     assert runtime.commands == []
     assert "Not executed" in results_of(conversation)[0]["error"]
@@ -391,7 +391,7 @@ def test_message_after_stop_goes_on(tmp_path: Path) -> None:
     conversation.send_message("go")
     assert model.asked.wait(20)
     conversation.stop(5)
-    assert conversation.run("again", 20) is Status.IDLE
+    assert conversation.run("again", 20) == Status.IDLE
     conversation.close()
 
 
@@ -409,7 +409,7 @@ def test_message_sent_while_the_model_thinks_is_answered_in_the_same_run(tmp_pat
     assert asked.wait(20)
     conversation.send_message("two")
     spoken.set()
-    assert conversation.wait(20) is Status.IDLE
+    assert conversation.wait(20) == Status.IDLE
     assert [data["content"] for data in data_of(conversation.events(), "assistant_message")] == ["First.", "Second."]
     conversation.close()
 
@@ -427,7 +427,7 @@ def test_callbacks_hear_everything_in_order_before_wait_returns(tmp_path: Path) 
 def test_failing_callback_does_not_end_the_run(tmp_path: Path) -> None:
     conversation = talk(tmp_path, FakeModel(answer("Fine.")))
     conversation.register_callback(lambda event: event.data["no such key"])
-    assert conversation.run("go", 20) is Status.IDLE
+    assert conversation.run("go", 20) == Status.IDLE
     conversation.close()
 
 
@@ -440,7 +440,7 @@ def test_callback_may_send_the_next_message(tmp_path: Path) -> None:
             conversation.send_message(text)
 
     conversation.register_callback(speak)
-    assert conversation.run("go", 20) is Status.IDLE
+    assert conversation.run("go", 20) == Status.IDLE
     assert len(data_of(conversation.events(), "assistant_message")) == 2
     conversation.close()
 
@@ -542,7 +542,7 @@ def test_agent_without_model_takes_the_one_of_the_settings(tmp_path: Path) -> No
     script.write_text('[{"content": "From the script."}]')
     settings = Settings(model=f"scripted:{script}", max_iterations=7)
     with Conversation(None, RecordingRuntime(), tmp_path, settings=settings) as conversation:
-        assert conversation.run("go", 20) is Status.IDLE
+        assert conversation.run("go", 20) == Status.IDLE
         assert conversation.limits.max_iterations == 7
 
 
@@ -604,7 +604,7 @@ def test_log_that_cannot_be_written_stops_the_agent_before_it_acts(
 
     runtime = RecordingRuntime()
     conversation = talk(tmp_path, FakeModel(fill_disk), runtime)
-    assert conversation.run("go", 20) is Status.ERROR
+    assert conversation.run("go", 20) == Status.ERROR
     assert isinstance(conversation.error, LogWriteError)
     assert runtime.commands == []
     assert types(conversation)[-1] == "system_message"
@@ -632,7 +632,7 @@ def test_recorded_conversation_can_be_replayed(tmp_path: Path) -> None:
     turn = answer("t", call(BASH, {"command": "x"}), call("think", {"thought": "y"}))
     recorded = run(tmp_path, turn, answer("Done."))
     replayed = Conversation(Agent(ReplayLLM.load(recorded.directory)), RecordingRuntime(), tmp_path)
-    assert replayed.run("go", 20) is Status.IDLE
+    assert replayed.run("go", 20) == Status.IDLE
     replayed.close()
     assert types(replayed) == types(recorded)
 
@@ -666,7 +666,7 @@ def test_no_descriptor_is_left_after_close(tmp_path: Path) -> None:
 def test_stop_from_every_callback_ends_the_run_and_stop_after_it_is_a_no_op(tmp_path: Path) -> None:
     conversation = talk(tmp_path, FakeModel(answer("", call("think", {"thought": "x"}))))
     conversation.register_callback(lambda _: (conversation.stop(), None)[1])
-    assert conversation.run("go", 20) is Status.CANCELED
+    assert conversation.run("go", 20) == Status.CANCELED
     assert conversation.stop() is Status.CANCELED
     conversation.close()
 
@@ -731,7 +731,7 @@ def test_a_conversation_whose_directory_is_replaced_by_a_link_ends_and_writes_no
     before: dict[Path, int] = {}
     model = FakeModel(replace)
     with Conversation(Agent(model, []), RecordingRuntime(), tmp_path, conversation_id="c") as conversation:
-        assert conversation.run("go") is Status.ERROR
+        assert conversation.run("go") == Status.ERROR
         assert "its directory replaced" in str(conversation.error)
     assert {path: path.stat().st_mtime_ns for path in outside.rglob("*")} == before
     with pytest.raises(UsageError, match="symbolic link"):

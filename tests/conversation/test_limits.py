@@ -35,7 +35,7 @@ def test_time_ends_a_request_that_runs(tmp_path: Path) -> None:
     model = FakeModel()
     model.turns.append(model.hang)
     conversation = talk(tmp_path, model, max_time_s=SHORT_S)
-    assert conversation.run("go", 20) is Status.ERROR
+    assert conversation.run("go", 20) == Status.ERROR
     assert error_of(conversation)["code"] == "MaxTime"
     assert "Raise max_time_s" in error_of(conversation)["message"]
     conversation.close()
@@ -49,7 +49,7 @@ def test_time_ends_a_tool_that_runs_and_its_result_is_kept(tmp_path: Path) -> No
     runtime = RecordingRuntime(wait)
     model = FakeModel(answer("", call(BASH, {"command": "a"}), call(BASH, {"command": "b"})))
     conversation = talk(tmp_path, model, runtime, max_time_s=SHORT_S)
-    assert conversation.run("go", 20) is Status.ERROR
+    assert conversation.run("go", 20) == Status.ERROR
     [result] = results_of(conversation)
     assert (runtime.commands, result["status"]) == (["a"], "ok")
     assert error_of(conversation)["code"] == "MaxTime"
@@ -61,7 +61,7 @@ def test_next_message_has_the_whole_time_again(tmp_path: Path) -> None:
     model.turns.append(model.hang)
     conversation = talk(tmp_path, model, max_time_s=SHORT_S)
     conversation.run("go", 20)
-    assert conversation.run("again", 20) is Status.IDLE
+    assert conversation.run("again", 20) == Status.IDLE
     conversation.close()
 
 
@@ -79,10 +79,10 @@ def test_stop_by_the_person_is_no_limit(tmp_path: Path) -> None:
 def test_circles_end_the_run_and_the_user_sets_it_free(tmp_path: Path) -> None:
     turns = [answer("", call(BASH, {"command": "a"})) for _ in range(10)]
     conversation = talk(tmp_path, FakeModel(*turns[:4], answer("ok")))
-    assert conversation.run("go", 20) is Status.ERROR
+    assert conversation.run("go", 20) == Status.ERROR
     assert error_of(conversation)["code"] == "Stuck"
     assert len(results_of(conversation)) == 4
-    assert conversation.run("otherwise, please", 20) is Status.IDLE
+    assert conversation.run("otherwise, please", 20) == Status.IDLE
     conversation.close()
 
 
@@ -99,7 +99,7 @@ def test_circles_are_seen_across_processes(tmp_path: Path) -> None:
 def test_detection_is_switched_off(tmp_path: Path) -> None:
     turns = [answer("", call(BASH, {"command": "a"})) for _ in range(6)]
     conversation = talk(tmp_path, FakeModel(*turns), stuck_detection=False)
-    assert conversation.run("go", 20) is Status.IDLE
+    assert conversation.run("go", 20) == Status.IDLE
     assert len(results_of(conversation)) == 6
     conversation.close()
 
@@ -145,6 +145,6 @@ def test_exit_ends_the_conversation_at_a_limit_as_well(tmp_path: Path) -> None:
     conversation = talk(tmp_path, model, max_tokens=1)
     conversation.run("go", 20)
     asked = len(model.seen)
-    assert conversation.run("/exit", 20) is Status.FINISHED
+    assert conversation.run("/exit", 20) == Status.FINISHED
     assert len(model.seen) == asked
     conversation.close()

@@ -84,7 +84,7 @@ def told(model: FakeModel, request: int = -1) -> str:
 def test_a_servers_tool_is_called_like_any_other(tmp_path: Path, runtime: Runtime) -> None:
     model = Offers(answer("", call("echo", {"text": "hi"}), call("rich")), answer("", call("finish", {"message": "x"})))
     with converse(tmp_path, runtime, model, config(odd=odd())) as conversation:
-        assert conversation.run("go") is Status.FINISHED
+        assert conversation.run("go") == Status.FINISHED
         assert results_of(conversation)[0] == {"status": "ok", "output": "hi", "error": None}
         assert data_of(conversation.events(), "tool_result")[1]["images"][0].startswith("data:image/png;base64,")
         assert model.offered[0][:2] == ["finish", "echo"]
@@ -114,7 +114,7 @@ def test_native_names_stay_native(tmp_path: Path, runtime: Runtime) -> None:
 def test_a_server_that_is_not_there_is_told_to_the_model_and_the_person(tmp_path: Path, runtime: Runtime) -> None:
     model = Offers()
     with converse(tmp_path, runtime, model, config(good=odd(include=["echo"]), bad=odd("dies"))) as conversation:
-        assert conversation.run("go") is Status.IDLE
+        assert conversation.run("go") == Status.IDLE
         prompt = model.seen[0][0]["content"]
         assert "- bad: failed. MCP server 'bad' ended while it started. It ended with exit code 4." in prompt
         assert "good:" not in prompt
@@ -184,7 +184,7 @@ def test_stopping_ends_a_call_that_waits(tmp_path: Path, runtime: Runtime) -> No
         assert conversation.stop() is Status.CANCELED
         assert time.monotonic() - began < 20
         assert "was interrupted. Its outcome is unknown" in results_of(conversation)[0]["error"]
-        assert conversation.run("again") is Status.IDLE
+        assert conversation.run("again") == Status.IDLE
 
 
 def test_closing_ends_the_servers(tmp_path: Path, runtime: Runtime) -> None:

@@ -78,7 +78,7 @@ def test_a_cut_off_run_goes_on_without_a_message_and_its_call_is_answered_unknow
     model, runtime = FakeModel(), RecordingRuntime()
     with Conversation.autoresume(persist_dir=tmp_path, agent=Agent(model), runtime=runtime) as conversation:
         assert conversation.resume()
-        assert conversation.wait(20) is Status.IDLE
+        assert conversation.wait(20) == Status.IDLE
         assert not conversation.resume()
     assert runtime.commands == []
     roles = [message["role"] for message in model.seen[0]]

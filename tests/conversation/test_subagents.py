@@ -118,7 +118,7 @@ def test_what_a_child_uses_counts_for_its_parent_also_after_a_resume(tmp_path: P
     assert (ended["requests"], ended["usage"]["prompt_tokens"], ended["cost_usd"]) == (2, 20, 0.5)
     limits = Limits(max_cost_usd=1.0)
     again = talk(tmp_path, runtime, FakeModel(finish("no")), conversation_id=conversation.id, limits=limits)
-    assert again.run("more", 30) is Status.ERROR
+    assert again.run("more", 30) == Status.ERROR
     assert isinstance(again.error, LimitReachedError)
     assert again.error.code == "MaxCost"
     again.close()
@@ -284,7 +284,7 @@ def test_a_tool_can_ask_the_model_beside_the_conversation(tmp_path: Path, runtim
     runtime.write_bytes("f", b"a\n")
     model = FakeModel(EDIT, lambda: merge(model), finish("end"))
     conversation = talk(tmp_path, runtime, model, ("edit_file", "finish"))
-    assert conversation.run("go", 30) is Status.FINISHED
+    assert conversation.run("go", 30) == Status.FINISHED
     conversation.close()
     assert runtime.read_bytes("f") == b"b\n"
     assert "+b" in results_of(conversation)[0]["output"]
@@ -298,7 +298,7 @@ def test_a_question_beside_the_conversation_keeps_to_its_limits(tmp_path: Path, 
     runtime.write_bytes("f", b"a\n")
     model = FakeModel(EDIT, answer("never asked"))
     conversation = talk(tmp_path, runtime, model, ("edit_file", "finish"), limits=Limits(max_iterations=1))
-    assert conversation.run("go", 30) is Status.ERROR
+    assert conversation.run("go", 30) == Status.ERROR
     conversation.close()
     assert len(model.seen) == 1
     assert "The limit of 1 requests to the model is reached" in results_of(conversation)[0]["error"]

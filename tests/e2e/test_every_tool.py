@@ -77,7 +77,7 @@ def test_tool_through_a_whole_conversation(
         FakeProvider(calls((use.tool, arguments)), *map(text, use.meanwhile), text("Done.")) as provider,
         Conversation(Agent(open_model(provider.config()), **switches), sandbox, tmp_path) as conversation,
     ):
-        assert conversation.run("go", timeout_s=60) is ConversationStatus.IDLE, conversation.error
+        assert conversation.run("go", timeout_s=60) == ConversationStatus.IDLE, conversation.error
         [result] = results_of(conversation)
         [tool_message] = [each for each in provider.requests[-1].body["messages"] if each["role"] == "tool"]
     assert json.loads(tool_message["content"]) == {name: value for name, value in result.items() if value is not None}
@@ -92,9 +92,9 @@ def test_a_question_to_the_user_is_answered_by_the_next_message(sandbox: Runtime
         FakeProvider(asked, text("Then dev.")) as provider,
         Conversation(Agent(open_model(provider.config()), enable_ask_human=True), sandbox, tmp_path) as conversation,
     ):
-        assert conversation.run("merge", timeout_s=60) is ConversationStatus.IDLE, conversation.error
+        assert conversation.run("merge", timeout_s=60) == ConversationStatus.IDLE, conversation.error
         assert len(provider.requests) == 1
-        assert conversation.run("dev", timeout_s=60) is ConversationStatus.IDLE, conversation.error
+        assert conversation.run("dev", timeout_s=60) == ConversationStatus.IDLE, conversation.error
         last = provider.requests[-1].body["messages"]
     assert [message["role"] for message in last[-3:]] == ["assistant", "tool", "user"]
     assert "dev" in str(last[-1]["content"])

@@ -232,7 +232,7 @@ def test_a_fork_asks_and_hides_as_the_conversation_does(tmp_path: Path, monkeypa
         forked = conversation.fork()
         assert runtime.log == ["fork c2"]
     with forked:
-        assert forked.run("again") is ConversationStatus.WAITING_FOR_CONFIRMATION
+        assert forked.run("again") == ConversationStatus.WAITING_FOR_CONFIRMATION
         assert (forked.user_id, forked.secrets.names) == ("u", ("TOKEN",))
         assert agent.llm.choices[-1] == "required"  # type: ignore[union-attr]
 

@@ -49,7 +49,7 @@ def waiting(tmp_path: Path, *calls: Any, **options: Any) -> tuple[Conversation, 
     """A conversation whose first response waits."""
     runtime = RecordingRuntime()
     conversation = talk(tmp_path, answer("I do it.", *calls), runtime=runtime, **options)
-    assert conversation.run("go", 20) is WAITING
+    assert conversation.run("go", 20) == WAITING
     return conversation, runtime
 
 
@@ -106,14 +106,14 @@ def test_hidden_characters_are_found_in_nested_arguments_and_names() -> None:
 def test_words_with_a_no_break_space_ask_nobody(tmp_path: Path) -> None:
     turn = answer("", call("finish", {"message": "Fini\xa0!"}))
     conversation = talk(tmp_path, turn, confirmation="risky")
-    assert conversation.run("go", 20) is Status.FINISHED
+    assert conversation.run("go", 20) == Status.FINISHED
     conversation.close()
 
 
 def test_confirmed_calls_run_in_order_and_the_run_goes_on(tmp_path: Path) -> None:
     conversation, runtime = waiting(tmp_path, bash("a"), bash("b"))
     conversation.confirm(by="ada")
-    assert conversation.wait(20) is Status.IDLE
+    assert conversation.wait(20) == Status.IDLE
     assert runtime.commands == ["a", "b"]
     [data] = data_of(conversation.events(), "confirmation")
     assert (data["approved"], data["by"], len(data["tool_call_ids"])) == (True, "ada", 2)
@@ -125,7 +125,7 @@ def test_confirmed_calls_run_in_order_and_the_run_goes_on(tmp_path: Path) -> Non
 def test_refused_calls_go_back_to_the_model_with_the_reason(tmp_path: Path) -> None:
     conversation, runtime = waiting(tmp_path, bash("a"), call("file_read", {"path": "x"}))
     conversation.reject("Not on a Friday.")
-    assert conversation.wait(20) is Status.IDLE
+    assert conversation.wait(20) == Status.IDLE
     assert runtime.commands == []
     assert [result["error"] for result in seen(conversation)] == ["The user refused this call: Not on a Friday."] * 2
     conversation.close()
@@ -137,7 +137,7 @@ def test_calls_are_answered_one_by_one(tmp_path: Path) -> None:
     assert conversation.status() is WAITING
     assert [pending.tool_call_id for pending in conversation.pending] == ["1"]
     conversation.reject("no", ["1"])
-    assert conversation.wait(20) is Status.IDLE
+    assert conversation.wait(20) == Status.IDLE
     assert runtime.commands == ["b"]
     first, second, finish = seen(conversation)
     assert (first["error"], second["status"]) == ("The user refused this call: no", "ok")
@@ -147,7 +147,7 @@ def test_calls_are_answered_one_by_one(tmp_path: Path) -> None:
 
 def test_message_while_waiting_refuses_all_and_follows_the_refusals(tmp_path: Path) -> None:
     conversation, runtime = waiting(tmp_path, bash("a"), bash("b"))
-    assert conversation.run("Do it otherwise.", 20) is Status.IDLE
+    assert conversation.run("Do it otherwise.", 20) == Status.IDLE
     assert runtime.commands == []
     model = conversation.agent.llm
     assert isinstance(model, FakeModel)
@@ -183,14 +183,14 @@ def test_a_call_that_cannot_run_never_asks_and_is_not_run_as_something_else(tmp_
 def test_words_alone_never_ask(tmp_path: Path) -> None:
     turns = [answer("", call("think", {"thought": "x"})), answer("", call("finish", {"message": "x"}))]
     conversation = talk(tmp_path, *turns)
-    assert conversation.run("go", 20) is Status.FINISHED
+    assert conversation.run("go", 20) == Status.FINISHED
     conversation.close()
 
 
 def test_finish_beside_a_confirmed_call_finishes(tmp_path: Path) -> None:
     conversation, runtime = waiting(tmp_path, bash("a"), call("finish", {"message": "x"}))
     conversation.confirm()
-    assert conversation.wait(20) is Status.FINISHED
+    assert conversation.wait(20) == Status.FINISHED
     assert runtime.commands == ["a"]
     conversation.close()
 
@@ -205,7 +205,7 @@ def test_waiting_survives_the_process_and_is_answered_in_the_next(tmp_path: Path
     with talk(tmp_path, runtime=runtime) as second:
         assert second.status() is WAITING
         second.confirm()
-        assert second.wait(20) is Status.IDLE
+        assert second.wait(20) == Status.IDLE
         assert runtime.commands == ["a"]
         assert seen(second)[0]["status"] == "ok"
 
@@ -300,9 +300,9 @@ def test_reads_that_ran_side_by_side_are_all_unknown(tmp_path: Path) -> None:
             return super().read_bytes(path, **options)
 
     conversation = talk(tmp_path, answer("", *calls), runtime=Dying())
-    assert conversation.run("go", 20) is WAITING
+    assert conversation.run("go", 20) == WAITING
     conversation.confirm()
-    assert conversation.wait(20) is Status.ERROR
+    assert conversation.wait(20) == Status.ERROR
     conversation.run("go on", 20)
     first, second, third = seen(conversation)
     assert first["error"] == second["error"] == OUTCOME_UNKNOWN
@@ -331,7 +331,7 @@ def test_callback_is_asked_in_the_run_and_the_log_says_that_it_waits(tmp_path: P
 
     turns = [answer("", bash("a")), answer("", bash("b"))]
     conversation = talk(tmp_path, *turns, runtime=runtime, confirm=ask)
-    assert conversation.run("go", 20) is Status.IDLE
+    assert conversation.run("go", 20) == Status.IDLE
     assert (asked, runtime.commands) == ([["a"], ["b"]], ["b"])
     conversation.close()
 
@@ -339,7 +339,7 @@ def test_callback_is_asked_in_the_run_and_the_log_says_that_it_waits(tmp_path: P
 def test_callback_that_leaves_it_open_lets_the_run_wait(tmp_path: Path) -> None:
     conversation, runtime = waiting(tmp_path, bash("a"), confirm=lambda _: None)
     conversation.confirm()
-    assert conversation.wait(20) is Status.IDLE
+    assert conversation.wait(20) == Status.IDLE
     assert runtime.commands == ["a"]
     conversation.close()
 
@@ -350,7 +350,7 @@ def test_callback_that_fails_lets_nothing_pass(tmp_path: Path) -> None:
 
     runtime = RecordingRuntime()
     conversation = talk(tmp_path, answer("", bash("a")), runtime=runtime, confirm=ask)
-    assert conversation.run("go", 20) is Status.ERROR
+    assert conversation.run("go", 20) == Status.ERROR
     assert (runtime.commands, len(conversation.pending)) == ([], 1)
     conversation.close()
 
@@ -368,7 +368,7 @@ def test_answer_of_another_thread_counts_while_the_callback_thinks(tmp_path: Pat
     assert asked.wait(20)
     conversation.confirm()
     answered.set()
-    assert conversation.wait(20) is Status.IDLE
+    assert conversation.wait(20) == Status.IDLE
     assert runtime.commands == ["a"]
     conversation.close()
 
@@ -400,11 +400,11 @@ def test_requests_before_a_confirmation_count_after_it_also_in_another_process(t
     first = talk(tmp_path, *turns, limits=Limits(max_iterations=2))
     first.run("go", 20)
     first.confirm()
-    assert first.wait(20) is WAITING
+    assert first.wait(20) == WAITING
     first.close()
     with talk(tmp_path, *turns[2:], limits=Limits(max_iterations=2)) as second:
         second.confirm()
-        assert second.wait(20) is Status.ERROR
+        assert second.wait(20) == Status.ERROR
         assert data_of(second.events(), "error")[-1]["code"] == "MaxIterations"
 
 
@@ -428,7 +428,7 @@ def test_requests_before_a_confirmation_count_after_it_also_in_another_process(t
 )
 def test_risky_asks_by_the_highest_of_the_models_word_and_the_rules(tmp_path: Path, made: Any, asks: bool) -> None:  # noqa: FBT001 - a parameter of the table
     conversation = talk(tmp_path, answer("", made), confirmation="risky")
-    assert (conversation.run("go", 20) is WAITING) is asks
+    assert (conversation.run("go", 20) == WAITING) is asks
     conversation.close()
 
 
@@ -436,7 +436,7 @@ def test_threshold_and_unknown_are_chosen(tmp_path: Path) -> None:
     policy = ConfirmRisky(ActionSecurityRisk.MEDIUM, confirm_unknown=False)
     turns = [answer("", bash("ls")), answer("", bash("ls", security_risk="MEDIUM"))]
     conversation = talk(tmp_path, *turns, confirmation=policy, security_analyzer=ModelsWord())
-    assert conversation.run("go", 20) is WAITING
+    assert conversation.run("go", 20) == WAITING
     assert len(results_of(conversation)) == 1
     conversation.close()
 
@@ -479,7 +479,7 @@ def test_sub_agent_asks_as_its_parent_does(tmp_path: Path) -> None:
     agent = Agent(model, [BASH, "delegate"])
     with FakeRuntime() as runtime:
         conversation = Conversation(agent, runtime, tmp_path, confirmation="always", confirm=ask)
-        assert conversation.run("go", 20) is Status.IDLE
+        assert conversation.run("go", 20) == Status.IDLE
         conversation.close()
     assert [pending.name for pending in asked] == ["delegate", BASH]
     assert "A sub-agent cannot ask" in model.seen[2][-1]["content"]

@@ -18,6 +18,7 @@ from ohsandbox.conversation.storage import delete_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.events import SDKEvent
+from ohsandbox.events.kinds import unchecked
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.tool import CallHint
 from ohsandbox.tools import hint_of
@@ -161,9 +162,9 @@ def test_an_approved_call_runs_unasked_and_the_log_says_by_which_approval(tmp_pa
     runtime = RecordingRuntime()
     turns = [answer("", bash(word)) for word in ("git status", "git status", "git status; id")]
     with talk(tmp_path, *turns, answer("ok"), runtime=runtime) as conversation:
-        assert conversation.run("go", 20) is Status.WAITING_FOR_CONFIRMATION
+        assert conversation.run("go", 20) == Status.WAITING_FOR_CONFIRMATION
         conversation.confirm(by="ada", scope=GIT_STATUS)
-        assert conversation.wait(20) is Status.WAITING_FOR_CONFIRMATION
+        assert conversation.wait(20) == Status.WAITING_FOR_CONFIRMATION
         assert runtime.commands == ["git status", "git status"]
         assert [data.get("approval") for data in data_of(conversation.events(), "tool_call")] == [None, 1, None]
         [said] = data_of(conversation.events(), "approval")
@@ -180,11 +181,11 @@ def test_approvals_hold_after_a_restart_and_a_revoked_one_lets_nothing_pass(tmp_
     runtime = RecordingRuntime()
     with talk(tmp_path, answer("", bash("ls")), answer("ok"), answer("", bash("id")), runtime=runtime) as conversation:
         assert [one.number for one in conversation.approvals] == [1, 2]
-        assert conversation.run("go", 20) is Status.IDLE
+        assert conversation.run("go", 20) == Status.IDLE
         assert runtime.commands == ["ls"]
         conversation.revoke(1)
         assert [one.scope for one in conversation.approvals] == [SRC]
-        assert conversation.run("go", 20) is Status.WAITING_FOR_CONFIRMATION
+        assert conversation.run("go", 20) == Status.WAITING_FOR_CONFIRMATION
         assert runtime.commands == ["ls"]
         with pytest.raises(UsageError, match=r"Approval 1 is not in force. In force: 2\."):
             conversation.revoke(1)
@@ -238,7 +239,7 @@ def test_a_callback_may_answer_with_a_scope(tmp_path: Path) -> None:
 
     turns = [answer("", bash("ls")), answer("", bash("id")), answer("ok")]
     with talk(tmp_path, *turns, runtime=runtime, confirm=allow) as conversation:
-        assert conversation.run("go", 20) is Status.IDLE
+        assert conversation.run("go", 20) == Status.IDLE
     assert (asked, runtime.commands) == (["ls"], ["ls", "id"])
 
 
@@ -257,7 +258,7 @@ def test_an_edit_through_a_link_is_asked_about(tmp_path: Path) -> None:
     with runtime, talk(tmp_path / "c", *turns, answer("ok"), runtime=runtime) as conversation:
         conversation.approve(EditsUnder(directory=str(work / "src")))
         for path in paths[1:]:
-            assert conversation.run("go", 30) is Status.WAITING_FOR_CONFIRMATION
+            assert conversation.run("go", 30) == Status.WAITING_FOR_CONFIRMATION
             assert [one.arguments["path"] for one in conversation.pending] == [str(path)]
             conversation.reject("no", run=False)
     assert (work / "src" / "new" / "a").read_text() == "x"
@@ -280,7 +281,7 @@ def test_going_back_brings_no_revoked_approval_back(tmp_path: Path) -> None:
 
 
 def stored(kind: str, **data: Any) -> SDKEvent:
-    return SDKEvent(type=kind, ts=datetime.now(UTC), conversation_id="c", seq=0, data=data)
+    return unchecked(kind, ts=datetime.now(UTC), conversation_id="c", seq=0, data=data)
 
 
 def test_a_malformed_approval_allows_nothing_and_a_malformed_revocation_revokes_all() -> None:

@@ -1,0 +1,75 @@
+"""What `Conversation.autoresume` is given, and how it can be called of the class and of a conversation."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar
+
+from ohsandbox.conversation.storage import find_conversation
+from ohsandbox.errors import UsageError
+from ohsandbox.persistence import LOG_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ohsandbox.agent import Agent
+    from ohsandbox.conversation.approvals import ApprovalCallback, ConfirmationPolicy, SecurityAnalyzer
+    from ohsandbox.conversation.limits import Limits
+    from ohsandbox.conversation.log import ConversationLog
+    from ohsandbox.conversation.metadata import ConversationStore
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.secrets import Secrets
+    from ohsandbox.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ResumeOptions(TypedDict, total=False):
+    """What a resumed conversation may be given, as a new one."""
+
+    agent: Agent | None
+    runtime: Runtime | None
+    metadata_store: ConversationStore | None
+    user_id: str | None
+    settings: Settings | None
+    limits: Limits | None
+    tool_choice: str
+    confirmation: ConfirmationPolicy | str | None
+    security_analyzer: SecurityAnalyzer | None
+    confirm: ApprovalCallback | None
+    secrets: Secrets | None
+    checkpoints: bool | None
+
+
+class class_or_instance(Generic[P, R]):  # noqa: N801 - a decorator, as classmethod is
+    """A method whose first argument is the instance, or the class where it is called of the class."""
+
+    def __init__(self, function: Callable[Concatenate[Any, P], R]) -> None:
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]
+        self._function = function
+
+    def __get__(self, instance: Any, owner: type[Any]) -> Callable[P, R]:
+        return functools.partial(self._function, owner if instance is None else instance)
+
+
+def adopt(log: ConversationLog, wanted: str | None) -> Path:
+    """Have a log that is not open be that of a stored conversation beside it; returns its directory.
+
+    None is its own where it is on disk, else the one with the newest event.
+
+    Raises:
+        UsageError: there is none, several begin so, or the log is open and another one is wanted.
+    """
+    is_stored = log.is_open or (log.directory / LOG_NAME).exists()
+    if wanted == log.conversation_id or (wanted is None and is_stored):
+        return log.directory
+    found = find_conversation(log.directory.parent, wanted)
+    if log.is_open and found != log.conversation_id:
+        raise UsageError(
+            f"Conversation {log.conversation_id!r} is open and cannot become {found!r}. "
+            f"Use Conversation.autoresume({found!r})."
+        )
+    log.conversation_id, log.directory = found, log.directory.parent / found
+    return log.directory

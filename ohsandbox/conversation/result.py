@@ -1,0 +1,130 @@
+"""`RunResult`: what a run came to."""
+
+from __future__ import annotations
+
+import posixpath
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.events import (
+    AssistantMessageEvent,
+    CheckpointEvent,
+    ConversationStatus,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from ohsandbox.persistence.reading import LogFollower
+from ohsandbox.timetravel.workspace_diff import changed_between
+from ohsandbox.tools import arguments_of, hint_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from ohsandbox.events import SDKEvent
+    from ohsandbox.llm import Usage
+    from ohsandbox.persistence.log import LogPosition
+
+
+class RunResult:
+    """What a run came to: the events from the user's message on, and what they say.
+
+    It is equal to its status: `conversation.run("Go.") == ConversationStatus.IDLE`. All but status and error is read
+    from the log on disk when it is first asked for, and is of the moment when the run (or the wait) ended.
+
+    Raises:
+        UsageError: the log was deleted or cut before it was asked for.
+        LogCorruptError: it was damaged.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        status: ConversationStatus,
+        error: BaseException | None,
+        *,
+        since: LogPosition,
+        until: LogPosition,
+        workdir: str,
+    ) -> None:
+        """Read nothing yet. directory is the conversation's; workdir is where relative paths of the sandbox begin."""
+        self.status = status
+        """RUNNING where the time of the wait ran out first."""
+        self.error = error
+        """What ended the run with ERROR."""
+        self._directory = directory
+        self._since = since
+        self._until = until
+        self._workdir = workdir
+
+    @cached_property
+    def events(self) -> tuple[SDKEvent, ...]:
+        """The events of the run, in order, from the user's message to the status after it."""
+        if self._since.seq >= self._until.seq:
+            return ()
+        with LogFollower(self._directory, offset=self._since.offset, seq=self._since.seq) as log:
+            return tuple(event for event in log.new() if event.seq < self._until.seq)
+
+    @cached_property
+    def answer(self) -> str | None:
+        """The agent's last words: an answer, the message of `finish`, or a question of `ask_human`; None for none."""
+        return next((words for event in reversed(self.events) if (words := answer_in(event)) is not None), None)
+
+    @cached_property
+    def usage(self) -> Usage:
+        """The tokens of the run's requests to the model, those of sub-agents and of tools included."""
+        from ohsandbox.llm import Usage  # noqa: PLC0415 - loaded by the run
+
+        used = [event.data.get("usage") or {} for event in self.events]
+        return Usage(**{name: sum(one.get(name) or 0 for one in used) for name in Usage.model_fields})
+
+    @cached_property
+    def cost_usd(self) -> float | None:
+        """US dollars of these requests; None where no answer had a price."""
+        prices = [price for event in self.events if (price := event.data.get("cost_usd")) is not None]
+        return sum(prices) if prices else None
+
+    @cached_property
+    def changed_files(self) -> tuple[str, ...]:
+        """Files that the run changed, as absolute paths in the sandbox; as far as the log knows, without looking there.
+
+        Those that a successful call of an editing tool named, in order. Where a directory of this machine is bound and
+        checkpoints are taken, also all that differ from the checkpoint before the run's first change to the last one:
+        what commands and sub-agents did. Elsewhere what a command changed is not among them: see `ohsandbox diff`.
+        """
+        bound = [event.data.workspace for event in self.events if isinstance(event, CheckpointEvent)]
+        names = [str(workspace["snapshot"]) for workspace in bound if workspace]
+        kept = changed_between(self._directory, names[0], names[-1]) if names else []
+        paths = [*self._edited(), *kept]
+        return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(self._workdir, path)) for path in paths))
+
+    def _edited(self) -> Iterator[str]:
+        calls = {event.data.tool_call_id: event.data for event in self.events if isinstance(event, ToolCallEvent)}
+        for event in self.events:
+            if isinstance(event, ToolResultEvent) and event.data.result.status == "ok":
+                call: Mapping[str, Any] = calls.get(event.data.tool_call_id, {})
+                hint = hint_of(event.data.name, call)
+                path = arguments_of(call).get(hint.subject)
+                if hint.kind == "edit" and isinstance(path, str):
+                    yield path
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ConversationStatus):
+            return self.status is other
+        return self is other
+
+    def __hash__(self) -> int:
+        return hash(self.status)
+
+    def __repr__(self) -> str:
+        return f"RunResult({self.status}, log={str(self._directory)!r}, events {self._since.seq} to {self._until.seq})"
+
+
+def answer_in(event: SDKEvent) -> str | None:
+    """What an event tells the user: an answer in words, or a call whose subject is one; None for any other event."""
+    if isinstance(event, AssistantMessageEvent):
+        return event.data.content
+    if not isinstance(event, ToolCallEvent) or not (hint := hint_of(event.data.name, event.data)).answers:
+        return None
+    words = arguments_of(event.data).get(hint.subject)
+    return words if isinstance(words, str) and words.strip() else event.data.thought
