@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from ohsandbox.mcp import MCPClient
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
+    from ohsandbox.runtime.inventory import SandboxInfo
     from ohsandbox.runtime.local import CLIRuntime
     from ohsandbox.runtime.results import CommandObservation, ExecResult
+    from ohsandbox.runtime.sandboxes import find_sandbox, list_sandboxes, remove_sandbox
     from ohsandbox.schema import Action, ErrorObservation, Observation, TextObservation
     from ohsandbox.settings import Settings
     from ohsandbox.state import ConversationState
@@ -60,6 +62,7 @@ __all__ = [
     "RunResult",
     "Runtime",
     "SDKEvent",
+    "SandboxInfo",
     "SandboxLimits",
     "SandboxUnavailable",
     "ScriptedLLM",
@@ -75,8 +78,11 @@ __all__ = [
     "ToolResult",
     "UsageError",
     "__version__",
+    "find_sandbox",
+    "list_sandboxes",
     "open_model",
     "register_tool",
+    "remove_sandbox",
 ]
 
 _HOMES = {
@@ -96,7 +102,9 @@ _HOMES = {
     "runtime.base": ("Runtime",),
     "runtime.docker": ("DockerRuntime", "SandboxLimits"),
     "runtime.local": ("CLIRuntime",),
+    "runtime.inventory": ("SandboxInfo",),
     "runtime.results": ("CommandObservation", "ExecResult"),
+    "runtime.sandboxes": ("find_sandbox", "list_sandboxes", "remove_sandbox"),
     "schema": ("Action", "ErrorObservation", "Observation", "TextObservation"),
     "settings": ("Settings",),
     "state": ("ConversationState",),

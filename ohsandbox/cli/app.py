@@ -134,11 +134,17 @@ def approvals(
 
 
 @command(app)
-def ps(*, as_json: AsJson = False) -> int:
+def ps(
+    *,
+    labels: list[str] | None = option(
+        "Only sandboxes with this label; may be repeated.", "NAME=VALUE", flags=["--label"]
+    ),
+    as_json: AsJson = False,
+) -> int:
     """List the sandboxes of the engine."""
     from ohsandbox.cli.sandboxes import list_sandboxes
 
-    return list_sandboxes(as_json=as_json)
+    return list_sandboxes(labels=labels or (), as_json=as_json)
 
 
 @command(app)

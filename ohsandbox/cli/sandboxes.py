@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import age, safe_line
-from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.runtime.factory import open_inventory
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ohsandbox.runtime.inventory import SandboxInfo
 
 
-def list_sandboxes(*, as_json: bool) -> int:
-    """Print every sandbox of the engine."""
+def list_sandboxes(*, labels: Sequence[str] = (), as_json: bool) -> int:
+    """Print every sandbox of the engine, or those that have all of the labels, NAME=VALUE each."""
+    if wrong := [label for label in labels if "=" not in label[1:]]:
+        raise UsageError(f"Invalid --label {wrong[0]!r}: expected NAME=VALUE.")
     with open_inventory() as inventory:
-        found = inventory.list_sandboxes()
+        found = inventory.list_sandboxes(dict(label.split("=", 1) for label in labels))
     if as_json:
         print_json({**info._asdict(), "created_at": info.created_at.isoformat()} for info in found)
     elif not found:

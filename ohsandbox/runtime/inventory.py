@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping  # noqa: TC003 - as the next
 from datetime import datetime  # noqa: TC003 - a NamedTuple's annotations are read by whoever prints it
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
@@ -28,6 +29,8 @@ class SandboxInfo(NamedTuple):
     keep: bool
     resumable: bool
     """An unfinished conversation worked in it; `collect_garbage` leaves it for three days."""
+    labels: Mapping[str, str] = {}
+    """Those that its creator gave it."""
 
 
 class GcResult(NamedTuple):
@@ -64,12 +67,18 @@ class Inventory(ABC):
     # --- sandboxes ---
 
     @abstractmethod
-    def list_sandboxes(self) -> list[SandboxInfo]:
-        """All sandboxes that ohsandbox created, oldest first; other users' too, which nothing here removes."""
+    def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
+        """All sandboxes that ohsandbox created, oldest first; other users' too, which nothing here removes.
+
+        labels: only those that have all of these.
+        """
 
     @abstractmethod
-    def remove_sandbox(self, sandbox_id: str, *, conversation: str) -> Removal:
-        """Remove a sandbox that this conversation owns, unless it is to be kept or a process works in it."""
+    def remove_sandbox(self, sandbox_id: str, *, conversation: str | None) -> Removal:
+        """Remove a sandbox that this conversation owns, unless it is to be kept or a process works in it.
+
+        conversation None: whoever owns it here, also where it is to be kept or resumed.
+        """
 
     @abstractmethod
     def collect_garbage(self, *, kept: bool = False) -> list[GcResult]:

@@ -15,9 +15,12 @@ from ohsandbox.runtime.docker import engine as engines
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.container import remove
 from ohsandbox.runtime.docker.error_mapping import engine_errors
+from ohsandbox.runtime.docker.options import LABELS_LABEL
 from ohsandbox.runtime.inventory import GcResult, Inventory, Removal, SandboxInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.lease import LeaseRecord
 
@@ -39,22 +42,26 @@ class DockerInventory(Inventory):
 
     # --- sandboxes ---
 
-    def list_sandboxes(self) -> list[SandboxInfo]:
+    def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
         """Return every container with a lease label; also those of others, which `collect_garbage` never removes."""
-        return sorted((_info(found) for found in self._labelled()), key=lambda info: info.created_at)
+        found = (_info(one) for one in self._labelled())
+        wanted = [info for info in found if (labels or {}).items() <= dict(info.labels).items()]
+        return sorted(wanted, key=lambda info: info.created_at)
 
-    def remove_sandbox(self, sandbox_id: str, *, conversation: str) -> Removal:
+    def remove_sandbox(self, sandbox_id: str, *, conversation: str | None) -> Removal:
         """Remove a container whose lease is in our state directory and names this container and conversation."""
         done = Removal()
         for found in self._labelled({"id": sandbox_id}):
             record = own_record(found)
-            if str(found["Id"]) != sandbox_id or record is None or record.conversation != conversation:
+            if str(found["Id"]) != sandbox_id or record is None or conversation not in {None, record.conversation}:
                 continue
-            if record.keep:
+            if record.keep and conversation is not None:
                 remedy = f"Remove it: docker rm -f {record.container}"
                 done += Removal(left=(f"Container {record.container} was to be kept. {remedy}",))
             elif _remove_idle(self._engine, record, sandbox_id):
                 done += Removal(removed=(record.container,))
+                if record.workspace:
+                    _unlock(self._engine, record.workspace)
             else:
                 done += Removal(left=(f"A process works in container {record.container}.",))
         return done
@@ -178,6 +185,7 @@ def _info(found: dict[str, Any]) -> SandboxInfo:
         conversation=labels.get(CONVERSATION_LABEL),
         keep=record is not None and record.keep,
         resumable=record is not None and lease.is_resumable(record),
+        labels={name: str(labels[name]) for name in str(labels.get(LABELS_LABEL) or "").split() if name in labels},
     )
 
 

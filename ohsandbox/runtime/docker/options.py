@@ -27,6 +27,8 @@ Profile = Literal["contained", "mapped"]
 
 WORKDIR_LABEL = "ohsandbox.workdir"
 """Label with the working directory of processes; the container's own working directory is the root directory."""
+LABELS_LABEL = "ohsandbox.labels"
+"""Label with the names of the caller's labels: a container has its image's as well."""
 MAPPED_HOME = "/home/ohsandbox"
 """In the container's own layer, not on a tmpfs: pip and npm caches would count as memory, and our tmpfs is noexec."""
 CA_PATH = "/usr/local/share/ohsandbox-ca.pem"
@@ -63,6 +65,9 @@ _IMAGE = re.compile(
 """[registry[:port]/]path[:tag][@digest], by the grammar of the distribution specification."""
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
 _MAX_IMAGE_NAME = 255
+_LABEL_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9_./-]{0,126}[a-zA-Z0-9])?")
+"""Without `=`, at which the engine's filter splits name from value."""
+_MAX_LABEL_VALUE = 1024
 
 
 class DockerOptions(BaseModel):
@@ -90,6 +95,7 @@ class DockerOptions(BaseModel):
     runtime: str = ""
     conversation: str | None = None
     checkpoint: str | None = None
+    labels: dict[str, str] = {}
 
     @property
     def ca_environment(self) -> dict[str, str]:
@@ -148,9 +154,24 @@ def _check_names(asked: DockerOptions) -> None:
             raise UsageError(
                 f"{name!r} is not a container name. Remedy: use letters, digits, '_', '.' and '-', two to 128 of them."
             )
+    for label, value in asked.labels.items():
+        check_label(label, value)
     if asked.workdir is not None and sane_workdir(asked.workdir) is None:
         raise UsageError(
             f"workdir={asked.workdir!r} is refused. Remedy: an absolute path outside /proc, /sys and /dev."
+        )
+
+
+def check_label(name: str, value: str = "") -> None:
+    """Refuse a label that is ours, that no filter could name, or that is larger than a label is."""
+    if name == "ohsandbox" or name.startswith("ohsandbox."):
+        raise UsageError(f"Label {name!r} is one of ohsandbox's own. Remedy: choose a name that begins otherwise.")
+    if not _LABEL_NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is not a label's name. Remedy: use letters, digits, '_', '.', '/' and '-'.")
+    if len(value) > _MAX_LABEL_VALUE or not value.isprintable():
+        raise UsageError(
+            f"The value of label {name!r} is refused. Remedy: one printable line of at most {_MAX_LABEL_VALUE} "
+            "characters."
         )
 
 
@@ -206,7 +227,9 @@ def resolve(
     if asked.workspace or asked.copy_of or image_workdir in {None, "/"}:
         image_workdir = WORKSPACE
     workdir = sane_workdir(asked.workdir) or image_workdir or WORKSPACE
-    labels = labels | {"ohsandbox.user": user, WORKDIR_LABEL: workdir, "ohsandbox.image": asked.image}
+    labels = asked.labels | labels | {"ohsandbox.user": user, WORKDIR_LABEL: workdir, "ohsandbox.image": asked.image}
+    if asked.labels or asked.checkpoint:  # a checkpoint's image has the labels of the sandbox that it was made of
+        labels[LABELS_LABEL] = " ".join(asked.labels)
     if asked.workspace is not None:
         labels["ohsandbox.git"] = asked.git
     return ContainerConfig(

@@ -11,7 +11,7 @@ from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.guard import WORKSPACE, GuardMount
 from ohsandbox.runtime.docker.inventory import own_record
-from ohsandbox.runtime.docker.options import resolve, workdir_of
+from ohsandbox.runtime.docker.options import LABELS_LABEL, resolve, workdir_of
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.results import ResumeReport
 
@@ -106,8 +106,10 @@ def _as_made(options: DockerOptions, found: dict[str, Any], labels: dict[str, st
         "cpus": (host.get("NanoCpus") or 0) / 1_000_000_000,
     }
     kept = {key: value for key, value in limits.items() if value} | {"file_bytes": sizes[0] if sizes else None}
+    names = str(labels.get(LABELS_LABEL) or "").split()
     return options.model_copy(
         update={
+            "labels": {name: labels[name] for name in names if name in labels},
             "image": labels.get("ohsandbox.image", options.image),
             "user": labels.get("ohsandbox.user", options.user),
             "network": "open" if networks or host.get("NetworkMode") != "none" else "none",

@@ -70,6 +70,7 @@ class DockerRuntime(Runtime):
         runtime: an OCI runtime of the engine, such as "runsc".
         conversation: an id that `ps` shows, and by which `resume` finds the container.
         checkpoint: id of a checkpoint; the sandbox starts with its files instead of the image's.
+        labels: the container's labels, by which `list_sandboxes` finds it; names that begin with `ohsandbox` are ours.
 
     Raises:
         UsageError: an argument or a combination of arguments is invalid.
@@ -96,6 +97,7 @@ class DockerRuntime(Runtime):
         runtime: str = "",
         conversation: str | None = None,
         checkpoint: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         check_call(env=env, user=user)
@@ -110,7 +112,7 @@ class DockerRuntime(Runtime):
             workspace=None if copy else place, copy_of=place if copy else None, copies_all=copy == "all", git=git,
             network=network, profile=profile, limits=limits, name=name, keep=keep, attach=attach,
             ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle), runtime=runtime, conversation=conversation,
-            checkpoint=checkpoint,
+            checkpoint=checkpoint, labels=labels,
         )  # fmt: skip
         self.ends_processes = not (keep or attach)
         self.private_processes = not attach
@@ -135,8 +137,8 @@ class DockerRuntime(Runtime):
 
     @property
     def name(self) -> str:
-        """The container's name; empty before `start`, unless given."""
-        return self._sandbox.container.name if self._sandbox else self._options.name or ""
+        """The container's name, after `close` too; empty before `start`, unless given."""
+        return self._known.container.name if self._known else self._options.name or ""
 
     @property
     def workdir(self) -> str:

@@ -1,0 +1,79 @@
+"""The sandboxes of the engine, for who did not start them: list, find and remove them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.factory import open_inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ohsandbox.runtime.inventory import SandboxInfo
+
+MIN_ID_CHARS = 4
+"""Of an id's beginning: fewer name a sandbox by accident."""
+
+
+def list_sandboxes(*, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
+    """The sandboxes that ohsandbox created on the engine, running or not, oldest first; other users' too.
+
+    Args:
+        labels: only those that were created with all of these labels, `DockerRuntime(labels=...)`.
+
+    Raises:
+        EngineUnavailable: no engine answers.
+    """
+    with open_inventory() as inventory:
+        return inventory.list_sandboxes(labels)
+
+
+def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None = None) -> SandboxInfo | None:
+    """The sandbox of that name or id, or the one with these labels; None where there is none.
+
+    Join it with `DockerRuntime(attach=info.name)`.
+
+    Args:
+        wanted: its name, its id, or the beginning of its id, from 4 characters on.
+        labels: labels that it has, beside wanted or alone.
+
+    Raises:
+        UsageError: there is more than one, or neither is given.
+        EngineUnavailable: no engine answers.
+    """
+    if not wanted and not labels:
+        raise UsageError("Which sandbox? Give a name, an id or labels={...}; list_sandboxes() has them all")
+    found = list_sandboxes(labels=labels)
+    if wanted:
+        by_id = [info for info in found if len(wanted) >= MIN_ID_CHARS and info.id.startswith(wanted)]
+        found = [info for info in found if info.name == wanted] or by_id
+    if len(found) > 1:
+        names = ", ".join(info.name for info in found[:5])
+        raise UsageError(
+            f"{len(found)} sandboxes fit {wanted or dict(labels or {})!r}: {names}. Give one of these names"
+        )
+    return found[0] if found else None
+
+
+def remove_sandbox(sandbox: str | SandboxInfo) -> None:
+    """Remove a sandbox and its files, also one that was to be kept or resumed. Nothing happens where it is gone.
+
+    Args:
+        sandbox: what `list_sandboxes` or `find_sandbox` gave, or a name or id, as of `find_sandbox`.
+
+    Raises:
+        UsageError: a process works in it, or it was created by somebody else.
+        SandboxUnavailable: the engine failed.
+    """
+    info = find_sandbox(sandbox) if isinstance(sandbox, str) else sandbox
+    if info is None:
+        return
+    with open_inventory() as inventory:
+        removal = inventory.remove_sandbox(info.id, conversation=None)
+        if removal.left:
+            raise UsageError(f"{' '.join(removal.left)} End that process, or call its close(keep=False)")
+        if not removal.removed and any(one.id == info.id for one in inventory.list_sandboxes()):
+            raise UsageError(
+                f"Sandbox {info.name!r} was not created from this state directory. Remove it with docker rm"
+            )
