@@ -40,7 +40,7 @@ def _run(runtime: FakeRuntime, command: str, **options: Any) -> dict[str, Any]:
 def test_the_default_agent_mends_a_bug_and_submits_the_patch(tmp_path: Path) -> None:
     environment = get_environment({"environment_class": NAME, "image": IMAGE, "env": {"LEVEL": "3"}})
     commands = [
-        "printf 'def add(a, b):\\n    return a - b\\n' > calc.py; python3 -Bc 'import calc; assert calc.add(2, 2) == 4'",
+        "printf 'def add(a, b):\\n    return a - b' > calc.py; python3 -Bc 'import calc; assert calc.add(2, 2) == 4'",
         "cp calc.py calc.old; sed -i 's/a - b/a + b/' calc.py; python3 -Bc 'import calc; assert calc.add(2, 2) == 4'",
         "exit $LEVEL",
         f"echo {SUBMIT}; diff calc.old calc.py | grep '^>'",
