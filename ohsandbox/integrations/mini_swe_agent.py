@@ -13,9 +13,9 @@ from minisweagent.exceptions import Submitted
 from minisweagent.utils.serialize import recursive_merge
 from pydantic import BaseModel, ConfigDict
 
+from ohsandbox import DockerRuntime
 from ohsandbox.errors import UsageError
 from ohsandbox.integrations.commands import run_line
-from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:
     from ohsandbox.runtime import Runtime
