@@ -107,6 +107,14 @@ def test_statuses_and_events_are_those_of_the_prd() -> None:
 # --- tools --------------------------------------------------------------------------------------------
 
 
+def test_spec_of_a_tool_is_a_name_and_params() -> None:
+    spec = Tool("BashTool", {"working_dir": "/workspace"})
+    assert spec == Tool(name="BashTool", params={"working_dir": "/workspace"})
+    assert Tool.model_validate_json(spec.model_dump_json()) == spec
+    with pytest.raises(TypeError, match="not 3 values"):
+        Tool("a", {}, "b")  # type: ignore[call-arg] # that is the point
+
+
 def _nobody(*_: Any, **__: Any) -> NoReturn:
     raise AssertionError("only made, never called")
 

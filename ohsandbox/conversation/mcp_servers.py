@@ -11,6 +11,7 @@ from ohsandbox import events
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.mcp import MCPEvent, MCPServers, Pins, ServerState, read_mcp_config
 from ohsandbox.mcp.content import one_line
+from ohsandbox.mcp.servers import require_library
 from ohsandbox.paths import state_dir
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class ConversationServers:
         """Read the configuration; nothing is started. status gets a line for each thing that a person waits for.
 
         Raises:
-            MCPConfigError: it is wrong; names the server and the key.
+            MCPConfigError: it is wrong, and the message names the server and the key; or fastmcp is not installed.
         """
         self._log = log
         self._lent = isinstance(source, MCPServers)
@@ -82,6 +83,7 @@ class ConversationServers:
         if isinstance(source, MCPServers):
             self.servers = source
         elif source is not None and (config := read_mcp_config(source)).servers:
+            require_library(config)
             self._config = config
         self._status, self._limits = status, limits
         self._news: deque[MCPEvent] = deque()

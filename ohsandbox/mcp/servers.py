@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
@@ -79,8 +80,10 @@ class MCPServers:
             limits: how much of a result is shown.
 
         Raises:
-            MCPConfigError: a variable is missing, or a server needs a sandbox and none was given.
+            MCPConfigError: a variable is missing, a server needs a sandbox and none was given, or there are servers and
+                the library fastmcp is not installed.
         """
+        require_library(config)
         self.config, self._limits = config, limits
         self._runtime = runtime
         self._reserved = tuple(reserved)
@@ -338,6 +341,18 @@ class MCPServers:
         if self._on_event is not None:
             with contextlib.suppress(Exception):  # a listener's error does not end the server
                 self._on_event(event)
+
+
+def require_library(config: MCPConfig) -> None:
+    """Pass if the library that connects to servers is there, or no server needs it.
+
+    Raises:
+        MCPConfigError: it is missing; names a server.
+    """
+    wanted = [name for name, server in config.servers.items() if not server.disabled]
+    if wanted and find_spec("fastmcp") is None:
+        fact = f"MCP server {wanted[0]!r} is configured, and the library fastmcp is not installed"
+        raise MCPConfigError(f"{fact}. Run `pip install fastmcp`, or leave the MCP servers out.")
 
 
 def read_mcp_config(config: MCPConfig | Mapping[str, Any] | str | os.PathLike[str]) -> MCPConfig:

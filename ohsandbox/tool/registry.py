@@ -29,6 +29,7 @@ Registrable = AnyTool | type[ToolBase[Any, Any]] | ToolFactory
 
 OWN = "ohsandbox"
 
+_POSITIONAL = ("name", "params")
 _BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
@@ -42,6 +43,18 @@ class Tool(BaseModel):
     params: dict[str, Any] = Field(default_factory=dict)
     require_confirmation: bool = False
     """The user must approve each call of the created tools."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, name: str, params: dict[str, Any] = ..., *, require_confirmation: bool = ...) -> None: ...
+
+    else:
+
+        def __init__(self, *given: Any, **fields: Any) -> None:
+            """`Tool(name, params)`; the fields by name, too."""
+            if len(given) > len(_POSITIONAL):
+                raise TypeError(f"Tool takes name and params by position, not {len(given)} values.")
+            super().__init__(**dict(zip(_POSITIONAL, given, strict=False)), **fields)
 
 
 class ToolRegistry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from ohsandbox import Agent, CLIRuntime, Conversation
 from ohsandbox.conversation import mcp_servers
 from ohsandbox.events import ConversationStatus as Status
-from ohsandbox.mcp import MCPAction, MCPConfigError, MCPServers, Pins
+from ohsandbox.mcp import MCPAction, MCPConfig, MCPConfigError, MCPServers, Pins
 from ohsandbox.schema import text_of
 from ohsandbox.settings import Settings
 from tests.fakes import FakeModel, answer, call, data_of, results_of
@@ -276,3 +277,15 @@ def test_a_servers_own_security_risk_reaches_it(tmp_path: Path, runtime: Runtime
     with converse(tmp_path, runtime, model, config(odd=odd("risky"))) as conversation:
         conversation.run("go")
         assert results_of(conversation)[0] == {"status": "ok", "output": "none of ours", "error": None}
+
+
+def test_missing_library_is_one_error_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastmcp", None)
+    named = config(off=odd(disabled=True), far={"url": "http://127.0.0.1:9/mcp"})
+    with pytest.raises(MCPConfigError, match="'far' is configured, and the library fastmcp is not"):
+        Conversation(Agent(FakeModel(), mcp_config=named), persist_dir=tmp_path).start()
+    with pytest.raises(MCPConfigError, match="fastmcp is not installed"):
+        MCPServers(MCPConfig.parse(named), None)
+    only_off = config(off={**odd(), "disabled": True})
+    with Conversation(Agent(FakeModel(), mcp_config=only_off), persist_dir=tmp_path) as conversation:
+        assert conversation.status() is Status.IDLE
