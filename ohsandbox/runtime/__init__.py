@@ -1,8 +1,8 @@
 """The sandbox: one seam, `open_channel`, and everything else written once on it."""
 
+from ohsandbox.runtime.aio import to_thread
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
-from ohsandbox.runtime.process.cancellation import to_thread
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, LeftOut
 
 __all__ = [

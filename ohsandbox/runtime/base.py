@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox.errors import UnknownSessionError, UsageError
 from ohsandbox.runtime import tools
+from ohsandbox.runtime.aio import AsyncLifecycle, cancellable, waited
 from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.files import operations, transfer
 from ohsandbox.runtime.process import invocation
 from ohsandbox.runtime.process.cancellation import killing
-from ohsandbox.runtime.process.worker import DEFAULT_LIMIT_BYTES, CallCancelled, CallStalled, CallTimedOut, WorkerCall
+from ohsandbox.runtime.process.worker import DEFAULT_LIMIT_BYTES, CallCancelled, CallTimedOut, WorkerCall
 from ohsandbox.runtime.registered_tools import RegisteredTools
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, LeftOut, ResumeReport
 from ohsandbox.runtime.shell.shell import SessionOptions, Shell
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAIN = "main"
 
 
-class Runtime(Backend):
+class Runtime(Backend, AsyncLifecycle):
     """A sandbox in which commands run and files are stored.
 
     A backend implements `open_channel` and the lifecycle (see `Backend`); everything else is implemented here. All
@@ -394,19 +394,8 @@ class Runtime(Backend):
             raise operations.too_large(DEFAULT_LIMIT_BYTES, path)
         return operations.parse_list(data)
 
-    def _file_call(self, body: bytes, *, path: str, limit_bytes: int, **options: Any) -> bytes:
-        """What body prints, and a byte more than limit_bytes where it prints more."""
-        limit_s = operations.patience_s(limit_bytes)
-        mark = f"OHSANDBOX_CALL={secrets.token_hex(8)}"
-        try:
-            outcome = self._call(
-                WorkerCall(body, limit_bytes=max(limit_bytes + 1, 65536), timeout_s=limit_s, mark=mark, **options)
-            )
-        except CallStalled:
-            raise operations.blocked(path) from None
-        except CallTimedOut:
-            raise operations.unfinished(limit_s, path) from None
-        return operations.check(outcome, path, limit_bytes)
+    def _file_call(self, body: bytes, **options: Any) -> bytes:
+        return operations.perform(self._call, body, **options)
 
     def upload(
         self,
@@ -498,3 +487,14 @@ class Runtime(Backend):
     def call_tool_mcp(self, action: MCPAction) -> Observation:
         """Call a tool of the sandbox's MCP servers; an unknown tool or a missing result gives an ErrorObservation."""
         return tools.call_mcp(self.mcp, action)
+
+    # --- async: each method awaited; see `aio` ----------------------------------------------------
+
+    aexecute = cancellable(execute)
+    arun = cancellable(run)
+    aread_bytes = waited(read_bytes)
+    awrite_bytes = waited(write_bytes)
+    alist_dir = waited(list_dir)
+    aupload = cancellable(upload)
+    adownload = cancellable(download)
+    aexecute_tool = cancellable(execute_tool)

@@ -8,10 +8,11 @@ import re
 import secrets
 import stat
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ohsandbox.errors import SandboxFileError, file_error
 from ohsandbox.runtime.process.invocation import quote, wrong
+from ohsandbox.runtime.process.worker import CallStalled, CallTimedOut, WorkerCall
 from ohsandbox.runtime.results import DirEntry
 
 if TYPE_CHECKING:
@@ -112,6 +113,20 @@ def list_body(path: str) -> bytes:
 
 def _body(call: bytes) -> bytes:
     return b"(LC_ALL=C;export LC_ALL;%s)" % call
+
+
+def perform(
+    call: Callable[[WorkerCall], CallResult], body: bytes, *, path: str, limit_bytes: int, **more: Any
+) -> bytes:
+    """What body prints, and a byte more than limit_bytes where it prints more."""
+    limit_s, mark = patience_s(limit_bytes), f"OHSANDBOX_CALL={secrets.token_hex(8)}"
+    try:
+        outcome = call(WorkerCall(body, limit_bytes=max(limit_bytes + 1, 65536), timeout_s=limit_s, mark=mark, **more))
+    except CallStalled:
+        raise blocked(path) from None
+    except CallTimedOut:
+        raise unfinished(limit_s, path) from None
+    return check(outcome, path, limit_bytes)
 
 
 def patience_s(size: int) -> float:

@@ -9,14 +9,11 @@ The event is polled: setting it never blocks, and one event may be passed to man
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import contextvars
 import re
 import threading
 import time
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from ohsandbox.errors import CallCancelledError, OhsandboxError
 from ohsandbox.runtime.process.invocation import quote
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.process.worker import CallResult
-
-T = TypeVar("T")
 
 LOOK_EVERY_S = 0.05
 """Twenty polls a second cost 0.1 % of a core; a cancelled process has to be gone within a second."""
@@ -120,34 +115,3 @@ def _kill_once(cancel: threading.Event, channels: list[Channel], over: threading
                 with contextlib.suppress(OhsandboxError, OSError):
                     channel.kill()
             return
-
-
-async def to_thread(function: Callable[..., T], /, *args: Any, **options: Any) -> T:
-    """Await `function(*args, **options)` in a thread of its own; cancelling the task ends the call in the sandbox.
-
-    function takes `cancel`, as `sandbox.run` and `sandbox.execute` do. CancelledError is raised after the call has
-    ended, so nothing of it still runs then. No thread of asyncio's pool is used: the pool has few, and a call that
-    waits for one could not be cancelled.
-    """
-    cancel, loop = threading.Event(), asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-    call = partial(contextvars.copy_context().run, partial(function, *args, **options, cancel=cancel))
-    threading.Thread(target=_settle, args=(loop, done, call), name="ohsandbox-call", daemon=True).start()
-    try:
-        return await asyncio.shield(done)
-    except asyncio.CancelledError:
-        cancel.set()
-        while not done.done():
-            with contextlib.suppress(asyncio.CancelledError):  # cancelled twice: the call ends within a second
-                await asyncio.wait([done])
-        done.exception()  # retrieved: asyncio logs an exception that is never retrieved
-        raise
-
-
-def _settle(loop: asyncio.AbstractEventLoop, done: asyncio.Future[T], call: Callable[[], T]) -> None:
-    try:
-        finish = partial(done.set_result, call())
-    except BaseException as error:  # noqa: BLE001 - raised where it is awaited
-        finish = partial(done.set_exception, error)
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits the result
-        loop.call_soon_threadsafe(finish)

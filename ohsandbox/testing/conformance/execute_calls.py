@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from ohsandbox.errors import UnknownUserError, UsageError, WorkdirError
-from ohsandbox.runtime.process.cancellation import to_thread
+from ohsandbox.runtime.aio import to_thread
 from ohsandbox.secrets import Secrets
 from ohsandbox.testing.conformance.case import (
     Session,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import CallCancelledError, UsageError
-from ohsandbox.runtime.process.cancellation import to_thread
+from ohsandbox.runtime.aio import to_thread
 from ohsandbox.testing.conformance.case import (
     already_set,
     case,

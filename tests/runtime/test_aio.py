@@ -1,0 +1,313 @@
+"""The async face of a runtime: the same results, any number at once, and nothing that outlives its task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import subprocess
+import sys
+import textwrap
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from ohsandbox.errors import SandboxFileNotFoundError, UsageError
+from ohsandbox.runtime import aio, to_thread
+from ohsandbox.testing import FakeRuntime
+from ohsandbox.testing.conformance.case import is_running, number_nobody_sleeps
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+TREE = "setsid sleep {0} & sleep {0} & echo begun; wait"
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name == "trio":
+        pytest.importorskip("trio", minversion="0.32")  # what anyio needs
+    return name
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[FakeRuntime]:
+    async with FakeRuntime() as started:
+        yield started
+
+
+async def cancelled_once_it_prints(call: Callable[..., Coroutine[Any, Any, object]]) -> None:
+    """Await call in a task that is cancelled at its first output."""
+    begun = threading.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(call, on_output=lambda *_: begun.set()))
+        await anyio.to_thread.run_sync(begun.wait)
+        group.cancel_scope.cancel()
+
+
+# --- the same as the blocking methods ---
+
+
+async def test_each_call_returns_what_the_blocking_one_does(runtime: FakeRuntime, tmp_path: Path) -> None:
+    assert (await runtime.aexecute("cd /tmp; echo $X", env={"X": "1"})).output == "1\n"
+    assert (await runtime.arun(["sh", "-c", "cat; exit 3"], stdin=b"\x00"))[:2] == (3, b"\x00")
+    await runtime.awrite_bytes("notes/a", b"text", mode=0o600)
+    assert await runtime.aread_bytes("notes/a") == b"text"
+    assert [entry.name for entry in await runtime.alist_dir("notes")] == ["a"]
+    assert await runtime.adownload("notes/a", tmp_path / "a") == []
+    assert await runtime.aupload(tmp_path / "a", "notes/b") == []
+    assert runtime.read_bytes("notes/b") == b"text"
+    seen = await runtime.aexecute_tool("file_read", {"path": "notes/b"})
+    assert seen == runtime.execute_tool("file_read", {"path": "notes/b"})
+
+
+async def test_async_with_starts_and_closes() -> None:
+    async with FakeRuntime() as runtime:
+        assert runtime.is_alive()
+    assert not runtime.is_alive()
+
+
+async def test_exceptions_are_those_of_the_blocking_call(runtime: FakeRuntime) -> None:
+    raised = ZeroDivisionError("of a callback")
+
+    def fail(*_: object) -> None:
+        raise raised
+
+    with pytest.raises(UsageError, match="NUL"):
+        await runtime.aexecute("\0")
+    with pytest.raises(SandboxFileNotFoundError):
+        await runtime.aread_bytes("missing")
+    with pytest.raises(ZeroDivisionError) as caught:
+        await runtime.arun(["echo"], on_output=fail) or await runtime.arun(["echo", "x"], on_output=fail)
+    assert caught.value is raised
+
+
+async def test_context_variables_reach_the_callbacks(runtime: FakeRuntime) -> None:
+    who = contextvars.ContextVar("who", default="nobody")
+    who.set("me")
+    heard: list[str] = []
+    await runtime.aexecute("echo", on_output=lambda _: heard.append(who.get()))
+    assert set(heard) == {"me"}
+
+
+async def test_output_is_heard_in_the_call_s_thread_not_in_the_event_loop_s(runtime: FakeRuntime) -> None:
+    threads: set[threading.Thread] = set()
+    await runtime.arun(["echo", "x"], on_output=lambda *_: threads.add(threading.current_thread()))
+    assert [thread.name for thread in threads] == ["ohsandbox-call"]
+    assert threading.current_thread() not in threads
+
+
+async def test_a_subclass_s_own_method_is_the_one_that_is_awaited() -> None:
+    class Loud(FakeRuntime):
+        def read_bytes(self, path: str, **options: Any) -> bytes:
+            return path.upper().encode() + super().read_bytes(path, **options)
+
+    async with Loud() as runtime:
+        await runtime.awrite_bytes("a", b"!")
+        assert await runtime.aread_bytes("a") == b"A!"
+
+
+async def test_the_methods_have_the_signature_and_the_words_of_the_blocking_ones() -> None:
+    assert FakeRuntime.arun.__doc__ == FakeRuntime.run.__doc__
+    assert FakeRuntime.arun.__qualname__ == "Runtime.arun"
+
+
+# --- many at once ---
+
+
+async def test_thirty_commands_run_at_the_same_time(runtime: FakeRuntime) -> None:
+    all_are_there = threading.Barrier(30, timeout=60)
+    async with anyio.create_task_group() as group:
+        for _ in range(30):
+            group.start_soon(partial(runtime.arun, ["echo", "x"], on_output=lambda *_: all_are_there.wait()))
+    assert not all_are_there.broken
+
+
+async def test_the_event_loop_goes_on_while_a_command_runs(runtime: FakeRuntime) -> None:
+    release = anyio.Event()
+
+    async def command() -> None:
+        await runtime.arun(["sh", "-c", "until [ -e go ]; do sleep 0.02; done"])
+        release.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(command)
+        await runtime.awrite_bytes("go", b"")
+        await release.wait()
+
+
+# --- cancelled ---
+
+
+@pytest.mark.parametrize("method", ["arun", "aexecute"])
+async def test_a_cancelled_task_s_processes_are_gone_when_it_is_over(runtime: FakeRuntime, method: str) -> None:
+    number = number_nobody_sleeps()
+    script = TREE.format(number)
+    command: Any = ["sh", "-c", script] if method == "arun" else f"({script})"
+    await cancelled_once_it_prints(partial(getattr(runtime, method), command))
+    assert not is_running(runtime, f"sleep {number}", within_s=0)
+    assert (await runtime.aexecute("echo ok")).output == "ok\n"
+
+
+async def test_a_time_limit_of_the_event_loop_ends_the_command(runtime: FakeRuntime) -> None:
+    number = number_nobody_sleeps()
+    with pytest.raises(TimeoutError), anyio.fail_after(0.3):
+        await runtime.aexecute(f"sleep {number}")
+    assert not is_running(runtime, f"sleep {number}", within_s=0)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_asyncio_s_own_time_limits_end_the_command(runtime: FakeRuntime) -> None:
+    number = number_nobody_sleeps()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(runtime.arun(["sleep", number]), 0.3)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await runtime.arun(["sleep", number])
+    assert not is_running(runtime, f"sleep {number}", within_s=0)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_task_that_is_cancelled_twice_still_waits_for_the_end(runtime: FakeRuntime) -> None:
+    number, begun = number_nobody_sleeps(), threading.Event()
+    call = runtime.arun(["sh", "-c", TREE.format(number)], on_output=lambda *_: begun.set())
+    task = asyncio.ensure_future(call)
+    await anyio.to_thread.run_sync(begun.wait)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert not is_running(runtime, f"sleep {number}", within_s=0)
+
+
+async def test_one_of_many_is_cancelled_and_the_others_go_on(runtime: FakeRuntime) -> None:
+    results: list[bytes] = []
+
+    async def other() -> None:
+        results.append((await runtime.arun(["sh", "-c", "until [ -e go ]; do sleep 0.02; done; echo done"])).stdout)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(other)
+        await cancelled_once_it_prints(partial(runtime.arun, ["sh", "-c", "echo begun; sleep 1000"]))
+        await runtime.awrite_bytes("go", b"")
+    assert results == [b"done\n"]
+
+
+async def test_the_caller_s_own_event_gives_a_result_and_is_not_set_by_a_cancelled_task(runtime: FakeRuntime) -> None:
+    mine = threading.Event()
+    await cancelled_once_it_prints(partial(runtime.arun, ["sh", "-c", "echo begun; sleep 1000"], cancel=mine))
+    assert not mine.is_set()
+    result = await runtime.arun(["sh", "-c", "echo x; sleep 1000"], cancel=mine, on_output=lambda *_: mine.set())
+    assert result.cancelled
+
+
+async def test_a_write_is_waited_for_when_its_task_is_cancelled() -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    class Slow(FakeRuntime):
+        def write_bytes(self, path: str, data: bytes, **options: Any) -> None:
+            begun.set()
+            release.wait(60)
+            super().write_bytes(path, data, **options)
+
+    async with Slow() as slow:
+        async with anyio.create_task_group() as group:
+            group.start_soon(slow.awrite_bytes, "a", b"whole")
+            await anyio.to_thread.run_sync(begun.wait)
+            group.cancel_scope.cancel()
+            threading.Timer(0.1, release.set).start()
+        assert slow.read_bytes("a") == b"whole"
+
+
+async def test_nothing_begins_in_a_task_that_is_cancelled_already(runtime: FakeRuntime) -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await runtime.arun(["touch", "begun"])
+    assert scope.cancelled_caught
+    assert (await runtime.arun(["ls"])).stdout == b""
+
+
+# --- opened and closed ---
+
+
+async def test_a_cancelled_start_closes_what_it_started() -> None:
+    starting, release = threading.Event(), threading.Event()
+    closed: list[bool] = []
+
+    class Slow(FakeRuntime):
+        def start(self) -> Slow:
+            starting.set()
+            release.wait(60)
+            return super().start()
+
+        def close(self) -> None:
+            closed.append(self.is_alive())
+            super().close()
+
+    async with anyio.create_task_group() as group:
+        slow = Slow()
+        group.start_soon(slow.astart)
+        await anyio.to_thread.run_sync(starting.wait)
+        group.cancel_scope.cancel()
+        threading.Timer(0.1, release.set).start()
+    assert closed == [True]
+    assert not slow.is_alive()
+
+
+async def test_a_cancelled_start_of_what_runs_already_leaves_it_running(runtime: FakeRuntime) -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await runtime.astart()
+    assert runtime.is_alive()
+
+
+async def test_leaving_a_cancelled_block_closes_the_sandbox() -> None:
+    with anyio.CancelScope() as scope:
+        async with FakeRuntime() as runtime:
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert not runtime.is_alive()
+
+
+async def test_two_tasks_may_close_at_the_same_time() -> None:
+    runtime = await FakeRuntime().astart()
+    async with anyio.create_task_group() as group:
+        group.start_soon(runtime.aclose)
+        group.start_soon(runtime.aclose)
+    assert not runtime.is_alive()
+
+
+# --- threads ---
+
+
+async def test_a_thread_is_used_again_and_ends_after_a_while_without_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def current(*, cancel: threading.Event | None = None) -> threading.Thread:
+        assert cancel is not None
+        return threading.current_thread()
+
+    first = await to_thread(current)
+    assert await to_thread(current) is first
+    monkeypatch.setattr(aio, "IDLE_S", 0.01)
+    await to_thread(current)  # the limit is read before each wait
+    await anyio.to_thread.run_sync(first.join)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_call_that_never_ends_does_not_hold_up_the_end_of_the_program() -> None:
+    program = """
+        import asyncio, threading
+        from ohsandbox.runtime.aio import in_thread
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(in_thread(threading.Event().wait))
+        loop.run_until_complete(asyncio.sleep(0.1))
+        print("at the end", flush=True)
+    """
+    ended = await anyio.run_process([sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.DEVNULL)
+    assert ended.stdout == b"at the end\n"
