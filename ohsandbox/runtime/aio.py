@@ -92,7 +92,7 @@ class AsyncLifecycle(ABC):
     def start(self) -> Self: ...  # noqa: D102
 
     @abstractmethod
-    def close(self) -> None: ...  # noqa: D102
+    def close(self, *, keep: bool | None = None) -> None: ...  # noqa: D102
 
     @abstractmethod
     def is_alive(self) -> bool: ...  # noqa: D102
@@ -107,10 +107,10 @@ class AsyncLifecycle(ABC):
                 await self.aclose()
             raise
 
-    async def aclose(self) -> None:
+    async def aclose(self, *, keep: bool | None = None) -> None:
         """Await `close`, to its end also where the task is cancelled."""
         with anyio.CancelScope(shield=True):
-            await in_thread(self.close)
+            await in_thread(partial(self.close, keep=keep))
 
     async def __aenter__(self) -> Self:
         return await self.astart()

@@ -19,26 +19,18 @@ from ohsandbox.errors import SandboxFileNotFoundError, UsageError
 from ohsandbox.runtime import aio, to_thread
 from ohsandbox.testing import FakeRuntime
 from ohsandbox.testing.conformance.case import is_running, number_nobody_sleeps
+from tests.aio import on, on_each
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.anyio
 TREE = "setsid sleep {0} & sleep {0} & echo begun; wait"
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if name == "trio":
-        pytest.importorskip("trio", minversion="0.32")  # what anyio needs
-    return name
-
-
 @pytest.fixture
-async def runtime() -> AsyncIterator[FakeRuntime]:
-    async with FakeRuntime() as started:
+def runtime() -> Iterator[FakeRuntime]:
+    with FakeRuntime() as started:
         yield started
 
 
@@ -54,6 +46,7 @@ async def cancelled_once_it_prints(call: Callable[..., Coroutine[Any, Any, objec
 # --- the same as the blocking methods ---
 
 
+@on_each
 async def test_each_call_returns_what_the_blocking_one_does(runtime: FakeRuntime, tmp_path: Path) -> None:
     assert (await runtime.aexecute("cd /tmp; echo $X", env={"X": "1"})).output == "1\n"
     assert (await runtime.arun(["sh", "-c", "cat; exit 3"], stdin=b"\x00"))[:2] == (3, b"\x00")
@@ -67,12 +60,14 @@ async def test_each_call_returns_what_the_blocking_one_does(runtime: FakeRuntime
     assert seen == runtime.execute_tool("file_read", {"path": "notes/b"})
 
 
+@on_each
 async def test_async_with_starts_and_closes() -> None:
     async with FakeRuntime() as runtime:
         assert runtime.is_alive()
     assert not runtime.is_alive()
 
 
+@on_each
 async def test_exceptions_are_those_of_the_blocking_call(runtime: FakeRuntime) -> None:
     raised = ZeroDivisionError("of a callback")
 
@@ -88,6 +83,7 @@ async def test_exceptions_are_those_of_the_blocking_call(runtime: FakeRuntime) -
     assert caught.value is raised
 
 
+@on_each
 async def test_context_variables_reach_the_callbacks(runtime: FakeRuntime) -> None:
     who = contextvars.ContextVar("who", default="nobody")
     who.set("me")
@@ -96,6 +92,7 @@ async def test_context_variables_reach_the_callbacks(runtime: FakeRuntime) -> No
     assert set(heard) == {"me"}
 
 
+@on_each
 async def test_output_is_heard_in_the_call_s_thread_not_in_the_event_loop_s(runtime: FakeRuntime) -> None:
     threads: set[threading.Thread] = set()
     await runtime.arun(["echo", "x"], on_output=lambda *_: threads.add(threading.current_thread()))
@@ -103,17 +100,18 @@ async def test_output_is_heard_in_the_call_s_thread_not_in_the_event_loop_s(runt
     assert threading.current_thread() not in threads
 
 
+@on_each
 async def test_a_subclass_s_own_method_is_the_one_that_is_awaited() -> None:
     class Loud(FakeRuntime):
-        def read_bytes(self, path: str, **options: Any) -> bytes:
-            return path.upper().encode() + super().read_bytes(path, **options)
+        def read_bytes(self, path: Any, **options: Any) -> bytes:
+            return str(path).upper().encode() + super().read_bytes(path, **options)
 
     async with Loud() as runtime:
         await runtime.awrite_bytes("a", b"!")
         assert await runtime.aread_bytes("a") == b"A!"
 
 
-async def test_the_methods_have_the_signature_and_the_words_of_the_blocking_ones() -> None:
+def test_the_methods_have_the_signature_and_the_words_of_the_blocking_ones() -> None:
     assert FakeRuntime.arun.__doc__ == FakeRuntime.run.__doc__
     assert FakeRuntime.arun.__qualname__ == "Runtime.arun"
 
@@ -121,6 +119,7 @@ async def test_the_methods_have_the_signature_and_the_words_of_the_blocking_ones
 # --- many at once ---
 
 
+@on_each
 async def test_thirty_commands_run_at_the_same_time(runtime: FakeRuntime) -> None:
     all_are_there = threading.Barrier(30, timeout=60)
     async with anyio.create_task_group() as group:
@@ -129,6 +128,7 @@ async def test_thirty_commands_run_at_the_same_time(runtime: FakeRuntime) -> Non
     assert not all_are_there.broken
 
 
+@on_each
 async def test_the_event_loop_goes_on_while_a_command_runs(runtime: FakeRuntime) -> None:
     release = anyio.Event()
 
@@ -145,6 +145,7 @@ async def test_the_event_loop_goes_on_while_a_command_runs(runtime: FakeRuntime)
 # --- cancelled ---
 
 
+@on_each
 @pytest.mark.parametrize("method", ["arun", "aexecute"])
 async def test_a_cancelled_task_s_processes_are_gone_when_it_is_over(runtime: FakeRuntime, method: str) -> None:
     number = number_nobody_sleeps()
@@ -155,6 +156,7 @@ async def test_a_cancelled_task_s_processes_are_gone_when_it_is_over(runtime: Fa
     assert (await runtime.aexecute("echo ok")).output == "ok\n"
 
 
+@on_each
 async def test_a_time_limit_of_the_event_loop_ends_the_command(runtime: FakeRuntime) -> None:
     number = number_nobody_sleeps()
     with pytest.raises(TimeoutError), anyio.fail_after(0.3):
@@ -162,7 +164,7 @@ async def test_a_time_limit_of_the_event_loop_ends_the_command(runtime: FakeRunt
     assert not is_running(runtime, f"sleep {number}", within_s=0)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+@on("asyncio")
 async def test_asyncio_s_own_time_limits_end_the_command(runtime: FakeRuntime) -> None:
     number = number_nobody_sleeps()
     with pytest.raises(TimeoutError):
@@ -173,7 +175,7 @@ async def test_asyncio_s_own_time_limits_end_the_command(runtime: FakeRuntime) -
     assert not is_running(runtime, f"sleep {number}", within_s=0)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+@on("asyncio")
 async def test_a_task_that_is_cancelled_twice_still_waits_for_the_end(runtime: FakeRuntime) -> None:
     number, begun = number_nobody_sleeps(), threading.Event()
     call = runtime.arun(["sh", "-c", TREE.format(number)], on_output=lambda *_: begun.set())
@@ -187,6 +189,7 @@ async def test_a_task_that_is_cancelled_twice_still_waits_for_the_end(runtime: F
     assert not is_running(runtime, f"sleep {number}", within_s=0)
 
 
+@on_each
 async def test_one_of_many_is_cancelled_and_the_others_go_on(runtime: FakeRuntime) -> None:
     results: list[bytes] = []
 
@@ -200,6 +203,7 @@ async def test_one_of_many_is_cancelled_and_the_others_go_on(runtime: FakeRuntim
     assert results == [b"done\n"]
 
 
+@on_each
 async def test_the_caller_s_own_event_gives_a_result_and_is_not_set_by_a_cancelled_task(runtime: FakeRuntime) -> None:
     mine = threading.Event()
     await cancelled_once_it_prints(partial(runtime.arun, ["sh", "-c", "echo begun; sleep 1000"], cancel=mine))
@@ -208,11 +212,12 @@ async def test_the_caller_s_own_event_gives_a_result_and_is_not_set_by_a_cancell
     assert result.cancelled
 
 
+@on_each
 async def test_a_write_is_waited_for_when_its_task_is_cancelled() -> None:
     begun, release = threading.Event(), threading.Event()
 
     class Slow(FakeRuntime):
-        def write_bytes(self, path: str, data: bytes, **options: Any) -> None:
+        def write_bytes(self, path: Any, data: bytes, **options: Any) -> None:
             begun.set()
             release.wait(60)
             super().write_bytes(path, data, **options)
@@ -226,6 +231,7 @@ async def test_a_write_is_waited_for_when_its_task_is_cancelled() -> None:
         assert slow.read_bytes("a") == b"whole"
 
 
+@on_each
 async def test_nothing_begins_in_a_task_that_is_cancelled_already(runtime: FakeRuntime) -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -237,6 +243,7 @@ async def test_nothing_begins_in_a_task_that_is_cancelled_already(runtime: FakeR
 # --- opened and closed ---
 
 
+@on_each
 async def test_a_cancelled_start_closes_what_it_started() -> None:
     starting, release = threading.Event(), threading.Event()
     closed: list[bool] = []
@@ -247,9 +254,9 @@ async def test_a_cancelled_start_closes_what_it_started() -> None:
             release.wait(60)
             return super().start()
 
-        def close(self) -> None:
+        def close(self, *, keep: bool | None = None) -> None:
             closed.append(self.is_alive())
-            super().close()
+            super().close(keep=keep)
 
     async with anyio.create_task_group() as group:
         slow = Slow()
@@ -261,6 +268,7 @@ async def test_a_cancelled_start_closes_what_it_started() -> None:
     assert not slow.is_alive()
 
 
+@on_each
 async def test_a_cancelled_start_of_what_runs_already_leaves_it_running(runtime: FakeRuntime) -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -268,6 +276,7 @@ async def test_a_cancelled_start_of_what_runs_already_leaves_it_running(runtime:
     assert runtime.is_alive()
 
 
+@on_each
 async def test_leaving_a_cancelled_block_closes_the_sandbox() -> None:
     with anyio.CancelScope() as scope:
         async with FakeRuntime() as runtime:
@@ -276,6 +285,7 @@ async def test_leaving_a_cancelled_block_closes_the_sandbox() -> None:
     assert not runtime.is_alive()
 
 
+@on_each
 async def test_two_tasks_may_close_at_the_same_time() -> None:
     runtime = await FakeRuntime().astart()
     async with anyio.create_task_group() as group:
@@ -287,6 +297,7 @@ async def test_two_tasks_may_close_at_the_same_time() -> None:
 # --- threads ---
 
 
+@on_each
 async def test_a_thread_is_used_again_and_ends_after_a_while_without_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     def current(*, cancel: threading.Event | None = None) -> threading.Thread:
         assert cancel is not None
@@ -299,7 +310,7 @@ async def test_a_thread_is_used_again_and_ends_after_a_while_without_calls(monke
     await anyio.to_thread.run_sync(first.join)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+@on("asyncio")
 async def test_a_call_that_never_ends_does_not_hold_up_the_end_of_the_program() -> None:
     program = """
         import asyncio, threading
