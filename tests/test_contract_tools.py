@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 from pydantic import Field
 
-from ohsandbox.agent import Agent, ToolCallMetadata, response_to_actions
+from ohsandbox.agent import Agent, ToolCallMetadata, render_system_prompt, response_to_actions
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.analysis import default_analyzer
 from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, ConfirmRisky, policy_of
@@ -317,3 +317,52 @@ def test_destructive_tool_asks_and_never_less_than_one_without_annotations(
 
 
 # --- prompts --------------------------------------------------------------------------------------
+
+
+FACTS = {
+    "execute_bash": "`command` `is_input` `timeout` `reset` exit background 2>&1 C-c C-d C-z 3600 persistent 30 "
+    "120 `kill 30000",
+    "file_editor": "view create str_replace insert undo_edit `view_range` `file_text` `old_str` `new_str` "
+    "`insert_line` image `encoding` directory once exactly 30000 64 AFTER",
+    "execute_ipython_cell": "`code` `timeout` `reset` %pip !command %cd matplotlib input() variables import "
+    "3600 traceback background|child available",
+    "browser": "`code` goto go_back go_forward noop scroll fill select_option click dblclick hover press focus clear "
+    "drag_and_drop upload_file new_tab tab_focus tab_close on_dialog screenshot localhost pdf webpage data",
+    "grep": "`pattern` `path` `include` `ignore_case` `context` `mode` `files` `counts` `hidden` `ignored` `max_files` "
+    ".gitignore lookaround CRLF newest binary",
+}
+"""What a model must hear of a tool to use all of it."""
+
+
+@pytest.mark.parametrize(
+    "model", ["openai/gpt-4o", "azure/my-o1", "o3-mini", "proxy/company-gpt-4.1", "openai/o4-mini"]
+)
+def test_short_description_is_written_and_complete(model: str) -> None:
+    llm = FakeModel()
+    llm.name = model
+    for name, tool in Agent(llm, enable_browsing=True).initialize(state(delegate=print, ask_model=print)).items():
+        assert len(tool.description) <= 1024, name
+        said = tool.description.lower()
+        missing = [fact for fact in FACTS.get(name, "").lower().split() if not any(f in said for f in fact.split("|"))]
+        assert missing == [], name
+        assert "return" in said or name == "finish"
+
+
+def test_only_models_that_need_them_get_short_descriptions() -> None:
+    llm = FakeModel()
+    llm.name = "anthropic/claude-sonnet-4-5"
+    long = Agent(llm, enable_browsing=True).initialize(state(delegate=print))
+    assert {name for name, tool in long.items() if len(tool.description) > 1024} == set(FACTS)
+    assert all(tool.short_description for name, tool in long.items() if name in FACTS)
+
+
+def test_prompt_and_descriptions_hold_the_facts_of_the_documents() -> None:
+    tools = Agent(enable_browsing=True).initialize(state(delegate=print))
+    prompt = render_system_prompt(tool_names=tools, runtime=None)
+    for text in (prompt, tools["execute_ipython_cell"].description):
+        assert "define variables and import packages before you use them" in text.replace("\n", " ").lower()
+        assert "available outside of" in text
+    for text in (prompt, tools["browser"].description):
+        assert "only when you need to interact" in text
+        assert "pdf" in text
+    assert "IPython" not in render_system_prompt(tool_names=["think"], runtime=None)

@@ -46,9 +46,27 @@ MAX_READ_BYTES = 16 * 1024 * 1024
 # --- execute_bash -----------------------------------------------------------------------------
 
 
-def bash_description(*, yield_s: float = YIELD_S, idle_timeout_s: float = IDLE_TIMEOUT_S) -> str:
+def bash_description(
+    *, yield_s: float = YIELD_S, idle_timeout_s: float = IDLE_TIMEOUT_S, is_short: bool = False
+) -> str:
     """The description of `execute_bash` with these times; `{max_chars}` is left to fill."""
-    return _BASH_DESCRIPTION.replace("{idle_s}", f"{idle_timeout_s:g}").replace("{yield_s}", f"{yield_s:g}")
+    text = _SHORT_BASH_DESCRIPTION if is_short else _BASH_DESCRIPTION
+    return text.replace("{idle_s}", f"{idle_timeout_s:g}").replace("{yield_s}", f"{yield_s:g}")
+
+
+_SHORT_BASH_DESCRIPTION = f"""\
+Run `command` (required) in a persistent bash shell inside the sandbox; returns its output and exit code. Directory,
+variables and functions stay. A non-zero exit code is an answer.
+* Without `timeout` the call returns after {{idle_s}} s of silence or {{yield_s}} s in all; the command runs on.
+  `timeout` (seconds, at most {MAX_TIMEOUT_S:.0f}) waits and then stops it.
+* Still running: an empty `command` waits on; no new one starts until it has ended.
+* `is_input` true sends `command` to the program that waits for input, or a key: `C-c` interrupts, `C-d` ends the input,
+  `C-z` suspends.
+* Long work: in the background, output in a file: `python3 app.py > app.log 2>&1 &`; look with `tail`, end it with
+  `kill %1`.
+* Output beyond {{max_chars}} characters loses its middle: use `head`, `tail`, `grep` or a file.
+* `reset` true starts a new shell: programs, variables and directory are lost, files stay.
+Use flags that keep programs from asking (`-y`), and absolute paths."""
 
 
 _BASH_DESCRIPTION = f"""\

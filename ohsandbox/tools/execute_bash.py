@@ -70,6 +70,9 @@ class ExecuteBashTool(ToolDefinition[CmdRunAction, CommandObservation]):
             cls(
                 name="execute_bash",
                 description=limits.fill(bash_description(yield_s=timeout, idle_timeout_s=idle_timeout)),
+                short_description=limits.fill(
+                    bash_description(yield_s=timeout, idle_timeout_s=idle_timeout, is_short=True)
+                ),
                 action_type=CmdRunAction,
                 observation_type=CommandObservation,
                 hint=hint,

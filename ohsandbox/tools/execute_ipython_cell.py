@@ -44,7 +44,8 @@ expression and its images.
 
 `code` (required) is a cell as in a notebook. Variables, imports and the working directory stay for the next cell.
 The value of the last expression is shown, unless `;` ends it. `await` works at the top level. An exception is an
-answer, with a short traceback, not a failure of the tool.
+answer, with a short traceback, not a failure of the tool. Define variables and import packages before you use them:
+they live in this IPython environment, and are not available outside of it, in `execute_bash` for example.
 
 * Commands: `!command` runs a shell command (`{{expression}}` in it is filled in), `x = !command` keeps its lines, `%cd`
   changes the directory. Install packages with `%pip install name`, which is of this very Python. Other magics work
@@ -58,6 +59,17 @@ answer, with a short traceback, not a failure of the tool.
 * `input()` gets no answer. Long work (servers, training) belongs in a child process with its output in a file.
 * `reset` true starts a new kernel first: variables, and processes that cells started, are lost; files stay. A newly
   installed IPython is used after it."""
+SHORT_DESCRIPTION = f"""\
+Run a cell of Python (`code`, required) in a persistent kernel inside the sandbox; returns what it printed, the value of
+its last expression, images, or a traceback. Variables, imports and directory stay for the next cell. Define variables
+and import packages before you use them: they are not available outside of this IPython environment.
+* `!command` runs a shell command, `%cd` changes the directory, `%pip install name` installs. Other magics need IPython.
+* Open matplotlib figures and `display(...)` come back as images, at most {MAX_IMAGES}.
+* After `timeout` seconds (default {DEFAULT_TIMEOUT_S:.0f}, at most {MAX_TIMEOUT_S:.0f}) the cell is interrupted; if
+  it ignores that, the kernel is killed and its variables are lost.
+* Output beyond {{max_chars}} characters loses its middle: print less, or to a file.
+* `input()` gets no answer. Long work (servers, training): a child process with its output in a file.
+* `reset` true starts a new kernel: variables and child processes are lost, files stay."""
 GROUP_AFTER_S = 0.5
 """An interrupt goes to the kernel only, so that servers of earlier cells keep running; `os.system` ignores it while its
 child runs, so the children get it too if it had no effect for this long."""
@@ -140,6 +152,7 @@ class ExecuteIPythonCellTool(ToolDefinition[IPythonRunCellAction, IPythonObserva
             cls(
                 name=TOOL_NAME,
                 description=conv_state.output.fill(DESCRIPTION),
+                short_description=conv_state.output.fill(SHORT_DESCRIPTION),
                 action_type=IPythonRunCellAction,
                 observation_type=IPythonObservation,
                 hint=HINT,

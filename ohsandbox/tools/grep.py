@@ -65,6 +65,20 @@ Left out are hidden files and those that .gitignore excludes, unless `include` n
 {DEFAULT_MAX_FILES} files (`max_files`) and about {{max_chars}} characters are shown; what was left out is stated."""
 
 
+SHORT_DESCRIPTION = f"""\
+Search the text of files in the sandbox, line by line; returns matching lines with numbers under each file's absolute
+path, the newest file first.
+`pattern` (required): a regular expression of ripgrep, or `grep -E` without `rg`; a literal `{{`, `(`, `[` with a
+backslash. `(?i)` at the beginning works; lookarounds, backreferences and several lines do not. `\\r?$` is a line's
+end with CRLF.
+`path`: a directory or file, by default the working directory. `include`: by name `*.{{ts,tsx}}`, or by path
+`src/**/*.ts`.
+`ignore_case`; `context`: lines around each match; `mode`: `lines` (default), `files` (paths), `counts`.
+Left out: hidden files and what .gitignore excludes, unless `include` names them or `hidden` or `ignored` asks; `.git`.
+Binary files: only the number of matches. Up to {DEFAULT_MAX_FILES} files (`max_files`) and {{max_chars}} characters;
+what was left out is stated."""
+
+
 class GrepAction(Action):
     """A regular expression to find lines by."""
 
@@ -250,6 +264,7 @@ class GrepTool(ToolDefinition[GrepAction, GrepObservation]):
             cls(
                 name=TOOL_NAME,
                 description=DESCRIPTION.replace("{max_chars}", f"{conv_state.output.max_chars:,}"),
+                short_description=SHORT_DESCRIPTION.replace("{max_chars}", f"{conv_state.output.max_chars:,}"),
                 action_type=GrepAction,
                 observation_type=GrepObservation,
                 hint=HINT,

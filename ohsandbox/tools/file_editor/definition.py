@@ -43,6 +43,21 @@ something else changed the file since you last saw it here: view it again. At mo
 shown; what was left out is stated. Editing is for text files up to {MAX_FILE_BYTES // 1024 // 1024} MiB; use
 execute_bash for others."""
 
+SHORT_DESCRIPTION = f"""\
+View, create and edit text files in the sandbox; returns the lines that were asked for or changed. `command` and `path`
+(absolute, or relative to the sandbox's working directory) are always required:
+* `view`: a file's numbered lines, all or `view_range` `[first, last]` (from 1, -1 is the last); a directory two levels
+  deep; an image.
+* `create`: a new file of `file_text` (required); an existing file is refused.
+* `str_replace`: `new_str` (left out: nothing) for `old_str` (required), which must be in the file exactly, without
+  line numbers, and once.
+* `insert`: `new_str` (required) AFTER line `insert_line` (required; 0: at the top).
+* `undo_edit`: takes back your last edit of the file.
+Encoding (`encoding` where a file reads wrong), line ends (write \\n) and mode stay. Refused when the file changed
+since you saw it: view it again. At most {{max_chars}} characters are shown. Files up to {
+    MAX_FILE_BYTES // 1024 // 1024
+} MiB; others: execute_bash."""
+
 _NEEDS: dict[str, tuple[tuple[str, str], ...]] = {
     "create": (("file_text", "the text of the new file"),),
     "str_replace": (("old_str", "the text to replace"),),
@@ -188,6 +203,7 @@ class FileEditorTool(ToolDefinition[FileEditAction, FileEditObservation]):
             cls(
                 name=TOOL_NAME,
                 description=conv_state.output.fill(DESCRIPTION),
+                short_description=conv_state.output.fill(SHORT_DESCRIPTION),
                 action_type=FileEditAction,
                 observation_type=FileEditObservation,
                 hint=hint,
