@@ -277,8 +277,9 @@ def check_tools(tools: Sequence[Mapping[str, Any]], llm_config: LLMConfig) -> li
 def response_to_actions(response: Any, mcp_tool_names: Sequence[str] | None = None) -> list[Action]:
     """The actions of a model's answer by the built-in tools, in its order; a message where it has no calls.
 
-    `ohsandbox.agent.response_to_actions` gives an `ActionEvent` for each instead, with the thought, the metadata and
-    the risk, by the tools of an agent; and a wrong call is a refusal there, which the model is told.
+    An action that was called for has `tool_call_metadata`. `ohsandbox.agent.response_to_actions` gives an `ActionEvent`
+    for each instead, with the thought and the risk, by the tools of an agent; and a wrong call is a refusal there, which
+    the model is told.
 
     Args:
         response: a `ChatResponse`, litellm's ModelResponse, or a dict in that form; only its first choice is read.
@@ -295,7 +296,9 @@ def response_to_actions(response: Any, mcp_tool_names: Sequence[str] | None = No
     for event, call in zip(planned, response.message.tool_calls or (None,), strict=True):
         if call is not None and event.action is None and call.function.name in (mcp_tool_names or ()):
             arguments = parse_arguments(call.function.arguments)
-            actions.append(MCPAction(name=call.function.name, arguments=arguments))
+            action = MCPAction(name=call.function.name, arguments=arguments)
+            vars(action)["tool_call_metadata"] = event.metadata  # as on every action of a response
+            actions.append(action)
             continue
         if event.action is None or event.refusal is not None:
             find_tool(_tools(), "" if call is None else call.function.name)

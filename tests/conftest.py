@@ -59,9 +59,10 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing of a test lands in the home of who runs it, and no test can spend anybody's money."""
     with pytest.MonkeyPatch.context() as patch:
         state = tmp_path_factory.mktemp("ohsandbox-home")
-        patch.setenv("OHSANDBOX_HOME", str(state))
-        for name in PROVIDER_KEYS:
+        settings = [name for name in os.environ if name.startswith("OHSANDBOX_") and "_TEST_" not in name]
+        for name in (*PROVIDER_KEYS, *settings):
             patch.delenv(name, raising=False)
+        patch.setenv("OHSANDBOX_HOME", str(state))
         yield
         drop_checkpoints(state)
 

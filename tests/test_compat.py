@@ -185,7 +185,13 @@ def test_answer_of_litellm_becomes_actions_in_order() -> None:
     calls = [compat.to_tool_call(action, str(number)).model_dump() for number, (action, *_) in enumerate(ACTIONS)]
     message = {"role": "assistant", "content": "First.", "tool_calls": calls}
     response = litellm.ModelResponse(id="r", choices=[{"index": 0, "message": message, "finish_reason": "tool_calls"}])
-    assert compat.response_to_actions(response, ["fetch"]) == [action for action, *_ in ACTIONS]
+    actions = compat.response_to_actions(response, ["fetch"])
+    assert actions == [action for action, *_ in ACTIONS]
+    metadata = [action.tool_call_metadata for action in actions]
+    assert [one.tool_call_id for one in metadata] == [str(number) for number in range(len(ACTIONS))]
+    assert {(one.response_id, one.total_calls_in_response, one.model_response.id) for one in metadata} == {
+        ("r", len(ACTIONS), "r")
+    }
 
 
 @pytest.mark.parametrize(
