@@ -278,7 +278,7 @@ def response_to_actions(response: Any, mcp_tool_names: Sequence[str] | None = No
     """The actions of a model's answer by the built-in tools, in its order; a message where it has no calls.
 
     An action that was called for has `tool_call_metadata`. `ohsandbox.agent.response_to_actions` gives an `ActionEvent`
-    for each instead, with the thought and the risk, by the tools of an agent; a wrong call is a refusal there, which the
+    for each instead, with the thought and the risk, by the tools of an agent; a wrong call is a refusal there, and the
     model is told.
 
     Args:
