@@ -33,9 +33,9 @@ from swerex.runtime.abstract import (
 )
 from swerex.utils.log import get_logger
 
+from ohsandbox import DockerRuntime
 from ohsandbox.errors import file_error
 from ohsandbox.runtime.aio import in_thread
-from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:
     import logging

@@ -1,0 +1,55 @@
+"""The tools of a sandbox for agents of the OpenAI Agents SDK: `Agent(name="coder", tools=ohsandbox_tools(runtime))`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from agents import FunctionTool, ToolOutputImage, ToolOutputText
+
+from ohsandbox.integrations.tools import TOOLS, SandboxTool, sandbox_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agents.tool_context import ToolContext
+
+    from ohsandbox.runtime import Runtime
+
+
+def ohsandbox_tools(runtime: Runtime, tools: Sequence[str] = TOOLS) -> list[FunctionTool]:
+    """Shell, files and search of a started runtime, which stays its caller's to close.
+
+    Calls of one turn run side by side, and commands of one shell after another. A cancelled run ends the call in the
+    sandbox. A sandbox that is gone raises `SandboxUnavailable` out of the run.
+
+    Args:
+        runtime: where all happens.
+        tools: names as `ohsandbox tools` lists them.
+
+    Raises:
+        UsageError: there is no tool of a name, or it needs more than a runtime.
+    """
+    return [_tool(one) for one in sandbox_tools(runtime, tools)]
+
+
+def _tool(tool: SandboxTool) -> FunctionTool:
+    async def invoke(_: ToolContext[Any], text: str) -> str | list[ToolOutputText | ToolOutputImage]:
+        try:
+            arguments = json.loads(text or "{}")
+        except ValueError as error:
+            return f"The arguments are not JSON: {error}. Send one object."
+        if not isinstance(arguments, dict):
+            return f"The arguments are a {type(arguments).__name__}. Send one object."
+        shown, images = await tool.call(arguments)
+        if not images:
+            return shown
+        return [ToolOutputText(text=shown), *(ToolOutputImage(image_url=url) for url in images)]
+
+    return FunctionTool(
+        name=tool.name,
+        description=tool.description,
+        params_json_schema=tool.schema,
+        on_invoke_tool=invoke,
+        strict_json_schema=False,  # that form makes every argument required
+    )

@@ -1,0 +1,48 @@
+"""The tools of a sandbox for agents of pydantic-ai: `Agent(model, toolsets=[OhsandboxToolset(runtime)])`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai import BinaryContent, FunctionToolset, Tool
+
+from ohsandbox.integrations.tools import TOOLS, SandboxTool, sandbox_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.runtime import Runtime
+
+
+class OhsandboxToolset(FunctionToolset[Any]):
+    """Shell, files and search of a started runtime, which stays its caller's to close.
+
+    Calls that only read run side by side; before and after every other one, pydantic-ai waits. A cancelled run ends
+    the call in the sandbox. A sandbox that is gone raises `SandboxUnavailable` out of the run.
+    """
+
+    def __init__(self, runtime: Runtime, tools: Sequence[str] = TOOLS, *, id: str | None = None) -> None:  # noqa: A002 - the host's name
+        """Take the tools of those names.
+
+        Args:
+            runtime: where all happens.
+            tools: names as `ohsandbox tools` lists them.
+            id: of the toolset, which durable execution needs.
+
+        Raises:
+            UsageError: there is no tool of a name, or it needs more than a runtime.
+        """
+        super().__init__([_tool(one) for one in sandbox_tools(runtime, tools)], id=id)
+
+
+def _tool(tool: SandboxTool) -> Tool[Any]:
+    function = partial(_call, tool)
+    return Tool.from_schema(
+        function, tool.name, tool.description, tool.schema, takes_ctx=False, sequential=not tool.is_read_only
+    )
+
+
+async def _call(tool: SandboxTool, **arguments: Any) -> str | list[str | BinaryContent]:
+    text, images = await tool.call(arguments)
+    return [text, *(BinaryContent.from_data_uri(url) for url in images)] if images else text
