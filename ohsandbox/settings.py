@@ -145,7 +145,7 @@ class Settings(BaseModel):
         if file.name == SDK_FILE_NAME:
             values, warnings = _known_of(values, cls, file)
             if path is None:
-                warnings.insert(0, _told_place(file, cls.default_path()))
+                warnings.insert(0, _told_place(file, cls.default_path(), has_unknown=bool(warnings)))
         settings = cls._validated(values, where=f"Settings file {str(file)!r}")
         for name, variable in cls.variables().items():
             if value := os.environ.get(variable):
@@ -234,9 +234,10 @@ def _known_of(values: dict[str, Any], settings: type[BaseModel], file: Path) -> 
     return {key: value for key, value in values.items() if key not in unknown and value is not None}, told
 
 
-def _told_place(file: Path, own: Path) -> str:
+def _told_place(file: Path, own: Path, *, has_unknown: bool) -> str:
     move = f"mkdir -p -m 700 {shlex.quote(str(own.parent))} && cp -p {shlex.quote(str(file))} {shlex.quote(str(own))}"
-    return f"Settings are read from {str(file)!r}, since there is no {str(own)!r}. To move them: {move}"
+    remedy = "To move them, without the keys that are not used" if has_unknown else "To move them"
+    return f"Settings are read from {str(file)!r}, since there is no {str(own)!r}. {remedy}: {move}"
 
 
 def _read_object(file: Path, *, required: bool) -> dict[str, Any]:
