@@ -240,9 +240,13 @@ def test_tool_is_a_function_of_the_chat_completions_api_and_an_agent_takes_it(na
     assert PARAMS[name]()["function"]["name"] == name
 
 
-def test_short_description_is_not_longer() -> None:
-    short, whole = (compat.create_cmd_run_tool(use_short_description=is_short) for is_short in (True, False))
-    assert len(short["function"]["description"]) <= len(whole["function"]["description"])
+@pytest.mark.parametrize(
+    "create", [compat.create_cmd_run_tool, compat.create_str_replace_editor_tool, compat.create_task_tracker_tool]
+)
+def test_short_description_fits_where_the_whole_one_does_not(create: Callable[..., dict[str, Any]]) -> None:
+    short, whole = (create(use_short_description=is_short)["function"]["description"] for is_short in (True, False))
+    assert len(short) <= 1024
+    assert (short == whole) is (len(whole) <= 1024)
 
 
 def test_tools_are_cleaned_for_gemini_in_a_copy_and_left_alone_for_others() -> None:
