@@ -28,6 +28,7 @@ from ohsandbox.cli.options import (
     SandboxOptions,
     ServeOptions,
     SettingsFile,
+    ShellOptions,
     Yes,
     path,
 )
@@ -99,6 +100,22 @@ def exec_(
     from ohsandbox.cli.exec import run_command
 
     return run_command(program, how, where)
+
+
+@command(app, context_settings={"allow_interspersed_args": False})
+def shell(
+    how: ShellOptions,
+    where: SandboxOptions,
+    program: list[str] | None = argument("Program and its arguments.  [default: a shell]", "PROGRAM..."),
+) -> int:
+    """Open a terminal in a sandbox: a shell, or any program, such as a coding agent.
+
+    The exit code is the program's. Its sandbox is removed at the end, with all that runs in it; --keep keeps it, and
+    --attach opens another terminal in a running one. With --copy, the copy goes with the sandbox.
+    """
+    from ohsandbox.cli.shell import open_terminal
+
+    return open_terminal(program or [], how, where)
 
 
 @command(app)

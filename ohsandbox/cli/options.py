@@ -242,11 +242,28 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecOptions:
-    """How `exec` runs its command."""
+class ProcessOptions:
+    """As whom and with which variables a program of the person's runs."""
 
     env: list[str] | None = option("Set an environment variable; may be repeated.", "NAME=VALUE", flags=["--env", "-e"])
     user: str | None = option("User name or uid in the sandbox.", "NAME")
+
+    def checked_environment(self, where: SandboxOptions) -> dict[str, str]:
+        """The variables; raises UsageError where one is malformed, or where the backend has no such user."""
+        for pair in self.env or ():
+            if "=" not in pair[1:]:
+                raise UsageError(f"Invalid --env {pair!r}: expected NAME=VALUE.")
+        if self.user is not None and not self.user:
+            raise UsageError("--user is empty. Name a user of the image or a numeric id, or leave it out.")
+        if self.user and not where.backend.users:
+            raise UsageError(f"--user {self.user!r} needs a container. Leave it out, or --runtime {where.runtime}.")
+        return dict(pair.split("=", 1) for pair in self.env or ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecOptions(ProcessOptions):
+    """How `exec` runs its command."""
+
     timeout_s: float | None = option(
         "Kill the command after this time; the exit code is then 124.",
         "SECONDS",
@@ -256,6 +273,19 @@ class ExecOptions:
     tty: bool | None = option(
         "Allocate a pseudo-terminal.  [default: if stdin and stdout are terminals]", flags=["--tty/--no-tty", "-t/-T"]
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShellOptions(ProcessOptions):
+    """What `shell` gives its program."""
+
+    secrets: list[str] | None = option(
+        "Set this environment variable for the program, from a variable or file of this machine; may be repeated. "
+        "Its value is not masked on the screen.",
+        "NAME[=env:OTHER|=file:PATH]",
+        flags=["--secret"],
+    )
+    settings: SettingsFile = None
 
 
 @dataclass(frozen=True, kw_only=True)

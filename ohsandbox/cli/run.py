@@ -25,10 +25,12 @@ from ohsandbox.cli.runtime import (
     find_resumed,
     leave_on_exit,
     make_runtime,
+    place_of,
     progress_text,
     save_options,
     started,
     tell_copy,
+    tell_kept,
     tell_news,
 )
 from ohsandbox.conversation import Conversation
@@ -208,14 +210,8 @@ def _enter_sandbox(
         full = replace(full, runtime="cli")
     finally:
         view.status("")
-    name = getattr(runtime, "name", "") or runtime.id
-    place = f"This host, in {runtime.workdir}"
-    if runtime.isolated:
-        place = f"Container {name}{', attached' if full.attach else f' of {full.image}, network {full.network}'}"
-    view.info(f"{place}, ready in {time.monotonic() - began:.1f} s")
-    if full.keep and "keep" in full.backend.options:
-        stack.callback(view.info, f"Remove it: docker rm -f {name} (or all that are kept: ohsandbox gc --kept)")
-        stack.callback(view.info, f"Container {name} is kept. Go on in it: ohsandbox run --attach {name}")
+    view.info(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
+    stack.callback(tell_kept, runtime, full, "run", view.info)
     return runtime, full
 
 

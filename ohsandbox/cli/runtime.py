@@ -108,6 +108,22 @@ def tell_news(runtime: Runtime | None, warn: Callable[[str], None], *, last: boo
         runtime.discard_changes()
 
 
+def place_of(runtime: Runtime, options: SandboxOptions) -> str:
+    """Where the work is done, in words."""
+    if not runtime.isolated:
+        return f"This host, in {runtime.workdir}"
+    name = getattr(runtime, "name", "") or runtime.id
+    return f"Container {name}{', attached' if options.attach else f' of {options.image}, network {options.network}'}"
+
+
+def tell_kept(runtime: Runtime, options: SandboxOptions, command: str, tell: Callable[[str], None]) -> None:
+    """Say how a sandbox that is kept is joined by the command again, and how it is removed."""
+    if options.keep and "keep" in options.backend.options:
+        name = getattr(runtime, "name", "") or runtime.id
+        tell(f"Container {name} is kept. Go on in it: ohsandbox {command} --attach {name}")
+        tell(f"Remove it: docker rm -f {name} (or all that are kept: ohsandbox gc --kept)")
+
+
 def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
     """Say what of the workspace was not copied."""
     left_out: dict[str, str] = getattr(runtime, "left_out", {})

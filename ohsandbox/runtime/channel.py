@@ -84,6 +84,20 @@ class Channel(ABC):
             SandboxUnavailable: the sandbox is gone, so the exit code is unknown.
         """
 
+    def resize(self, columns: int, rows: int) -> bool:  # noqa: ARG002 - for those that can
+        """Set the size of the process's terminal; what runs in its foreground gets SIGWINCH if that changed it.
+
+        columns and rows are 1 to 65,535.
+
+        Returns:
+            Whether it has this size now. False, the default: the backend cannot, the process has no terminal, or it
+            has ended.
+
+        Raises:
+            SandboxUnavailable: the connection broke.
+        """
+        return False
+
     @abstractmethod
     def kill(self) -> None:
         """SIGKILL the process and its process group; returns when the signal is sent."""

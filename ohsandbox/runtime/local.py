@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import os
 import pty
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from pathlib import Path
@@ -121,10 +124,13 @@ class LocalChannel(Channel):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self._streams:
             left_ms = POLL_MS if deadline is None else (deadline - time.monotonic()) * 1000
+            has_ended = self._master is not None and self._process.poll() is not None
             ready = self._poll.poll(max(0, min(left_ms, POLL_MS)))
             chunks = [chunk for fd, _ in ready if (chunk := self._read_one(fd))]
             if chunks:
                 return chunks
+            if has_ended and not ready:
+                self._streams = {}  # a process of another session may hold the terminal: an engine does not wait for it
             if self._streams and deadline is not None and time.monotonic() >= deadline:
                 return None
         return []
@@ -172,6 +178,16 @@ class LocalChannel(Channel):
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"Process {self.pid} still runs after {timeout_s} s") from None
         return 128 - code if code < 0 else code
+
+    def resize(self, columns: int, rows: int) -> bool:
+        """See `Channel.resize`."""
+        if (master := self._master) is None or self._process.poll() is not None:
+            return False
+        try:
+            fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+        except OSError:  # closed in another thread meanwhile
+            return False
+        return True
 
     def kill(self) -> None:
         """See `Channel.kill`."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 START_S = 20.0
 """A connection takes 0.1 to 2 s, a process over an open one some 50 ms and what the login shell reads at its start."""
-KILL_S = 10.0
+ASK_S = 10.0
 FAREWELL_S = 1.0
 """Between the end of the output of an `ssh` and what it says of the reason."""
 NOISE_BYTES = 64 * 1024
@@ -43,6 +43,12 @@ _HELLO = '[ ! -t 0 ] || stty raw -echo; printf "%s\\000" "$0$$";'
 others on the machine see. A terminal in its usual mode would cut the script at 4,095 bytes."""
 _MODES = "[ ! -t 0 ] || stty 38400 sane\n"
 """A multiplexed `ssh` that has no terminal itself gives the other one no modes at all: no Ctrl-C (OpenSSH 9.2)."""
+_RESIZE = """
+for ohs_f in "/proc/$0/fd/0" "/proc/$0/fd/1" "/proc/$0/fd/2"; do
+  [ -t 3 ] 3<"$ohs_f" && exec stty cols "$1" rows "$2" <"$ohs_f"
+done 2>/dev/null
+exit 1"""
+"""A multiplexed `ssh` passes only the size of its own terminal. Another process sets that of a terminal as well."""
 _KILL = 'kill -9 "-$0" 2>/dev/null || kill -9 "$0"'
 
 
@@ -67,7 +73,7 @@ class SshChannel(LocalChannel):
         (*shell, reader), script = script_on_stdin(_MODES * tty + start_script(argv, env, workdir))
         process = shlex.join([*["setsid"][tty:], *shell, _HELLO + reader, nonce])
         self._ssh, self._tty, self._loss = [*ssh], tty, loss
-        super().__init__(self._words(_SUPERVISOR % process), tty=False, env=os.environ, workdir=".")
+        super().__init__(self._words(_SUPERVISOR % process, tty=tty), tty=False, env=os.environ, workdir=".")
         try:
             while nonce not in (hello := self.read_word()):
                 pass
@@ -80,8 +86,8 @@ class SshChannel(LocalChannel):
             self.close()
             raise
 
-    def _words(self, script: str, *arguments: str) -> list[str]:
-        options = ["-o", f"RequestTTY={'force' if self._tty else 'no'}"]
+    def _words(self, script: str, *arguments: str, tty: bool = False) -> list[str]:
+        options = ["-o", f"RequestTTY={'force' if tty else 'no'}"]
         return [self._ssh[0], *options, *self._ssh[1:], shlex.join(["exec", "/bin/sh", "-c", script, *arguments])]
 
     def read_word(self) -> str:
@@ -125,12 +131,23 @@ class SshChannel(LocalChannel):
             raise loss
         return code
 
+    def resize(self, columns: int, rows: int) -> bool:
+        """See `Channel.resize`. Another `ssh` does it, in some 50 ms; the machine needs `stty`."""
+        return self._tty and self._ask(_RESIZE, str(self.pid), str(columns), str(rows))
+
     def kill(self) -> None:
         """See `Channel.kill`."""
-        if not self.ended:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                words = self._words(_KILL, str(self.pid))
-                subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=KILL_S, check=False)
+        self._ask(_KILL, str(self.pid))
+
+    def _ask(self, script: str, *arguments: str) -> bool:
+        """Run a script beside the process, unless that has ended; whether it succeeded."""
+        if self.ended:
+            return False
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            words = self._words(script, *arguments)
+            ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S, check=False)
+            return ran.returncode == 0
+        return False
 
     def close(self) -> None:
         """See `Channel.close`."""

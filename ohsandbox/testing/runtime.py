@@ -103,6 +103,9 @@ class _Descriptorless(Channel):
     def wait(self, timeout_s: float | None = None) -> int:
         return self._channel.wait(timeout_s)
 
+    def resize(self, columns: int, rows: int) -> bool:
+        return self._channel.resize(columns, rows)
+
     def kill(self) -> None:
         self._channel.kill()
 

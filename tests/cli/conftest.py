@@ -39,11 +39,14 @@ class Recorded(NamedTuple):
 
     code: int
     raw: bytes
+    restored: bool
+    """Its modes are those that it had before."""
 
 
 Invoke = Callable[..., Ended]
 Start = Callable[..., "subprocess.Popen[bytes]"]
 WriteScript = Callable[..., str]
+Answer = bytes | Callable[["subprocess.Popen[bytes]", int], object]
 
 
 @pytest.fixture(autouse=True)
@@ -124,20 +127,25 @@ def _turn(text: str, command: str | None) -> dict[str, Any]:
 
 @pytest.fixture
 def at_terminal() -> Callable[..., Recorded]:
-    """Run a command on a pseudo-terminal. Each of `answers` is (what to wait for, what to type then)."""
+    """Run a command on a pseudo-terminal.
 
-    def run(*arguments: str, answers: Sequence[tuple[bytes, bytes]] = (), cwd: Path | None = None) -> Recorded:
+    Each of `answers` is (what to wait for, what to type then or to do with the process and our end of the terminal).
+    """
+
+    def run(*arguments: str, answers: Sequence[tuple[bytes, Answer]] = (), cwd: Path | None = None) -> Recorded:
         master, slave = pty.openpty()
+        before = termios.tcgetattr(slave)
         process = subprocess.Popen(
             [*COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, cwd=cwd,
             # GNU readline puts LINES and COLUMNS of pytest's terminal into the environment of what pytest starts
             env={name: value for name, value in os.environ.items() if name not in {"LINES", "COLUMNS"}},
             preexec_fn=lambda: _take_terminal(slave), start_new_session=True,  # noqa: PLW1509 - a fork is what it is
         )  # fmt: skip
-        os.close(slave)
         try:
-            return _record(process, master, list(answers))
+            code, raw = _record(process, master, list(answers))
+            return Recorded(code, raw, termios.tcgetattr(slave) == before)
         finally:
+            os.close(slave)
             os.close(master)
             if process.poll() is None:
                 process.kill()
@@ -151,20 +159,17 @@ def _take_terminal(slave: int) -> None:
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
 
-def _record(process: subprocess.Popen[bytes], master: int, answers: list[tuple[bytes, bytes]]) -> Recorded:
-    raw, seen = b"", 0
+def _record(process: subprocess.Popen[bytes], master: int, answers: list[tuple[bytes, Answer]]) -> tuple[int, bytes]:
+    raw, seen = bytearray(), 0
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         if select.select([master], [], [], 0.1)[0]:
-            try:
-                data = os.read(master, 65536)
-            except OSError:  # Linux: the last one on the other side has closed it
-                break
-            raw += data
+            raw += os.read(master, 65536)
         elif process.poll() is not None:
             break
         if answers and (at := raw.find(answers[0][0], seen)) >= 0:
             seen = at + len(answers[0][0])
-            os.write(master, answers.pop(0)[1])
+            answer = answers.pop(0)[1]
+            os.write(master, answer) if isinstance(answer, bytes) else answer(process, master)
     assert not answers, f"never appeared: {answers[0][0]!r}; there was {raw[-1000:]!r}"
-    return Recorded(process.wait(10), raw)
+    return process.wait(10), bytes(raw)

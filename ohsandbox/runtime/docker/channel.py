@@ -18,6 +18,7 @@ from ohsandbox.errors import (
     WorkdirMissingError,
     WorkdirNotADirectoryError,
 )
+from ohsandbox.runtime.backend import LOSS_SETTLES_S
 from ohsandbox.runtime.channel import KILLED, Channel, Stream
 from ohsandbox.runtime.docker.error_mapping import engine_errors, start_error
 from ohsandbox.runtime.docker.wire import Demultiplexer, Passthrough, swallowed, wrap
@@ -40,6 +41,7 @@ MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 BUFFER_BYTES = 1024 * 1024
 """Size of one read: the engine sends frames of up to 32 KiB, so up to 32 frames a call."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
+_LOSS_PAUSE_S = 0.02
 
 ENTER_SCRIPT = """
 read -r go
@@ -108,7 +110,7 @@ class DockerChannel(Channel):
         self._frames: Demultiplexer | Passthrough = Passthrough() if request.tty else Demultiplexer()
         self._buffer: memoryview | None = None
         self._code: int | None = None
-        self._closed = self._ended = False
+        self._closed = self._ended = self._killed = False
         with container.starting():
             nonce = secrets.token_hex(8)
             raw = self._start(nonce)
@@ -145,7 +147,7 @@ class DockerChannel(Channel):
         environment += [name for name in request.unset if name not in request.env]  # a bare name unsets it
         created = self._container.engine.api.exec_create(
             self._container.id, list(argv), stdin=stdin, tty=request.tty and stdin, user=request.user or "",
-            environment=environment, workdir="/",
+            environment=environment, workdir="/", detach_keys=_detach_keys() if request.tty else None,
         )  # fmt: skip
         return str(created["Id"])
 
@@ -207,10 +209,17 @@ class DockerChannel(Channel):
             if found.get("Running") or not isinstance(code, int):
                 return None
             # the engine reports 137 for every exec of a container that it removed or killed, too
-            if code == KILLED and (loss := self._container.loss()) is not None:
+            if code == KILLED and not self._killed and (loss := self._loss_soon()) is not None:
                 raise loss
             self._code = code
         return self._code
+
+    def _loss_soon(self) -> SandboxUnavailable | None:
+        """The container's loss, which the engine may report later than the end of an exec."""
+        deadline = time.monotonic() + LOSS_SETTLES_S
+        while (loss := self._container.loss()) is None and time.monotonic() < deadline:
+            time.sleep(_LOSS_PAUSE_S)
+        return loss
 
     # --- the channel's interface ---
 
@@ -278,6 +287,19 @@ class DockerChannel(Channel):
             pause = min(pause * 2, _LONGEST_PAUSE_S)
         return code
 
+    def resize(self, columns: int, rows: int) -> bool:
+        """See `Channel.resize`."""
+        if not self._request.tty or self._closed:
+            return False
+        try:
+            with self._engine_errors("resizing a terminal of the sandbox"):
+                self._container.engine.api.exec_resize(self._exec_id, height=rows, width=columns)
+        except SandboxUnavailable:  # engines refuse it for a process that has ended
+            if self._exit_code() is None:
+                raise
+            return False
+        return True
+
     def kill(self) -> None:
         """See `Channel.kill`. From inside, as the same user: the engine's API cannot kill an exec.
 
@@ -285,6 +307,7 @@ class DockerChannel(Channel):
         """
         if self._exit_code() is not None:
             return
+        self._killed = True
         with self._container.starting(), self._engine_errors("killing a process in the sandbox"):
             killer = self._create(("/bin/sh", "-c", KILL_SCRIPT, "sh", str(self.pid)), stdin=False)
             self._container.engine.api.exec_start(killer, detach=True)
@@ -293,6 +316,15 @@ class DockerChannel(Channel):
         """See `Channel.close`."""
         self._closed = True
         self._wire.close()
+
+
+def _detach_keys() -> str:
+    """Keys that end a terminal's exec; the engine insists on some, by default Ctrl-P Ctrl-Q.
+
+    It holds the first one back until the next byte: so that is NUL, which sets the mark in editors. A number that
+    nobody knows follows.
+    """
+    return ",".join(["ctrl-@", *secrets.token_hex(16)])
 
 
 def _refuse_impossible(request: ProcessRequest) -> None:

@@ -312,3 +312,29 @@ def a_hundred_runs_leave_threads_and_descriptors_as_they_were(runtime: Runtime) 
     after = held_by_host()
     assert after.threads < before.threads + PASSING
     assert after.descriptors < before.descriptors + PASSING
+
+
+# --- a terminal of a channel's own ---
+
+
+@case(needs={"stty"})
+def a_terminal_is_resized_and_its_program_is_told(runtime: Runtime) -> None:
+    script = "trap 'stty size; exit 7' WINCH; echo ready; while :; do sleep 0.1; done"
+    with runtime.open_channel(["/bin/sh", "-c", script], tty=True) as channel:
+        said = b""
+        while b"ready" not in said:
+            said += b"".join(chunk.data for chunk in channel.read(SOON_S) or ())
+        assert channel.resize(101, 37), "backend without Channel.resize"
+        while chunks := channel.read(SOON_S):
+            said += b"".join(chunk.data for chunk in chunks)
+        assert b"37 101" in said
+        assert channel.wait(SOON_S) == 7
+        assert not channel.resize(80, 24), "it has ended"
+
+
+@case()
+def a_process_without_a_terminal_is_not_resized(runtime: Runtime) -> None:
+    with runtime.open_channel(["cat"]) as channel:
+        assert not channel.resize(101, 37)
+        channel.close_stdin()
+        assert channel.wait(SOON_S) == 0

@@ -1,0 +1,192 @@
+"""Our terminal, handed to a process of a sandbox: keys, output and the window's size pass unchanged, as with ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+import time
+import tty
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import OhsandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ohsandbox.runtime.channel import Channel
+
+READ_BYTES = 65536
+"""What a pipe holds."""
+JOIN_S = 1.0
+"""For a thread that only an engine which does not answer can hold up."""
+_PASSED_VARIABLES = ("TERM", "COLORTERM")
+"""What a program asks to know the terminal's abilities; the size it asks of the terminal itself."""
+_SCRIPT = """
+ohs_known() {
+  for ohs_d in /etc/terminfo /lib/terminfo /usr/share/terminfo /usr/lib/terminfo; do
+    [ ! -e "$ohs_d/${1%"${1#?}"}/$1" ] || return 0
+  done
+  return 1
+}
+ohs_known "$TERM" || ! ohs_known xterm-256color || TERM=xterm-256color
+stty rows "$1" cols "$2" 2>/dev/null
+shift 2
+exec "$@"
+"""
+"""A terminal that the image's database lacks (kitty's, say, in Debian's ncurses-base) is told as xterm, or full-screen
+programs would refuse it. The size is set before the program asks for it; without `stty`, `Channel.resize` sets it soon
+after."""
+
+
+def terminal_argv(command: Sequence[str], *, prepare: str = "") -> list[str]:
+    """Argv of a process that is the command, at a terminal of our terminal's size, after lines of shell."""
+    columns, rows = terminal_size()
+    return ["/bin/sh", "-c", prepare + _SCRIPT, "sh", str(rows), str(columns), *command]
+
+
+def terminal_environment() -> dict[str, str]:
+    """The variables of ours that say what our terminal can do."""
+    return {"TERM": "dumb"} | {name: os.environ[name] for name in _PASSED_VARIABLES if os.environ.get(name)}
+
+
+def terminal_size() -> tuple[int, int]:
+    """Columns and rows of our terminal, 80 and 24 where it has none; not shutil's, which believes COLUMNS first."""
+    with contextlib.suppress(OSError):
+        size = os.get_terminal_size(sys.stdout.fileno())
+        if size.columns and size.lines:  # a serial line does not know its size
+            return size.columns, size.lines
+    return 80, 24
+
+
+def attend(channel: Channel, timeout_s: float | None = None) -> int:
+    """Connect our stdin and stdout with a process at a terminal of its own, until it ends; its exit code.
+
+    Our terminal is raw meanwhile: each key is the process's, Ctrl-C included. Keys typed after its end stay unread.
+
+    Raises:
+        TimeoutError: it still runs after timeout_s seconds.
+        SandboxUnavailable: the sandbox went away.
+    """
+    with _raw_terminal(), _keys_passed(channel), _size_followed(channel):
+        clock = Deadline(timeout_s)
+        while chunks := channel.read(clock.left_s):
+            for _, data in chunks:
+                write_all(sys.stdout.fileno(), data)
+            clock.check()
+        if chunks is None:
+            raise TimeoutError
+        return channel.wait(clock.left_s)
+
+
+class Deadline:
+    """A point in time, timeout_s seconds from now, or none."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._at = None if timeout_s is None else time.monotonic() + timeout_s
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until then, at least 0; None without one."""
+        return None if self._at is None else max(0.0, self._at - time.monotonic())
+
+    def check(self) -> None:
+        """Raise TimeoutError once it has passed."""
+        if self.left_s == 0:
+            raise TimeoutError
+
+
+@contextlib.contextmanager
+def killed_on_error(channel: Channel) -> Iterator[None]:
+    """Ctrl-C, SIGTERM and a closed pipe end the process as well: an attached container lives on."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OhsandboxError):
+            channel.kill()
+        raise
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """All of data to one of our streams, however slow its reader is."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:  # another program made our terminal non-blocking
+            select.select([], [descriptor], [])
+
+
+@contextlib.contextmanager
+def _raw_terminal() -> Iterator[None]:
+    """Our stdin, if it is a terminal, gives every key on as it is typed; restored on every way out."""
+    descriptor = sys.stdin.fileno()
+    if not os.isatty(descriptor):
+        yield
+        return
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setraw(descriptor, termios.TCSANOW)  # what was typed meanwhile is for the program
+        yield
+    finally:
+        with contextlib.suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(descriptor, termios.TCSANOW, before)  # TCSADRAIN waits for a reader that may be gone
+
+
+@contextlib.contextmanager
+def _keys_passed(channel: Channel) -> Iterator[None]:
+    """A thread passes our stdin to the process."""
+    stop, stopped = os.pipe()
+    threading.Thread(target=_pass_keys, args=(channel, stop), name="ohsandbox-keys", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.close(stopped)
+
+
+def _pass_keys(channel: Channel, stop: int) -> None:
+    """Until the other end of the pipe `stop` is closed. A write to a process that reads nothing may block till then."""
+    keys = sys.stdin.fileno()
+    try:
+        while stop not in (ready := select.select([keys, stop], [], [])[0]):
+            with contextlib.suppress(BlockingIOError):  # as in write_all
+                if data := os.read(ready[0], READ_BYTES):
+                    channel.write(data)
+                else:
+                    channel.write(b"\x04")
+                    return
+    except (OSError, OhsandboxError):
+        pass  # the process has ended, or our terminal is gone
+    finally:
+        os.close(stop)
+
+
+@contextlib.contextmanager
+def _size_followed(channel: Channel) -> Iterator[None]:
+    """A thread gives the process's terminal the size of ours, now and whenever that changes."""
+    changes: SimpleQueue[int | None] = SimpleQueue()  # whose `put` a signal handler may call at any point
+    before = signal.signal(signal.SIGWINCH, lambda number, _: changes.put(number))
+    follower = threading.Thread(target=_follow_size, args=(channel, changes), name="ohsandbox-size", daemon=True)
+    follower.start()
+    changes.put(signal.SIGWINCH)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, before)
+        changes.put(None)
+        follower.join(JOIN_S)
+
+
+def _follow_size(channel: Channel, changes: SimpleQueue[int | None]) -> None:
+    """Until None comes. Of many changes at once, as when a window is drawn larger by hand, the last one counts."""
+    while changes.get() is not None:
+        while not changes.empty():
+            if changes.get() is None:
+                return
+        with contextlib.suppress(OhsandboxError):  # `read` tells of a sandbox that is gone
+            channel.resize(*terminal_size())
