@@ -12,7 +12,7 @@ from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.runtime import make_runtime, started
 from ohsandbox.cli.terminal import (
     READ_BYTES,
-    Deadline,
+    Countdown,
     attend,
     killed_on_error,
     terminal_argv,
@@ -78,7 +78,7 @@ def _relay(channel: Channel, timeout_s: float | None) -> int:
     else:
         threading.Thread(target=_feed, args=(channel,), daemon=True).start()
     writers = {stream: _StreamWriter(stream) for stream in Stream}
-    clock = Deadline(timeout_s)
+    clock = Countdown(timeout_s)
     while chunks := channel.read(clock.left_s):
         for stream, data in chunks:
             writers[stream].write(data)

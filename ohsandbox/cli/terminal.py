@@ -74,7 +74,7 @@ def attend(channel: Channel, timeout_s: float | None = None) -> int:
         SandboxUnavailable: the sandbox went away.
     """
     with _raw_terminal(), _keys_passed(channel), _size_followed(channel):
-        clock = Deadline(timeout_s)
+        clock = Countdown(timeout_s)
         while chunks := channel.read(clock.left_s):
             for _, data in chunks:
                 write_all(sys.stdout.fileno(), data)
@@ -84,7 +84,7 @@ def attend(channel: Channel, timeout_s: float | None = None) -> int:
         return channel.wait(clock.left_s)
 
 
-class Deadline:
+class Countdown:
     """A point in time, timeout_s seconds from now, or none."""
 
     def __init__(self, timeout_s: float | None) -> None:
