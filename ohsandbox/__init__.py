@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ohsandbox.agent import Agent
-    from ohsandbox.conversation import Conversation, FileConversationStore, Limits, RunResult
+    from ohsandbox.conversation import Conversation, FileConversationStore, RunLimits, RunResult
+    from ohsandbox.conversation import Limits as Limits
     from ohsandbox.errors import (
         ConversationOpenError,
         ModelError,
@@ -53,12 +54,12 @@ __all__ = [
     "ExecResult",
     "FileConversationStore",
     "LLMConfig",
-    "Limits",
     "MCPClient",
     "ModelError",
     "Observation",
     "OhsandboxError",
     "ReplayLLM",
+    "RunLimits",
     "RunResult",
     "Runtime",
     "SDKEvent",
@@ -87,7 +88,7 @@ __all__ = [
 
 _HOMES = {
     "agent": ("Agent",),
-    "conversation": ("Conversation", "FileConversationStore", "Limits", "RunResult"),
+    "conversation": ("Conversation", "FileConversationStore", "Limits", "RunLimits", "RunResult"),
     "errors": (
         "ConversationOpenError",
         "ModelError",

@@ -101,7 +101,10 @@ class Settings(BaseModel):
     checkpoints: bool = True
     """Whether the files are kept before each turn's first change and after its last, for undo, fork, diff and apply."""
     stuck_detection: bool = True
-    """Whether a model that goes round in circles is stopped."""
+    """Whether a model that goes round in circles is told so, then stopped."""
+    nudge_after: int | None = Field(default=3, ge=2, le=20)
+    stuck_after: int = Field(default=4, ge=2, le=20)
+    """Repetitions after which it is told, and after which the run ends; see `RunLimits`."""
     confirm: Literal["never", "always", "risky", "medium"] | None = None
     """Which calls a person must allow; None is never in a container, and risky on this host where a person is there."""
 

@@ -350,6 +350,28 @@ def test_each_call_is_followed_by_its_result_as_json_before_the_next_request(tmp
     assert [message["tool_call_id"] for message in model.seen[-1][-2:]] == ["1", "2"]
 
 
+# --- a model that repeats itself ----------------------------------------------------------------------
+
+
+def test_model_that_repeats_itself_is_told_once_then_stopped_also_across_processes(tmp_path: Path) -> None:
+    again = [answer("", call("execute_bash", {"command": "ls"})) for _ in range(4)]
+    models = FakeModel(*again[:3], OSError("killed")), FakeModel(again[3])
+    for model in models:
+        with Conversation(Agent(model), RecordingRuntime(), tmp_path, conversation_id="c") as conversation:
+            if model is models[0]:
+                conversation.run("List.", timeout_s=20)
+            elif conversation.resume():
+                conversation.wait(20)
+    told = [data for data in data_of(conversation.events(), "notice") if data["code"] == "Repetition"]
+    assert len(told) == 1
+    assert "3 times the same call of execute_bash with the same result" in told[0]["message"]
+    for model in models:
+        last = model.seen[-1][-1]
+        assert last["role"] == "user"
+        assert told[0]["message"] in last["content"]
+    assert "4 times the same call" in str(conversation.error)
+
+
 # --- resuming -----------------------------------------------------------------------------------------
 
 

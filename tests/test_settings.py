@@ -130,6 +130,8 @@ VALUES: dict[str, tuple[object, str, object]] = {
     "max_cost_usd": (1.0, "2.5", 3.0),
     "checkpoints": (True, "false", True),
     "stuck_detection": (True, "0", True),
+    "nudge_after": (4, "5", 6),
+    "stuck_after": (7, "8", 9),
     "confirm": ("never", "always", "risky"),
 }
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.agent import Agent
     from ohsandbox.conversation.approvals import ApprovalCallback, ConfirmationPolicy, SecurityAnalyzer
-    from ohsandbox.conversation.limits import Limits
+    from ohsandbox.conversation.limits import RunLimits
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.conversation.metadata import ConversationStore
     from ohsandbox.runtime.base import Runtime
@@ -34,7 +34,7 @@ class ResumeOptions(TypedDict, total=False):
     metadata_store: ConversationStore | None
     user_id: str | None
     settings: Settings | None
-    limits: Limits | None
+    limits: RunLimits | None
     tool_choice: str
     confirmation: ConfirmationPolicy | str | None
     security_analyzer: SecurityAnalyzer | None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.agent import Agent
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval_filter_of, policy_of
-from ohsandbox.conversation.limits import Limits
+from ohsandbox.conversation.limits import RunLimits
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.factory import RuntimeSettings, runtime_from
 from ohsandbox.secrets import Secrets, host_keys
@@ -32,7 +32,7 @@ class ConversationConfig:
         self,
         agent: Agent | None = None,
         *,
-        limits: Limits | None = None,
+        limits: RunLimits | None = None,
         settings: Settings | None = None,
         user_id: str | None = None,
         tool_choice: str = "auto",
@@ -48,7 +48,7 @@ class ConversationConfig:
             UsageError: there is no confirmation policy of that name.
         """
         self.agent = agent or Agent()
-        self.limits = limits or Limits()
+        self.limits = limits or RunLimits()
         self.settings = settings
         """None until they are given or read."""
         self.user_id = user_id
@@ -152,9 +152,9 @@ def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
     return runtime_from(asked)
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> RunLimits:
     """The limits that the settings name."""
-    return Limits(**{name: getattr(settings, name) for name in Limits.model_fields})
+    return RunLimits(**{name: getattr(settings, name) for name in RunLimits.model_fields})
 
 
 def keys_of(llm: ChatModel) -> dict[str, str]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         SecurityAnalyzer,
     )
     from ohsandbox.conversation.environment import ResumeState
-    from ohsandbox.conversation.limits import Limits
+    from ohsandbox.conversation.limits import RunLimits
     from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
@@ -83,7 +83,7 @@ class Conversation:
         user_id: str | None = None,
         *,
         settings: Settings | None = None,
-        limits: Limits | None = None,
+        limits: RunLimits | None = None,
         tool_choice: str = "auto",
         confirmation: ConfirmationPolicy | str | None = None,
         security_analyzer: SecurityAnalyzer | None = None,
@@ -208,7 +208,7 @@ class Conversation:
         self._run_thread.take_over(is_finished=self.resume_state.is_finished, is_asking=bool(self.pending))
 
     def _subagent_conversation(
-        self, agent: Agent, runtime: Runtime, *, conversation_id: str, limits: Limits
+        self, agent: Agent, runtime: Runtime, *, conversation_id: str, limits: RunLimits
     ) -> Conversation:
         """A conversation for a sub-agent, which asks, and has secrets, as this one does."""
         return Conversation(
@@ -462,12 +462,12 @@ class Conversation:
             check_apart(self.directory, runtime.host_workspace)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RunLimits:
         """The limits; they may be replaced at any time, for the next run."""
         return self._config.limits
 
     @limits.setter
-    def limits(self, limits: Limits) -> None:
+    def limits(self, limits: RunLimits) -> None:
         self._config.limits = limits
 
     @property

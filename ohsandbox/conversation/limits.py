@@ -1,4 +1,4 @@
-"""Limits of a conversation: `Limits`, what is spent of them (`Spending`), and a model that repeats itself."""
+"""Limits of a conversation: `RunLimits`, what is spent of them (`Spending`), and a model that repeats itself."""
 
 from __future__ import annotations
 
@@ -11,28 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ohsandbox import events
 from ohsandbox.errors import LimitReachedError
 from ohsandbox.tools import hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ohsandbox.events import SDKEvent
+    from ohsandbox.events import EventBody, SDKEvent
 
-SAME_CALL = 4
-"""Number of times that the same call has the same result in a row."""
+NUDGED = "Repetition"
+"""The code of the notice that tells the model that it repeats itself."""
 
-SAME_ERROR = 4
-"""Number of times that the same tool fails with the same message in a row, whatever its arguments."""
-
-ALTERNATING = 6
-"""Two calls in turn, A B A B A B, each with the result it had before."""
-
-THOUGHTS = 8
-"""Number of thoughts in a row."""
+MAX_STUCK_AFTER = 20
+"""Bound of both thresholds: so many repetitions are kept in memory, twice."""
 
 
-class Limits(BaseModel):
+class RunLimits(BaseModel):
     """Checked before each request to the model; None: no limit. Time also ends a request or a tool that runs.
 
     Iterations and time count from the user's last message that started a run, without the time that a person takes to
@@ -49,7 +44,15 @@ class Limits(BaseModel):
     """Prompt and completion tokens together."""
     max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     stuck_detection: bool = True
-    """Whether a model that repeats itself is stopped; see `StuckDetector`."""
+    """Whether a model that repeats itself is told so, then stopped; see `StuckDetector`."""
+    nudge_after: int | None = Field(default=3, ge=2, le=MAX_STUCK_AFTER)
+    """Repetitions after which the model is told, with its next request, what it repeats; None never tells it."""
+    stuck_after: int = Field(default=4, ge=2, le=MAX_STUCK_AFTER)
+    """Repetitions after which the run ends."""
+
+
+Limits = RunLimits
+"""The name of before: `SandboxLimits`, `OutputLimits` and `TransferLimits` are limits, too."""
 
 
 class Spending:
@@ -96,7 +99,7 @@ class Spending:
             self.iterations += 1
             self._spoken_to = False
 
-    def remaining(self, limits: Limits) -> Limits:
+    def remaining(self, limits: RunLimits) -> RunLimits:
         """The rest of limits, as the limits of a sub-agent's conversation.
 
         Raises:
@@ -109,7 +112,7 @@ class Spending:
             }
         )
 
-    def check(self, limits: Limits) -> None:
+    def check(self, limits: RunLimits) -> None:
         """Check that one more request may be made.
 
         Raises:
@@ -120,7 +123,7 @@ class Spending:
             if limit is not None and used >= limit:
                 raise _reached(name, used, limit, unit)
 
-    def out_of_time(self, limits: Limits) -> LimitReachedError:
+    def out_of_time(self, limits: RunLimits) -> LimitReachedError:
         """The error of a run that was stopped because its time was up."""
         return _reached("max_time_s", self.elapsed_s, limits.max_time_s or 0.0, "seconds")
 
@@ -175,49 +178,76 @@ class _Turn:
 
 
 class StuckDetector:
-    """Follows every event; a user message resets it. A poll of a command that is still running does not count."""
+    """Follows every event; a user message resets it. A poll of a command that is still running does not count.
+
+    n repetitions are: n times in a row the same call with the same result, or the same error of the same tool, whatever
+    its arguments; n - 1 times (2 at least) two calls in turn, each with the result it had before; 2 n thoughts.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[str, SDKEvent] = {}
-        self._turns: deque[_Turn] = deque(maxlen=max(SAME_CALL, SAME_ERROR, ALTERNATING, THOUGHTS))
+        self._turns: deque[_Turn] = deque(maxlen=2 * MAX_STUCK_AFTER)
+        self._since_nudge = 0
+        """Number of turns since the model was told: it is told of them once."""
 
     def add(self, event: SDKEvent) -> None:
         """Follow the next event."""
         if event.type == "user_message":
             self._turns.clear()
             self._calls.clear()
+            self._since_nudge = 0
         elif event.type == "tool_call":
             self._calls[event.data["tool_call_id"]] = event
+        elif event.type == "notice" and event.data.get("code") == NUDGED:
+            self._since_nudge = 0
         elif event.type == "tool_result" and not (event.data.get("details") or {}).get("running"):
             turn = _Turn(self._calls.pop(event.data["tool_call_id"], None), event)
             if not any(turn.repeats(other) for other in self._turns):
                 self._turns.append(turn)
+                self._since_nudge += 1
 
-    def check(self) -> None:
+    def check(self, limits: RunLimits) -> None:
         """Check that the last calls do not repeat each other.
 
         Raises:
-            LimitReachedError: they do; code is Stuck.
+            LimitReachedError: they do, `stuck_after` times; code is Stuck.
         """
-        if why := self._why():
+        if why := _repetition([*self._turns], limits.stuck_after):
             raise LimitReachedError(
                 f"The model goes round in circles: {why}. Tell it what to do otherwise.", code="Stuck"
             )
 
-    def _why(self) -> str | None:
-        turns = [*self._turns]
-        names = [turn.name for turn in turns]
-        if len(turns) >= SAME_CALL and _same(turn.call for turn in turns[-SAME_CALL:]):
-            return f"{SAME_CALL} times the same call of {names[-1]} with the same result"
-        errors = [turn.error for turn in turns[-SAME_ERROR:]]
-        if len(turns) >= SAME_ERROR and errors[0] is not None and _same(errors):
-            return f"{SAME_ERROR} times the same error of {names[-1]}"
-        pairs = [turn.call for turn in turns[-ALTERNATING:]]
-        if len(turns) >= ALTERNATING and _same(pairs[::2]) and _same(pairs[1::2]):
-            return f"{names[-2]} and {names[-1]} in turn, {ALTERNATING // 2} times with the same results"
-        if len(turns) >= THOUGHTS and all(turn.is_thought for turn in turns[-THOUGHTS:]):
-            return f"{THOUGHTS} thoughts in a row and no action"
-        return None
+    def nudge(self, limits: RunLimits) -> EventBody | None:
+        """The notice to the model where its calls since the last one repeat each other `nudge_after` times."""
+        if limits.nudge_after is None:
+            return None
+        why = _repetition([*self._turns][max(0, len(self._turns) - self._since_nudge) :], limits.nudge_after)
+        if why is None:
+            return None
+        message = (
+            f"You repeat yourself: {why}. The same again will change nothing. Try another way, or tell the user what "
+            "stops you; if you go on like this, the run is ended."
+        )
+        return events.notice(code=NUDGED, message=message, to_model=True)
+
+
+def _repetition(turns: list[_Turn], times: int) -> str | None:
+    """What the last turns repeat so many times; None where they do not."""
+    last = turns[-times:]
+    if len(last) == times:
+        if _same(turn.call for turn in last):
+            return f"{times} times the same call of {last[-1].name} with the same result"
+        errors = [turn.error for turn in last]
+        if errors[0] is not None and _same(errors):
+            return f"{times} times the same error of {last[-1].name}"
+    rounds = max(times - 1, 2)
+    pairs = turns[-2 * rounds :]
+    if len(pairs) == 2 * rounds and all(_same(turn.call for turn in half) for half in (pairs[::2], pairs[1::2])):
+        return f"{pairs[-2].name} and {pairs[-1].name} in turn, {rounds} times with the same results"
+    thoughts = turns[-2 * times :]
+    if len(thoughts) == 2 * times and all(turn.is_thought for turn in thoughts):
+        return f"{2 * times} thoughts in a row and no action"
+    return None
 
 
 def _digest(*parts: Any) -> bytes:

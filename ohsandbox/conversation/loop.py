@@ -131,7 +131,9 @@ class Loop:
         if not leaves:
             spending.check(self._limits)
             if self._limits.stuck_detection:
-                self.log.stuck.check()
+                self.log.stuck.check(self._limits)
+                if nudge := self.log.stuck.nudge(self._limits):
+                    self.log.emit(nudge)
         tool_choice = self.config.tool_choice if spending.iterations == 0 else "auto"
         spending.iterations += 1
         self.before_step()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ohsandbox.agent.agent import Entry
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.conversation import Conversation
-    from ohsandbox.conversation.limits import Limits
+    from ohsandbox.conversation.limits import RunLimits
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.llm.chat import LLMEvent, OnEvent
     from ohsandbox.runtime.base import Runtime
@@ -58,7 +58,7 @@ asked for. Programs that you leave running end with you."""
 class Converse(Protocol):
     """Makes the conversation of a sub-agent: below its parent's directory, with its parent's secrets and policy."""
 
-    def __call__(self, agent: Agent, runtime: Runtime, *, conversation_id: str, limits: Limits) -> Conversation:
+    def __call__(self, agent: Agent, runtime: Runtime, *, conversation_id: str, limits: RunLimits) -> Conversation:
         """Make it without starting it."""
 
 
@@ -350,7 +350,7 @@ class AuxiliaryCompletion:
             self._hear(event)
 
 
-def remaining(log: ConversationLog, config: ConversationConfig) -> Limits:
+def remaining(log: ConversationLog, config: ConversationConfig) -> RunLimits:
     """What is left of the conversation's limits.
 
     Raises:

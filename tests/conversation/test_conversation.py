@@ -17,7 +17,7 @@ import pytest
 
 from ohsandbox import events
 from ohsandbox.agent import Agent
-from ohsandbox.conversation import Conversation, FileConversationStore, Limits
+from ohsandbox.conversation import Conversation, FileConversationStore, RunLimits
 from ohsandbox.conversation.config import default_runtime
 from ohsandbox.errors import (
     ConversationOpenError,
@@ -293,13 +293,13 @@ def test_interrupt_raised_inside_a_tool_cancels_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "code"),
     [
-        (Limits(max_iterations=2), "MaxIterations"),
-        (Limits(max_tokens=30), "MaxTokens"),
-        (Limits(max_cost_usd=0.5), "MaxCost"),
-        (Limits(max_time_s=1e-9), "MaxTime"),
+        (RunLimits(max_iterations=2), "MaxIterations"),
+        (RunLimits(max_tokens=30), "MaxTokens"),
+        (RunLimits(max_cost_usd=0.5), "MaxCost"),
+        (RunLimits(max_time_s=1e-9), "MaxTime"),
     ],
 )
-def test_limit_ends_the_run_before_the_next_request(tmp_path: Path, limits: Limits, code: str) -> None:
+def test_limit_ends_the_run_before_the_next_request(tmp_path: Path, limits: RunLimits, code: str) -> None:
     thoughts = [answer("", call("think", {"thought": str(i)})) for i in range(9)]
     model = FakeModel(*thoughts)
     conversation = talk(tmp_path, model, limits=limits)
@@ -490,7 +490,7 @@ def test_reopened_conversation_goes_on_with_the_same_messages(tmp_path: Path) ->
 
 def test_reopened_conversation_counts_what_was_spent_before(tmp_path: Path) -> None:
     run(tmp_path, answer("One."), conversation_id="c")
-    again = run(tmp_path, conversation_id="c", limits=Limits(max_cost_usd=0.2))
+    again = run(tmp_path, conversation_id="c", limits=RunLimits(max_cost_usd=0.2))
     assert data_of(again.events(), "error")[0]["code"] == "MaxCost"
 
 

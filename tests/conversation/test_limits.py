@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.agent import Agent
-from ohsandbox.conversation import Conversation, Limits
+from ohsandbox.conversation import Conversation, RunLimits
 from ohsandbox.conversation.config import limits_of
 from ohsandbox.conversation.limits import Spending
 from ohsandbox.conversation.loop import Deadline
@@ -24,7 +24,7 @@ SHORT_S = 0.2
 
 
 def talk(tmp_path: Path, model: FakeModel, runtime: RecordingRuntime | None = None, **limits: Any) -> Conversation:
-    return Conversation(Agent(model), runtime or RecordingRuntime(), tmp_path, limits=Limits(**limits))
+    return Conversation(Agent(model), runtime or RecordingRuntime(), tmp_path, limits=RunLimits(**limits))
 
 
 def error_of(conversation: Conversation) -> dict[str, Any]:
@@ -106,12 +106,13 @@ def test_detection_is_switched_off(tmp_path: Path) -> None:
 
 def test_every_limit_is_a_setting_of_the_same_name() -> None:
     given = {"max_iterations": 3, "max_time_s": 4.0, "max_tokens": 5, "max_cost_usd": 6.0, "stuck_detection": False}
-    assert set(given) == set(Limits.model_fields)
-    assert limits_of(Settings(**given)) == Limits(**given)
+    given |= {"nudge_after": 7, "stuck_after": 8}
+    assert set(given) == set(RunLimits.model_fields)
+    assert limits_of(Settings(**given)) == RunLimits(**given)
 
 
 def test_time_stands_still_while_a_person_is_asked() -> None:
-    spending, limits = Spending(), Limits(max_time_s=SHORT_S)
+    spending, limits = Spending(), RunLimits(max_time_s=SHORT_S)
     spending.begin_run()
     spending.end_run()
     time.sleep(2 * SHORT_S)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ohsandbox import events
-from ohsandbox.conversation.limits import StuckDetector
+from ohsandbox.conversation.limits import RunLimits, StuckDetector
 from ohsandbox.errors import LimitReachedError
 from ohsandbox.events import EventBody, ToolResult
 from tests.fakes import stamp
@@ -36,7 +36,7 @@ def check(*turns: list[EventBody]) -> None:
     detector = StuckDetector()
     for event in stamp(*[_of_its_own_reply(body, number) for number, each in enumerate(turns) for body in each]):
         detector.add(event)
-    detector.check()
+    detector.check(RunLimits())
 
 
 A, B = '{"command": "a"}', '{"command": "b"}'
@@ -74,3 +74,41 @@ def test_circles_are_noticed(turns: list[list[EventBody]], why: str) -> None:
 )
 def test_work_is_not_a_circle(turns: list[list[EventBody]]) -> None:
     check(*turns)
+
+
+def nudges(*turns: list[EventBody], **limits: int | None) -> list[int]:
+    """After which turns the model is told that it repeats itself."""
+    detector, told = StuckDetector(), []
+    for number, bodies in enumerate(turns, start=1):
+        for event in stamp(*[_of_its_own_reply(body, number) for body in bodies]):
+            detector.add(event)
+        if nudge := detector.nudge(RunLimits(**limits)):
+            told.append(number)
+            detector.add(*stamp(nudge))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("turns", "after"),
+    [
+        ([turn()] * 4, [3]),
+        ([turn(arguments=f'{{"command": "{n}"}}', output="!no") for n in range(4)], [3]),
+        ([turn(arguments=A), turn(arguments=B)] * 3, [4]),
+        ([turn("think", f'{{"thought": "{n}"}}') for n in range(8)], [6]),
+        ([turn()] * 3 + [turn(arguments=A)] + [turn()] * 3, [3, 7]),
+        ([turn(), turn(), turn(arguments=A), turn(), turn()], []),
+    ],
+)
+def test_model_is_told_once_before_it_is_stopped(turns: list[list[EventBody]], after: list[int]) -> None:
+    assert nudges(*turns) == after
+
+
+def test_thresholds_are_parameters() -> None:
+    assert nudges(*[turn()] * 5, nudge_after=5) == [5]
+    assert nudges(*[turn()] * 5, nudge_after=None) == []
+    detector = StuckDetector()
+    for event in stamp(*[body for n in range(5) for body in map(_of_its_own_reply, turn(), [n, n])]):
+        detector.add(event)
+    detector.check(RunLimits(stuck_after=6))
+    with pytest.raises(LimitReachedError, match="5 times the same call"):
+        detector.check(RunLimits(stuck_after=5))

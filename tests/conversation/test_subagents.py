@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.agent import Agent
-from ohsandbox.conversation import Conversation, Limits
+from ohsandbox.conversation import Conversation, RunLimits
 from ohsandbox.conversation.shared_runtime import SharedRuntime
 from ohsandbox.errors import LimitReachedError, SandboxGone
 from ohsandbox.events import ConversationStatus as Status
@@ -116,7 +116,7 @@ def test_what_a_child_uses_counts_for_its_parent_also_after_a_resume(tmp_path: P
     conversation = run(tmp_path, runtime, delegate(), bash("true"), finish("ok"), finish("end"))
     [ended] = [data for data in data_of(conversation.events(), "notice") if data["code"] == "AgentEnded"]
     assert (ended["requests"], ended["usage"]["prompt_tokens"], ended["cost_usd"]) == (2, 20, 0.5)
-    limits = Limits(max_cost_usd=1.0)
+    limits = RunLimits(max_cost_usd=1.0)
     again = talk(tmp_path, runtime, FakeModel(finish("no")), conversation_id=conversation.id, limits=limits)
     assert again.run("more", 30) == Status.ERROR
     assert isinstance(again.error, LimitReachedError)
@@ -127,15 +127,15 @@ def test_what_a_child_uses_counts_for_its_parent_also_after_a_resume(tmp_path: P
 @pytest.mark.parametrize(
     ("limits", "asked", "said"),
     [
-        (Limits(), {"max_iterations": 2}, "2 requests to the model"),
-        (Limits(max_iterations=3), {}, "2 requests to the model"),
-        (Limits(max_iterations=3), {"max_iterations": 9}, "2 requests to the model"),
-        (Limits(max_tokens=45), {}, "30 tokens"),
-        (Limits(max_cost_usd=0.75), {}, "0.5 US dollars"),
+        (RunLimits(), {"max_iterations": 2}, "2 requests to the model"),
+        (RunLimits(max_iterations=3), {}, "2 requests to the model"),
+        (RunLimits(max_iterations=3), {"max_iterations": 9}, "2 requests to the model"),
+        (RunLimits(max_tokens=45), {}, "30 tokens"),
+        (RunLimits(max_cost_usd=0.75), {}, "0.5 US dollars"),
     ],
 )
 def test_a_child_ends_at_its_limit_and_its_last_words_are_told(
-    tmp_path: Path, runtime: FakeRuntime, limits: Limits, asked: dict[str, Any], said: str
+    tmp_path: Path, runtime: FakeRuntime, limits: RunLimits, asked: dict[str, Any], said: str
 ) -> None:
     conversation = run(tmp_path, runtime, delegate(**asked), *[bash("true")] * 9, limits=limits)
     error = results_of(conversation)[0]["error"]
@@ -145,7 +145,7 @@ def test_a_child_ends_at_its_limit_and_its_last_words_are_told(
 
 
 def test_a_childs_requests_count_against_the_parents_iterations(tmp_path: Path, runtime: FakeRuntime) -> None:
-    limits = Limits(max_iterations=4)
+    limits = RunLimits(max_iterations=4)
     turns = (delegate(), bash("true"), finish("ok"), bash("true"), bash("true"))
     conversation = run(tmp_path, runtime, *turns, limits=limits)
     assert conversation.status() is Status.ERROR
@@ -297,7 +297,7 @@ def test_a_tool_can_ask_the_model_beside_the_conversation(tmp_path: Path, runtim
 def test_a_question_beside_the_conversation_keeps_to_its_limits(tmp_path: Path, runtime: FakeRuntime) -> None:
     runtime.write_bytes("f", b"a\n")
     model = FakeModel(EDIT, answer("never asked"))
-    conversation = talk(tmp_path, runtime, model, ("edit_file", "finish"), limits=Limits(max_iterations=1))
+    conversation = talk(tmp_path, runtime, model, ("edit_file", "finish"), limits=RunLimits(max_iterations=1))
     assert conversation.run("go", 30) == Status.ERROR
     conversation.close()
     assert len(model.seen) == 1

@@ -14,7 +14,7 @@ import pytest
 
 from ohsandbox.agent import ActionSecurityRisk, Agent, History
 from ohsandbox.agent.history import OUTCOME_UNKNOWN
-from ohsandbox.conversation import Conversation, Limits
+from ohsandbox.conversation import Conversation, RunLimits
 from ohsandbox.conversation.approvals import ConfirmRisky, Decision, ModelsWord, PendingCall, pending_of
 from ohsandbox.conversation.approvals.analysis import conceals
 from ohsandbox.errors import SandboxGone, UsageError
@@ -397,12 +397,12 @@ def test_stop_in_a_confirmed_call_keeps_the_next_from_beginning(tmp_path: Path) 
 
 def test_requests_before_a_confirmation_count_after_it_also_in_another_process(tmp_path: Path) -> None:
     turns = [answer("", bash(name)) for name in "abc"]
-    first = talk(tmp_path, *turns, limits=Limits(max_iterations=2))
+    first = talk(tmp_path, *turns, limits=RunLimits(max_iterations=2))
     first.run("go", 20)
     first.confirm()
     assert first.wait(20) == WAITING
     first.close()
-    with talk(tmp_path, *turns[2:], limits=Limits(max_iterations=2)) as second:
+    with talk(tmp_path, *turns[2:], limits=RunLimits(max_iterations=2)) as second:
         second.confirm()
         assert second.wait(20) == Status.ERROR
         assert data_of(second.events(), "error")[-1]["code"] == "MaxIterations"
