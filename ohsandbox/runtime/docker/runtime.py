@@ -118,6 +118,7 @@ class DockerRuntime(Runtime):
         self.private_processes = not attach
         self._progress = progress
         self._life = threading.Lock()
+        self._checking = threading.RLock()
         self._sandbox: Sandbox | None = None
         self._known: Sandbox | None = None
         """The same, kept after `close` for descriptions."""
@@ -359,20 +360,26 @@ class DockerRuntime(Runtime):
             UsageError: an argument holds a NUL or is over 128 KiB.
             SandboxUnavailable: the sandbox is paused, stopped or gone, or less strict than requested.
         """
-        target = self._the_sandbox()
-        if self._unchecked and user is not None:  # the default user's process is checked, and makes its workdir
-            self.open_channel(["/bin/sh", "-c", ":"]).close()
-        check, self._unchecked = self._unchecked, False
+        name = None if user is None else str(user)
+        request = ProcessRequest(argv, tty, env or {}, name, workdir)
+        with self._checking:  # no second process begins before the first has been checked and has made its workdir
+            if self._unchecked and user is None:
+                return self._open_checked(request._replace(check=True))
+            if self._unchecked:
+                self.open_channel(["/bin/sh", "-c", ":"]).close()
+        return self._the_sandbox().open(request)
+
+    def _open_checked(self, request: ProcessRequest) -> DockerChannel:
+        target, self._unchecked = self._the_sandbox(), False
         try:
-            name = None if user is None else str(user)
-            channel = target.open(ProcessRequest(argv, tty, env or {}, name, workdir, check=check))
+            channel = target.open(request)
         except BaseException as error:
-            self._unchecked |= check
-            ended = check and isinstance(error, SandboxUnavailable) and self._loss_soon() is not None
+            self._unchecked = True
+            ended = isinstance(error, SandboxUnavailable) and self._loss_soon() is not None
             if ended and target.facts and (fault := ended_at_once(target.container, target.facts.platform)):
                 raise fault from None
             raise
-        if check and target.config is not None:
+        if target.config is not None:
             self._accept(channel, target.config, target.container.found)
         return channel
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -156,3 +158,20 @@ def test_a_refused_sandbox_is_refused_to_a_shell_as_well_and_not_restarted(tmp_p
             with pytest.raises(SandboxRefused, match="not as strict as asked"):
                 runtime.execute("true")
         assert runtime.take_notices() is None
+
+
+def test_no_process_runs_beside_the_first_before_that_one_has_been_checked(tmp_path: Path) -> None:
+    together = Barrier(8)
+
+    def run(runtime: DockerRuntime) -> str:
+        together.wait()
+        try:
+            return runtime.run(["pwd"]).stdout.decode()
+        except SandboxRefused:
+            return "refused"
+
+    with ThreadPoolExecutor(8) as threads:
+        with behind(tmp_path, without("NetworkMode")) as weaker:
+            assert set(threads.map(run, [weaker] * 8)) == {"refused"}
+        with DockerRuntime(IMAGE) as sandbox:
+            assert set(threads.map(run, [sandbox] * 8)) == {"/workspace\n"}
