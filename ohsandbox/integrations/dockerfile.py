@@ -26,7 +26,7 @@ class BuiltImage(NamedTuple):
     """Its WORKDIR; the root directory where it has none, for `COPY file .` has put the file there."""
 
 
-def build_image(place: str | Path, *, cancel: threading.Event) -> BuiltImage:
+def build_image(place: str | Path, *, cancel: threading.Event | None = None) -> BuiltImage:
     """Build the Dockerfile `place`, or the one in the directory `place`; its directory is the context.
 
     Raises:
@@ -40,7 +40,7 @@ def build_image(place: str | Path, *, cancel: threading.Event) -> BuiltImage:
     return BuiltImage(name, workdir.strip() or "/")
 
 
-def _docker(words: list[str], doing: str, cancel: threading.Event) -> str:
+def _docker(words: list[str], doing: str, cancel: threading.Event | None) -> str:
     try:
         client = subprocess.Popen(
             ["docker", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -53,7 +53,7 @@ def _docker(words: list[str], doing: str, cancel: threading.Event) -> str:
                 printed = client.communicate(timeout=LOOK_EVERY_S)[0].decode(errors="replace")
                 break
             except subprocess.TimeoutExpired:
-                if cancel.is_set():
+                if cancel is not None and cancel.is_set():
                     client.terminate()
     if client.returncode:
         end = printed.strip()[-ERROR_CHARS:]

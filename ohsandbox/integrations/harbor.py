@@ -1,6 +1,8 @@
-"""Harbor: an environment that runs a task's trials in sandboxes of ohsandbox (Python 3.12 or newer, as Harbor).
+"""Harbor: an environment that runs a task's trials in sandboxes of ohsandbox; Python 3.12 or newer, as Harbor.
 
-harbor run --path TASK --agent oracle --env ohsandbox.integrations.harbor:OhsandboxEnvironment
+    harbor run --path TASK --agent oracle --env ohsandbox.integrations.harbor:OhsandboxEnvironment
+
+Harbor's own protected names that are used here are those that every environment of it uses.
 """
 
 from __future__ import annotations
@@ -75,8 +77,7 @@ class OhsandboxEnvironment(BaseEnvironment):
             limits["memory_bytes"] = memory_mb * MIB
         network: Literal["none", "open"] = "none" if self._network_disabled else "open"
         runtime = DockerRuntime(image, workdir=workdir, network=network, limits=SandboxLimits(**limits))
-        self._runtime = runtime  # Harbor calls `stop` also where the start fails or is cancelled
-        await to_thread(lambda cancel: runtime.start())  # noqa: ARG005 - a start is not cancelled
+        self._runtime = await runtime.astart()
         await self.ensure_dirs(self._mount_targets(writable_only=True))
         await self._upload_environment_dir_after_start()
 
@@ -87,7 +88,7 @@ class OhsandboxEnvironment(BaseEnvironment):
             return
         if not delete:
             self.logger.warning("Container %s stays. Remove it with: docker rm -f %s", runtime.name, runtime.name)
-        await to_thread(lambda cancel: runtime.close(keep=not delete))  # noqa: ARG005 - as start
+        await runtime.aclose(keep=not delete)
 
     @property
     def runtime(self) -> DockerRuntime:
@@ -115,8 +116,8 @@ class OhsandboxEnvironment(BaseEnvironment):
         Raises:
             RuntimeError: it took longer than timeout_sec.
         """
-        ended = await to_thread(
-            self.runtime.run, ["bash", "-c", command], workdir=cwd, env=self._merge_env(env),
+        ended = await self.runtime.arun(
+            ["bash", "-c", command], workdir=cwd, env=self._merge_env(env),
             user=self._resolve_user(user), timeout_s=timeout_sec,
         )  # fmt: skip
         if ended.timed_out:
@@ -126,11 +127,11 @@ class OhsandboxEnvironment(BaseEnvironment):
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         """Copy a file of this machine to target_path; root owns it."""
-        await to_thread(self.runtime.upload, source_path, target_path, user="root")
+        await self.runtime.aupload(source_path, target_path, user="root")
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         """Copy what a directory holds into target_dir; root owns it."""
-        await to_thread(self.runtime.upload, source_dir, target_dir, user="root")
+        await self.runtime.aupload(source_dir, target_dir, user="root")
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         """Copy a file of the container to target_path."""
@@ -142,5 +143,5 @@ class OhsandboxEnvironment(BaseEnvironment):
 
     async def _download(self, source: str, target: Path | str) -> None:
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        for left in await to_thread(self.runtime.download, source, target, user="root"):
+        for left in await self.runtime.adownload(source, target, user="root"):
             self.logger.warning("%s: %s was left out: %s", source, left.path, left.reason)

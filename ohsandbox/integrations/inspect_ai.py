@@ -1,8 +1,10 @@
-"""Inspect AI: the sandbox provider `ohsandbox`, which Inspect finds by its entry points.
+"""Inspect AI: the sandbox provider `ohsandbox`.
 
-Task(..., sandbox="ohsandbox")                    # the Dockerfile beside the task, else python:3.12
-Task(..., sandbox=("ohsandbox", "node:22"))       # an image, or the path of a Dockerfile
-Task(..., sandbox=SandboxEnvironmentSpec("ohsandbox", InspectSandboxConfig(image="node:22", network="open")))
+    Task(..., sandbox="ohsandbox")                    # the Dockerfile beside the task, else python:3.12
+    Task(..., sandbox=("ohsandbox", "node:22"))       # an image, or the path of a Dockerfile
+    Task(..., sandbox=SandboxEnvironmentSpec("ohsandbox", InspectSandboxConfig(image="node:22", network="open")))
+
+Inspect finds it by the entry points of its group.
 """
 
 # ruff: noqa: A002, ARG002, ARG003, ASYNC109, FBT001, FBT002, PLR0917 - the signatures are Inspect's
@@ -11,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 from inspect_ai.util import (
     ExecResult,
@@ -28,18 +30,16 @@ from inspect_ai.util import (
 )
 from pydantic import BaseModel, ConfigDict
 
-from ohsandbox import DockerRuntime, SandboxLimits, SandboxUnavailable
+from ohsandbox import DockerRuntime, SandboxLimits, SandboxUnavailable, UsageError, list_sandboxes, remove_sandbox
 from ohsandbox.errors import SandboxFileError, UnknownUserError, WorkdirError
 from ohsandbox.integrations.dockerfile import BuiltImage, build_image
-from ohsandbox.runtime import to_thread
-from ohsandbox.runtime.factory import open_inventory
+from ohsandbox.runtime.aio import in_thread, to_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-T = TypeVar("T")
-NAME = "ohsandbox-inspect-"
-"""How the names of our containers begin; `inspect sandbox cleanup` goes by it."""
+LABELS = {"made-for": "inspect-ai"}
+"""`inspect sandbox cleanup` goes by them."""
 NOT_EXECUTABLE = 126
 _MODE_FOR_ROOT = 'PATH=/usr/sbin:/usr/bin:/sbin:/bin; [ "$(id -u)" != 0 ] || ls -ldL -- "$1"'
 _LOGIN = "if command -v bash >/dev/null; then exec bash -l; fi; exec sh -l"
@@ -104,7 +104,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
         wanted = _config(config)
         if wanted.build is not None:
             cls._built[wanted.build] = await to_thread(build_image, wanted.build)
-        await _waited((await cls._started(wanted)).runtime.close)
+        await (await cls._started(wanted)).runtime.aclose()
 
     @classmethod
     async def sample_init(
@@ -123,13 +123,12 @@ class InspectSandboxEnvironment(SandboxEnvironment):
                 cls._built[place] = await to_thread(build_image, place)
             built = cls._built[place]
             options |= {"image": built.name, "workdir": config.workdir or built.workdir}
-        runtime = DockerRuntime(name=f"{NAME}{secrets.token_hex(4)}", **options)
+        runtime = await DockerRuntime(labels=LABELS, **options).astart()
         try:
-            await _waited(runtime.start)
             # by its first process a sandbox is checked from inside, and given its working directory
-            await to_thread(runtime.run, ["/bin/sh", "-c", ":"])
+            await runtime.arun(["/bin/sh", "-c", ":"])
         except BaseException:
-            await _waited(runtime.close)
+            await runtime.aclose()
             raise
         return cls(runtime)
 
@@ -145,21 +144,21 @@ class InspectSandboxEnvironment(SandboxEnvironment):
         for environment in environments.values():
             ours = environment.as_type(cls)
             cls._open.discard(ours)
-            await _waited(ours.runtime.close)
+            await ours.runtime.aclose()
 
     @classmethod
     async def task_cleanup(cls, task_name: str, config: SandboxEnvironmentConfigType | None, cleanup: bool) -> None:
         """Remove what samples have left; where `--no-sandbox-cleanup` was given it is kept, and named."""
         while cls._open:
             runtime = cls._open.pop().runtime
-            await _waited(runtime.close, keep=not cleanup)
+            await runtime.aclose(keep=not cleanup)
             if not cleanup:
                 print(f"{runtime.name} stays. Remove it with: inspect sandbox cleanup ohsandbox {runtime.name}")  # noqa: T201
 
     @classmethod
     async def cli_cleanup(cls, id: str | None) -> None:
         """Remove the sandboxes that evaluations have left, or the one of that name, and say which; not those in use."""
-        await _waited(_clean_up, id)
+        await in_thread(partial(_clean_up, id))
 
     # --- processes ---
 
@@ -180,20 +179,18 @@ class InspectSandboxEnvironment(SandboxEnvironment):
             TimeoutError, PermissionError, OutputLimitExceededError, SandboxUnavailableError: as Inspect documents.
             FileNotFoundError: cwd does not exist.
         """
-        if any("\0" in word for word in cmd):
-            raise ValueError("embedded null byte")  # by these words Inspect tells it to the model
         options: dict[str, Any] = {"env": env, "user": user or None, "timeout_s": timeout}
         options["stdin"] = input.encode() if isinstance(input, str) else input or b""
         options["limit_bytes"] = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         try:
             with _inspect_errors():
                 try:
-                    ended = await to_thread(self.runtime.run, cmd, workdir=cwd or None, **options)
+                    ended = await self.runtime.arun(cmd, workdir=cwd or None, **options)
                 except WorkdirError:
                     if cwd or not user:
                         raise
                     # the directory that the image names is another user's, as /home/agent
-                    ended = await to_thread(self.runtime.run, cmd, workdir="/", **options)
+                    ended = await self.runtime.arun(cmd, workdir="/", **options)
         except UnknownUserError as error:
             return ExecResult(success=False, returncode=NOT_EXECUTABLE, stdout="", stderr=f"{error}\n")
         stdout, stderr = ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace")
@@ -215,7 +212,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
         with _inspect_errors():
             await self._check_mode(file, 2, "write")
             data = contents.encode() if isinstance(contents, str) else contents
-            await _waited(self.runtime.write_bytes, file, data)
+            await self.runtime.awrite_bytes(file, data)
 
     @overload
     async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
@@ -228,12 +225,12 @@ class InspectSandboxEnvironment(SandboxEnvironment):
         limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
         with _inspect_errors():
             await self._check_mode(file, 1, "read")
-            data = await _waited(self.runtime.read_bytes, file, limit_bytes=limit)
+            data = await self.runtime.aread_bytes(file, limit_bytes=limit)
         return data.decode() if text else data
 
     async def _check_mode(self, file: str, place: int, right: str) -> None:
         """Raise PermissionError where the owner lacks a right that root has all the same: of its place in `ls -l`."""
-        listed = await to_thread(self.runtime.run, ["/bin/sh", "-c", _MODE_FOR_ROOT, "sh", file])
+        listed = await self.runtime.arun(["/bin/sh", "-c", _MODE_FOR_ROOT, "sh", file])
         mode = listed.stdout[:10].decode(errors="replace")
         if mode.startswith("-") and mode[place] == "-":
             raise PermissionError(errno.EACCES, f"Its mode is {mode}: not even the owner may {right} it", file)
@@ -247,7 +244,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
             ConnectionError: the sandbox does not run.
         """
         runtime = self.runtime
-        if not await _waited(runtime.is_alive):
+        if not await in_thread(runtime.is_alive):
             raise ConnectionError(f"Sandbox {runtime.name} does not run")
         who = ["--user", user] if user else []
         words = ["docker", "exec", "-it", *who, "--workdir", runtime.workdir, runtime.name, "sh", "-c", _LOGIN]
@@ -257,11 +254,6 @@ class InspectSandboxEnvironment(SandboxEnvironment):
             vscode_command=None if user else ["remote-containers.attachToRunningContainer", runtime.name],
             container=runtime.name,
         )
-
-
-async def _waited(function: Callable[..., T], *args: Any, **options: Any) -> T:
-    """Await a call that cannot be cancelled, to its end."""
-    return await to_thread(lambda cancel: function(*args, **options))  # noqa: ARG005
 
 
 def _config(config: SandboxEnvironmentConfigType | None) -> InspectSandboxConfig:
@@ -280,11 +272,14 @@ def _config(config: SandboxEnvironmentConfigType | None) -> InspectSandboxConfig
 
 
 def _clean_up(name: str | None) -> None:
-    with open_inventory() as inventory:
-        for found in inventory.list_sandboxes():
-            if found.ours and found.name.startswith(NAME) and name in {None, found.name}:
-                done = inventory.remove_sandbox(found.id, kept=True)
-                print("\n".join((*(f"removed {one}" for one in done.removed), *done.left)))  # noqa: T201
+    for found in list_sandboxes(labels=LABELS):
+        if found.ours and name in {None, found.name}:
+            try:
+                remove_sandbox(found)
+            except UsageError as error:
+                print(f"left {found.name}: {error}")  # noqa: T201
+            else:
+                print(f"removed {found.name}")  # noqa: T201
 
 
 @contextlib.contextmanager
@@ -294,6 +289,10 @@ def _inspect_errors() -> Iterator[None]:
         yield
     except SandboxUnavailable as error:
         raise SandboxUnavailableError(str(error)) from error
+    except UsageError as error:
+        if "NUL byte" in str(error):  # by these words Inspect tells it to the model
+            raise ValueError("embedded null byte") from error
+        raise
     except SandboxFileError as error:
         if error.errno == errno.EFBIG:
             raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from error

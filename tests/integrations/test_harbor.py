@@ -14,7 +14,10 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 HARBOR = ROOT / ".cache" / "harbor" / "bin" / "harbor"
-ENVIRONMENT = "ohsandbox.integrations.harbor:OhsandboxEnvironment"
+COMMAND = next(
+    line for line in (ROOT / "docs" / "integrations.md").read_text().splitlines() if line.startswith("harbor ")
+)
+"""What the document has a reader type."""
 SOLUTION = """#!/bin/bash
 set -o pipefail
 python3 -c 'print(sum(map(int, open("numbers.txt").read().split())))' >sum.txt
@@ -50,23 +53,22 @@ def _harbor() -> None:
         pytest.skip("Harbor is not in .cache/harbor: there is no Python >= 3.12, or it could not be installed")
 
 
-def task(directory: Path, kind: str) -> Path:
-    """A task of that kind: add the numbers of a file."""
+def task(directory: Path, kind: str) -> None:
+    """Write a task of that kind: to add the numbers of a file."""
     files = {
         "instruction.md": "Write the sum of the numbers in numbers.txt to sum.txt.\n",
         "environment/numbers.txt": "40 2\n", "solution/solve.sh": SOLUTION, "tests/test.sh": TEST,
     }  # fmt: skip
     for name, text in (files | KINDS[kind]).items():
-        path = directory / kind / name
+        path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return directory / kind
 
 
-def harbor(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`harbor run` of the task there; litellm, which Harbor imports, shall not ask for prices."""
+def harbor(directory: Path, agent: str) -> subprocess.CompletedProcess[str]:
+    """The command of the document in directory; litellm, which Harbor imports, shall not ask for prices."""
     return subprocess.run(
-        [HARBOR, "run", "--env", ENVIRONMENT, "--jobs-dir", str(directory / "jobs"), "--quiet", *words],
+        [HARBOR, *COMMAND.replace("oracle", agent).split()[1:], "--quiet"],
         env=os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "COLUMNS": "200"},
         capture_output=True, text=True, check=False, cwd=directory,
     )  # fmt: skip
@@ -82,7 +84,8 @@ def trial(directory: Path) -> tuple[dict[str, Any], dict[str, str]]:
 @pytest.mark.parametrize(("agent", "reward"), [("oracle", 1), ("nop", 0)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_oracle_has_1_and_an_agent_that_does_nothing_0(kind: str, agent: str, reward: int, tmp_path: Path) -> None:
-    ended = harbor(tmp_path, "--path", str(task(tmp_path, kind)), "--agent", agent)
+    task(tmp_path / "my-task", kind)
+    ended = harbor(tmp_path, agent)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     result, written = trial(tmp_path)
     assert result["exception_info"] is None, result["exception_info"]
@@ -93,9 +96,10 @@ def test_the_oracle_has_1_and_an_agent_that_does_nothing_0(kind: str, agent: str
 
 
 def test_a_task_of_several_containers_is_refused(tmp_path: Path) -> None:
-    place = task(tmp_path, "dockerfile")
+    place = tmp_path / "my-task"
+    task(place, "dockerfile")
     (place / "environment" / "docker-compose.yaml").write_text("services: {}\n")
-    ended = harbor(tmp_path, "--path", str(place), "--agent", "oracle")
+    ended = harbor(tmp_path, "oracle")
     assert "needs Docker Compose, and a sandbox is one container" in ended.stdout + ended.stderr + "".join(
         found.read_text() for found in (tmp_path / "jobs").rglob("exception.txt")
     )

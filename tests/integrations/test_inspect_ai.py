@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,11 @@ def test_more_output_than_the_limit_is_an_error_with_its_beginning(env: SandboxE
 def test_the_sandbox_has_no_network_and_the_environment_of_its_configuration(env: SandboxEnvironment) -> None:
     shown = asyncio.run(env.exec(["sh", "-c", 'echo "$LEVEL"; ls /sys/class/net']))
     assert shown.stdout.split() == ["debug", "lo"]
+
+
+def test_a_nul_in_a_path_is_told_as_inspect_tells_it_to_a_model(env: SandboxEnvironment) -> None:
+    with pytest.raises(ValueError, match="embedded null byte"):
+        asyncio.run(env.read_file("a\0b"))
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd/x", "a" * 300])
@@ -262,6 +268,19 @@ def test_inspect_eval_finds_the_provider_and_takes_an_image(tmp_path: Path) -> N
     assert log.results.scores[0].metrics["accuracy"].value == 1
 
 
+def test_the_example_of_the_documents_runs_as_it_stands_there(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text()
+    program, command, configuration = re.findall(r"```\w+\n(.*?)```", page, re.DOTALL)[:3]
+    (tmp_path / "sums.py").write_text(program.replace("python:3.12", DEBIAN))
+    assert command.startswith("inspect eval sums.py ")
+    inspect(tmp_path, *command.split()[1:], "--display", "none")
+    [path] = (tmp_path / "logs").glob("*.eval")
+    assert read_eval_log(str(path)).status == "success"
+    names: dict[str, Any] = {}
+    exec(configuration, names)
+    assert names["sandbox"].config.network == "open"
+
+
 def test_a_dockerfile_beside_the_task_is_used(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text(f"FROM {DEBIAN}\nCOPY secret.txt /usr/share/secret.txt\n")
     (tmp_path / "secret.txt").write_text("42")
@@ -301,4 +320,4 @@ def test_the_cleanup_removes_what_a_killed_evaluation_left_and_no_sandbox_in_use
     printed = inspect(tmp_path, "sandbox", "cleanup", "ohsandbox")
     assert containers(name) == []
     assert containers(in_use) == [in_use]
-    assert f"A process works in container {in_use}." in printed
+    assert f"left {in_use}: A process works in container {in_use}." in printed
