@@ -1,6 +1,6 @@
 """Harbor: an environment that runs a task's trials in sandboxes of ohsandbox; Python 3.12 or newer, as Harbor.
 
-    harbor run --path TASK --agent oracle --env ohsandbox.integrations.harbor:OhsandboxEnvironment
+    harbor run --path TASK --agent oracle --env ohsandbox.integrations.harbor:HarborEnvironment
 
 Harbor's own protected names that are used here are those that every environment of it uses.
 """
@@ -26,7 +26,7 @@ from ohsandbox.runtime import to_thread
 MIB = 1024**2
 
 
-class OhsandboxEnvironment(BaseEnvironment):
+class HarborEnvironment(BaseEnvironment):
     """A container per trial, of the task's `docker_image` or its `environment/Dockerfile`.
 
     It has the network that the task asks for: all of it, or none; a list of hosts is refused before the start. A task
