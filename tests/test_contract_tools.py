@@ -366,3 +366,24 @@ def test_prompt_and_descriptions_hold_the_facts_of_the_documents() -> None:
         assert "only when you need to interact" in text
         assert "pdf" in text
     assert "IPython" not in render_system_prompt(tool_names=["think"], runtime=None)
+
+
+# --- the web ---------------------------------------------------------------------------------------------
+
+
+def test_delegation_to_the_browsing_agent_works_after_a_plain_install(
+    tmp_path: Path, sandbox: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ohsandbox.tools.web_read.page.CONVERTER", "no_such_library")
+    monkeypatch.setattr("ohsandbox.tools.delegate_to_browsing_agent.find_browser", lambda _: False)
+    model = FakeModel(
+        answer("", call("delegate_to_browsing_agent", {"task": "Read it."})),
+        answer("", call("finish", {"message": "It says hello."})),
+    )
+    with Conversation(Agent(model, enable_browsing=True), sandbox, tmp_path) as conversation:
+        conversation.run("Go.", timeout_s=30)
+        [result] = results_of(conversation)
+    assert result["status"] == "ok"
+    assert result["output"].startswith("It says hello.\n")
+    assert "no browser" in result["output"]
+    assert model.seen[1][-1]["content"] == "Read it."

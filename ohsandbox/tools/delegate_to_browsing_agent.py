@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ohsandbox.errors import ToolError
 from ohsandbox.schema import TextObservation
 from ohsandbox.state import Delegation
 from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+from ohsandbox.tools.browser.definition import REMEDY, find_browser
 from ohsandbox.tools.delegate import AgentDelegateAction, delegate_of
 
 if TYPE_CHECKING:
@@ -19,7 +21,9 @@ TOOL_NAME = "delegate_to_browsing_agent"
 HINT = CallHint(sign="&", kind="delegation", subject="task", needs_agent=True)
 
 BROWSING_TOOLS = ("browser", "web_read", "think", "finish")
-"""What the browsing agent has when nothing is said."""
+"""What the browsing agent has when nothing is said; without `browser` where the sandbox has none."""
+
+NO_BROWSER = "This sandbox has no browser: the agent could read pages, and not click, type or run their scripts."
 
 DESCRIPTION = """\
 Give a task on the web to an agent with a browser, and return its answer in words. `task` (required) is all that it is
@@ -39,12 +43,15 @@ class DelegateToBrowsingAgentTool(ToolDefinition[AgentDelegateAction, TextObserv
         Raises:
             UsageError: the conversation cannot delegate.
         """
-        delegate = delegate_of(conv_state, TOOL_NAME)
+        delegate, runtime = delegate_of(conv_state, TOOL_NAME), conv_state.runtime
 
         def run(action: AgentDelegateAction) -> TextObservation:
-            return TextObservation(
-                text=delegate(Delegation(action.task, "browsing-agent", tuple(tools), max_iterations))
-            )
+            has_browser = "browser" not in tools or runtime is None or find_browser(runtime)
+            offered = tuple(name for name in tools if has_browser or name != "browser")
+            if not offered or {*offered} <= {"think", "finish"}:
+                raise ToolError(f"The sandbox has no browser, so nothing can browse. {REMEDY}")
+            text = delegate(Delegation(action.task, "browsing-agent", offered, max_iterations))
+            return TextObservation(text=text if has_browser else f"{text}\n[{NO_BROWSER}]")
 
         return [
             cls(

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from ohsandbox.errors import ToolArgumentsError, ToolError, UsageError
+from ohsandbox.runtime.results import ExecResult
 from ohsandbox.schema import text_of
 from ohsandbox.state import ConversationState, Delegation
 from ohsandbox.tools.delegate import AgentDelegateAction, DelegateTool
 from ohsandbox.tools.delegate_to_browsing_agent import BROWSING_TOOLS, DelegateToBrowsingAgentTool
+from tests.fakes import RecordingRuntime
 
 
 class Recorder:
@@ -85,3 +87,26 @@ def test_where_nobody_can_delegate_the_tool_cannot_be_made(kind: Any) -> None:
 def test_what_else_can_be_given_is_told_to_the_model(recorder: Recorder) -> None:
     [tool] = DelegateTool.create(conv_state=state(recorder), tools=["web_read"])
     assert "Beyond your own tools it can be given: web_read." in tool.description
+
+
+def test_the_browsing_agent_is_offered_what_works_in_the_sandbox(recorder: Recorder) -> None:
+    class Bare(RecordingRuntime):
+        exit_code = 1
+
+        def run(self, argv: Any, **_: Any) -> ExecResult:
+            assert argv[-2:] == ["/opt/ohsandbox-browser/bin/python", "python3"]
+            return ExecResult(self.exit_code, b"", b"")
+
+    runtime = Bare()
+    with_runtime = ConversationState(conversation_id="c", delegate=recorder, runtime=runtime)
+    [tool] = DelegateToBrowsingAgentTool.create(conv_state=with_runtime)
+    told = text_of(tool(AgentDelegateAction(task="t")))
+    assert recorder.seen[0].tools == ("web_read", "think", "finish")
+    assert told.startswith("the answer\n[This sandbox has no browser")
+    runtime.exit_code = 0
+    assert text_of(tool(AgentDelegateAction(task="t"))) == "the answer"
+    assert recorder.seen[1].tools == BROWSING_TOOLS
+    runtime.exit_code = 1
+    [tool] = DelegateToBrowsingAgentTool.create(conv_state=with_runtime, tools=["browser", "finish"])
+    with pytest.raises(ToolError, match="nothing can browse"):
+        tool(AgentDelegateAction(task="t"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox import CLIRuntime, UsageError
+from ohsandbox import CLIRuntime
 from ohsandbox.errors import ToolError
 from ohsandbox.schema import text_of
 from ohsandbox.state import ConversationState
@@ -386,9 +386,23 @@ def test_the_tool_is_read_only_and_opens_no_network_by_itself(started: Callable[
     assert "security_risk" not in json.dumps(made.to_openai_tool())
 
 
-def test_without_the_library_the_remedy_is_told(
-    started: Callable[[str], Runtime], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(definition, "CONVERTER", "no_such_library")
-    with pytest.raises(UsageError, match=r"pip install 'ohsandbox\[web\]'"):
-        tool(started("cli"))
+@pytest.fixture
+def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "CONVERTER", "no_such_library")
+
+
+@pytest.mark.usefixtures("without_library")
+def test_without_the_library_a_page_is_readable_text_and_the_remedy_is_told() -> None:
+    read = made_of(
+        b"<title>T</title><script>no()</script><h2>Head &lt;1&gt;</h2><p>a\n <b>word</b> <a href=/to>link</a></p>"
+        b"<ul><li>one<li><a href='#x'>two</a></ul><table><tr><td>1<td>2</table><pre>a\n  b</pre><style>no"
+    )
+    assert read.text == ("## Head <1>\n\na word [link](http://example.org/to)\n\n- one\n- two\n\n | 1 | 2\n\na\n  b")
+    assert read.title == "T"
+    assert "pip install 'ohsandbox[web]'" in read.notes[0]
+
+
+@pytest.mark.usefixtures("without_library")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_page_ends_in_bounded_time_without_the_library_too(name: str) -> None:
+    assert "x" in made_of(HOSTILE[name].encode()[: definition.MAX_PAGE_BYTES]).text

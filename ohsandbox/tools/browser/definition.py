@@ -13,6 +13,7 @@ from ohsandbox.tools.browser.functions import FUNCTIONS, MAX_CALLS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ohsandbox.runtime.base import Runtime
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "browser"
@@ -22,8 +23,25 @@ HINT = CallHint(sign="@", kind="browser", subject="code")
 MAX_TREE_CHARS = 20_000
 """About 5,000 tokens: a page of a shop or a manual; what is longer loses what is not in view first."""
 
+PROBE_S = 30.0
+"""A cold start of Python and Playwright takes two."""
+
 BUDGET_S = 120.0
 """For all calls of one `code`: as long as a command may take when nothing is said."""
+
+INTERPRETERS = ("/opt/ohsandbox-browser/bin/python", "python3")
+"""That of images/browser, separate from the agent's own; and one that a host may have."""
+EXECUTABLES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+"""As the program in the sandbox looks for them."""
+_PROBE = f"""
+import glob, os, playwright, shutil, sys
+bundled = os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or os.path.expanduser("~/.cache/ms-playwright")
+sys.exit(not (any(map(shutil.which, {EXECUTABLES})) or glob.glob(bundled + "/chromium*")))"""
+REMEDY = (
+    "Use an image with it: `docker build --tag ohsandbox-browser images/browser` in the ohsandbox source, then "
+    "DockerRuntime('ohsandbox-browser') or `--image ohsandbox-browser`. Without a container: install Debian's "
+    "chromium, and `pip install playwright` for python3."
+)
 
 DESCRIPTION = f"""\
 Use a web browser (Chromium in the sandbox): open pages, read them, click, type. Use it only when you need to interact
@@ -85,6 +103,17 @@ class BrowserObservation(Observation):
         """The text, then the screenshot."""
         text = TextContent(text=self.text)
         return [text, ImageContent(image_urls=self.images)] if self.images else [text]
+
+
+def find_browser(runtime: Runtime) -> bool:
+    """Whether the sandbox has Chromium and a Python that can drive it; nothing is started but that Python.
+
+    Raises:
+        SandboxUnavailable: the sandbox is gone.
+    """
+    script = 'for python in "$@"; do "$python" -c "$PROBE" 2>/dev/null && exit 0; done; exit 1'
+    argv = ["sh", "-c", script, "sh", *INTERPRETERS]
+    return runtime.run(argv, env={"PROBE": _PROBE}, timeout_s=PROBE_S).exit_code == 0
 
 
 class BrowserTool(ToolDefinition[BrowseInteractiveAction, BrowserObservation]):

@@ -17,7 +17,9 @@ from ohsandbox.errors import ToolArgumentsError, ToolError
 from ohsandbox.tool import ToolExecutor, cut_middle
 from ohsandbox.tools.browser.definition import (
     BUDGET_S,
+    INTERPRETERS,
     MAX_TREE_CHARS,
+    REMEDY,
     BrowseInteractiveAction,
     BrowserObservation,
 )
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INTERPRETERS = ("/opt/ohsandbox-browser/bin/python", "python3")
-"""That of images/browser, separate from the agent's own; and one that a host may have."""
 OVERHEAD_S = 120.0
 """Time beyond BUDGET_S to start Chromium (0.6 s idle) and to read a page, if every wait times out."""
 END_S = 5.0
@@ -41,12 +41,6 @@ END_S = 5.0
 MAX_IMAGE_BYTES = 3 * 1024 * 1024
 MAX_HEAD_CHARS = 6_000
 """Limit of the text above the tree."""
-REMEDY = (
-    "Use an image with it: `docker build --tag ohsandbox-browser images/browser` in the ohsandbox source, then "
-    "DockerRuntime('ohsandbox-browser') or `--image ohsandbox-browser`. Without a container: install Debian's "
-    "chromium, and `pip install playwright` for python3."
-)
-
 _SCHEME = re.compile(r"(?:https?|file|data|about|blob|chrome|view-source):", re.IGNORECASE)
 
 

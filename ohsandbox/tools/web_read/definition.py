@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ohsandbox.errors import UsageError
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 TOOL_NAME = "web_read"
 HINT = CallHint(sign="@", kind="url", subject="url", writes=False)
 CONVERTER = "html_to_markdown"
-"""The library that makes Markdown of HTML; only those who read pages need its 22 MB."""
+"""Makes Markdown of HTML; only those who read pages need its 22 MB. Without it a page is plain text."""
 MAX_PAGE_BYTES = 5 * 1024 * 1024
 """Longer pages are data; `curl -o` puts those into a file."""
 MAX_URL_CHARS = 8_000
@@ -53,12 +51,10 @@ class WebReadTool(ToolDefinition[WebReadAction, TextObservation]):
         """One tool.
 
         Raises:
-            UsageError: the conversation has no runtime, or the library that converts HTML is missing.
+            UsageError: the conversation has no runtime.
         """
         from ohsandbox.tools.web_read.impl import WebReadExecutor  # noqa: PLC0415 - impl is for running only
 
-        if find_spec(CONVERTER) is None:
-            raise UsageError(f"Tool {TOOL_NAME!r} needs the library html-to-markdown: pip install 'ohsandbox[web]'.")
         return [
             cls(
                 name=TOOL_NAME,

@@ -90,8 +90,10 @@ def page_of(fetched: Fetched) -> Page:
     if kind != "text/html":
         return Page(fetched.url, kind, "", text, tuple(notes))
     markdown = _markdown(text, fetched.url)
+    if importlib.util.find_spec(CONVERTER) is None:
+        notes.append("plain text with its links; for tables as Markdown, the host needs `pip install 'ohsandbox[web]'`")
     if markdown is None:
-        notes.append("the page could not be converted to Markdown; this is its bare text, without links")
+        notes.append("the page could not be converted; this is its bare text, without links")
     title = _TITLE.search(text[: 64 * HEAD_BYTES])
     shown = " ".join(_plain(title[1]).split())[:300] if title else ""
     return Page(fetched.url, kind, shown, bare_text(text) if markdown is None else markdown, tuple(notes))
