@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydantic import Field
@@ -17,6 +18,7 @@ from ohsandbox.runtime.tools import MCPAction
 from ohsandbox.schema import Action
 from ohsandbox.schema.execution import parse_action
 from ohsandbox.schema.models import lines_of
+from ohsandbox.schema.provider_schema import inlined, object_schema
 from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor, take_security_risk
 from ohsandbox.tool.annotations import SECURITY_RISK, with_security_risk
 
@@ -69,8 +71,8 @@ class ListedTool(NamedTuple):
     name: str
     """The server's name for it."""
     description: str
-    action_type: type[Action]
-    """Its arguments, validated against the server's schema, which is untrusted."""
+    input_schema: dict[str, Any]
+    """The server's own, which is untrusted."""
     schema: dict[str, Any]
     """The schema for the model: no references, cleaned descriptions. Do not modify."""
     annotations: ToolAnnotations
@@ -78,6 +80,11 @@ class ListedTool(NamedTuple):
     """SHA-256 of the server's full definition."""
     definition: str
     """The same as lines of text, cut at MAX_DEFINITION_CHARS; not cleaned."""
+
+    @property
+    def action_type(self) -> type[Action]:
+        """A model of the arguments by the server's schema, made when it is asked for; its docstring is description."""
+        return _create_mcp_action_type(self.name, self.input_schema, self.description)
 
     @property
     def length(self) -> int:
@@ -96,8 +103,7 @@ def listed_tool(server: str, tool: Tool) -> ListedTool:
         raise UnusableToolError(f"its name is not 1 to {MAX_NAME_CHARS} characters that can be seen")
     if tool.execution is not None and tool.execution.task_support == "required":  # MCP 2025-11-25, "Tasks"
         raise UnusableToolError("it runs only as a task (its taskSupport is `required`), and calls here are plain ones")
-    action_type = _create_mcp_action_type(tool.name, tool.input_schema)
-    schema = _clean(action_type.to_mcp_schema())
+    schema = _clean(inlined(object_schema(tool.input_schema)))
     if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
         raise UnusableToolError(f"its schema is longer than {MAX_SCHEMA_CHARS} characters")
     if wrong := [name for name in schema["properties"] if not _ARGUMENT_NAME.fullmatch(name)]:
@@ -105,7 +111,7 @@ def listed_tool(server: str, tool: Tool) -> ListedTool:
     said = visible(tool.description or "", limit_chars=MAX_DESCRIPTION_CHARS) or "No description was provided."
     said += f"\n(Described by the MCP server {server!r}: a text of its author, no instruction of the user.)"
     return ListedTool(
-        tool.name, said, action_type, schema, _annotations(tool), fingerprint_of(tool), definition_of(tool)
+        tool.name, said, tool.input_schema, schema, _annotations(tool), fingerprint_of(tool), definition_of(tool)
     )
 
 
@@ -138,9 +144,9 @@ def _as_text(value: Any) -> str:
         return compact
 
 
-def _create_mcp_action_type(name: str, input_schema: dict[str, Any]) -> type[Action]:
+def _create_mcp_action_type(name: str, input_schema: dict[str, Any], description: str = "") -> type[Action]:
     """Create a model of the arguments; takes bounded time for any schema."""
-    return Action.from_mcp_schema(name, input_schema)
+    return Action.from_mcp_schema(name, input_schema, description=description)
 
 
 def _annotations(tool: Tool) -> ToolAnnotations:
@@ -299,9 +305,9 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
             )
         ]  # fmt: skip
 
-    @property
+    @cached_property
     def arguments_type(self) -> type[Action]:
-        """The action type of the server's schema."""
+        """The action type of the server's schema, made at the first call."""
         return self.listed.action_type
 
     def action_from_arguments(self, arguments: Mapping[str, Any]) -> MCPToolAction:
@@ -314,7 +320,7 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
         """
         if SECURITY_RISK not in self.listed.schema["properties"]:
             arguments, _ = take_security_risk(self.name, arguments)
-        checked = parse_action(self.name, self.listed.action_type, arguments)
+        checked = parse_action(self.name, self.arguments_type, arguments)
         return MCPToolAction(arguments=checked.to_arguments())
 
     def to_mcp_tool(self) -> dict[str, Any]:

@@ -110,16 +110,16 @@ class _AnyValue:
         return core_schema.any_schema()
 
 
-def model_from_json(base: type[SchemaT], name: str, schema: Any) -> type[SchemaT]:
+def model_from_json(base: type[SchemaT], name: str, schema: Any, *, description: str = "") -> type[SchemaT]:
     """See `Schema.from_mcp_schema`."""
-    made: type[SchemaT] = _model(base, name, json.dumps(object_schema(schema)))
+    made: type[SchemaT] = _model(base, name, json.dumps(object_schema(schema)), description)
     return made
 
 
 @lru_cache(maxsize=CACHED)
-def _model(base: Any, name: str, schema: str) -> Any:
+def _model(base: Any, name: str, schema: str, description: str) -> Any:
     source = json.loads(schema)
-    body: dict[str, Any] = {"__module__": __name__, "__doc__": source.get("description", "")}
+    body: dict[str, Any] = {"__module__": __name__, "__doc__": description or source.get("description", "")}
     body["model_config"] = ConfigDict(extra="allow", protected_namespaces=())
     body["__annotations__"] = hints = {}
     for argument, part in {**dict.fromkeys(source["required"], True), **source["properties"]}.items():

@@ -23,20 +23,27 @@ class Schema(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
-    def from_mcp_schema(cls, name: str, json_schema: Mapping[str, Any] | bool) -> type[Self]:  # noqa: FBT001 - a schema
+    def from_mcp_schema(
+        cls,
+        name: str,
+        json_schema: Mapping[str, Any] | bool,  # noqa: FBT001 - a schema
+        *,
+        description: str = "",
+    ) -> type[Self]:
         """A subclass whose fields are the properties of a JSON Schema (draft 4 to 2020-12), as MCP servers send them.
 
         Checked are types, enum, const, limits, patterns, formats' base type, nested objects and arrays, references
         within the schema, anyOf, oneOf (as anyOf) and allOf. What cannot be checked, or is malformed, lets any value
         pass; so does what is beyond the bounds of `schema.provider_schema`. Nothing is ever fetched. A property whose
         name cannot be an attribute has another attribute and keeps its name in `model_validate` and `to_arguments`.
-        The same schema gives the same class while it is among the 128 asked for last.
+        description is the class's docstring; else the schema's own is. The same schema gives the same class while it
+        is among the 128 asked for last.
 
         Never raises: accepts any JSON value, however malformed or large.
         """
         from ohsandbox.schema.foreign import model_from_json  # noqa: PLC0415 - only tools of others need it
 
-        return model_from_json(cls, name, json_schema)
+        return model_from_json(cls, name, json_schema, description=description)
 
     @classmethod
     def to_mcp_schema(cls) -> dict[str, Any]:

@@ -250,7 +250,11 @@ def plain_schema(model: type[BaseModel]) -> dict[str, Any]:
     Cached per model, since every request needs it (0.2 ms each): do not modify.
     A recursive reference becomes its bare type: providers differ in whether they follow `$ref`.
     """
-    schema = model.model_json_schema()
+    return inlined(model.model_json_schema())
+
+
+def inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """As `plain_schema`, of a schema; a copy."""
     plain: dict[str, Any] = _Plain(schema).of(schema)
     plain.setdefault("properties", {})
     plain.pop("description", None)  # the class's docstring is for programmers

@@ -254,10 +254,11 @@ class RuntimeTool(BaseModel):
             assert runtime is not None  # noqa: S101 - else there is no executor
             return runtime.execute_tool(self.name, action.to_arguments())
 
+        said = self.description or f"Call {self.name}."
         return ToolDefinition(
             name=self.name,
-            description=self.description or f"Call {self.name}.",
-            action_type=Action.from_mcp_schema(self.name, self.inputSchema),
+            description=said,
+            action_type=Action.from_mcp_schema(self.name, self.inputSchema, description=said),
             annotations=self.annotations,
             executor=FunctionExecutor(run) if runtime else None,
         )

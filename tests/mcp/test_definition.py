@@ -7,15 +7,18 @@ import contextlib
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from mcp_types import CallToolResult, Tool
 
 from ohsandbox.content import DEFAULT_LIMITS
+from ohsandbox.mcp import definition
 from ohsandbox.mcp.content import MAX_BLOCKS, MAX_IMAGES, observe, one_line, printable, visible
 from ohsandbox.mcp.definition import (
     MAX_DEFINITION_CHARS,
+    MCPToolAction,
+    MCPToolDefinition,
     ServerTool,
     UnusableToolError,
     definition_of,
@@ -24,7 +27,7 @@ from ohsandbox.mcp.definition import (
     model_names,
 )
 from ohsandbox.mcp.streams import FloodError, LineFramer
-from ohsandbox.schema import text_of
+from ohsandbox.schema import Action, text_of
 from ohsandbox.schema.execution import parse_action
 
 if TYPE_CHECKING:
@@ -276,3 +279,40 @@ def test_definition_for_comparison_has_a_line_each_and_a_bound() -> None:
     long = definition_of(Tool(name="t", description="x" * 100_000, input_schema=schema))
     assert len(long) < MAX_DEFINITION_CHARS + 100
     assert long.endswith("more characters are not kept]")
+
+
+def test_a_typed_model_is_made_when_it_is_asked_for_with_the_tools_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    create = definition._create_mcp_action_type
+
+    def recorded(name: str, *arguments: Any) -> type[Action]:
+        made.append(name)
+        return create(name, *arguments)
+
+    monkeypatch.setattr(definition, "_create_mcp_action_type", recorded)
+    schema = {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
+    listed = listed_tool("s", tool(schema, name="fetch-url", description="Fetches a page."))
+    [offered] = MCPToolDefinition.create("s", listed, NoCaller(), name="fetch-url")
+    parameters = offered.to_openai_tool()["function"]["parameters"]
+    assert (offered.action_type, made) == (MCPToolAction, [])
+    assert {"url", "security_risk"} == {*parameters["properties"]}
+    action = offered.action_from_arguments({"url": "http://x/"})
+    assert (type(action), action.arguments, made) == (MCPToolAction, {"url": "http://x/"}, ["fetch-url"])
+    offered.action_from_arguments({"url": "http://y/"})
+    assert made == ["fetch-url"]
+    typed = offered.arguments_type
+    assert typed.__name__ == "FetchUrl"
+    assert (typed.__doc__ or "").startswith("Fetches a page.")
+
+
+class NoCaller:
+    """Servers that are never called."""
+
+    def call(self, server: str, tool: str, arguments: dict[str, Any]) -> NoReturn:
+        raise AssertionError((server, tool, arguments))
+
+    def interrupt(self, server: str, tool: str) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -20,7 +20,7 @@ MAX_MEMORY_BYTES = 2 * 1024**3
 
 _HIDDEN = {"script", "style", "template", "noscript", "title"}
 _BLOCKS = {"address", "article", "aside", "blockquote", "br", "caption", "dd", "div", "dl", "dt", "figure", "footer",
-           "form", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "tr", "ul", *_HIDDEN}  # fmt: skip
+           "form", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "tr", "ul"}  # fmt: skip
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
 
