@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from ohsandbox import events
+from ohsandbox.conversation.aio import AsyncConversation
 from ohsandbox.conversation.approvals import Approvals, Decision
 from ohsandbox.conversation.autoresume import ResumeOptions, adopt, class_or_instance
 from ohsandbox.conversation.config import ConversationConfig
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from ohsandbox.settings import Settings
 
 
-class Conversation:
+class Conversation(AsyncConversation):
     """An agent that works for a user in a sandbox, with every event on disk.
 
     The loop runs in a thread of its own from `send_message` until the model answers in text (IDLE), calls `finish`

@@ -53,6 +53,11 @@ class Listeners(Generic[T]):
         with self._lock:
             self._callbacks.append(callback)
 
+    def unregister(self, callback: Callable[[T], None]) -> None:
+        """Call callback no more."""
+        with self._lock:
+            self._callbacks.remove(callback)
+
     def put(self, item: T) -> None:
         """Queue an item; `flush` delivers it."""
         self._queue.append(item)

@@ -187,9 +187,9 @@ class RunThread:
                 self._begin()
         return begins
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Until none is on and callbacks have heard of its end, or the time is up."""
-        self._settled.wait(timeout_s)
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until none is on and callbacks have heard of its end; returns False if the time was up first."""
+        return self._settled.wait(timeout_s)
 
     def stop(self, timeout_s: float) -> None:
         """Cancel the one that is on and wait for its end, unless its own thread calls this, or the time is up."""

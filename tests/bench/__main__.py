@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ohsandbox import DockerRuntime
+from tests.bench.awaited import awaited_rows
 from tests.bench.editor import editor_rows
 from tests.bench.engine import PlainContainer, docker_run_detached, remove_started
 from tests.bench.log import log_rows
@@ -170,6 +171,7 @@ def main() -> int:
     rows: list[Row] = []
     with console.status("measuring"), DockerRuntime(chosen.image) as runtime, PlainContainer(chosen.image) as plain:
         rows += round_trips(runtime, plain)
+        rows += awaited_rows(runtime)
         rows += streams(runtime, plain)
         rows += [*start_up(chosen.image), flood(runtime), *five_hundred(runtime), *imports()]
         rows += [

@@ -1,0 +1,139 @@
+"""The async face of a conversation: its methods awaited, and a run as a stream of events."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from ohsandbox.conversation.runner import STOP_TIMEOUT_S
+from ohsandbox.runtime.aio import in_thread, to_thread
+from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from ohsandbox.conversation.log import ConversationLog
+    from ohsandbox.conversation.result import RunResult
+    from ohsandbox.conversation.runner import RunThread
+    from ohsandbox.events import ConversationStatus, SDKEvent
+
+
+class AsyncConversation(ABC):
+    """`async with`, `arun`, `stream` and others, for asyncio and trio, on the blocking methods of a conversation."""
+
+    _run_thread: RunThread
+    _log: ConversationLog
+
+    @abstractmethod
+    def start(self) -> Self: ...  # noqa: D102
+
+    @abstractmethod
+    def close(self) -> None: ...  # noqa: D102
+
+    @abstractmethod
+    def send_message(self, text: str) -> None: ...  # noqa: D102
+
+    @abstractmethod
+    def wait(self, timeout_s: float | None = None) -> RunResult: ...  # noqa: D102
+
+    @abstractmethod
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus: ...  # noqa: D102
+
+    async def astart(self) -> Self:
+        """Await `start`; a task that is cancelled meanwhile closes the conversation."""
+        try:
+            return await in_thread(self.start)
+        except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Await `close`, to its end also where the task is cancelled."""
+        with anyio.CancelScope(shield=True):
+            await in_thread(self.close)
+
+    async def __aenter__(self) -> Self:
+        return await self.astart()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def asend_message(self, text: str) -> None:
+        """Await `send_message`. The loop goes on after it, also where the task is cancelled: see `astop`."""
+        await in_thread(partial(self.send_message, text))
+
+    async def astop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus:
+        """Await `stop`."""
+        return await in_thread(partial(self.stop, timeout_s))
+
+    async def arun(self, text: str, timeout_s: float | None = None) -> RunResult:
+        """Await `run`; a task that is cancelled meanwhile stops the run (`stop`) and waits for its end.
+
+        Raises:
+            OhsandboxError: as `start`.
+        """
+        return await to_thread(self._run_until, text, timeout_s)
+
+    async def stream(self, text: str) -> AsyncGenerator[SDKEvent, None]:
+        """Send a message, and yield each event once it is stored, from the message on to the end of the run.
+
+        Closing the generator (`aclose`, or `contextlib.aclosing`) or cancelling its task stops the run, as does leaving
+        `async for` early, where asyncio closes the generator soon after.
+
+        Raises:
+            OhsandboxError: as `start`.
+        """
+        heard: queue.SimpleQueue[SDKEvent | BaseException | None] = queue.SimpleQueue()
+        cancel = threading.Event()
+
+        def run() -> None:
+            try:
+                self._run_until(text, None, cancel=cancel)
+                heard.put(None)
+            except BaseException as error:  # noqa: BLE001 - raised by the generator
+                heard.put(error)
+
+        thread = threading.Thread(target=run, name="ohsandbox-stream", daemon=True)
+        self._log.listeners.register(heard.put)
+        try:
+            thread.start()
+            while (item := await to_thread(_next, heard)) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            cancel.set()
+            self._log.listeners.unregister(heard.put)
+            with anyio.CancelScope(shield=True):
+                await in_thread(thread.join)
+
+    def _run_until(self, text: str, timeout_s: float | None, *, cancel: threading.Event | None = None) -> RunResult:
+        """`run`, stopped once cancel is set."""
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        if cancel is None or not cancel.is_set():
+            self.send_message(text)
+        while not self._run_thread.wait(max(0.0, min(LOOK_EVERY_S, until - time.monotonic()))):
+            if cancel is not None and cancel.is_set():
+                self.stop()
+                break
+            if time.monotonic() >= until:
+                break
+        return self.wait(0)
+
+
+def _next(
+    heard: queue.SimpleQueue[SDKEvent | BaseException | None], *, cancel: threading.Event | None = None
+) -> SDKEvent | BaseException | None:
+    while cancel is None or not cancel.is_set():
+        try:
+            return heard.get(timeout=LOOK_EVERY_S)
+        except queue.Empty:
+            continue
+    return None
