@@ -38,7 +38,8 @@ from deepagents.backends.utils import (
 )
 
 from ohsandbox.errors import SandboxFileError, ToolError, UsageError
-from ohsandbox.integrations.commands import run_line
+from ohsandbox.integrations.commands import LineResult, arun_line, run_line
+from ohsandbox.runtime.aio import waited
 from ohsandbox.tools.search.globs import compile_glob
 from ohsandbox.tools.search.lines import read_matches
 from ohsandbox.tools.search.regexes import Regex
@@ -59,6 +60,7 @@ MAX_BINARY_BYTES = 500 * 1024
 MAX_GLOB_MATCHES = 10_000
 """As in deepagents' own sandboxes."""
 
+_EVERY_FILE = compile_glob("**/*", hidden=True)
 _SPECIAL = re.compile(r"[\\.^$|?*+()\[\]{}]")
 _CODES = {errno.ENOENT: FILE_NOT_FOUND, errno.EACCES: PERMISSION_DENIED, errno.EPERM: PERMISSION_DENIED,
           errno.EISDIR: IS_DIRECTORY, errno.ENOTDIR: INVALID_PATH, errno.EINVAL: INVALID_PATH}  # fmt: skip
@@ -94,9 +96,16 @@ class OhsandboxBackend(SandboxBackendProtocol):
             command: any shell input.
             timeout: in seconds; 0 for none, None for the backend's own.
         """
-        limit_s = self._timeout_s if timeout is None else timeout or None
-        ended = run_line(self._runtime, command, timeout_s=limit_s, limit_bytes=MAX_OUTPUT_BYTES)
-        return ExecuteResponse(output=ended.output, exit_code=ended.exit_code, truncated=ended.truncated)
+        limit_s = self._limit_s(timeout)
+        return _response(run_line(self._runtime, command, timeout_s=limit_s, limit_bytes=MAX_OUTPUT_BYTES))
+
+    async def aexecute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:  # noqa: ASYNC109 - the host's signature
+        """`execute`, awaited; cancelling the task ends the command with all it started."""
+        limit_s = self._limit_s(timeout)
+        return _response(await arun_line(self._runtime, command, timeout_s=limit_s, limit_bytes=MAX_OUTPUT_BYTES))
+
+    def _limit_s(self, timeout: int | None) -> float | None:
+        return self._timeout_s if timeout is None else timeout or None
 
     # --- files --------------------------------------------------------------------------------
 
@@ -245,13 +254,26 @@ class OhsandboxBackend(SandboxBackendProtocol):
         lost = sum(file.total for file in read.files) > len(found)
         return GrepResult(matches=found[:max_count], truncated=cut or lost or listing.stopped or read.stopped)
 
+    # --- async --------------------------------------------------------------------------------
+
+    als = waited(ls)
+    aread = waited(read)
+    awrite = waited(write)
+    aedit = waited(edit)
+    adelete = waited(delete)
+    aglob = waited(glob)
+    agrep = waited(grep)
+    aupload_files = waited(upload_files)
+    adownload_files = waited(download_files)
+
     def _physical(self, path: str) -> str:
         """The directory's path without symlinks, below which the search reports its files."""
         ended = self._runtime.run(["sh", "-c", 'cd -- "$1" && pwd -P', "sh", path])
         return ended.stdout.decode("utf-8", "surrogateescape").removesuffix("\n") or path
 
 
-_EVERY_FILE = compile_glob("**/*", hidden=True)
+def _response(ended: LineResult) -> ExecuteResponse:
+    return ExecuteResponse(output=ended.output, exit_code=ended.exit_code, truncated=ended.truncated)
 
 
 def _text(data: bytes) -> str | None:

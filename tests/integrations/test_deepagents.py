@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import posixpath
 from typing import TYPE_CHECKING, Any
@@ -156,3 +157,13 @@ def test_delete_removes_a_directory_and_names_what_is_missing(backend: Ohsandbox
     backend.write("/tmp/gone/a b", "x")
     assert backend.delete("/tmp/gone").path == "/tmp/gone"
     assert "no such file" in (backend.delete("/tmp/gone").error or "")
+
+
+async def test_an_agent_that_is_awaited_is_cancelled_with_its_command(backend: OhsandboxBackend) -> None:
+    model = ScriptedModel(messages=iter([_call("execute", command="touch /tmp/deep-begun; sleep 605")]))
+    run = asyncio.create_task(create_deep_agent(model, backend=backend).ainvoke({"messages": [("user", "Wait.")]}))
+    assert (await backend.aexecute("until test -e /tmp/deep-begun; do sleep 0.1; done", timeout=60)).exit_code == 0
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert (await backend.aexecute("ps | grep 'sleep 60[5]'")).exit_code == 1
