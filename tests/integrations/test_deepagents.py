@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from deepagents import create_deep_agent
 from deepagents.backends.protocol import GlobResult, SandboxBackendProtocol, WriteResult
-from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_tests.integration_tests import SandboxIntegrationTests
 
 from ohsandbox import DockerRuntime
 from ohsandbox.integrations.deepagents import OhsandboxBackend
 from ohsandbox.secrets import Secrets
+from tests.integrations.scripted import ScriptedChatModel, deep_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,25 +90,14 @@ def backend(request: pytest.FixtureRequest) -> Iterator[OhsandboxBackend]:
         yield OhsandboxBackend(runtime)
 
 
-class ScriptedModel(GenericFakeChatModel):
-    """Says what it was given."""
-
-    def bind_tools(self, *_: Any, **__: Any) -> ScriptedModel:
-        return self
-
-
-def _call(name: str, **arguments: str) -> AIMessage:
-    return AIMessage("", tool_calls=[ToolCall(name=name, args=arguments, id=f"call_{name}")])
-
-
 def test_a_deep_agent_writes_a_file_and_runs_it(backend: OhsandboxBackend) -> None:
-    model = ScriptedModel(
+    model = ScriptedChatModel(
         messages=iter(
             [
-                _call("write_file", file_path="/workspace/six.sh", content="echo $((6 * 7))\n"),
-                _call("execute", command="sh /workspace/six.sh"),
-                _call("edit_file", file_path="/workspace/six.sh", old_string="7", new_string="8"),
-                _call("grep", pattern="6 * 8", path="/workspace"),
+                deep_call("write_file", file_path="/workspace/six.sh", content="echo $((6 * 7))\n"),
+                deep_call("execute", command="sh /workspace/six.sh"),
+                deep_call("edit_file", file_path="/workspace/six.sh", old_string="7", new_string="8"),
+                deep_call("grep", pattern="6 * 8", path="/workspace"),
                 AIMessage("Done."),
             ]
         )
@@ -160,7 +149,7 @@ def test_delete_removes_a_directory_and_names_what_is_missing(backend: Ohsandbox
 
 
 async def test_an_agent_that_is_awaited_is_cancelled_with_its_command(backend: OhsandboxBackend) -> None:
-    model = ScriptedModel(messages=iter([_call("execute", command="touch /tmp/deep-begun; sleep 605")]))
+    model = ScriptedChatModel(messages=iter([deep_call("execute", command="touch /tmp/deep-begun; sleep 605")]))
     run = asyncio.create_task(create_deep_agent(model, backend=backend).ainvoke({"messages": [("user", "Wait.")]}))
     assert (await backend.aexecute("until test -e /tmp/deep-begun; do sleep 0.1; done", timeout=60)).exit_code == 0
     run.cancel()

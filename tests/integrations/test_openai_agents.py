@@ -8,44 +8,19 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from agents import Agent, RunConfig, Runner
 
 from ohsandbox import DockerRuntime, Runtime
 from ohsandbox.errors import SandboxGone
 from ohsandbox.integrations.openai_agents import ohsandbox_tools
 from ohsandbox.integrations.tools import TOOLS
 from ohsandbox.testing import FakeRuntime
+from tests.integrations.scripted import PIXEL, ScriptedModel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
 IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-
-
-class ScriptedModel(Model):
-    """Makes one call a turn, then answers."""
-
-    def __init__(self, calls: list[tuple[str, str]]) -> None:
-        self._calls = calls
-        self._turn = 0
-
-    async def get_response(self, *_: Any, **__: Any) -> ModelResponse:
-        self._turn += 1
-        output: Any
-        if self._turn > len(self._calls):
-            text = ResponseOutputText(text="done", type="output_text", annotations=[])
-            output = ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
-        else:
-            name, arguments = self._calls[self._turn - 1]
-            output = ResponseFunctionToolCall(
-                name=name, arguments=arguments, call_id=f"call_{self._turn}", type="function_call"
-            )
-        return ModelResponse(output=[output], usage=Usage(), response_id=None)
-
-    def stream_response(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
-        raise NotImplementedError
 
 
 @pytest.fixture(params=["fake", pytest.param("docker", marks=pytest.mark.docker)])

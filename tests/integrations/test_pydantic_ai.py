@@ -18,12 +18,12 @@ from ohsandbox.integrations.pydantic_ai import OhsandboxToolset
 from ohsandbox.integrations.tools import TOOLS
 from ohsandbox.secrets import Secrets
 from ohsandbox.testing import FakeRuntime
+from tests.integrations.scripted import PIXEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 @pytest.fixture(params=["fake", pytest.param("docker", marks=pytest.mark.docker)])
