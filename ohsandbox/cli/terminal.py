@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import sys
@@ -25,6 +26,13 @@ READ_BYTES = 65536
 """What a pipe holds."""
 JOIN_S = 1.0
 """For a thread that only an engine which does not answer can hold up."""
+_PRIVATE_MODE = re.compile(rb"\x1b\[\?([0-9;]{1,24})([hl])")
+_MODE_BYTES = 28
+"""The longest one: output is cut anywhere."""
+_USUAL_MODES = dict.fromkeys(b"1 9 1000 1002 1003 1004 1005 1006 1015 1016 2004 47 1047 1049".split(), b"l") | {
+    b"25": b"h"
+}
+"""By DEC's and xterm's numbers: cursor keys, mouse, focus, paste, the alternate screen; the cursor is visible."""
 _PASSED_VARIABLES = ("TERM", "COLORTERM")
 """What a program asks to know the terminal's abilities; the size it asks of the terminal itself."""
 _SCRIPT = """
@@ -73,10 +81,11 @@ def attend(channel: Channel, timeout_s: float | None = None) -> int:
         TimeoutError: it still runs after timeout_s seconds.
         SandboxUnavailable: the sandbox went away.
     """
-    with _raw_terminal(), _keys_passed(channel), _size_followed(channel):
+    with _raw_terminal(), _modes_restored() as modes, _keys_passed(channel), _size_followed(channel):
         clock = Countdown(timeout_s)
         while chunks := channel.read(clock.left_s):
             for _, data in chunks:
+                modes.note(data)
                 write_all(sys.stdout.fileno(), data)
             clock.check()
         if chunks is None:
@@ -136,6 +145,40 @@ def _raw_terminal() -> Iterator[None]:
     finally:
         with contextlib.suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(descriptor, termios.TCSANOW, before)  # TCSADRAIN waits for a reader that may be gone
+
+
+class _PrivateModes:
+    """Which modes of our terminal the program has switched on, as mouse reports, and not off again."""
+
+    def __init__(self) -> None:
+        self._left: dict[bytes, bytes] = {}
+        self._tail = b""
+
+    def note(self, data: bytes) -> None:
+        """Look at a piece of output."""
+        seen = self._tail + data
+        for numbers, switch in _PRIVATE_MODE.findall(seen):
+            for number in numbers.split(b";"):
+                if (usual := _USUAL_MODES.get(number)) == switch:
+                    self._left.pop(number, None)
+                elif usual is not None:
+                    self._left[number] = usual
+        self._tail = seen[-_MODE_BYTES:] if b"\x1b" in seen[-_MODE_BYTES:] else b""
+
+    def undoing(self) -> bytes:
+        """What brings back the usual modes."""
+        return b"".join(b"\x1b[?%s%s" % mode for mode in self._left.items())
+
+
+@contextlib.contextmanager
+def _modes_restored() -> Iterator[_PrivateModes]:
+    """A program that is killed leaves no alternate screen, mouse reports or hidden cursor behind."""
+    modes = _PrivateModes()
+    try:
+        yield modes
+    finally:
+        with contextlib.suppress(OSError):  # the terminal is gone
+            write_all(sys.stdout.fileno(), modes.undoing())
 
 
 @contextlib.contextmanager

@@ -171,5 +171,7 @@ def _record(process: subprocess.Popen[bytes], master: int, answers: list[tuple[b
             seen = at + len(answers[0][0])
             answer = answers.pop(0)[1]
             os.write(master, answer) if isinstance(answer, bytes) else answer(process, master)
+        elif answers:
+            seen = max(seen, len(raw) - len(answers[0][0]) + 1)
     assert not answers, f"never appeared: {answers[0][0]!r}; there was {raw[-1000:]!r}"
     return process.wait(10), bytes(raw)

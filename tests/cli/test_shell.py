@@ -135,6 +135,16 @@ def test_a_signal_to_us_ends_the_program_and_restores_the_terminal(
     assert not Path(f"/proc/{pid}").exists() or "zombie" in Path(f"/proc/{pid}/status").read_text()
 
 
+@pytest.mark.parametrize("cut", [0, 3, 7])
+def test_modes_that_a_killed_program_leaves_are_switched_back_and_no_others(at_terminal: AtTerminal, cut: int) -> None:
+    modes = r"\033[?1049h\033[?1000;1006h\033[?2004h\033[?2004l\033[?25l"
+    at = cut and cut + 3  # the escape is four characters here
+    script = f"printf '%b' '{modes[:at]}'; sleep 0.2; printf '%b<ready>' '{modes[at:]}'; exec sleep 60"
+    ended = at_terminal("shell", *ON_HOST, "sh", "-c", script, answers=[(b"<ready>", send(signal.SIGTERM))])
+    after = ended.raw.split(b"<ready>")[-1]
+    assert sorted(re.findall(rb"\x1b\[\?(\d+[hl])", after)) == [b"1000l", b"1006l", b"1049l", b"25h"]
+
+
 def test_a_megabyte_is_pasted_into_a_program_that_reads_late(at_terminal: AtTerminal) -> None:
     pasted = os.urandom(1 << 20)
     program = (
@@ -231,7 +241,7 @@ def test_a_sandbox_that_dies_is_one_line_and_exit_code_4(at_terminal: AtTerminal
 
 @pytest.mark.docker
 def test_a_kept_sandbox_s_processes_go_on_and_a_second_terminal_sees_them(at_terminal: AtTerminal, image: str) -> None:
-    left = "setsid sleep 4242 >/dev/null 2>&1 & echo left"
+    left = "trap '' HUP; setsid sleep 4242 >/dev/null 2>&1 & echo left"
     ended = at_terminal("shell", "--image", image, "--keep", "--", "sh", "-c", left)
     name = _of(ended.raw)
     try:
