@@ -36,7 +36,7 @@ from ohsandbox.integrations.inspect_ai import InspectSandboxConfig, InspectSandb
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 DEBIAN = "ohsandbox-base:debian"
 CHECKS = 44
