@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ohsandbox.llm import LLM, ChatModel, LLMConfig, ReplayLLM, ScriptedLLM, open_model
     from ohsandbox.mcp import MCPClient
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
+    from ohsandbox.runtime.docker import Build, DockerRuntime, SandboxLimits
     from ohsandbox.runtime.inventory import SandboxInfo
     from ohsandbox.runtime.local import CLIRuntime
     from ohsandbox.runtime.results import CommandObservation, ExecResult
@@ -42,6 +42,7 @@ __all__ = [
     "LLM",
     "Action",
     "Agent",
+    "Build",
     "CLIRuntime",
     "ChatModel",
     "CommandObservation",
@@ -101,7 +102,7 @@ _HOMES = {
     "llm": ("LLM", "ChatModel", "LLMConfig", "ReplayLLM", "ScriptedLLM", "open_model"),
     "mcp": ("MCPClient",),
     "runtime.base": ("Runtime",),
-    "runtime.docker": ("DockerRuntime", "SandboxLimits"),
+    "runtime.docker": ("Build", "DockerRuntime", "SandboxLimits"),
     "runtime.local": ("CLIRuntime",),
     "runtime.inventory": ("SandboxInfo",),
     "runtime.results": ("CommandObservation", "ExecResult"),

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.rendering.text import say
-from ohsandbox.cli.runtime import make_runtime, started
+from ohsandbox.cli.runtime import make_runtime, progress_text, started
 from ohsandbox.cli.terminal import (
     READ_BYTES,
     Countdown,
@@ -25,10 +25,11 @@ from ohsandbox.runtime.shell.terminal import sanitize_for_terminal, whole_prefix
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ohsandbox.cli.options import ExecOptions, SandboxOptions
     from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.results import PullProgress
 
 TIMED_OUT = 124
 """As timeout(1) of coreutils has it."""
@@ -43,7 +44,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     what it prints reaches a terminal cleaned of escapes, and a file or pipe byte by byte.
     """
     env = options.checked_environment(where)
-    runtime = make_runtime(where.checked().with_settings(Settings.load()))
+    runtime = make_runtime(where.checked().with_settings(Settings.load()), progress=_tell_steps())
     with_tty = sys.stdin.isatty() and sys.stdout.isatty() if options.tty is None else options.tty
     argv = ["/bin/sh", "-c", _PIPES_SCRIPT, "sh", *command]
     if with_tty:
@@ -61,6 +62,19 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
             channel.kill()
             say(f"the command was killed after {options.timeout_s:g} s (--timeout).")
             return TIMED_OUT
+
+
+def _tell_steps() -> Callable[[PullProgress], None]:
+    """Say each step of a build once; what a pull does is not told between a command's own lines."""
+    told = 0
+
+    def tell(progress: PullProgress) -> None:
+        nonlocal told
+        if progress.status == "building" and progress.layers_done > told:
+            told = progress.layers_done
+            say(progress_text(progress))
+
+    return tell
 
 
 def _feed(channel: Channel) -> None:

@@ -116,6 +116,11 @@ class SandboxOptions:
     """Which sandbox to work in, as asked; None takes the settings' value, else the default."""
 
     image: str | None = _sandbox("Container image.  [default: image of the settings, else python:3.12]", "NAME")
+    build: Path | None = _sandbox(
+        "Build the image from this directory's Dockerfile, with network and outside the sandbox, unless it is built.",
+        "DIR",
+        parser=path,
+    )
     workspace: Path | None = _sandbox("Host directory to work in, bound at /workspace.", "DIR", parser=path)
     copy: bool = switch(
         "Work on a copy of --workspace, without ignored files and secrets. After `run`, `ohsandbox apply` brings the "
@@ -160,7 +165,9 @@ class SandboxOptions:
                 raise UsageError(f"{given[0]} needs a container. Leave out {given[0]} or --runtime {self.runtime}.")
         if self.copies and self.workspace is None:
             raise UsageError("--copy needs a directory to copy. Name one with --workspace.")
-        if self.attach and (given := self._given("image", *RESOURCE_LIMITS)):
+        if self.build and self.image:
+            raise UsageError("--build and --image exclude each other. Leave one out.")
+        if self.attach and (given := self._given("image", "build", *RESOURCE_LIMITS)):
             raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
         if self.git and (self.attach or self.workspace is None):
             raise UsageError("--git needs a directory to protect. Name one with --workspace, or leave out --git.")
@@ -185,7 +192,7 @@ class SandboxOptions:
         bundle = self.ca_bundle or (Path(settings.ca_bundle) if settings.ca_bundle else None)
         return replace(
             self,
-            image=settings.image if self.image is None else self.image,
+            image=settings.image if self.image is None and self.build is None else self.image,
             network=self.network or settings.network,
             git=self.git or settings.git,
             ca_bundle=bundle,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SANDBOX_NAME = "sandbox.json"
 """Beside the log: the options that the sandbox was made with."""
-_PATHS = ("workspace", "ca_bundle", "host_workdir")
+_PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
 _UNFINISHED = {
     ConversationStatus.RUNNING,
     ConversationStatus.ERROR,
@@ -138,7 +138,10 @@ def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
 
 
 def progress_text(progress: PullProgress) -> str:
-    """The progress of a pull on one line."""
+    """The progress of a pull or a build on one line."""
+    if progress.status == "building":
+        step = f"step {progress.layers_done} of {progress.layers_total}: " if progress.layers_total else ""
+        return f"{progress.image}: building, {step}{progress.detail}"
     if progress.status == "waiting":
         return f"{progress.image}: another process is pulling it"
     done = f" {size(progress.done_bytes)} of {size(progress.total_bytes)}" if progress.total_bytes else ""
@@ -182,7 +185,9 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
     if (before := _load_options(root / conversation_id)) is not None:
         _check_place(asked, before, conversation_id)
         given = {name: value for name, value in asdict(asked).items() if value}
-        where = replace(before, **({"image": None} if asked.attach else {}) | given)
+        if asked.attach or asked.image or asked.build:
+            before = replace(before, image=None, build=None)
+        where = replace(before, **given)
     return ResumedConversation(conversation_id, known.title if known else None, known.model if known else None, where)
 
 
@@ -205,7 +210,7 @@ def _load_options(directory: Path) -> SandboxOptions | None:
     try:
         fields = json.loads((directory / SANDBOX_NAME).read_bytes())
         for name in _PATHS:
-            fields[name] = Path(fields[name]) if fields[name] else None
+            fields[name] = Path(fields[name]) if fields.get(name) else None
         return SandboxOptions(**fields)
     except (OSError, ValueError, TypeError, LookupError):
         return None

@@ -46,6 +46,7 @@ def collect_garbage(*, dry_run: bool, kept: bool) -> int:
             ]
             names = inventory.orphaned_checkpoints()
             lines += [f"would remove {safe_line(name)}: its conversation is gone" for name in names]
+            lines += [f"would remove {name}: no sandbox was made from it lately" for name in inventory.unused_images()]
             failed = []
         else:
             removed = inventory.collect_garbage(kept=kept)

@@ -37,6 +37,8 @@ class RuntimeSettings:
     runtime: str = DEFAULT_BACKEND
     """The name of a backend, as in `--runtime`."""
     image: str = DEFAULT_IMAGE
+    build: str | Path | None = None
+    """A directory with a Dockerfile, in the place of image."""
     workspace: str | Path | None = None
     """A directory of this machine to work in."""
     host_workdir: str | Path | None = None
@@ -93,6 +95,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         conversation=settings.conversation,
         checkpoint=settings.checkpoint,
         limits=SandboxLimits.model_validate(limits),
+        build=settings.build,
         progress=progress,
     )
 
@@ -113,7 +116,9 @@ BACKENDS: dict[str, BackendInfo] = {
     "docker": BackendInfo(
         _create_docker,
         isolated=True,
-        options=frozenset({"image", "network", "git", "keep", "attach", "ca_bundle", "copy", *RESOURCE_LIMITS}),
+        options=frozenset(
+            {"image", "build", "network", "git", "keep", "attach", "ca_bundle", "copy", *RESOURCE_LIMITS}
+        ),
         open_inventory=_open_docker_inventory,
     ),
     "cli": BackendInfo(_create_local, isolated=False, users=False),

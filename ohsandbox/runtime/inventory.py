@@ -82,7 +82,7 @@ class Inventory(ABC):
 
     @abstractmethod
     def collect_garbage(self, *, kept: bool = False) -> list[GcResult]:
-        """Remove sandboxes whose owner is dead, leases without a sandbox, checkpoints without an owner.
+        """Remove sandboxes whose owner is dead, leases without a sandbox, checkpoints without an owner, unused builds.
 
         kept: also the sandboxes that are to be kept or to be resumed.
         """
@@ -118,6 +118,10 @@ class Inventory(ABC):
         """Names of the checkpoints whose owner is gone."""
 
     # --- images ---
+
+    @abstractmethod
+    def unused_images(self) -> list[str]:
+        """Names of the images built from a Dockerfile that `collect_garbage` removes unless a container uses them."""
 
     @abstractmethod
     def list_images(self) -> list[str]:

@@ -138,13 +138,15 @@ class ResumeReport(NamedTuple):
 
 
 class PullProgress(NamedTuple):
-    """How far a pull is, over all its layers."""
+    """How far a pull is, over all its layers, or a build, with its steps in the place of layers."""
 
     image: str
     status: str
-    """'waiting' for another puller, 'pulling', 'extracting', 'retrying' or 'done'."""
+    """'waiting' for another puller, 'pulling', 'extracting', 'retrying', 'building' or 'done'."""
     done_bytes: int = 0
     total_bytes: int = 0
     """Grows while layers report their size."""
     layers_done: int = 0
     layers_total: int = 0
+    detail: str = ""
+    """Of a build: the step, or what it said last."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import checkpoints, guard, lease
+from ohsandbox.runtime.docker import build, checkpoints, guard, lease
 from ohsandbox.runtime.docker import engine as engines
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.container import remove
@@ -83,6 +83,7 @@ class DockerInventory(Inventory):
         done = [_reap(engine, found, kept=kept) for found in containers]
         done += [_forget(engine, one) for one in before if one not in present]
         done += [_drop(engine, record) for record in checkpoints.records(engine) if record.is_orphan]
+        done += build.collect(engine)
         for workspace in {one.workspace for one in dead if one.engine == engine.address.url}:
             if workspace:
                 _unlock(engine, workspace)
@@ -124,6 +125,10 @@ class DockerInventory(Inventory):
     def orphaned_checkpoints(self) -> list[str]:
         """See `Inventory.orphaned_checkpoints`."""
         return [record.name for record in checkpoints.records(self._engine) if record.is_orphan]
+
+    def unused_images(self) -> list[str]:
+        """See `Inventory.unused_images`."""
+        return build.unused(self._engine)
 
     def list_images(self) -> list[str]:
         """See `Inventory.list_images`."""

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import mount_policy
+from ohsandbox.runtime.docker.build import Build  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.docker.container_config import ContainerConfig, Network, SandboxLimits
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.guard import WORKSPACE, Git, GuardMount
@@ -96,6 +97,8 @@ class DockerOptions(BaseModel):
     conversation: str | None = None
     checkpoint: str | None = None
     labels: dict[str, str] = {}
+    build: Build | None = None
+    """The image is built from it, and `image` is the name that it gets."""
 
     @property
     def ca_environment(self) -> dict[str, str]:
@@ -126,6 +129,8 @@ def checked(**asked: object) -> DockerOptions:
             raise UsageError(f"ca_bundle={found.ca_bundle!r} contains no PEM certificate. Remedy: name a PEM file.")
     if found.profile == "mapped" and found.workspace is None:
         raise UsageError("profile='mapped' needs a directory. Remedy: pass workspace=DIR.")
+    if found.attach is not None and found.build is not None:
+        raise UsageError("build= makes an image for a new container. Remedy: leave out attach=, or build=.")
     if found.attach is not None and found.checkpoint is not None:
         raise UsageError("checkpoint= cannot be put into a running container. Remedy: leave out attach=.")
     if found.attach is not None and found.copy_of is not None:

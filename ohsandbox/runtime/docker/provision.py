@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import OhsandboxError, ToolError, UsageError
-from ohsandbox.runtime.docker import checkpoints, guard, images, lease
+from ohsandbox.runtime.docker import build, checkpoints, guard, images, lease
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
@@ -89,6 +89,8 @@ def create(
     if orphans_here(engine):
         DockerInventory(engine).collect_garbage()
     checkpoint = checkpoint or options.checkpoint
+    if checkpoint is None and options.build is not None:
+        options = options.model_copy(update={"image": build.ensure(engine, options.build, progress=progress)})
     if checkpoint is None:
         facts = images.ensure(engine, options.image, progress=progress)
     else:

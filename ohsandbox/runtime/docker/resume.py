@@ -77,6 +77,8 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     container = Container(engine, str(found["Id"]), name=str(found["Name"]).lstrip("/"))
     labels = dict(found["Config"].get("Labels") or {})
     real = _as_made(options, found, labels)
+    if options.build is not None:  # its image has another name for each content
+        options = options.model_copy(update={"image": real.image})
     if real.workspace is not None:
         # older versions accepted more directories, and the contents may have changed
         mount_policy.check_directory(real.workspace)

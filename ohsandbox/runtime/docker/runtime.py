@@ -18,6 +18,7 @@ from ohsandbox.errors import (
 )
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker import attach, checkpoints, disk, options, provision, resume, selfcheck
+from ohsandbox.runtime.docker.build import checked as checked_build
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.container import ended_at_once
 from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.docker.build import Build
     from ohsandbox.runtime.docker.channel import DockerChannel
     from ohsandbox.runtime.docker.container_config import ContainerConfig, Network, SandboxLimits
     from ohsandbox.runtime.docker.engine import Engine
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.results import Checkpoint, PullProgress
 
 log = logging.getLogger(__name__)
+
+DEFAULT_IMAGE = "python:3.12"
 
 
 class DockerRuntime(Runtime):
@@ -66,11 +70,13 @@ class DockerRuntime(Runtime):
             decide otherwise.
         attach: name or id of a running container to join instead; we never remove, start or change it.
         ca_bundle: a PEM file that common tools in the sandbox trust.
-        progress: called while an image is pulled.
+        progress: called while an image is pulled or built.
         runtime: an OCI runtime of the engine, such as "runsc".
         conversation: an id that `ps` shows, and by which `resume` finds the container.
         checkpoint: id of a checkpoint; the sandbox starts with its files instead of the image's.
         labels: the container's labels, by which `list_sandboxes` finds it; names that begin with `ohsandbox` are ours.
+        build: a directory with a Dockerfile, or a `Build`, in the place of image: the engine builds it at the start,
+            with network and outside of the limits, unless an image of the same content is there.
 
     Raises:
         UsageError: an argument or a combination of arguments is invalid.
@@ -78,7 +84,7 @@ class DockerRuntime(Runtime):
 
     def __init__(
         self,
-        image: str = "python:3.12",
+        image: str = DEFAULT_IMAGE,
         *,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
@@ -98,12 +104,15 @@ class DockerRuntime(Runtime):
         conversation: str | None = None,
         checkpoint: str | None = None,
         labels: Mapping[str, str] | None = None,
+        build: Build | str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        check_call(env=env, user=user)
+        check_call(env=env, user=user or None)  # "" is the image's user, as of a container that was resumed
         if progress is not None and not callable(progress):
             raise wrong("progress", progress, "give a function that takes a PullProgress")
         self.state_dir = PRIVATE_DIR
+        if build is not None and image != DEFAULT_IMAGE:
+            raise UsageError(f"build= and image={image!r} exclude each other. Remedy: leave one out.")
         place = None if workspace is None else os.fspath(workspace)
         if copy and place is None:
             raise UsageError("copy= needs a directory to copy. Remedy: pass workspace=DIR.")
@@ -112,7 +121,7 @@ class DockerRuntime(Runtime):
             workspace=None if copy else place, copy_of=place if copy else None, copies_all=copy == "all", git=git,
             network=network, profile=profile, limits=limits, name=name, keep=keep, attach=attach,
             ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle), runtime=runtime, conversation=conversation,
-            checkpoint=checkpoint, labels=labels,
+            checkpoint=checkpoint, labels=labels, build=None if build is None else checked_build(build),
         )  # fmt: skip
         self.ends_processes = not (keep or attach)
         self.private_processes = not attach
@@ -330,6 +339,8 @@ class DockerRuntime(Runtime):
         }  # fmt: skip
         if (copy_of := asked.pop("copy_of")) is not None:
             asked["workspace"] = copy_of
+        if self._options.build is not None:
+            del asked["image"]
         copy: bool | Literal["all"] = "all" if asked.pop("copies_all") else copy_of is not None
         return DockerRuntime(**asked, copy=copy, progress=self._progress)
 

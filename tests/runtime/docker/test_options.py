@@ -105,3 +105,7 @@ def test_an_environment_that_shells_cannot_carry_is_refused(image_env: list[str]
 def test_root_by_any_name_is_root() -> None:
     assert all(is_root(user) for user in ("", "0", "root", "0:0", "root:staff", "0:1000"))
     assert not any(is_root(user) for user in ("1000", "app", "10", "rooty"))
+
+
+def test_an_empty_user_is_the_image_s() -> None:
+    assert DockerRuntime("busybox", user="").describe()["user"] == "root"
