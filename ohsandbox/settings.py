@@ -16,6 +16,7 @@ from ohsandbox.paths import STATE_VARIABLE, check_private, state_dir
 from ohsandbox.runtime.factory import DEFAULT_IMAGE
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.strict_json import parse
+from ohsandbox.text import did_you_mean
 from ohsandbox.tools.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _VARIABLE_PREFIX = "OHSANDBOX_"
 _WITHOUT_VARIABLE = frozenset({"mcpServers", "mcp", "tools", "output", "secrets"})
 """Objects: a variable holds one value."""
 
+_HERE = "Settings(...)"
 _ENV_PREFIX = "env:"
 _MODEL_KEYS = (
     "model",
@@ -109,6 +111,19 @@ class Settings(BaseModel):
     """Which calls a person must allow; None is never in a container, and risky on this host where a person is there."""
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())
+
+    if not TYPE_CHECKING:  # a type checker knows the fields from above
+
+        def __init__(self, **values: Any) -> None:
+            """Check the values.
+
+            Raises:
+                UsageError: a key is unknown, or its value is wrong.
+            """
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise UsageError(f"{_HERE}: {_first_fault(error, type(self))}") from None
 
     @field_validator("secrets")
     @classmethod
@@ -219,9 +234,9 @@ class Settings(BaseModel):
     @classmethod
     def _validated(cls, values: dict[str, Any], *, where: str) -> Self:
         try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            raise UsageError(f"{where}: {_first_fault(error, cls)}") from None
+            return cls(**values)
+        except UsageError as error:
+            raise UsageError(f"{where}{str(error).removeprefix(_HERE)}") from None
 
 
 def _default_file(own: Path) -> Path:
@@ -270,7 +285,8 @@ def _first_fault(error: ValidationError, settings: type[BaseModel]) -> str:
     fault = error.errors(include_input=False, include_url=False)[0]
     key = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        return f"unknown key {key!r}. Known keys: {', '.join(_siblings(settings, fault['loc']))}."
+        known = _siblings(settings, fault["loc"])
+        return f"unknown key {key!r}. Known keys: {', '.join(known)}.{did_you_mean(str(fault['loc'][-1]), known)}"
     return f"key {key!r} is wrong: {fault['msg']}. Correct it."
 
 

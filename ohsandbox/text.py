@@ -5,7 +5,8 @@ Not for what a person decides by (`review_text`), nor for what a program printed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -48,3 +49,9 @@ def cut_middle(text: str, *, limit_chars: int) -> str:
     tail = limit_chars - head
     missing = len(text) - limit_chars
     return f"{text[:head]}\n[... {missing} of {len(text)} characters left out here ...]\n{text[len(text) - tail :]}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?`, to end a message about an unknown name; "" where none of the known ones is like it."""
+    near = difflib.get_close_matches(name[:100], list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""

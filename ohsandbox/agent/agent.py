@@ -26,6 +26,7 @@ from ohsandbox.tool import (
     is_pattern,
     is_registered,
     matching_tools,
+    origin_of_tool,
     resolve_tool,
 )
 from ohsandbox.tools import ToolFlags
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from ohsandbox.llm import ChatModel, ChatResponse
     from ohsandbox.llm.chat import OnEvent
     from ohsandbox.mcp import MCPConfig, MCPServers
+    from ohsandbox.runtime.base import Runtime
     from ohsandbox.state import ConversationState
 
     MCPSource = Mapping[str, Any] | str | os.PathLike[str] | MCPConfig | MCPServers
@@ -98,14 +100,18 @@ class Agent:
             switches: `enable_browsing=True`, `enable_jupyter=False`, ...: the fields of `ToolFlags`.
 
         Raises:
-            UsageError: a switch is unknown, or both tools and switches are given; a tool cannot be one; the name has
-                other characters than letters, digits, _ and -, or more than 40.
+            UsageError: llm is no model; a switch is unknown, or both tools and switches are given; a tool cannot be
+                one; the name has other characters than letters, digits, _ and -, or more than 40.
         """
         if tools is not None and switches:
             raise UsageError(f"Agent(tools=[...]) excludes {', '.join(switches)}. Name the tools, or leave tools out.")
         on, off = ([name for name, is_on in switches.items() if is_on is wanted] for wanted in (True, False))
         if not re.fullmatch(NAME_PATTERN, name):
             raise UsageError(f"An agent cannot be named {name!r}. Use 1 to 40 letters, digits, _ and -.")
+        if llm is not None and not hasattr(llm, "send"):
+            model = repr(llm) if isinstance(llm, str) else "..."
+            told = f"llm={llm!r:.200} is of type {type(llm).__name__}; expected is a model."
+            raise UsageError(f"{told} Open one: Agent(open_model(LLMConfig(model={model}))).")
         self.llm = llm
         self.name, self.description = name, description
         self.tools = _entries(ToolFlags().switched(on=on, off=off).names() if tools is None else tools)
@@ -147,6 +153,21 @@ class Agent:
         agent = copy.copy(self)
         vars(agent).update(changes)
         return agent
+
+    def check_names(self, runtime: Runtime) -> None:
+        """Check that each tool that is named is registered or the runtime's own.
+
+        Raises:
+            UsageError: one is neither; the message names one that is spelled alike.
+        """
+        named = [
+            entry if isinstance(entry, str) else entry.name for entry in self.tools if isinstance(entry, str | Tool)
+        ]
+        unknown = [name for name in named if not is_pattern(name) and not is_registered(name)]
+        own = {tool["name"] for tool in runtime.get_tools()} if unknown else set()
+        for name in unknown:
+            if name not in own:
+                origin_of_tool(name)
 
     def initialize(self, state: ConversationState) -> ToolsMap:
         """Make the tools for the conversation; returns them by name.

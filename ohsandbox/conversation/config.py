@@ -45,8 +45,11 @@ class ConversationConfig:
         """Take what a `Conversation` takes; no file is read.
 
         Raises:
-            UsageError: there is no confirmation policy of that name.
+            UsageError: there is no confirmation policy of that name, or an argument is of another kind.
         """
+        expect("agent", agent, Agent, "Name it: Conversation(settings=...)." if isinstance(agent, Settings) else "")
+        expect("settings", settings, Settings, "Make them: Settings(model=...).")
+        expect("limits", limits, RunLimits, "Make them: RunLimits(max_iterations=...).")
         self.agent = agent or Agent()
         self.limits = limits or RunLimits()
         self.settings = settings
@@ -131,6 +134,17 @@ class ConversationConfig:
         if self.settings is None:
             self.settings = Settings.load()
         return self.settings
+
+
+def expect(name: str, value: object, kind: type, remedy: str = "", *, optional: bool = True) -> None:
+    """Refuse an argument of another kind; None passes where it is optional.
+
+    Raises:
+        UsageError: with the argument's name, value, and what is expected.
+    """
+    if not isinstance(value, kind) and not (optional and value is None):
+        given = f"{name}={value!r:.200} is of type {type(value).__name__}; expected is {kind.__name__}."
+        raise UsageError(f"{given} {remedy}".rstrip())
 
 
 def with_model(agent: Agent, settings: Settings) -> Agent:

@@ -9,7 +9,7 @@ from ohsandbox import events
 from ohsandbox.conversation.aio import AsyncConversation
 from ohsandbox.conversation.approvals import Approvals, Decision
 from ohsandbox.conversation.autoresume import ResumeOptions, adopt, class_or_instance
-from ohsandbox.conversation.config import ConversationConfig
+from ohsandbox.conversation.config import ConversationConfig, expect
 from ohsandbox.conversation.environment import Environment
 from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
 from ohsandbox.conversation.metadata import ConversationStore, FileConversationStore
@@ -96,8 +96,7 @@ class Conversation(AsyncConversation):
         """Make a conversation; nothing is opened, started or written before `start` or the first message.
 
         Raises:
-            UsageError: the id is not allowed, there is no policy of that name, or no state directory and persist_dir is
-                None.
+            UsageError: an argument is of another kind, the id is not allowed, or there is no policy of that name.
         """
         self.id = new_id() if conversation_id is None else check_id(conversation_id)
         root = conversations_dir() if persist_dir is None else Path(persist_dir)
@@ -200,6 +199,7 @@ class Conversation(AsyncConversation):
     def _open(self) -> None:
         if self.runtime is not None:
             self._check_place(self.runtime)
+            self.agent.check_names(self.runtime)
         self._config.load()
         self._environment.read_servers()
         self._config.llm.preload()
@@ -233,8 +233,10 @@ class Conversation(AsyncConversation):
 
         Raises:
             LogWriteError: the message could not be stored; nothing is started.
+            UsageError: text is not a str.
             OhsandboxError: as `start`.
         """
+        expect("text", text, str, optional=False)
         self.start()
         with self._log.lock:
             self._approvals.give_way()
@@ -251,10 +253,7 @@ class Conversation(AsyncConversation):
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> RunResult:
-        """Wait for the loop's end and its callbacks; returns what came since the last message, or since the resume.
-
-        Its status is RUNNING if timeout_s ran out first.
-        """
+        """Wait for the loop and its callbacks, or timeout_s; returns what came since the last message or the resume."""
         self._run_thread.wait(timeout_s)
         workdir = "" if self.runtime is None else self.runtime.workdir
         with self._log.lock:

@@ -6,10 +6,11 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ohsandbox import events
-from ohsandbox.conversation.config import default_runtime
+from ohsandbox.conversation.config import default_runtime, expect
 from ohsandbox.conversation.mcp_servers import ConversationServers
 from ohsandbox.conversation.storage import note_container
 from ohsandbox.errors import OhsandboxError
+from ohsandbox.runtime.base import Runtime
 
 if TYPE_CHECKING:
     import threading
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.log import ConversationLog, Listeners
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.mcp import MCPServers
-    from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.results import ResumeReport
     from ohsandbox.state import ConversationState
 
@@ -73,7 +73,12 @@ class Environment:
     def __init__(
         self, runtime: Runtime | None, config: ConversationConfig, log: ConversationLog, *, statuses: Listeners[str]
     ) -> None:
-        """Start nothing. statuses gets a line for each thing that a person waits for meanwhile."""
+        """Start nothing. statuses gets a line for each thing that a person waits for meanwhile.
+
+        Raises:
+            UsageError: runtime is none.
+        """
+        expect("runtime", runtime, Runtime, "Make one: DockerRuntime(image=...).")
         self.runtime = runtime
         """None until there is one; may be replaced until `prepare`."""
         self.resume_state = ResumeState()

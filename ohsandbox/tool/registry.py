@@ -16,6 +16,7 @@ from ohsandbox.runtime.registered_tools import RegisteredTools
 from ohsandbox.schema import Action, Observation
 from ohsandbox.schema.execution import FunctionExecutor
 from ohsandbox.state import ConversationState
+from ohsandbox.text import did_you_mean
 from ohsandbox.tool.annotations import ToolAnnotations  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.tool.definition import ToolBase, ToolDefinition
 from ohsandbox.tool.plugins import Origin, Plugins
@@ -66,19 +67,33 @@ class ToolRegistry:
     def __init__(self, plugins: Plugins | None = None) -> None:
         """Without plugins, it has only registered tools."""
         self._entries: dict[str, Registrable] = {}
+        self._built_in: set[str] = set()
         self._guard = threading.Lock()
         self._plugins = plugins or Plugins("", check=check_kind)
 
-    def register(self, name: str, tool: Registrable) -> None:
+    def register(self, name: str, tool: Registrable, *, replace: bool = False, built_in: bool = False) -> None:
         """Register the tool under a name; a second registration replaces the first.
 
+        Args:
+            name: the name.
+            tool: an instance, a class or a factory.
+            replace: whether it may take the place of a built-in tool.
+            built_in: whether it is one.
+
         Raises:
-            UsageError: name is empty, or tool is none of the three kinds, or an instance that cannot run.
+            UsageError: name is empty, or that of a built-in tool and replace is False; or tool is none of the three
+                kinds, or an instance that cannot run.
         """
         if not name.strip():
             raise UsageError(f"A tool's name cannot be {name!r}. Name it with letters, digits and _.")
         check_kind(name, tool)
         with self._guard:
+            if name in self._built_in and not (replace or built_in):
+                raise UsageError(
+                    f"Tool {name!r} is built in. Name yours otherwise, or replace it: register_tool({name!r}, ..., "
+                    "replace=True)."
+                )
+            self._built_in |= {name} if built_in else set()
             self._entries[name] = tool
 
     def unregister(self, name: str) -> None:
@@ -153,7 +168,9 @@ class ToolRegistry:
             return entry, _origin_of(entry)
         plugin = self._plugins.get(name)
         if plugin is None:
-            raise UsageError(f"Tool {name!r} is not registered. Registered are: {', '.join(self.names())}.")
+            known = self.names()
+            told = f"Tool {name!r} is not registered. Registered are: {', '.join(known)}."
+            raise UsageError(told + did_you_mean(name, known))
         if plugin.fault:
             raise UsageError(f"Tool {name!r} cannot be used: {plugin.fault} Mend or remove {plugin.origin.name}.")
         return plugin.tool, plugin.origin
@@ -289,9 +306,19 @@ class RuntimeResolver:
 _registry = ToolRegistry(Plugins(check=check_kind))
 
 
-def register_tool(name: str, tool: Registrable) -> None:
-    """Register an instance, a class or a factory with the process's registry."""
-    _registry.register(name, tool)
+def register_tool(name: str, tool: Registrable, *, replace: bool = False, built_in: bool = False) -> None:
+    """Register an instance, a class or a factory with the process's registry.
+
+    Args:
+        name: what an agent's `tools` call it; a second registration replaces the first.
+        tool: see above.
+        replace: whether it may take the place of a built-in tool.
+        built_in: for the tools of this package.
+
+    Raises:
+        UsageError: the name is empty or a built-in tool's, or the tool cannot be one.
+    """
+    _registry.register(name, tool, replace=replace, built_in=built_in)
 
 
 unregister_tool = _registry.unregister

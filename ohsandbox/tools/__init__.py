@@ -74,7 +74,7 @@ _BUILT_IN: tuple[tuple[tuple[str, ...], Registrable, Hint], ...] = (
 
 for _names, _tool, _ in _BUILT_IN:
     for _name in _names:
-        register_tool(_name, _tool)
+        register_tool(_name, _tool, built_in=True)
 
 _OF_A_CONVERSATION = (
     "ask_human", "delegate", "delegate_to_browsing_agent", "edit_file", "finish", "request_condensation", "think",

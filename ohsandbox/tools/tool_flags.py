@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import BaseModel, ConfigDict
 
 from ohsandbox.errors import UsageError
+from ohsandbox.text import did_you_mean
 from ohsandbox.tool.registry import origin_of_tool
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class ToolFlags(BaseModel):
                 known = ", ".join(known.removeprefix(_PREFIX) for known in _TOOLS_OF)
                 raise UsageError(
                     f"No tools {name!r} to switch. There are: {known}. As a single tool: {error}"
+                    f"{did_you_mean(name if name.startswith(_PREFIX) else _PREFIX + name, _TOOLS_OF)}"
                 ) from None
         also, without = (tuple(name for name, is_on in tools.items() if is_on is wanted) for wanted in (True, False))
         return self.model_copy(update={**flags, "also": also, "without": without})
