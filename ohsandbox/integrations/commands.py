@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ohsandbox.runtime import ExecResult, Runtime
 
 TIMED_OUT = 124
@@ -26,9 +28,12 @@ class LineResult(NamedTuple):
     timed_out: bool
 
 
-def run_line(runtime: Runtime, command: str, *, timeout_s: float | None, **options: Any) -> LineResult:
-    """Run it; options and errors are those of `Runtime.run`."""
-    ended = runtime.run(ARGV, stdin=_stdin(command), merge_streams=True, timeout_s=timeout_s, **options)
+def run_line(
+    runtime: Runtime, command: str, *, timeout_s: float | None, interpreter: Sequence[str] = (), **options: Any
+) -> LineResult:
+    """Run it; options and errors are those of `Runtime.run`. interpreter: the words before it, as `("bash", "-lc")`."""
+    argv, stdin = ((*interpreter, command), b"") if interpreter else (ARGV, _stdin(command))
+    ended = runtime.run(argv, stdin=stdin, merge_streams=True, timeout_s=timeout_s, **options)
     return _result(runtime, ended, timeout_s)
 
 

@@ -44,6 +44,8 @@ class OhsandboxEnvironmentConfig(BaseModel):
     """Names of variables of this process that commands get; `env` has precedence."""
     timeout: int = 30
     """Seconds for a command; then it is killed with all it started."""
+    interpreter: list[str] = []
+    """The words before a command, as `[bash, -lc]`; empty is bash where it is, else sh."""
     sandbox: dict[str, Any] = {}
     """More options of `DockerRuntime`: network, workspace, limits, ..."""
 
@@ -84,6 +86,7 @@ class OhsandboxEnvironment:
                 self._runtime,
                 str(action.get("command", "")),
                 timeout_s=limit_s,
+                interpreter=self.config.interpreter,
                 limit_bytes=MAX_OUTPUT_BYTES,
                 env=env,
                 workdir=cwd or self.config.cwd or None,

@@ -112,3 +112,16 @@ def test_an_unknown_key_is_refused(runtime: FakeRuntime) -> None:
 def test_cleanup_leaves_a_runtime_to_its_owner(runtime: FakeRuntime) -> None:
     OhsandboxEnvironment(runtime=runtime).cleanup()
     assert runtime.is_alive()
+
+
+def test_an_interpreter_runs_the_command(runtime: FakeRuntime) -> None:
+    environment = OhsandboxEnvironment(runtime=runtime, interpreter=["python3", "-c"])
+    assert environment.execute({"command": "print(6 * 7)"})["output"] == "42\n"
+
+
+@pytest.mark.parametrize("name", ["mini.yaml", "default.yaml", "swebench.yaml"])
+def test_the_configurations_that_it_ships_are_taken(runtime: FakeRuntime, name: str) -> None:
+    config = get_config_from_spec(name)["environment"] | {"cwd": ""}
+    config.pop("environment_class", None)
+    environment = OhsandboxEnvironment(runtime=runtime, **config)
+    assert environment.execute({"command": "echo $PAGER"})["output"] == "cat\n"
