@@ -18,7 +18,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test unit lint bench coverage docs images dev clean install engine plugins peers bases
+.PHONY: help setup demo test unit lint bench coverage docs images dev clean install integrations engine plugins peers bases
 
 help: ## this table
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,13 +35,13 @@ else
 	@$(BIN)/ohsandbox demo --image $(IMAGE)
 endif
 
-test: lint engine plugins peers bases ## lint, types and every test; junit.xml
+test: lint engine plugins peers bases integrations ## lint, types and every test; junit.xml
 	@.ci/pytest --junitxml=junit.xml
 
 unit: setup ## the tests that need no engine
 	@$(BIN)/python -m pytest -m 'not docker'
 
-coverage: setup engine plugins peers bases ## the lines and branches that no test runs; about a third slower than `make test`
+coverage: setup engine plugins peers bases integrations ## the lines and branches that no test runs; about a third slower than `make test`
 	@.ci/pytest --cov --cov-report=term
 
 lint: setup ## ruff and mypy --strict
@@ -78,6 +78,11 @@ install:
 	@.ci/timed "Installing ohsandbox and its development tools" \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@cp pyproject.toml $(VENV)/installed-for
+
+integrations: setup
+	@cmp -s pyproject.toml $(VENV)/integrations-for || .ci/timed "Installing the projects that plug-ins are for" \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,integrations]'
+	@cp pyproject.toml $(VENV)/integrations-for
 
 engine:
 	@.ci/engine start

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib.util
 import ipaddress
 import os
 import signal
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+HOST_PROJECTS = ("agents", "deepagents", "inspect_ai", "langchain_tests", "minisweagent", "pydantic_ai", "swerex")
+"""What the tests of plug-ins import."""
+MISSING_PROJECTS = [name for name in HOST_PROJECTS if importlib.util.find_spec(name) is None]
+# in CI they fail at their import instead
+collect_ignore = ["integrations"] if MISSING_PROJECTS and os.environ.get("CI") != "true" else []
+
 PROVIDER_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY", "OHSANDBOX_API_KEY")
 
 
@@ -31,6 +38,13 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_report_header() -> list[str]:
+    """Say which tests are left out."""
+    return [f"tests/integrations is left out: {', '.join(MISSING_PROJECTS)} missing (make integrations)"] * bool(
+        collect_ignore
+    )
 
 
 @functools.cache
