@@ -123,5 +123,6 @@ def test_an_interpreter_runs_the_command(runtime: FakeRuntime) -> None:
 def test_the_configurations_that_it_ships_are_taken(runtime: FakeRuntime, name: str) -> None:
     config = get_config_from_spec(name)["environment"] | {"cwd": ""}
     config.pop("environment_class", None)
+    config["env"].pop("BASH_ENV", None)  # a file of the image, and here of this machine
     environment = OhsandboxEnvironment(runtime=runtime, **config)
     assert environment.execute({"command": "echo $PAGER"})["output"] == "cat\n"
