@@ -21,6 +21,8 @@ NOISE_S = 0.002
 """Less is not looked at: a quadratic pattern takes 20 ms and more for LONG."""
 
 MADE_AT_RUN_TIME = {
+    ("ohsandbox.integrations.swerex", "expect"): "the caller's own, as in SWE-ReX",
+    ("ohsandbox.integrations.swerex", "one"): "the caller's own, as in SWE-ReX",
     ("ohsandbox.llm.scripted", "pattern or ''"): "the author of a script's own",
     ("ohsandbox.llm.scripted", "self.expect_regex"): "the author of a script's own",
     (

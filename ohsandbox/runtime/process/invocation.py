@@ -119,7 +119,7 @@ def check_command(command: object, session: object, expect: object) -> None:
     """Check the words of `Runtime.execute`.
 
     Raises:
-        UsageError: one is not text, the session has no name, or the command holds a NUL.
+        UsageError: one is not text, or the command holds a NUL.
     """
     if not isinstance(command, str):
         remedy = "or pass the list to run()" if isinstance(command, list | tuple) else "the text of a shell command"
@@ -133,7 +133,7 @@ def check_command(command: object, session: object, expect: object) -> None:
 
 def check_session(name: object) -> None:
     """Raise UsageError for a session's name that is no text."""
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str):
         raise wrong("session", name, "give a session's name as a string")
 
 
