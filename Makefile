@@ -36,7 +36,7 @@ else
 endif
 
 test: lint engine plugins peers bases integrations ## lint, types and every test; junit.xml
-	@.ci/pytest --junitxml=junit.xml
+	@.ci/pytest
 
 unit: setup ## the tests that need no engine
 	@$(BIN)/python -m pytest -m 'not docker'

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# before any test imports it
+pytest.register_assert_rewrite("ohsandbox.testing.conformance")
+
 HOST_PROJECTS = ("agents", "deepagents", "inspect_ai", "langchain_tests", "minisweagent", "pydantic_ai", "swerex")
 """What the tests of plug-ins import."""
 MISSING_PROJECTS = [name for name in HOST_PROJECTS if importlib.util.find_spec(name) is None]

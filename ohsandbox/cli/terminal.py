@@ -26,13 +26,28 @@ READ_BYTES = 65536
 """What a pipe holds."""
 JOIN_S = 1.0
 """For a thread that only an engine which does not answer can hold up."""
-_PRIVATE_MODE = re.compile(rb"\x1b\[\?([0-9;]{1,24})([hl])")
-_MODE_BYTES = 28
+_SCREEN_SWITCH = re.compile(rb"\x1b\[\?([0-9;]{1,24})([hl])")
+_SWITCH_BYTES = 28
 """The longest one: output is cut anywhere."""
-_USUAL_MODES = dict.fromkeys(b"1 9 1000 1002 1003 1004 1005 1006 1015 1016 2004 47 1047 1049".split(), b"l") | {
-    b"25": b"h"
-}
-"""By DEC's and xterm's numbers: cursor keys, mouse, focus, paste, the alternate screen; the cursor is visible."""
+_ALTERNATE_SCREENS = frozenset({47, 1047, 1049})
+_CONTROLS = re.compile(rb"[\x0e\x1b\x90\x98\x9b\x9d-\x9f]")
+"""What begins a control sequence or string, or changes the character set."""
+_QUERY = re.compile(rb"\x1b(?:\[[>=?0-9;]*[cntx]|[PZ\]])")
+"""What a terminal answers, or may answer, by typing."""
+_ANSWER_S = 0.1
+"""Time of a terminal, also one at the end of an ssh connection, to answer."""
+_RESET = b"".join(
+    [
+        b"\x18\x1b\\",  # CAN and ST end a sequence or string that was left open, in which what follows would vanish
+        b"\x1b7\x1b[r\x1b8",  # no scrolling region, which also moves the cursor
+        b"\x1b[0m\x1b(B\x1b)B\x0f\x1b[4l\x1b[20l\x1b>",  # plain and visible text, ASCII, no insertion, usual keypad
+        b"".join(b"\x1b[?%dl" % mode for mode in (1, 5, 66, 69, 2004, 2026)),  # keys, colours, margins, paste, updates
+        b"".join(b"\x1b[?%dl" % mode for mode in (9, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1015, 1016, 9001)),
+        b"\x1b[?7h\x1b[?25h",  # lines wrap, and the cursor is seen
+        b"\x1b[<u\x1b[>4m",  # the keyboard protocols of kitty and xterm
+    ]
+)
+"""Brings back the usual modes (DEC's and xterm's numbers); one that was never left is no different after it."""
 _PASSED_VARIABLES = ("TERM", "COLORTERM")
 """What a program asks to know the terminal's abilities; the size it asks of the terminal itself."""
 _SCRIPT = """
@@ -75,17 +90,18 @@ def terminal_size() -> tuple[int, int]:
 def attend(channel: Channel, timeout_s: float | None = None) -> int:
     """Connect our stdin and stdout with a process at a terminal of its own, until it ends; its exit code.
 
-    Our terminal is raw meanwhile: each key is the process's, Ctrl-C included. Keys typed after its end stay unread.
+    Our terminal is raw meanwhile: each key is the process's, Ctrl-C included. Keys typed after its end stay unread,
+    but not the terminal's answers to it.
 
     Raises:
         TimeoutError: it still runs after timeout_s seconds.
         SandboxUnavailable: the sandbox went away.
     """
-    with _raw_terminal(), _modes_restored() as modes, _keys_passed(channel), _size_followed(channel):
+    with _raw_terminal(), _screen_restored() as screen, _keys_passed(channel), _size_followed(channel):
         clock = Countdown(timeout_s)
         while chunks := channel.read(clock.left_s):
             for _, data in chunks:
-                modes.note(data)
+                screen.note(data)
                 write_all(sys.stdout.fileno(), data)
             clock.check()
         if chunks is None:
@@ -147,38 +163,48 @@ def _raw_terminal() -> Iterator[None]:
             termios.tcsetattr(descriptor, termios.TCSANOW, before)  # TCSADRAIN waits for a reader that may be gone
 
 
-class _PrivateModes:
-    """Which modes of our terminal the program has switched on, as mouse reports, and not off again."""
+class _ScreenState:
+    """What a program's output may have changed in our terminal."""
 
     def __init__(self) -> None:
-        self._left: dict[bytes, bytes] = {}
+        self._is_touched = self._is_alternate = False
         self._tail = b""
 
     def note(self, data: bytes) -> None:
         """Look at a piece of output."""
+        self._is_touched = self._is_touched or _CONTROLS.search(data) is not None
         seen = self._tail + data
-        for numbers, switch in _PRIVATE_MODE.findall(seen):
-            for number in numbers.split(b";"):
-                if (usual := _USUAL_MODES.get(number)) == switch:
-                    self._left.pop(number, None)
-                elif usual is not None:
-                    self._left[number] = usual
-        self._tail = seen[-_MODE_BYTES:] if b"\x1b" in seen[-_MODE_BYTES:] else b""
+        for numbers, switch in _SCREEN_SWITCH.findall(seen):
+            if not _ALTERNATE_SCREENS.isdisjoint(int(number) for number in numbers.split(b";") if number):
+                self._is_alternate = switch == b"h"
+        self._tail = seen[-_SWITCH_BYTES:]
 
     def undoing(self) -> bytes:
-        """What brings back the usual modes."""
-        return b"".join(b"\x1b[?%s%s" % mode for mode in self._left.items())
+        """What brings back the usual state; nothing after output without control sequences."""
+        leave = b"\x1b[?1049l" if self._is_alternate else b""
+        return leave.join([_RESET[:3], _RESET[3:]]) if self._is_touched else b""
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the last output may have asked the terminal something."""
+        return _QUERY.search(self._tail) is not None
 
 
 @contextlib.contextmanager
-def _modes_restored() -> Iterator[_PrivateModes]:
-    """A program that is killed leaves no alternate screen, mouse reports or hidden cursor behind."""
-    modes = _PrivateModes()
+def _screen_restored() -> Iterator[_ScreenState]:
+    """A program leaves no alternate screen, mouse reports or hidden text behind, and no answer to its last question.
+
+    Such an answer would be typed into the shell that we return to.
+    """
+    state = _ScreenState()
     try:
-        yield modes
+        yield state
     finally:
-        with contextlib.suppress(OSError):  # the terminal is gone
-            write_all(sys.stdout.fileno(), modes.undoing())
+        with contextlib.suppress(OSError, termios.error):  # the terminal is gone
+            write_all(sys.stdout.fileno(), state.undoing())
+            if state.awaits_answer:
+                time.sleep(_ANSWER_S)
+                termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 @contextlib.contextmanager

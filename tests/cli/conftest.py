@@ -41,6 +41,8 @@ class Recorded(NamedTuple):
     raw: bytes
     restored: bool
     """Its modes are those that it had before."""
+    unread: int
+    """How many typed bytes nobody has read; what is typed without a newline counts not before one comes."""
 
 
 Invoke = Callable[..., Ended]
@@ -143,7 +145,8 @@ def at_terminal() -> Callable[..., Recorded]:
         )  # fmt: skip
         try:
             code, raw = _record(process, master, list(answers))
-            return Recorded(code, raw, termios.tcgetattr(slave) == before)
+            waiting = fcntl.ioctl(slave, termios.FIONREAD, bytes(4))
+            return Recorded(code, raw, termios.tcgetattr(slave) == before, int.from_bytes(waiting, sys.byteorder))
         finally:
             os.close(slave)
             os.close(master)

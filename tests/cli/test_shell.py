@@ -136,13 +136,33 @@ def test_a_signal_to_us_ends_the_program_and_restores_the_terminal(
 
 
 @pytest.mark.parametrize("cut", [0, 3, 7])
-def test_modes_that_a_killed_program_leaves_are_switched_back_and_no_others(at_terminal: AtTerminal, cut: int) -> None:
-    modes = r"\033[?1049h\033[?1000;1006h\033[?2004h\033[?2004l\033[?25l"
+def test_modes_that_a_killed_program_leaves_are_switched_back(at_terminal: AtTerminal, cut: int) -> None:
+    modes = r"\033[?1049h\033[?1000;1006h\033[?2004h\033[?25l"
     at = cut and cut + 3  # the escape is four characters here
     script = f"printf '%b' '{modes[:at]}'; sleep 0.2; printf '%b<ready>' '{modes[at:]}'; exec sleep 60"
     ended = at_terminal("shell", *ON_HOST, "sh", "-c", script, answers=[(b"<ready>", send(signal.SIGTERM))])
-    after = ended.raw.split(b"<ready>")[-1]
-    assert sorted(re.findall(rb"\x1b\[\?(\d+[hl])", after)) == [b"1000l", b"1006l", b"1049l", b"25h"]
+    after = re.findall(rb"\x1b\[\?(\d+[hl])", ended.raw.split(b"<ready>")[-1])
+    assert {b"1000l", b"1006l", b"2004l", b"1049l", b"25h"} <= set(after)
+
+
+@pytest.mark.parametrize("left", [r"\033[8m\033]0;", r"\033[?01000h", r"\016", r"\033[3;5r"])
+def test_what_follows_a_program_is_seen_whatever_it_has_left(at_terminal: AtTerminal, left: str) -> None:
+    ended = at_terminal("shell", *ON_HOST, "sh", "-c", f"printf '{left}'")
+    reset = ended.raw[ended.raw.rindex(b"\x18") :]
+    assert reset.startswith(b"\x18\x1b\\")  # ends a string, in which the rest would be read as a title
+    assert b"\x1b[?1049l" not in reset  # it has not left this screen
+    for mode in (b"\x1b[0m", b"\x0f", b"\x1b[r", b"\x1b[?1000l"):
+        assert mode in reset
+
+
+def test_plain_output_is_followed_by_nothing(at_terminal: AtTerminal) -> None:
+    assert at_terminal("shell", *ON_HOST, "echo", "plain").raw.endswith(b"plain\r\n")
+
+
+def test_the_answer_to_a_programs_last_question_is_not_typed_into_our_shell(at_terminal: AtTerminal) -> None:
+    asks = "printf '\\033[21t<ready>'"
+    ended = at_terminal("shell", *ON_HOST, "sh", "-c", asks, answers=[(b"<ready>", b"\x1b]lrm -rf\r")])
+    assert ended.unread == 0
 
 
 def test_a_megabyte_is_pasted_into_a_program_that_reads_late(at_terminal: AtTerminal) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 NEWER = os.environ.get("OHSANDBOX_NEWER_ENGINE")
 ON_THE_NEWER = ("nonroot", "hostile")
 """Images that the suite runs in on the newer engine, where there is one."""
-pytest.register_assert_rewrite("ohsandbox.testing.conformance")
 RUNG_S = 0.4
 """Each stubborn command takes three rungs of the ladder: at their real length a fifth of the suite would be waiting."""
 

@@ -9,7 +9,6 @@ import pytest
 
 from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.errors import ToolArgumentsError
-from ohsandbox.runtime import tools
 from ohsandbox.schema import text_of
 from ohsandbox.tools import ExecuteBashTool
 
@@ -23,9 +22,17 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def bash(state: ConversationState, request: pytest.FixtureRequest, folder: str) -> Iterator[Bash]:
+def options() -> dict[str, float]:
+    """The tool's own; a test may parametrize it."""
+    return {}
+
+
+@pytest.fixture
+def bash(
+    state: ConversationState, request: pytest.FixtureRequest, folder: str, options: dict[str, float]
+) -> Iterator[Bash]:
     """`bash(command, **arguments)` is one call of the tool, in a session of the test's own."""
-    [tool] = ExecuteBashTool.create(conv_state=state, session=request.node.name)
+    [tool] = ExecuteBashTool.create(conv_state=state, session=request.node.name, **options)  # type: ignore[arg-type]
 
     def use(command: str, **arguments: Any) -> CommandObservation:
         return tool(tool.action_from_arguments({"command": command, **arguments}))
@@ -35,13 +42,10 @@ def bash(state: ConversationState, request: pytest.FixtureRequest, folder: str) 
     state.require_runtime().close_session(request.node.name)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a second of silence counts as thirty."""
-    monkeypatch.setattr(tools, "IDLE_TIMEOUT_S", 0.5)
+impatient = pytest.mark.parametrize("options", [{"idle_timeout": 0.5}])
 
 
-@pytest.mark.usefixtures("impatient")
+@impatient
 def test_command_survives_the_soft_timeout_and_is_polled_to_its_end(bash: Bash) -> None:
     first = bash("X=kept; sleep 2; echo finished | tee f; (exit 3)")
     assert first.running
@@ -52,10 +56,8 @@ def test_command_survives_the_soft_timeout_and_is_polled_to_its_end(bash: Bash) 
     assert bash("cat f; echo $X").output == "finished\nkept\n"
 
 
-def test_a_chatty_command_is_left_running_and_only_a_timeout_stops_it(
-    bash: Bash, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tools, "YIELD_S", 0.6)
+@pytest.mark.parametrize("options", [{"timeout": 0.6}])
+def test_a_chatty_command_is_left_running_and_only_a_timeout_stops_it(bash: Bash) -> None:
     first = bash("i=0; while [ $i -lt 8 ]; do echo $i; sleep 0.2; i=$((i+1)); done; exit 5")
     assert (first.running, first.timed_out) == (True, False)
     assert first.output.startswith("0\n1\n")
@@ -90,7 +92,7 @@ def test_an_interrupt_ends_a_call_that_ignores_ctrl_c_and_keeps_the_shell(
     state.require_runtime().close_session("interrupted")
 
 
-@pytest.mark.usefixtures("impatient")
+@impatient
 def test_nothing_new_starts_while_a_command_runs(bash: Bash, folder: str) -> None:
     bash("Y=1; sleep 60")
     refused = bash("echo lost; touch lost")
@@ -102,7 +104,7 @@ def test_nothing_new_starts_while_a_command_runs(bash: Bash, folder: str) -> Non
     assert after.output == f"1\n{folder}\n"
 
 
-@pytest.mark.usefixtures("impatient")
+@impatient
 def test_interrupt_without_is_input_interrupts(bash: Bash) -> None:
     bash("sleep 60")
     assert bash("C-c").exit_code == 130
