@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ohsandbox.settings import Settings
     from ohsandbox.state import ConversationState
     from ohsandbox.tool import Tool, ToolAnnotations, ToolDefinition, ToolExecutor, ToolRegistry, register_tool
+    from ohsandbox.tools.glob import GlobObservation
+    from ohsandbox.tools.grep import GrepObservation
     from ohsandbox.tools.tool_flags import ToolFlags
 
 __version__ = "0.1.0"
@@ -54,6 +56,8 @@ __all__ = [
     "ErrorObservation",
     "ExecResult",
     "FileConversationStore",
+    "GlobObservation",
+    "GrepObservation",
     "LLMConfig",
     "MCPClient",
     "ModelError",
@@ -111,6 +115,8 @@ _HOMES = {
     "settings": ("Settings",),
     "state": ("ConversationState",),
     "tool": ("Tool", "ToolAnnotations", "ToolDefinition", "ToolExecutor", "ToolRegistry", "register_tool"),
+    "tools.glob": ("GlobObservation",),
+    "tools.grep": ("GrepObservation",),
     "tools.tool_flags": ("ToolFlags",),
 }
 _HOME_OF = {name: (module, name) for module, names in _HOMES.items() for name in names}

@@ -15,8 +15,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 EXPORTS = {
     "ohsandbox": """
         Action Agent Build CLIRuntime ChatModel CommandObservation Conversation ConversationOpenError
-        ConversationState ConversationStatus DockerRuntime ErrorObservation ExecResult FileConversationStore LLM
-        LLMConfig MCPClient ModelError Observation OhsandboxError ReplayLLM RunLimits RunResult Runtime
+        ConversationState ConversationStatus DockerRuntime ErrorObservation ExecResult FileConversationStore
+        GlobObservation GrepObservation LLM LLMConfig MCPClient
+        ModelError Observation OhsandboxError ReplayLLM RunLimits RunResult Runtime
         SDKEvent SandboxInfo SandboxLimits SandboxUnavailable ScriptedLLM Settings TextObservation Tool
         ToolAnnotations ToolDefinition ToolError ToolExecutor ToolFlags ToolRegistry ToolResult UsageError
         __version__ find_sandbox list_sandboxes open_model register_tool remove_sandbox

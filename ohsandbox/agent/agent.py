@@ -109,8 +109,8 @@ class Agent:
         if not re.fullmatch(NAME_PATTERN, name):
             raise UsageError(f"An agent cannot be named {name!r}. Use 1 to 40 letters, digits, _ and -.")
         if llm is not None and not hasattr(llm, "send"):
-            model = repr(llm) if isinstance(llm, str) else "..."
-            told = f"llm={llm!r:.200} is of type {type(llm).__name__}; expected is a model."
+            model = f"{llm!r:.200}" if isinstance(llm, str) else "..."
+            told = f"llm={model} is of type {type(llm).__name__}; expected is a model."
             raise UsageError(f"{told} Open one: Agent(open_model(LLMConfig(model={model}))).")
         self.llm = llm
         self.name, self.description = name, description

@@ -51,7 +51,8 @@ def _named_by(given: Mapping[str, Any]) -> Tool:
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or not name or given.get("type", "function") != "function":
         raise UsageError(
-            f"A tool's dict needs a name: {{'type': 'function', 'function': {{'name': ...}}}}, not {given!r}."[:500]
+            f"A tool's dict needs a name: {{'type': 'function', 'function': {{'name': ...}}}}; this one has the keys "
+            f"{', '.join(map(repr, given))}."[:500]
         )
     if not is_registered(name):
         raise UsageError(

@@ -20,7 +20,7 @@ from ohsandbox.cli.terminal import (
     write_all,
 )
 from ohsandbox.errors import OhsandboxError
-from ohsandbox.runtime.channel import Stream
+from ohsandbox.runtime.channel import KILLED, Stream
 from ohsandbox.runtime.shell.terminal import sanitize_for_terminal, whole_prefix
 from ohsandbox.settings import Settings
 
@@ -57,11 +57,14 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
         killed_on_error(channel),
     ):
         try:
-            return (attend if with_tty else _relay)(channel, options.timeout_s)
+            code = (attend if with_tty else _relay)(channel, options.timeout_s)
         except TimeoutError:
             channel.kill()
             say(f"the command was killed after {options.timeout_s:g} s (--timeout).")
             return TIMED_OUT
+        if code == KILLED:
+            runtime.check_alive()
+        return code
 
 
 def _tell_steps() -> Callable[[PullProgress], None]:

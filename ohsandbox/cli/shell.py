@@ -11,6 +11,7 @@ from ohsandbox.cli.rendering.text import hide, safe_line, say
 from ohsandbox.cli.runtime import make_runtime, place_of, progress_text, started, tell_kept
 from ohsandbox.cli.terminal import attend, killed_on_error, terminal_argv, terminal_environment, terminal_size
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime.channel import KILLED
 from ohsandbox.secrets import Secrets, parse_flags
 from ohsandbox.settings import Settings
 
@@ -63,6 +64,8 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
             killed_on_error(channel),
         ):
             code = attend(channel)
+        if code == KILLED:
+            runtime.check_alive()
         _tell_end(runtime, full)
     return code
 

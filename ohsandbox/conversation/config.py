@@ -137,13 +137,14 @@ class ConversationConfig:
 
 
 def expect(name: str, value: object, kind: type, remedy: str = "", *, optional: bool = True) -> None:
-    """Refuse an argument of another kind; None passes where it is optional.
+    """Refuse an argument of another kind; None passes where it is optional. What may hold a key is not quoted.
 
     Raises:
         UsageError: with the argument's name, value, and what is expected.
     """
     if not isinstance(value, kind) and not (optional and value is None):
-        given = f"{name}={value!r:.200} is of type {type(value).__name__}; expected is {kind.__name__}."
+        shown = f"{value!r:.200}" if value is None or isinstance(value, str | bytes | int | float) else "..."
+        given = f"{name}={shown} is of type {type(value).__name__}; expected is {kind.__name__}."
         raise UsageError(f"{given} {remedy}".rstrip())
 
 

@@ -8,10 +8,11 @@ import threading
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.errors import ModelError
+from ohsandbox.errors import ModelError, UsageError
 from ohsandbox.llm import error_mapping
 from ohsandbox.llm.capabilities import Capabilities, adapt_request, capabilities_of, capability_warning
 from ohsandbox.llm.chat import DeltaEvent, LLMEvent, OnEvent, RetryEvent, WarningEvent
+from ohsandbox.llm.config import LLMConfig
 from ohsandbox.llm.error_mapping import Failure, failure, failure_of, redact
 from ohsandbox.llm.errors import ModelCanceledError
 from ohsandbox.llm.provider import recorded_attempt
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ohsandbox.llm.chat import ChatModel, ChatResponse, Message, ToolChoice, ToolParam
-    from ohsandbox.llm.config import LLMConfig
     from ohsandbox.llm.provider import Answer, Attempt, Provider
 
 
@@ -55,6 +55,7 @@ class LLM:
     note: str | None = None
 
     def __init__(self, config: LLMConfig, *, clock: Clock | None = None) -> None:
+        _check_config(config)
         self.config = config
         self._clock = clock or Clock()
         self._lock = threading.Lock()
@@ -266,12 +267,22 @@ def _log_warning(event: LLMEvent) -> None:
         logger.warning(event.text)
 
 
+def _check_config(config: object) -> None:
+    if not isinstance(config, LLMConfig):
+        model = f"{config!r:.200}" if isinstance(config, str) else "..."
+        raise UsageError(
+            f"config={model} is of type {type(config).__name__}; expected is LLMConfig. "
+            f"Make one: LLMConfig(model={model})."
+        )
+
+
 def open_model(config: LLMConfig) -> ChatModel:
     """The model that `config.model` names: `scripted:NAME`, `scripted:PATH`, `replay:PATH`, or one that litellm knows.
 
     Raises:
-        UsageError: the script or the recording cannot be read.
+        UsageError: config is not an LLMConfig, or the script or the recording cannot be read.
     """
+    _check_config(config)
     kind, _, source = config.model.partition(":")
     if kind == "scripted":
         return ScriptedLLM.load(source or "demo")

@@ -156,6 +156,11 @@ class Backend(ABC):
         """The error that says why the sandbox is not usable now, or None."""
         return None
 
+    def check_alive(self) -> None:
+        """Raise SandboxUnavailable if the sandbox has ended; for the end of its processes, which may come before."""
+        if (loss := self._loss_soon()) is not None:
+            raise loss
+
     def _revive(self) -> str:
         """Start a dead sandbox again with its files; returns what happened, as a sentence, or raises."""
         raise self._loss() or SandboxUnavailable(f"The sandbox {self.id} does not answer")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -16,14 +17,13 @@ from pydantic import Field, model_validator
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import SandboxFileError, ToolArgumentsError, ToolError, UnknownSessionError, UsageError
 from ohsandbox.runtime.files.text import NotTextError, count_lines, decode, line_start, read_part
+from ohsandbox.runtime.process.invocation import wrong
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.schema import Action, ErrorObservation, TextObservation
 from ohsandbox.schema.execution import ToolExecutor, parse_action
 from ohsandbox.text import cut_middle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.schema import Observation
 
@@ -359,6 +359,8 @@ def execute(
     runtime: Runtime, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
 ) -> Observation:
     """Run one tool; a model's mistakes return an ErrorObservation. cancel ends a command, as in `Runtime.execute`."""
+    if not isinstance(arguments, Mapping):
+        raise wrong("arguments", arguments, "give a dict of the tool's arguments")
     try:
         match name:
             case "execute_bash":

@@ -29,7 +29,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Conversation(runtime=wrong("docker")), "runtime='docker' is of type str; expected is Runtime"),
     (
         lambda: Conversation(settings=wrong({"model": "m"})),
-        r"settings=\{.*\} is of type dict; expected is Settings",
+        r"settings=\.\.\. is of type dict; expected is Settings",
     ),
     (lambda: Conversation(limits=wrong(5)), "limits=5 is of type int; expected is RunLimits"),
     (lambda: Agent(wrong("openai/x")), r"llm='openai/x' is of type str.*open_model\(LLMConfig\(model='openai/x'\)\)"),

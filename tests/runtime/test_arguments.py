@@ -47,11 +47,11 @@ def runtime() -> Iterator[Any]:
         (lambda r: r.run(b"ls"), "Invalid argv b'ls': expected a list of words"),
         (lambda r: r.run([]), "argv is empty"),
         (lambda r: r.run(["echo", 1]), "Invalid argv[1] 1: expected a string"),
-        (lambda r: r.run(["cat"], stdin="text"), "Invalid stdin 'text': expected bytes; encode the text"),
+        (lambda r: r.run(["cat"], stdin="text"), "stdin is of type str; expected bytes: encode the text"),
         (lambda r: r.run(["cat"], limit_bytes="5"), "Invalid limit_bytes '5'"),
         (
             lambda r: r.write_bytes("x", "text"),
-            "Invalid data 'text': expected bytes; encode the text, data=text.encode()",
+            "data is of type str; expected bytes: encode the text, data=text.encode()",
         ),
         (lambda r: r.write_bytes("x", b"", mode="644"), "Invalid mode '644': give permission bits as a number"),
         (lambda r: r.write_bytes("x", b"", mode=-1), "Invalid mode -1"),

@@ -18,7 +18,6 @@ from ohsandbox.errors import (
     WorkdirMissingError,
     WorkdirNotADirectoryError,
 )
-from ohsandbox.runtime.backend import LOSS_SETTLES_S
 from ohsandbox.runtime.channel import KILLED, Channel, Stream
 from ohsandbox.runtime.docker.error_mapping import engine_errors, start_error
 from ohsandbox.runtime.docker.wire import Demultiplexer, Passthrough, swallowed, wrap
@@ -41,7 +40,6 @@ MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 BUFFER_BYTES = 1024 * 1024
 """Size of one read: the engine sends frames of up to 32 KiB, so up to 32 frames a call."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
-_LOSS_PAUSE_S = 0.02
 
 ENTER_SCRIPT = """
 read -r go
@@ -110,7 +108,7 @@ class DockerChannel(Channel):
         self._frames: Demultiplexer | Passthrough = Passthrough() if request.tty else Demultiplexer()
         self._buffer: memoryview | None = None
         self._code: int | None = None
-        self._closed = self._ended = self._killed = False
+        self._closed = self._ended = False
         with container.starting():
             nonce = secrets.token_hex(8)
             raw = self._start(nonce)
@@ -209,17 +207,10 @@ class DockerChannel(Channel):
             if found.get("Running") or not isinstance(code, int):
                 return None
             # the engine reports 137 for every exec of a container that it removed or killed, too
-            if code == KILLED and not self._killed and (loss := self._loss_soon()) is not None:
+            if code == KILLED and (loss := self._container.loss()) is not None:
                 raise loss
             self._code = code
         return self._code
-
-    def _loss_soon(self) -> SandboxUnavailable | None:
-        """The container's loss, which the engine may report later than the end of an exec."""
-        deadline = time.monotonic() + LOSS_SETTLES_S
-        while (loss := self._container.loss()) is None and time.monotonic() < deadline:
-            time.sleep(_LOSS_PAUSE_S)
-        return loss
 
     # --- the channel's interface ---
 
@@ -307,7 +298,6 @@ class DockerChannel(Channel):
         """
         if self._exit_code() is not None:
             return
-        self._killed = True
         with self._container.starting(), self._engine_errors("killing a process in the sandbox"):
             killer = self._create(("/bin/sh", "-c", KILL_SCRIPT, "sh", str(self.pid)), stdin=False)
             self._container.engine.api.exec_start(killer, detach=True)

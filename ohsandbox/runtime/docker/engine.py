@@ -26,6 +26,10 @@ SSH_TIMEOUT_S = 30.0
 """paramiko's connect has no time limit; a handshake over a slow line takes some seconds."""
 
 
+MAX_IDLE_CONNECTIONS = 64
+"""As many as requests went on at once; urllib3 warns of each connection beyond."""
+
+
 class EngineAddress(NamedTuple):
     """The address of an engine, and where it was configured."""
 
@@ -157,6 +161,7 @@ def _negotiated(address: EngineAddress) -> Any:
 
     api = docker.APIClient(base_url=address.url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S)
     try:
+        _use_one_pool(api, address)
         api.trust_env = False
         # its ping's header in 1 ms; without one, GET /version, for which engine 20.10 queries all its components: 10 ms
         pinged = api.get(f"{api.base_url}/_ping", timeout=api.timeout)
@@ -167,6 +172,25 @@ def _negotiated(address: EngineAddress) -> Any:
         api.close()
         raise
     return api
+
+
+def _use_one_pool(api: Any, address: EngineAddress) -> None:
+    """Have requests over a local socket share a pool of connections.
+
+    docker-py has a pool for each URL, keeps 25, and closes the least used one also while a request of another thread
+    comes back to it: of 30 sessions opened at once some failed with an AttributeError of urllib3.
+    """
+    if not address.is_local:
+        return
+    from docker.transport import UnixHTTPAdapter  # noqa: PLC0415
+    from docker.utils import parse_host  # noqa: PLC0415
+
+    class OnePoolAdapter(UnixHTTPAdapter):  # type: ignore[misc,unused-ignore]
+        def get_connection(self, url: str, proxies: Any = None) -> Any:  # noqa: ARG002 - the signature of requests
+            return super().get_connection("http+docker://localhost")
+
+    socket_url = parse_host(address.url)
+    api.mount("http+docker://", OnePoolAdapter(socket_url, CONNECT_TIMEOUT_S, max_pool_size=MAX_IDLE_CONNECTIONS))
 
 
 def _checked_version(answer: Any, address: EngineAddress) -> str:

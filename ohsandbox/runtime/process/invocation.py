@@ -99,10 +99,10 @@ def check_bytes_limit(limit_bytes: object) -> None:
 
 
 def check_buffer(name: str, value: object) -> None:
-    """Raise UsageError for data that are not bytes."""
+    """Raise UsageError for data that are not bytes; they are not quoted, for they may be secret."""
     if not isinstance(value, Buffer):
         remedy = f"encode the text, {name}=text.encode()" if isinstance(value, str) else "give bytes"
-        raise wrong(name, value, f"expected bytes; {remedy}")
+        raise UsageError(f"{name} is of type {type(value).__name__}; expected bytes: {remedy}")
 
 
 MAX_MODE = 0o7777

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from ohsandbox.runtime.docker.engine import Engine
+
 Serve = "Callable[[bytes | None], str]"
 
 
@@ -262,3 +264,10 @@ def test_a_channel_over_tls_moves_megabytes_both_ways_and_half_closes(
         assert bytes(heard) == payload
         assert channel.wait(10) == 0
     secure.close()
+
+
+@pytest.mark.docker
+def test_requests_of_every_url_share_a_pool_of_connections(engine: Engine) -> None:
+    """docker-py closes the least used of 25 pools, also while a request of another thread comes back to it."""
+    adapter = engine.api.get_adapter("http+docker://localhost/a")
+    assert adapter.get_connection("http+docker://localhost/a") is adapter.get_connection("http+docker://localhost/b")
