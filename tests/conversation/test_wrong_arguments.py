@@ -24,7 +24,7 @@ def wrong(value: Any) -> Any:
 CASES: list[tuple[Callable[[], Any], str]] = [
     (
         lambda: Conversation(wrong(Settings(model="m"))),
-        r"agent=Settings\(.*of type Settings; expected is Agent.*settings=",
+        r"agent=... is of type Settings; expected is Agent.*settings=",
     ),
     (lambda: Conversation(runtime=wrong("docker")), "runtime='docker' is of type str; expected is Runtime"),
     (
