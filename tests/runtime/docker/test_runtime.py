@@ -55,13 +55,19 @@ def test_before_start_and_after_close_there_is_no_sandbox() -> None:
     assert not runtime.is_alive()
 
 
+def kill(engine: Engine, runtime: DockerRuntime) -> None:
+    """Kill the container; engine 26.1 answers before its processes have ended."""
+    engine.api.kill(runtime.id)
+    engine.api.wait(runtime.id)
+
+
 def test_variables_set_later_outlast_a_restart_of_the_container(engine: Engine) -> None:
     with DockerRuntime("ohsandbox-base:busybox") as runtime:
         runtime.execute("true")
         runtime.set_env({"LATER": "a b"})
-        engine.api.kill(runtime.id)
+        kill(engine, runtime)
         assert runtime.execute("echo $LATER").output == "a b\n"
-        engine.api.kill(runtime.id)
+        kill(engine, runtime)
         assert runtime.run(["sh", "-c", "echo $LATER"]).stdout == b"a b\n"
         runtime.open_session("other")
         assert runtime.execute("echo $LATER", session="other").output == "a b\n"

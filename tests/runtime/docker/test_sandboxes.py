@@ -25,7 +25,7 @@ def test_a_sandbox_is_found_by_name_id_and_label(capsys: pytest.CaptureFixture[s
         DockerRuntime(IMAGE, labels={"job": job, "team/name": "a b"}) as one,
         DockerRuntime(IMAGE, labels={"job": job}) as other,
     ):
-        assert [info.id for info in list_sandboxes(labels={"job": job})] == [one.id, other.id]
+        assert {info.id for info in list_sandboxes(labels={"job": job})} == {one.id, other.id}
         for found in (find_sandbox(one.name), find_sandbox(one.id[:12]), find_sandbox(labels={"team/name": "a b"})):
             assert found is not None
             assert (found.id, found.labels) == (one.id, {"job": job, "team/name": "a b"})
