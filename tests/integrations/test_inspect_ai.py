@@ -36,7 +36,12 @@ from ohsandbox.integrations.inspect_ai import InspectSandboxConfig, InspectSandb
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.timeout(300),
+    # what the host project leaves open is closed when it is collected, in whichever test that happens
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 DEBIAN = "ohsandbox-base:debian"
 CHECKS = 44
