@@ -3,6 +3,7 @@
 0 success · 1 run failed · 2 usage error · 3 conversation open in another process · 4 engine or sandbox unavailable
 5 model or provider error · 6 calls wait for confirmation
 129 SIGHUP: the terminal was closed · 130 Ctrl-C · 143 SIGTERM, or the reader of our output has gone
+131 and other numbers above 128: that signal came while a terminal of a sandbox was open
 """
 
 # ruff: noqa: T201 - a command prints

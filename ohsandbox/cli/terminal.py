@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -12,9 +13,11 @@ import termios
 import threading
 import time
 import tty
+from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Never
 
+from ohsandbox.cli.entrypoint import Terminated
 from ohsandbox.errors import OhsandboxError
 
 if TYPE_CHECKING:
@@ -48,6 +51,10 @@ _RESET = b"".join(
     ]
 )
 """Brings back the usual modes (DEC's and xterm's numbers); one that was never left is no different after it."""
+_ENDING = (
+    signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU,
+)  # fmt: skip
+"""Besides SIGTERM, SIGHUP and SIGINT, which every command answers."""
 _PASSED_VARIABLES = ("TERM", "COLORTERM")
 """What a program asks to know the terminal's abilities; the size it asks of the terminal itself."""
 _SCRIPT = """
@@ -149,18 +156,45 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Our stdin, if it is a terminal, gives every key on as it is typed; restored on every way out."""
+    """Our stdin, if it is a terminal, gives every key on as it is typed; restored on every way out but SIGKILL."""
     descriptor = sys.stdin.fileno()
     if not os.isatty(descriptor):
         yield
         return
-    before = termios.tcgetattr(descriptor)
+    restore = partial(_set_modes, descriptor, termios.tcgetattr(descriptor))
+    atexit.register(restore)  # a second signal may cut the `finally` short
     try:
-        tty.setraw(descriptor, termios.TCSANOW)  # what was typed meanwhile is for the program
+        with _ending_signals_raised():
+            tty.setraw(descriptor, termios.TCSANOW)  # what was typed meanwhile is for the program
+            yield
+    finally:
+        restore()
+        atexit.unregister(restore)
+
+
+def _set_modes(descriptor: int, modes: list[Any]) -> None:
+    """Also where another job has the terminal by now: SIGTTOU would stop us in the middle of it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+    with contextlib.suppress(termios.error):  # the terminal is gone
+        termios.tcsetattr(descriptor, termios.TCSANOW, modes)  # TCSADRAIN waits for a reader that may be gone
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _ending_signals_raised() -> Iterator[None]:
+    """Signals that would end us on the spot, as SIGQUIT of another terminal, raise Terminated instead."""
+    numbers = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, _raise_terminated)
+    try:
         yield
     finally:
-        with contextlib.suppress(termios.error):  # the terminal is gone
-            termios.tcsetattr(descriptor, termios.TCSANOW, before)  # TCSADRAIN waits for a reader that may be gone
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _raise_terminated(number: int, _frame: object) -> Never:
+    raise Terminated(number)
 
 
 class _ScreenState:
