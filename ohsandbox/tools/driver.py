@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, ToolError, UsageError
 from ohsandbox.runtime.backend import LOSS_SETTLES_S
@@ -205,8 +205,8 @@ class Driver:
 
     # --- ending it ----------------------------------------------------------------------------
 
-    def interrupt(self, *, group: bool = False) -> bool:
-        """Send SIGINT to the program if it works on a request; with group, to its whole process group.
+    def interrupt(self, *, group: bool = False, signal: Literal["INT", "XCPU"] = "INT") -> bool:
+        """Send the signal to the program if it works on a request; with group, to its whole process group.
 
         The signal is sent before this returns, and never affects the next request. Returns whether it was sent.
 
@@ -218,7 +218,7 @@ class Driver:
             pid = process.facts.get("pid") if process is not None and process.alive and process.pending else None
             if not isinstance(pid, int) or pid <= 1:
                 return False
-            self._runtime.snippet(b"kill -INT %d 2>/dev/null" % (-pid if group else pid))
+            self._runtime.snippet(b"kill -%s %d 2>/dev/null" % (signal.encode(), -pid if group else pid))
             return True
 
     def stop(self, *, grace_s: float = 0.0) -> None:

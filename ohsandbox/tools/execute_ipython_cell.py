@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence  # noqa: TC003 - pydantic reads annotations at run time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -73,8 +74,13 @@ and import packages before you use them: they are not available outside of this 
 GROUP_AFTER_S = 0.5
 """An interrupt goes to the kernel only, so that servers of earlier cells keep running; `os.system` ignores it while its
 child runs, so the children get it too if it had no effect for this long."""
+INSIST_S = 0.9
+"""A cancelled cell that catches KeyboardInterrupt and goes on gets an exception of the kernel's own after this; one
+whose time is over, so long before the kill."""
 KILL_AFTER_S = 5.0
-"""Time of ignored interrupts before a kill; the limit of clean-up in `except KeyboardInterrupt`."""
+"""Time before a kill; also the limit of clean-up in `except KeyboardInterrupt` once a cell's time is over."""
+IGNORED_STATUS = 113
+"""Of a kernel that ended itself since the cell goes on whatever is raised in it; in `_ipython_kernel/main.py` too."""
 QUIT_S = 1.0
 """Time for `atexit` and open files of a kernel that is reset or closed."""
 MARK_S = 2.0
@@ -211,6 +217,8 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         since = self._asked_to_stop
         if since is not None and now - since > KILL_AFTER_S:
             self._driver.stop()
+        elif since is not None and now - since > INSIST_S:
+            self._driver.interrupt(signal="XCPU")
         elif self._driver.interrupt(group=since is not None and now - since > GROUP_AFTER_S) and since is None:
             self._asked_to_stop = now
 
@@ -252,6 +260,8 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
                 answer = self._stop_cell()
         except ProgramDied as death:
             said = str(death).split(" It said: ")[0].rstrip(".")  # the text holds its output
+            if death.status == IGNORED_STATUS:
+                said = "The cell ignored its interrupts, so the kernel was ended"
             late = f"The time of {timeout_s:g} s was over. " if timed_out else ""
             return IPythonObservation(
                 text=_OUR_FRAMES.sub("", _text(between, self._output.take(), self._limit_chars)),
@@ -281,8 +291,13 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         Raises:
             ProgramDied: it ignored the interrupt and was killed.
         """
-        for group, patience_s in ((False, GROUP_AFTER_S), (True, KILL_AFTER_S - GROUP_AFTER_S)):
-            self._driver.interrupt(group=group)
+        interrupts = (
+            (partial(self._driver.interrupt), GROUP_AFTER_S),
+            (partial(self._driver.interrupt, group=True), KILL_AFTER_S - GROUP_AFTER_S - INSIST_S),
+            (partial(self._driver.interrupt, signal="XCPU"), INSIST_S),
+        )
+        for interrupt, patience_s in interrupts:
+            interrupt()
             with contextlib.suppress(RequestTimedOut):
                 return self._driver.await_answer(patience_s)
         self._driver.stop()

@@ -254,6 +254,49 @@ def test_cell_that_ignores_its_interrupt_takes_the_kernel_with_it(
     assert plain.cell("child").error == "NameError: name 'child' is not defined"
 
 
+@pytest.mark.parametrize("caught", ["KeyboardInterrupt", "(KeyboardInterrupt, Exception)"])
+def test_cancelled_cell_that_catches_its_interrupts_ends_and_keeps_the_variables(kernel: Kernel, caught: str) -> None:
+    kernel.say("kept = 'kept'")
+    observation = cancelled(kernel, f"import time\nwhile True:\n    try: time.sleep(60)\n    except {caught}: pass")
+    assert observation.error == "CellStopped: the cell caught KeyboardInterrupt and went on"
+    assert kernel.say("kept").endswith(": 'kept'")
+
+
+def test_cancelled_cell_that_catches_everything_takes_the_kernel_with_it_before_the_kill(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ohsandbox.tools.execute_ipython_cell.KILL_AFTER_S", 1000.0)
+    observation = cancelled(kernel, "import time\nwhile True:\n    try: time.sleep(60)\n    except: pass")
+    assert observation.kernel_died
+    assert "The cell ignored its interrupts, so the kernel was ended. All variables are lost" in str(observation.notice)
+    assert kernel.cell("1").error is None
+
+
+def test_cancelled_cell_in_code_that_no_interrupt_reaches_keeps_the_variables(kernel: Kernel) -> None:
+    kernel.say("kept = 'kept'; import ctypes")
+    observation = cancelled(kernel, "ctypes.PyDLL(None).usleep(2_500_000)")  # with the GIL: no handler runs meanwhile
+    assert not observation.kernel_died
+    assert kernel.say("kept").endswith(": 'kept'")
+
+
+def cancelled(kernel: Kernel, code: str) -> IPythonObservation:
+    """Run the cell, and interrupt it until it ends, as a runtime does for `cancel`."""
+    executor, over = kernel.tool.executor, threading.Event()
+    assert executor is not None
+
+    def insist() -> None:
+        while not over.wait(0.1):
+            executor.interrupt()
+
+    thread = threading.Thread(target=insist)
+    thread.start()
+    try:
+        return kernel.cell(code, timeout=60)
+    finally:
+        over.set()
+        thread.join()
+
+
 def test_interrupt_from_another_thread_ends_the_cell_only(kernel: Kernel) -> None:
     kernel.say("import time; kept = 1")
     executor = kernel.tool.executor

@@ -10,6 +10,8 @@ import io
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable  # noqa: TC003 - one program in the sandbox
 from typing import Any, NoReturn
 
 from ohsandbox.tools._ipython_kernel.display import PyplotFinder, gallery, show_figures, summary
@@ -18,6 +20,16 @@ from ohsandbox.tools._ipython_kernel.plain import PlainShell
 
 OUTPUT = os.dup(2)
 """Stays open when a cell closes or redirects descriptors 1 and 2."""
+IGNORED_STATUS = 113
+"""Exit code of a kernel whose cell goes on whatever is raised in it."""
+HEED_S = 0.5
+"""Time of a cell to end once CellStopped is raised in it."""
+
+
+class CellStopped(BaseException):
+    """Ends a cell that catches KeyboardInterrupt and goes on."""
+
+    __module__ = "builtins"  # a traceback names it without ours
 
 
 def refuse_input(_: object = "") -> NoReturn:
@@ -55,6 +67,24 @@ def c_library() -> Any:
 def ignore_interrupts() -> None:
     """Between cells. A handler of ours, as SIG_IGN would be inherited by child processes (execve(2))."""
     signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGXCPU, lambda *_: None)
+
+
+def make_stopper() -> Callable[[int, Any], None]:
+    """The handler of the signal after SIGINT: raises CellStopped, and ends the kernel of a cell that catches that too.
+
+    Code that does not return to Python, in a library, has not caught anything: no handler runs, and it may go on.
+    """
+    first = None
+
+    def stop(*_: object) -> None:
+        nonlocal first
+        if first is not None and time.monotonic() - first > HEED_S:
+            os._exit(IGNORED_STATUS)
+        first = first or time.monotonic()
+        raise CellStopped("the cell caught KeyboardInterrupt and went on")
+
+    return stop
 
 
 def prepare() -> None:
@@ -87,6 +117,7 @@ def run_cell(shell: IPythonShell | PlainShell, code: str) -> BaseException | Non
     try:
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGXCPU, make_stopper())
             error = shell.run(code)
             try:
                 show_figures()
@@ -94,7 +125,7 @@ def run_cell(shell: IPythonShell | PlainShell, code: str) -> BaseException | Non
                 print(f"A figure cannot be shown: {summary(failure)}", file=sys.stderr)
         finally:
             ignore_interrupts()
-    except KeyboardInterrupt as interrupt:
+    except (KeyboardInterrupt, CellStopped) as interrupt:
         error = interrupt
     if os.getpid() != pid:  # a fork that came out of its cell: there is one kernel only
         os._exit(0 if error is None else 1)
