@@ -23,7 +23,7 @@ LAYERS = (
     ("tools", "mcp"),
     ("agent", "mcp_server", "timetravel"),
     ("conversation", "settings"),
-    ("testing", "compat"),
+    ("testing", "compat", "evaluation"),
     ("cli", "__main__", "integrations"),
 )
 """The layers, from the bottom."""

@@ -20,6 +20,7 @@ from ohsandbox.cli.options import (
     AsJson,
     ConfirmOptions,
     ConversationId,
+    EvalOptions,
     ExecOptions,
     McpConfig,
     NoTui,
@@ -411,3 +412,32 @@ def approve(
     from ohsandbox.cli.mcp_servers import approve_tool
 
     return approve_tool(server, tool)
+
+
+# --- evaluation -----------------------------------------------------------------------------------
+
+evaluation = new_app(
+    "eval",
+    runs_by_default=True,
+    help="Evaluate an agent on tasks, each in a fresh sandbox: `ohsandbox eval TASKS`.",
+    epilog="Exit codes: 0 pass rate reached, 1 not reached, 2 a task or option is invalid, 4 engine or sandbox failed, "
+    "5 model or provider failed.",
+)
+app.add_typer(evaluation)
+
+
+@evaluation.callback(invoke_without_command=True)
+def _evaluation(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+@command(evaluation, "run")
+def run_evaluation(
+    tasks: Annotated[Path, typer.Argument(metavar="TASKS", help="A task, or a directory of tasks.", parser=path)],
+    how: EvalOptions,
+) -> int:
+    """Run the trials that have no result yet. The word `run` may be left out."""
+    from ohsandbox.cli.eval import run_tasks
+
+    return run_tasks(tasks, how)

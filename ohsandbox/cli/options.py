@@ -326,3 +326,21 @@ class ServeOptions:
     settings: SettingsFile = None
     enable: list[str] | None = _enable()
     disable: list[str] | None = _disable()
+
+
+_eval = partial(option, rich_help_panel="Evaluation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """How tasks are evaluated."""
+
+    agent: Literal["oracle", "nop"] = _eval("Who works on the tasks.", default="oracle", flags=["--agent", "-a"])
+    output: Path = _eval(
+        "Directory of the results; what is finished there is not run again.",
+        "DIR", default=Path("eval-results"), flags=["--output", "-o"], parser=path,
+    )  # fmt: skip
+    concurrent: int = _eval("Trials at the same time.", "N", default=4, flags=["--concurrent", "-n"], min=1, max=256)
+    attempts: int = _eval("Trials of each task.", "N", default=1, flags=["--attempts", "-k"], min=1, max=1000)
+    min_pass_rate: float = _eval("Exit with 1 below this.", "RATE", default=1.0, min=0, max=1)
+    fail_fast: bool = switch("Start no more trials after one that did not pass.", "--fail-fast")

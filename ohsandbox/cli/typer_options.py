@@ -49,9 +49,13 @@ def argument(text: str, metavar: str) -> Any:
     return dataclasses.field(default=None, metadata={"typer": typer.Argument(help=text, metavar=metavar)})
 
 
-def new_app(name: str, **how: Any) -> typer.Typer:
-    """A group of commands with our help: rich's panels cost 60 ms and half of the width."""
-    return typer.Typer(name=name, cls=_Group, add_completion=False, rich_markup_mode=None, **how)
+def new_app(name: str, *, runs_by_default: bool = False, **how: Any) -> typer.Typer:
+    """A group of commands with our help: rich's panels cost 60 ms and half of the width.
+
+    runs_by_default: its command `run` is meant where the first word is none of its commands.
+    """
+    cls = _DefaultGroup if runs_by_default else _Group
+    return typer.Typer(name=name, cls=cls, add_completion=False, rich_markup_mode=None, **how)
 
 
 def command(
@@ -141,6 +145,15 @@ class _Group(TyperGroup):
         commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
         rows = [(name, (one.help or "").split("\n\n")[0]) for name, one in commands if one and not one.hidden]
         _write(formatter, "Commands", rows)
+
+
+class _DefaultGroup(_Group):
+    """A group whose command `run` is meant where the first word is none of its commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
 
 
 def _fit(formatter: Any) -> None:

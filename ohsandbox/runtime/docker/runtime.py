@@ -23,6 +23,7 @@ from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.container import ended_at_once
 from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
 from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.sandbox import OwnerWatchdog
 from ohsandbox.runtime.process.invocation import check_call, wrong
 from ohsandbox.runtime.results import ResumeReport
@@ -353,6 +354,32 @@ class DockerRuntime(Runtime):
                 self._sandbox = self._known = provision.restore(before, checkpoint)
             finally:  # a sandbox that stays as it was is monitored again, too
                 self._unchecked = before.config is not None
+
+    def set_network(self, network: Network) -> None:
+        """Connect the running container to the engine's default bridge, or take its network away.
+
+        Connections that processes hold end with their network. Nothing is restarted.
+
+        Raises:
+            UsageError: network is neither "none" nor "open", or the container is attached and so not ours to change.
+            SandboxUnavailable: the engine refuses, or the sandbox is gone.
+        """
+        if network not in {"none", "open"}:
+            raise wrong("network", network, '"none" or "open"')
+        if self._options.attach:
+            raise UsageError(f"Container {self.name!r} was joined, so its network is not ours to change.")
+        with self._life:
+            target = self._the_sandbox()
+            if network == self._options.network:
+                return
+            leave, join = ("none", "bridge") if network == "open" else ("bridge", "none")
+            with engine_errors(f"changing the network of {self.name!r}"):
+                api = target.container.engine.api
+                api.disconnect_container_from_network(target.container.id, leave)
+                api.connect_container_to_network(target.container.id, join)
+            self._options = self._options.model_copy(update={"network": network})
+            config = target.config.model_copy(update={"network": network}) if target.config else None
+            self._sandbox = self._known = target._replace(options=self._options, config=config)
 
     # --- the narrow waist ---
 

@@ -1,0 +1,48 @@
+"""`ohsandbox eval`: an agent on every task of a directory, in isolated sandboxes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.rendering.text import say
+from ohsandbox.errors import UsageError
+from ohsandbox.evaluation.agents import NopAgent, OracleAgent
+from ohsandbox.evaluation.formats import load_tasks
+from ohsandbox.evaluation.results import counts
+from ohsandbox.evaluation.runner import Run, RunPlan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.cli.options import EvalOptions
+    from ohsandbox.evaluation.results import TrialResult
+
+PASSED, NOT_REACHED, BAD_INPUT, INFRASTRUCTURE, MODEL = 0, 1, 2, 4, 5
+
+
+def run_tasks(path: Path, how: EvalOptions) -> int:
+    """Run them, and say what came of it."""
+    loaded = load_tasks(path)
+    if loaded.problems:
+        for problem in loaded.problems:
+            say(str(problem))
+        raise UsageError(f"{len(loaded.problems)} problems in {path}: nothing was started. Remedy: mend them.")
+    agent = OracleAgent() if how.agent == "oracle" else NopAgent()
+    plan = RunPlan(loaded.tasks, agent, attempts=how.attempts, concurrent=how.concurrent, fail_fast=how.fail_fast)
+    run = Run(plan, how.output, tell=_tell)
+    results = run()
+    told = counts(results)
+    outcomes, rate = told["outcomes"], told["pass_rate"]
+    print(", ".join(f"{count} {name}" for name, count in outcomes.items() if count))  # noqa: T201
+    if outcomes["infrastructure_error"]:
+        return INFRASTRUCTURE
+    if outcomes["model_error"]:
+        return MODEL
+    if outcomes["invalid"]:
+        return BAD_INPUT
+    return PASSED if rate is not None and rate >= how.min_pass_rate else NOT_REACHED
+
+
+def _tell(result: TrialResult) -> None:
+    fault = f": {result.fault.message}" if result.fault else ""
+    print(f"{result.outcome:<20} {result.task} #{result.attempt} {result.seconds:.1f} s{fault}", flush=True)  # noqa: T201

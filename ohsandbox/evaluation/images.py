@@ -1,0 +1,68 @@
+"""The images of a run's tasks: each pulled or built once, however many trials want it at the same time."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.integrations.dockerfile import build_image
+from ohsandbox.runtime.docker import images
+from ohsandbox.runtime.docker.engine import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.evaluation.task import Environment
+    from ohsandbox.runtime.results import PullProgress
+
+
+class Image(NamedTuple):
+    """An image that is here."""
+
+    name: str
+    digest: str
+    """The repository's digest, or the id where it was built here."""
+    workdir: str | None
+    """Where commands run; None: the image's own."""
+
+
+class Images:
+    """Pulls and builds; a second caller of the same image waits for the first."""
+
+    def __init__(self, *, tell: Callable[[PullProgress], None] | None = None) -> None:
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str], Future[Image]] = {}
+
+    def get(self, environment: Environment) -> Image:
+        """Return the environment's image, pulled or built if missing.
+
+        Raises:
+            ImageUnavailable: it cannot be pulled or built.
+            EngineUnavailable: no engine answers.
+        """
+        key = ("image", environment.image) if environment.image else ("build", str(environment.build))
+        with self._lock:
+            is_first = key not in self._known
+            future = self._known.setdefault(key, Future())
+        if is_first:
+            try:
+                future.set_result(self._make(environment))
+            except BaseException as error:  # noqa: BLE001 - told to all who wait
+                with self._lock:
+                    del self._known[key]  # the next trial tries again
+                future.set_exception(error)
+        return future.result()
+
+    def _make(self, environment: Environment) -> Image:
+        name, workdir = environment.image, None
+        if name is None:
+            built = build_image(str(environment.build))
+            name, workdir = built.name, built.workdir
+        engine = connect()
+        try:
+            facts = images.ensure(engine, name, progress=self._tell)
+        finally:
+            engine.close()
+        return Image(name, facts.digest or facts.id, workdir)

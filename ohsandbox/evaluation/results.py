@@ -1,0 +1,163 @@
+"""What an evaluation leaves on disk: a directory for each trial, whose `result.json` is written last and whole."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path  # noqa: TC003 - pydantic reads annotations at run time
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ohsandbox.errors import UsageError
+from ohsandbox.private_files import write_atomically
+
+SCHEMA = 1
+Outcome = Literal["pass", "fail", "agent_error", "model_error", "verifier_error", "infrastructure_error", "invalid"]
+"""pass: the reward is 1 or more. fail: it is less. agent_error: less, and the agent was stopped (a limit, stuck, its
+own error). model_error: the model or its provider failed. verifier_error: no readable verdict. infrastructure_error:
+the engine, the image or this machine failed on every try. invalid: the task cannot be carried out as it is written."""
+COUNTED: frozenset[Outcome] = frozenset({"pass", "fail", "agent_error", "verifier_error"})
+"""The outcomes that say something of the agent; the pass rate is the part of them that passed."""
+RESULT_NAME = "result.json"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class Record(BaseModel):
+    """A part of a result; unknown fields of a later version are kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Phase(Record):
+    """A part of a trial."""
+
+    name: str
+    started_at: datetime
+    seconds: float
+
+
+class Fault(Record):
+    """Why a trial has no verdict, or why its agent did not come to its end."""
+
+    phase: str
+    kind: str
+    """The name of the error's class, or of the limit."""
+    message: str
+
+
+class Resources(Record):
+    """What the sandbox used; None where the engine does not tell."""
+
+    peak_memory_bytes: int | None = None
+    cpu_s: float | None = None
+    oom_kills: int | None = None
+
+
+class StepResult(Record):
+    """The verdict of one step."""
+
+    name: str
+    rewards: dict[str, float] = {}
+
+
+class TrialResult(Record):
+    """One attempt at one task."""
+
+    schema_version: int = SCHEMA
+    task: str
+    attempt: int
+    """From 1."""
+    outcome: Outcome
+    reward: float | None = None
+    rewards: dict[str, float] = {}
+    steps: list[StepResult] = []
+    fault: Fault | None = None
+    agent: str
+    model: str | None = None
+    task_digest: str
+    image: str | None = None
+    image_digest: str | None = None
+    """The repository's digest, or the image's id where it was built here."""
+    started_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    seconds: float = 0.0
+    phases: list[Phase] = []
+    resources: Resources = Resources()
+    usage: dict[str, int] = {}
+    """Tokens, by the names of `Usage`."""
+    cost_usd: float | None = None
+    infrastructure_tries: int = 1
+    """How often it was begun: all but the last try ended with the infrastructure's fault."""
+    load_average: float | None = None
+    """Of this machine at the end of the trial, over one minute."""
+    notes: list[str] = []
+
+
+class TrialKey(NamedTuple):
+    """A trial of a run."""
+
+    task: str
+    attempt: int
+
+
+class ResultsDirectory:
+    """The results of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def trial(self, key: TrialKey) -> Path:
+        """The directory of a trial: `trials/TASK/ATTEMPT`."""
+        return self.path / "trials" / file_name(key.task) / str(key.attempt)
+
+    def begin(self, key: TrialKey) -> Path:
+        """Make the empty directory of a trial; what an unfinished one left goes."""
+        directory = self.trial(key)
+        if directory.exists():
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True)
+        return directory
+
+    def finish(self, result: TrialResult) -> None:
+        """Write the trial's result: from here on it is done."""
+        text = result.model_dump_json(indent=2, exclude_none=True) + "\n"
+        write_atomically(self.trial(TrialKey(result.task, result.attempt)) / RESULT_NAME, text.encode(), durable=False)
+
+    def finished(self) -> dict[TrialKey, TrialResult]:
+        """Read every result; a trial that has none is not finished.
+
+        Raises:
+            UsageError: a result is not what this version writes.
+        """
+        found = {}
+        for path in sorted(self.path.glob(f"trials/*/*/{RESULT_NAME}")):
+            try:
+                result = TrialResult.model_validate_json(path.read_bytes())
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"]))
+                raise UsageError(
+                    f"{path} is not a result ({where}: {first['msg']}). Remedy: remove its directory, and run again."
+                ) from None
+            found[TrialKey(result.task, result.attempt)] = result
+        return found
+
+    def write_json(self, name: str, text: str) -> None:
+        """Write a file of the whole run."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path / name, text.encode(), durable=False)
+
+
+def file_name(task: str) -> str:
+    """Return a name for a task's directory: its id, with a hash where characters had to go."""
+    plain = _UNSAFE.sub("-", task).strip(".-")[:80]
+    return plain if plain == task else f"{plain or 'task'}-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
+
+
+def counts(results: dict[TrialKey, TrialResult]) -> dict[str, Any]:
+    """Return the number of trials by outcome, and the pass rate of those that count (None without any)."""
+    by_outcome = {name: sum(one.outcome == name for one in results.values()) for name in Outcome.__args__}  # type: ignore[attr-defined]
+    counted = sum(by_outcome[name] for name in COUNTED)
+    return {"outcomes": by_outcome, "pass_rate": by_outcome["pass"] / counted if counted else None}
