@@ -6,8 +6,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.integrations.dockerfile import build_image
-from ohsandbox.runtime.docker import images
+from ohsandbox.runtime.docker import build, images
 from ohsandbox.runtime.docker.engine import connect
 
 if TYPE_CHECKING:
@@ -56,13 +55,12 @@ class Images:
         return future.result()
 
     def _make(self, environment: Environment) -> Image:
-        name, workdir = environment.image, None
-        if name is None:
-            built = build_image(str(environment.build))
-            name, workdir = built.name, built.workdir
         engine = connect()
         try:
+            if (name := environment.image) is None:
+                name = build.ensure(engine, build.checked(str(environment.build)), progress=self._tell)
             facts = images.ensure(engine, name, progress=self._tell)
         finally:
             engine.close()
-        return Image(name, facts.digest or facts.id, workdir)
+        # `COPY file .` of a Dockerfile without WORKDIR puts the file into the root directory
+        return Image(name, facts.digest or facts.id, None if environment.image else facts.workdir or "/")
