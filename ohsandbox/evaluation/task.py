@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ohsandbox.runtime.docker.container_config import Network  # noqa: TC001
-
+Network = Literal["none", "open"]
+"""As `DockerRuntime` has it."""
 Format = Literal["harbor", "terminal-bench", "inline", "swe-bench"]
 VerdictKind = Literal["reward", "exit code", "tests"]
 """Where a verdict comes from: the files that Harbor's verifiers write, the exit code of the verifier's command, or the

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from ohsandbox import DockerRuntime, SandboxLimits
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.evaluation.results import Fault, Phase, StepResult, TrialResult
 from ohsandbox.evaluation.sandbox_files import fetch, put
 from ohsandbox.evaluation.verifier import NoVerdict, Verdict, verify
-from ohsandbox.runtime.docker.container_config import SandboxLimits
-from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:
     import threading
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.agents import AgentReport, EvaluatedAgent
     from ohsandbox.evaluation.images import Images
     from ohsandbox.evaluation.results import Outcome
-    from ohsandbox.evaluation.task import Environment, Step, Task
-    from ohsandbox.runtime.docker.container_config import Network
+    from ohsandbox.evaluation.task import Environment, Network, Step, Task
 
 LABEL = "eval"
 FIXED_ENV = {"TZ": "UTC", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "0"}
