@@ -12,7 +12,7 @@ from ohsandbox.runtime.docker.engine import connect
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.evaluation.task import Environment
+    from ohsandbox.evaluation.task import TaskEnvironment
     from ohsandbox.runtime.results import PullProgress
 
 
@@ -34,7 +34,7 @@ class Images:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], Future[Image]] = {}
 
-    def get(self, environment: Environment) -> Image:
+    def get(self, environment: TaskEnvironment) -> Image:
         """Return the environment's image, pulled or built if missing.
 
         Raises:
@@ -54,7 +54,7 @@ class Images:
                 future.set_exception(error)
         return future.result()
 
-    def _make(self, environment: Environment) -> Image:
+    def _make(self, environment: TaskEnvironment) -> Image:
         engine = connect()
         try:
             if (name := environment.image) is None:

@@ -43,7 +43,7 @@ class Healthcheck(Model):
     retries: int = 3
 
 
-class Environment(Model):
+class TaskEnvironment(Model):
     """The sandbox of a task: an image, or what one is built from."""
 
     image: str | None = None
@@ -100,7 +100,7 @@ class Verifier(Model):
     env: dict[str, str] = {}
     user: str | None = None
     network: Network = "none"
-    environment: Environment | None = None
+    environment: TaskEnvironment | None = None
     """A fresh sandbox for the verifier; None: the agent's own, in which all processes have ended."""
     collect: tuple[Collect, ...] = ()
 
@@ -140,7 +140,7 @@ class Task(Model):
     path: Path
     """The directory or file that it was read from."""
     format: Format
-    environment: Environment
+    environment: TaskEnvironment
     steps: tuple[Step, ...] = Field(min_length=1)
     reward_strategy: Literal["mean", "final"] = "mean"
     """The reward of a task with several steps."""

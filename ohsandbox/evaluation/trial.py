@@ -15,7 +15,7 @@ from ohsandbox import DockerRuntime, SandboxLimits
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.evaluation.results import Fault, Phase, StepResult, TrialResult
 from ohsandbox.evaluation.sandbox_files import fetch, put
-from ohsandbox.evaluation.verifier import NoVerdict, Verdict, verify
+from ohsandbox.evaluation.verifier import NoVerdict, Score, verify
 
 if TYPE_CHECKING:
     import threading
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.agents import AgentReport, EvaluatedAgent
     from ohsandbox.evaluation.images import Images
     from ohsandbox.evaluation.results import Outcome
-    from ohsandbox.evaluation.task import Environment, Network, Step, Task
+    from ohsandbox.evaluation.task import Network, Step, Task, TaskEnvironment
 
 LABEL = "eval"
 FIXED_ENV = {"TZ": "UTC", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "0"}
@@ -49,7 +49,7 @@ class TrialOptions(BaseModel):
 
 class _StepEnd(NamedTuple):
     report: AgentReport
-    verdict: Verdict | None
+    verdict: Score | None
     fault: Fault | None
     """The verifier's."""
 
@@ -117,7 +117,7 @@ class Trial:
                 runtime.close()
         return self._judged(ends)
 
-    def _sandbox(self, environment: Environment, network: Network) -> DockerRuntime:
+    def _sandbox(self, environment: TaskEnvironment, network: Network) -> DockerRuntime:
         image = self._images.get(environment)
         limits: dict[str, Any] = {
             "cpus": environment.cpus, "memory_bytes": environment.memory_bytes, "disk_bytes": environment.disk_bytes,
@@ -184,7 +184,7 @@ class Trial:
             self._notes += fetch(runtime, artifact.source, directory / "artifacts" / target)
         self._notes += fetch(runtime, "/logs/artifacts", directory / "artifacts")
 
-    def _verify(self, runtime: DockerRuntime, step: Step, directory: Path) -> Verdict:
+    def _verify(self, runtime: DockerRuntime, step: Step, directory: Path) -> Score:
         verifier = step.verifier
         timeout_s = self._scaled(verifier.timeout_s) or verifier.timeout_s
         if verifier.environment is None:

@@ -34,7 +34,7 @@ class NoVerdict(Exception):  # noqa: N818 - becomes a verifier_error
     """The verifier gave no verdict that can be read."""
 
 
-class Verdict(NamedTuple):
+class Score(NamedTuple):
     """What a verifier says."""
 
     rewards: dict[str, float]
@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
 def verify(
     runtime: Runtime, verifier: Verifier, directory: Path, *, timeout_s: float, cancel: threading.Event
-) -> Verdict:
+) -> Score:
     """Judge what stands in the sandbox. directory receives what the verifier wrote and printed.
 
     Raises:
@@ -93,13 +93,13 @@ def _replaced(runtime: Runtime, verifier: Verifier) -> list[str]:
     return paths
 
 
-def _by_exit_code(ended: ExecResult) -> Verdict:
+def _by_exit_code(ended: ExecResult) -> Score:
     if ended.not_started:
         raise NoVerdict(f"the check could not be started: {ended.stderr.decode(errors='replace').strip()}")
-    return Verdict({"reward": float(ended.exit_code == 0)})
+    return Score({"reward": float(ended.exit_code == 0)})
 
 
-def _by_tests(printed: str, must_pass: tuple[str, ...]) -> Verdict:
+def _by_tests(printed: str, must_pass: tuple[str, ...]) -> Score:
     """By the lines of pytest's summary, `PASSED NAME`; a test that is not named there has not passed."""
     passed = {
         line.split(maxsplit=1)[1].split(" - ")[0].strip()
@@ -107,14 +107,14 @@ def _by_tests(printed: str, must_pass: tuple[str, ...]) -> Verdict:
         if line.startswith(("PASSED ", "XFAIL "))
     }
     missing = [name for name in must_pass if name not in passed]
-    return Verdict({"reward": float(not missing), "passed": float(len(must_pass) - len(missing))})
+    return Score({"reward": float(not missing), "passed": float(len(must_pass) - len(missing))})
 
 
-def _by_reward(runtime: Runtime, ended: ExecResult) -> Verdict:
+def _by_reward(runtime: Runtime, ended: ExecResult) -> Score:
     if (data := _read(runtime, REWARD_JSON)) is not None:
-        return Verdict(_rewards(data))
+        return Score(_rewards(data))
     if (data := _read(runtime, REWARD_TEXT)) is not None:
-        return Verdict({"reward": _number(data.decode(errors="replace").strip(), REWARD_TEXT)})
+        return Score({"reward": _number(data.decode(errors="replace").strip(), REWARD_TEXT)})
     raise NoVerdict(
         f"the verifier ended with exit code {ended.exit_code} and wrote neither {REWARD_TEXT} nor {REWARD_JSON}"
     )

@@ -20,12 +20,12 @@ from ohsandbox.evaluation.task import (
     AgentPhase,
     Artifact,
     Collect,
-    Environment,
     Files,
     Healthcheck,
     Solution,
     Step,
     Task,
+    TaskEnvironment,
     Verifier,
 )
 
@@ -322,7 +322,7 @@ class _Reader:
         env = {"DEBIAN_FRONTEND": "noninteractive", **self._resolved(told.solution.env, ("solution", "env"))}
         return Solution(command=SOLVE_COMMAND, files=(Files(target=SOLUTION_DIR, source=solution),), env=env)
 
-    def _environment(self, told: _Environment, place: Path, where: tuple[str | int, ...]) -> Environment:
+    def _environment(self, told: _Environment, place: Path, where: tuple[str | int, ...]) -> TaskEnvironment:
         build = place if (place / "Dockerfile").is_file() else None
         compose = next(
             (found for name in ("docker-compose.yaml", "docker-compose.yml") if (found := place / name).is_file()), None
@@ -342,7 +342,7 @@ class _Reader:
             self.notes.append("skills_dir is not offered to the agent")
         memory = told.memory_mb * MIB if told.memory_mb else self._size(told.memory, (*where, "memory"))
         disk = told.storage_mb * MIB if told.storage_mb else self._size(told.storage, (*where, "storage"))
-        return Environment(
+        return TaskEnvironment(
             image=told.docker_image, build=None if told.docker_image else build, compose=compose,
             build_timeout_s=told.build_timeout_sec, workdir=told.workdir, cpus=told.cpus, memory_bytes=memory,
             disk_bytes=disk, env=self._resolved(told.env, (*where, "env")), healthcheck=_healthcheck(told.healthcheck),
