@@ -244,13 +244,13 @@ def test_cell_that_was_interrupted_in_await_does_not_go_on_later(kernel: Kernel)
 def test_cell_that_ignores_its_interrupt_takes_the_kernel_with_it(
     plain: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ohsandbox.tools.execute_ipython_cell.KILL_AFTER_S", 1.0)
+    monkeypatch.setattr("ohsandbox.tools.execute_ipython_cell.KILL_AFTER_S", 2.0)
     plain.say("child = __import__('subprocess').Popen(['sleep', '1000'])")
     code = "import time\nprint('on')\nwhile True:\n    try: time.sleep(60)\n    except BaseException: print('no')"
     observation = plain.cell(code, timeout=0.2)
     assert (observation.timed_out, observation.kernel_died) == (True, True)
     assert observation.text.startswith("on\nno")
-    assert "The time of 0.2 s was over. The cell ignored its interrupt for 1 s" in str(observation.notice)
+    assert "The time of 0.2 s was over. The cell ignored its interrupt for 2 s" in str(observation.notice)
     assert plain.cell("child").error == "NameError: name 'child' is not defined"
 
 
