@@ -215,7 +215,7 @@ class StreamRelay:
         elif event.type == "retry":
             with self._lock:
                 self._text = None  # what was streamed is void
-            facts: dict[str, Any] = {"attempt": event.attempt, "wait_s": event.wait_s}
+            facts: dict[str, Any] = event.model_dump(include={"attempt", "attempts", "wait_s"}, exclude_none=True)
             self._log.emit(events.retry(code="ModelRetry", message=event.reason, **facts))
             self.listeners.put(event.model_copy(update={"reason": mask(event.reason)}))
         else:

@@ -162,6 +162,8 @@ class RetryEvent(_Value):
     type: Literal["retry"] = "retry"
     attempt: int
     """The number of the attempt that failed, from 1."""
+    attempts: int | None = None
+    """How many are made at most, the first one included."""
     wait_s: float
     reason: str
     """One line."""

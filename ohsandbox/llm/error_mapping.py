@@ -23,6 +23,8 @@ class ErrorKind(NamedTuple):
     fact: str
     remedy: str
     retryable: bool = False
+    max_attempts: int | None = None
+    """Where fewer than the configured ones make sense."""
 
 
 AUTHENTICATION = ErrorKind(
@@ -81,6 +83,14 @@ SERVER = ErrorKind(
 CONNECTION = ErrorKind(
     errors.ModelUnavailableError, "could not be reached", "Check `base_url` and the network.", retryable=True
 )
+REFUSED = ErrorKind(
+    errors.ModelUnavailableError,
+    "could not be reached, since no server listens there",
+    "Start the server, or check `base_url`.",
+    retryable=True,
+    max_attempts=3,
+)
+"""Of an address of this machine, where nothing but a start of that server changes it."""
 TIMEOUT = ErrorKind(
     errors.ModelUnavailableError, "did not answer in time", "Raise `timeout_s`, or check `base_url`.", retryable=True
 )
@@ -255,12 +265,12 @@ def failure(
 def failure_of(error: Exception, attempt: Attempt, *, model: str, secrets: AbstractSet[str]) -> Failure:
     """The failure of an attempt that a foreign error ended.
 
-    It quotes the provider's words, the beginning of an unreadable body, or the address of a redirect.
+    It quotes the provider's words, the beginning of an unreadable body, the address of a redirect or of no server.
     """
     kind = attempt.refusal or kind_of(error, status=attempt.status, asked=attempt.asked)
     detail = "" if attempt.refusal or kind is NO_PROVIDER else str(error)
-    if kind in {REDIRECT, UNREADABLE}:
-        detail = attempt.location if kind is REDIRECT else attempt.head.decode(errors="replace")
+    if kind in {REDIRECT, UNREADABLE, REFUSED}:
+        detail = attempt.head.decode(errors="replace") if kind is UNREADABLE else attempt.location
     failed = failure(kind, model=model, detail=detail, status=attempt.status, secrets=secrets | attempt.secrets)
     return failed._replace(retry_after=attempt.retry_after or _retry_after(error))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import socket
 import weakref
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -58,16 +60,35 @@ class BoundedClient:
 
     def _before(self, request: httpx.Request) -> None:
         request.headers["accept-encoding"] = "identity"
-        request.extensions["trace"] = self._trace
+        request.extensions["trace"] = partial(self._trace, {})
         values = (request.headers.get(name, "") for name in _CREDENTIAL_HEADERS)
         attempt = current_attempt()
         attempt.asked = True
         attempt.secrets.update(value.removeprefix("Bearer ") for value in values if value)
 
-    def _trace(self, event: str, info: dict[str, Any]) -> None:
-        """Remember each connection that is opened: before the answer comes, httpcore shows its socket nowhere else."""
+    def _trace(self, asked: dict[str, Any], event: str, info: dict[str, Any]) -> None:
+        """Remember each connection that is opened: before the answer comes, httpcore shows its socket nowhere else.
+
+        asked keeps the address of a request's connection for its failure.
+        """
+        if event == "connection.connect_tcp.started":
+            asked.update(info)
+        if event == "connection.connect_tcp.failed" and _is_refused(info["exception"]) and _is_loopback(asked["host"]):
+            attempt = current_attempt()
+            attempt.refusal, attempt.location = error_mapping.REFUSED, f"{asked['host']}:{asked['port']}"
         if event in {"connection.connect_tcp.complete", "connection.start_tls.complete"}:
             self._sockets.add(info["return_value"].get_extra_info("socket"))
+
+
+def _is_refused(error: BaseException) -> bool:
+    return any(isinstance(one, ConnectionRefusedError) for one in (error, error.__cause__, error.__context__))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _after(response: httpx.Response) -> None:

@@ -62,11 +62,12 @@ class Attempt:
     retry_after: str | None = None
     """The header as it came."""
     location: str = ""
+    """Where a redirect leads, or where no server listens."""
     content_type: str = ""
     head: bytes = b""
     """The first bytes of the body, to quote where the whole cannot be read."""
     refusal: ErrorKind | None = None
-    """Why our own client stopped reading the answer."""
+    """Why our own client stopped reading the answer, or did not get to ask."""
     secrets: set[str] = field(default_factory=set)
     """Every credential that was sent."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_result, wait_random_exponential
 from tenacity.stop import stop_base
 
 from ohsandbox.llm.chat import RetryEvent
@@ -85,12 +86,13 @@ def retrying(
 
     Exceptions are not retried: KeyboardInterrupt and cancellation pass through.
     """
+    is_past_deadline = _PastDeadline(clock, deadline)
     return Retrying(
         retry=retry_if_result(lambda result: isinstance(result, Failure) and result.kind.retryable),
         wait=_wait_s,
-        stop=stop_after_attempt(config.num_retries + 1) | _PastDeadline(clock, deadline),
+        stop=lambda state: state.attempt_number >= _attempts(state, config) or is_past_deadline(state),
         sleep=lambda seconds: clock.sleep(seconds, canceled),
-        before_sleep=lambda state: emit(_event(state)),
+        before_sleep=lambda state: emit(_event(state, config)),
         retry_error_callback=_last_result,
     )
 
@@ -99,12 +101,22 @@ def _wait_s(state: RetryCallState) -> float:
     return retry_after_s(_failure(state).retry_after) or _BACK_OFF(state)
 
 
-def _event(state: RetryCallState) -> RetryEvent:
-    return RetryEvent(attempt=state.attempt_number, wait_s=state.upcoming_sleep, reason=str(_failure(state).error))
+def _attempts(state: RetryCallState, config: LLMConfig) -> int:
+    """How many are made of a request that failed so."""
+    return min(config.num_retries + 1, _failure(state).kind.max_attempts or sys.maxsize)
+
+
+def _event(state: RetryCallState, config: LLMConfig) -> RetryEvent:
+    return RetryEvent(
+        attempt=state.attempt_number,
+        attempts=_attempts(state, config),
+        wait_s=state.upcoming_sleep,
+        reason=str(_failure(state).error),
+    )
 
 
 def _failure(state: RetryCallState) -> Failure:
-    assert state.outcome is not None  # noqa: S101 - tenacity sets it before it asks for the wait
+    assert state.outcome is not None  # noqa: S101 - tenacity sets it before it asks
     result = state.outcome.result()
     assert isinstance(result, Failure)  # noqa: S101 - only failures are retried
     return result

@@ -187,8 +187,22 @@ def test_a_limit_for_ever_ends_after_six_retries(ask: Ask, clock: FakeClock) -> 
             ask(provider, on_event=seen.append)
         assert len(provider.requests) == 7
     assert caught.value.exit_code == 5
-    assert [event.attempt for event in seen] == [1, 2, 3, 4, 5, 6]
+    assert [(event.attempt, event.attempts) for event in seen] == [(number, 7) for number in range(1, 7)]
     assert [event.wait_s for event in seen] == clock.waits
+
+
+def test_an_address_of_this_machine_where_nothing_listens_is_given_up_after_three_attempts(
+    ask: Ask, clock: FakeClock
+) -> None:
+    seen: list[RetryEvent] = []
+    with FakeProvider() as gone:
+        base_url = gone.base_url
+    with FakeProvider() as provider, pytest.raises(ModelUnavailableError) as caught:
+        ask(provider, base_url=base_url, on_event=seen.append)
+    address = base_url.removeprefix("http://").removesuffix("/v1")
+    assert f"could not be reached, since no server listens there ({address}). Start the server" in str(caught.value)
+    assert [(event.attempt, event.attempts) for event in seen] == [(1, 3), (2, 3)]
+    assert len(clock.waits) == 2
 
 
 def test_three_limits_with_retry_after_are_waited_for(ask: Ask) -> None:

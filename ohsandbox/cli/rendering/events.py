@@ -178,6 +178,12 @@ def _tool_result(event: SDKEvent, call: SDKEvent | None) -> Iterator[Block]:
         yield result
 
 
+def _retry(event: SDKEvent, _: object) -> Iterator[Block]:
+    message, attempts = event.data["message"], event.data.get("attempts")
+    follows = f" Attempt {event.data['attempt'] + 1} of {attempts} in {event.data['wait_s']:.0f} s." if attempts else ""
+    yield note("retry", f"{message}{follows}")
+
+
 def _condensation(event: SDKEvent, _: object) -> Iterator[Block]:
     text = f"From here on, the model is shown a summary of {event.data.get('dropped')} earlier messages."
     yield note("info", text)._replace(details=safe(event.data.get("summary", "")))
@@ -202,7 +208,7 @@ EVENTS: dict[str, Row] = {
     "tool_result": Row(Form.EVERYWHERE, _tool_result),
     "status_update": _noted("status", "{status}", Form.PLAIN),
     "error": _noted("error", "{message}", Form.NOT_LIVE),
-    "retry": _noted("retry", "{message}", Form.EVERYWHERE),
+    "retry": Row(Form.EVERYWHERE, _retry),
     "notice": _noted("notice", "{message}", Form.EVERYWHERE),
     "condensation": Row(Form.NOT_LIVE, _condensation),
     "confirmation": Row(Form.NOT_LIVE, _confirmation),

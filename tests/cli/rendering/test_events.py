@@ -80,7 +80,7 @@ EXAMPLES = {
     "tool_result": events.tool_result(tool_call_id="1", name="grep", result=events.ToolResult.ok("x.py")),
     "status_update": events.status_update(events.ConversationStatus.IDLE),
     "error": events.error(code="LLMError", message="No answer."),
-    "retry": events.retry(code="RateLimit", message="Too many requests."),
+    "retry": events.retry(code="RateLimit", message="Too many requests.", attempt=1, attempts=7, wait_s=3.7),
     "notice": events.notice(code="Resumed", message="The sandbox is new."),
     "condensation": events.condensation(keep_first=1, dropped=7, summary="Much was done.", reason="requested"),
     "confirmation": events.confirmation(tool_call_ids=["1"], approved=False, reason="Not now.", by="ada"),
@@ -116,6 +116,12 @@ def test_an_event_with_malformed_fields_is_a_warning(forms: Form) -> None:
     [event] = stamp(events.user_message("x"))
     printed = _printed(event.model_copy(update={"type": "tool_result", "data": {"result": [5]}}), forms)
     assert "Event 0 (tool_result) cannot be shown: AttributeError" in printed
+
+
+@pytest.mark.parametrize("forms", FORMS, ids=str)
+def test_a_retry_says_which_attempt_follows_and_when(forms: Form) -> None:
+    [event] = stamp(EXAMPLES["retry"])
+    assert "Too many requests. Attempt 2 of 7 in 4 s." in _printed(event, forms)
 
 
 def test_a_summary_is_in_an_export_whole() -> None:
