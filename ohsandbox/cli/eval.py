@@ -8,6 +8,7 @@ from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents import NopAgent, OracleAgent
 from ohsandbox.evaluation.formats import load_tasks
+from ohsandbox.evaluation.progress import TrialEnded
 from ohsandbox.evaluation.results import counts
 from ohsandbox.evaluation.runner import Run, RunPlan
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.cli.options import EvalOptions
-    from ohsandbox.evaluation.results import TrialResult
+    from ohsandbox.evaluation.progress import RunEvent
 
 PASSED, NOT_REACHED, BAD_INPUT, INFRASTRUCTURE, MODEL = 0, 1, 2, 4, 5
 
@@ -43,6 +44,9 @@ def run_tasks(path: Path, how: EvalOptions) -> int:
     return PASSED if rate is not None and rate >= how.min_pass_rate else NOT_REACHED
 
 
-def _tell(result: TrialResult) -> None:
+def _tell(event: RunEvent) -> None:
+    if not isinstance(event, TrialEnded):
+        return
+    result = event.result
     fault = f": {result.fault.message}" if result.fault else ""
     print(f"{result.outcome:<20} {result.task} #{result.attempt} {result.seconds:.1f} s{fault}", flush=True)  # noqa: T201

@@ -14,13 +14,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ohsandbox import __version__
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.images import Images
+from ohsandbox.evaluation.progress import PhaseBegan, RunBegan, TrialBegan, TrialCancelled, TrialEnded, TryFailed
 from ohsandbox.evaluation.results import ResultsDirectory, TrialKey, TrialResult
 from ohsandbox.evaluation.trial import Trial, TrialOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ohsandbox.evaluation.agents import EvaluatedAgent
+    from ohsandbox.evaluation.progress import RunEvent, Tell
     from ohsandbox.evaluation.task import Task
 
 RUN_NAME = "run.json"
@@ -55,7 +57,7 @@ class RunPlan(NamedTuple):
 class Run:
     """Carries a plan out. What is finished in the directory already is not done again."""
 
-    def __init__(self, plan: RunPlan, path: Path, *, tell: Callable[[TrialResult], None] | None = None) -> None:
+    def __init__(self, plan: RunPlan, path: Path, *, tell: Tell | None = None) -> None:
         """Read what the directory holds; it is made if missing.
 
         Raises:
@@ -65,8 +67,8 @@ class Run:
         self.results = ResultsDirectory(path)
         self.cancel = threading.Event()
         """Set by a caller in another thread (a signal, say): trials end soon, and unfinished."""
-        self._tell = tell or (lambda _: None)
-        self._images = Images()
+        self._listener, self._listener_lock = tell, threading.Lock()
+        self._images = Images(tell=self._tell)
         self._digests = {task.id: task.digest() for task in plan.tasks}
         self.record = self._recorded()
         self._options = TrialOptions(run_id=self.record.run_id, timeout_multiplier=plan.timeout_multiplier)
@@ -93,6 +95,11 @@ class Run:
                 )
         return before
 
+    def _tell(self, event: RunEvent) -> None:
+        if self._listener is not None:
+            with self._listener_lock:
+                self._listener(event)
+
     def keys(self) -> list[TrialKey]:
         """Every trial of the plan: all tasks once, then all again."""
         return [TrialKey(task.id, attempt + 1) for attempt in range(self.plan.attempts) for task in self.plan.tasks]
@@ -100,6 +107,7 @@ class Run:
     def __call__(self) -> dict[TrialKey, TrialResult]:
         """Do what is left, and return the results of all trials; without those that were cancelled."""
         done = self.results.finished()
+        self._tell(RunBegan(len(self.keys()), dict(done)))
         tasks = {task.id: task for task in self.plan.tasks}
         left = iter([key for key in self.keys() if key not in done])
         with ThreadPoolExecutor(self.plan.concurrent, thread_name_prefix="trial") as pool:
@@ -111,7 +119,6 @@ class Run:
                         key = running.pop(future)
                         if (result := future.result()) is not None:
                             done[key] = result
-                            self._tell(result)
                             if self.plan.fail_fast and result.outcome != "pass":
                                 left = iter(())
                     self._fill(pool, running, left, tasks)
@@ -137,14 +144,19 @@ class Run:
         while True:
             tries += 1
             directory = self.results.begin(key)
+            self._tell(TrialBegan(key, tries))
             result = Trial(
                 task, key.attempt, self.plan.agent, self._images, self._options, directory=directory,
                 task_digest=self._digests[task.id], cancel=self.cancel,
+                tell=lambda phase: self._tell(PhaseBegan(key, phase)),
             ).run()  # fmt: skip
             if self.cancel.is_set():
+                self._tell(TrialCancelled(key))
                 return None
             if result.outcome != "infrastructure_error" or tries == self.plan.infrastructure_tries:
                 break
+            self._tell(TryFailed(key, result.fault))
         result = result.model_copy(update={"infrastructure_tries": tries})
         self.results.finish(result)
+        self._tell(TrialEnded(result))
         return result

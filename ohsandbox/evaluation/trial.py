@@ -19,7 +19,7 @@ from ohsandbox.evaluation.verifier import NoVerdict, Score, verify
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ohsandbox.evaluation.agents import AgentReport, EvaluatedAgent
@@ -68,8 +68,11 @@ class Trial:
         directory: Path,
         task_digest: str,
         cancel: threading.Event,
+        tell: Callable[[str], None],
     ) -> None:
+        """Make a trial that has not begun; tell is called with the name of each phase that begins."""
         self.task, self.attempt, self.agent = task, attempt, agent
+        self._tell = tell
         self._images, self._options, self._directory, self._cancel = images, options, directory, cancel
         self._phases: list[Phase] = []
         self._phase = "start"
@@ -230,6 +233,7 @@ class Trial:
     @contextlib.contextmanager
     def _timed(self, name: str, step: Step | None = None) -> Iterator[None]:
         self._phase = name if step is None or not step.name else f"{step.name}: {name}"
+        self._tell(self._phase)
         at, began, phase = datetime.now(UTC), time.monotonic(), self._phase
         try:
             yield
