@@ -84,6 +84,10 @@ class Backend(ABC):
         self._added_env: dict[str, str] = {}
         """Variables of `set_env`."""
         self._pool = WorkerPool(lambda argv, user: self.channel(argv, env=self.environment(), user=user))
+        self._running: dict[Worker, tuple[WorkerCall, float]] = {}
+        """Calls of processes that run now, and when they began."""
+        self._ended: set[Worker] = set()
+        """Those of them that `close` has ended."""
         self._lock = threading.RLock()
         self._notices: list[str] = []
         self._oom_kills = 0
@@ -439,14 +443,21 @@ class Backend(ABC):
 
     def _call_once(self, call: WorkerCall) -> CallResult:
         worker, began = self._pool.take(call.user), time.monotonic()
+        if call.mark:
+            self._running[worker] = call, began
         try:
-            return worker.call(call)
+            outcome = worker.call(call)
+            if worker in self._ended:
+                raise CallInterrupted(outcome)
+            return outcome
         except (CallTimedOut, CallCancelled):
             self._kill_call(call, worker, began)
             raise
         except CallInterrupted as died:
             if loss := self._loss_soon():
                 raise loss from None
+            if worker in self._ended:
+                raise SandboxUnavailable(f"The sandbox {self.id} was closed while the process ran.") from None
             if (code := worker.channel.wait()) < FIRST_SIGNAL_CODE:  # else it was killed
                 raise _not_served(worker, code, died.outcome) from None
             return died.outcome._replace(status=str(code))
@@ -458,7 +469,15 @@ class Backend(ABC):
             self._kill_call(call, worker, began)
             raise
         finally:
+            self._running.pop(worker, None)
+            self._ended.discard(worker)
             self._pool.give_back(worker, call.user)
+
+    def _end_calls(self) -> None:
+        """End the processes of calls in flight; each is an error of its own thread then."""
+        for worker, (call, began) in self._running.copy().items():
+            self._ended.add(worker)
+            self._kill_call(call, worker, began)
 
     def _kill_call(self, call: WorkerCall, worker: Worker, began: float) -> None:
         """SIGKILL a call's processes and its worker. One without a mark, as our own, has none to kill."""

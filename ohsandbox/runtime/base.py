@@ -70,6 +70,8 @@ class Runtime(Backend, AsyncLifecycle):
             self._decide_keep(keep=keep)
         self.registered_tools.close()
         self._drop_shells(kill=not self.ends_processes)
+        if not self.ends_processes:
+            self._end_calls()
         self._pool.close()
         self._close()
         if not self.reports_changes_later:
