@@ -447,17 +447,13 @@ class Backend(ABC):
             self._running[worker] = call, began
         try:
             outcome = worker.call(call)
-            if worker in self._ended:
-                raise CallInterrupted(outcome)
-            return outcome
         except (CallTimedOut, CallCancelled):
             self._kill_call(call, worker, began)
             raise
         except CallInterrupted as died:
             if loss := self._loss_soon():
                 raise loss from None
-            if worker in self._ended:
-                raise SandboxUnavailable(f"The sandbox {self.id} was closed while the process ran.") from None
+            self._check_not_ended(worker)
             if (code := worker.channel.wait()) < FIRST_SIGNAL_CODE:  # else it was killed
                 raise _not_served(worker, code, died.outcome) from None
             return died.outcome._replace(status=str(code))
@@ -468,10 +464,17 @@ class Backend(ABC):
             worker.retired = True
             self._kill_call(call, worker, began)
             raise
+        else:
+            self._check_not_ended(worker)
+            return outcome
         finally:
             self._running.pop(worker, None)
             self._ended.discard(worker)
             self._pool.give_back(worker, call.user)
+
+    def _check_not_ended(self, worker: Worker) -> None:
+        if worker in self._ended:
+            raise SandboxUnavailable(f"The sandbox {self.id} was closed while the process ran.") from None
 
     def _end_calls(self) -> None:
         """End the processes of calls in flight; each is an error of its own thread then."""
