@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxFileError, ToolError
+from ohsandbox.runtime.files.transfer import TransferLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ohsandbox.evaluation.task import Files
-    from ohsandbox.runtime import Runtime
+    from ohsandbox.runtime import DirEntry, Runtime
 
 MAX_SMALL_FILES = 32
 MAX_SMALL_BYTES = 1024**2
 """A tree up to this size is sent file by file, each in 0.3 ms; the process that unpacks an archive costs 40 ms."""
+
+FETCH_LIMITS = TransferLimits(total_bytes=200 * 1024**2, file_bytes=200 * 1024**2, leaves_out=True)
+"""What a trial takes out of a sandbox at most at a time; what is over it is left out and told."""
 
 
 def put(runtime: Runtime, files: Files, *, user: str | None) -> None:
@@ -64,18 +68,23 @@ def _walk(root: Path) -> Iterator[Path]:
             yield Path(directory, name)
 
 
+def _is_small(entry: DirEntry) -> bool:
+    """A regular file, whose name is one on this machine too: names come from a shell that an agent may have changed."""
+    name = entry.name
+    is_plain = name.isprintable() and "/" not in name and name not in {"", ".", ".."}
+    return entry.kind == "file" and is_plain and entry.size_bytes <= MAX_SMALL_BYTES
+
+
 def fetch(runtime: Runtime, source: str, target: Path) -> list[str]:
     """Copy a file or directory of the sandbox to target, as root reads it; what was left out, with the reasons.
 
     What does not exist is not copied and not told.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):  # a file that goes or grows meanwhile: the archive says what was left out
         entries = runtime.list_dir(source, user="root")
         if not entries:
             return []
-        if len(entries) <= MAX_SMALL_FILES and all(
-            one.kind == "file" and one.size_bytes <= MAX_SMALL_BYTES and one.name.isprintable() for one in entries
-        ):
+        if len(entries) <= MAX_SMALL_FILES and all(_is_small(one) for one in entries):
             target.mkdir(parents=True, exist_ok=True)
             for entry in entries:
                 (target / entry.name).write_bytes(
@@ -84,7 +93,8 @@ def fetch(runtime: Runtime, source: str, target: Path) -> list[str]:
             return []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        return [f"{one.path}: {one.reason}" for one in runtime.download(source, target, user="root")]
+        left_out = runtime.download(source, target, user="root", limits=FETCH_LIMITS)
+        return [f"{one.path}: {one.reason}" for one in left_out]
     except FileNotFoundError:
         return []
     except (SandboxFileError, ToolError) as error:

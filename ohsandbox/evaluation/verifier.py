@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import posixpath
+import stat
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.evaluation.sandbox_files import fetch, put
 
 if TYPE_CHECKING:
@@ -19,15 +20,28 @@ if TYPE_CHECKING:
     from ohsandbox.runtime import ExecResult, Runtime
 
 LOGS = "/logs/verifier"
-REWARD_JSON, REWARD_TEXT = f"{LOGS}/reward.json", f"{LOGS}/reward.txt"
+REWARD_JSON, REWARD_TEXT = "reward.json", "reward.txt"
 OUTPUT_NAME = "test-stdout.txt"
 MAX_REWARD_BYTES = 64 * 1024
-MAX_OUTPUT_BYTES = 4 * 1024**2
-"""Of what a verifier prints, this much is kept: its beginning."""
-_TIDY = 'rm -rf -- "$@" && mkdir -p -- "$1" && chmod 777 -- "$1"'
-"""As root, before the tests come in: whatever the agent has put there is gone, be it a link or a directory."""
-_EXECUTABLE = 'for one; do for script in "$one"/*.sh; do [ ! -f "$script" ] || chmod a+rx -- "$script"; done; done'
-"""As root: archives and checkouts lose modes."""
+KEPT_BYTES = 2 * 1024**2
+"""Of what a verifier prints, so much is kept of the beginning and of the end each."""
+_TIDY = """
+[ ! -h /logs ] && [ -d /logs ] || rm -rf /logs
+for one; do
+  rm -rf -- "$one" || [ "$(ls -A -- "$one")" = "" ] || exit 1
+done
+mkdir -p -- "$1" && chmod 777 -- "$1" && [ ! -h "$1" ]
+"""
+"""As root, before the tests come in: whatever the agent has put there is gone, be it a link, a directory or a file. A
+mount point (a VOLUME of the image) stays, empty."""
+_READABLE = """
+for one; do
+  chmod -R a+rX -- "$one" && for script in "$one"/*.sh; do [ ! -f "$script" ] || chmod a+rx -- "$script"; done
+done
+"""
+"""As root: archives and checkouts lose modes, and the verifier may run as any user."""
+TIDY_S = 300.0
+"""A million files are removed in some 20 s."""
 
 
 class NoVerdict(Exception):  # noqa: N818 - becomes a verifier_error
@@ -56,29 +70,75 @@ def verify(
         TimeoutError: it took longer than timeout_s.
         SandboxUnavailable: the sandbox went away.
     """
-    as_root = partial(runtime.run, user="root", workdir="/")
-    as_root(["/bin/sh", "-c", _TIDY, "sh", LOGS, *_replaced(runtime, verifier)])
-    for files in verifier.files:
-        put(runtime, files, user="root")
-    as_root(["/bin/sh", "-c", _EXECUTABLE, "sh", *(one.target for one in verifier.files if one.source)])
-    directory.mkdir(parents=True, exist_ok=True)
+    _prepare(runtime, verifier)
+    printed = Printed()
     ended = runtime.run(
         ["/bin/sh", "-c", verifier.command], env=verifier.env, user=verifier.user, timeout_s=timeout_s,
-        merge_streams=True, limit_bytes=MAX_OUTPUT_BYTES, cancel=cancel,
+        merge_streams=True, limit_bytes=0, on_output=lambda _, data: printed.add(data), cancel=cancel,
     )  # fmt: skip
-    if ended.stdout:
-        (directory / OUTPUT_NAME).write_bytes(ended.stdout)
-    for line in fetch(runtime, LOGS, directory):
-        (directory / "left-out.txt").open("a").write(f"{line}\n")
+    directory.mkdir(parents=True, exist_ok=True)
+    left_out = fetch(runtime, LOGS, directory)
+    if output := printed.text():
+        (directory / OUTPUT_NAME).unlink(missing_ok=True)  # a verifier that writes that name may have made a link
+        (directory / OUTPUT_NAME).write_bytes(output)
+    if left_out:
+        (directory / "left-out.txt").write_text("\n".join(left_out) + "\n")
+        _fetch_rewards(runtime, directory)
     if ended.timed_out:
         raise TimeoutError(f"the verifier took longer than {timeout_s:g} s")
     match verifier.verdict:
         case "exit code":
             return _by_exit_code(ended)
         case "tests":
-            return _by_tests(ended.stdout.decode(errors="replace"), verifier.must_pass)
+            return _by_tests(output.decode(errors="replace"), verifier.must_pass)
         case "reward":
-            return _by_reward(runtime, ended)
+            return _by_reward(directory, ended)
+
+
+def _fetch_rewards(runtime: Runtime, directory: Path) -> None:
+    """Fetch the reward files alone, where the verifier has written more than is taken out of a sandbox."""
+    for name in (REWARD_JSON, REWARD_TEXT):
+        with contextlib.suppress(OSError):
+            data = runtime.read_bytes(f"{LOGS}/{name}", user="root", limit_bytes=MAX_REWARD_BYTES)
+            if not (directory / name).is_symlink():
+                (directory / name).write_bytes(data)
+
+
+class Printed:
+    """The beginning and the end of what a program prints."""
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept = kept_bytes
+        self._head, self._tail, self._total = bytearray(), bytearray(), 0
+
+    def add(self, data: bytes) -> None:
+        """Take what was printed next."""
+        self._total += len(data)
+        room = self._kept - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > 2 * self._kept:
+            del self._tail[: -self._kept]
+
+    def text(self) -> bytes:
+        """All of it, or beginning and end with a line between them that says what is left out."""
+        left_out = self._total - len(self._head) - min(len(self._tail), self._kept)
+        if not left_out:
+            return bytes(self._head + self._tail)
+        return bytes(self._head + f"\n[... {left_out} bytes left out ...]\n".encode() + self._tail[-self._kept :])
+
+
+def _prepare(runtime: Runtime, verifier: Verifier) -> None:
+    """Remove what the agent may have left where rewards and tests belong, and put the tests in, as root."""
+    as_root = partial(runtime.run, user="root", workdir="/", timeout_s=TIDY_S)
+    tidied = as_root(["/bin/sh", "-c", _TIDY, "sh", LOGS, *_replaced(runtime, verifier)])
+    if tidied.exit_code != 0:
+        said = tidied.stderr.decode(errors="replace").strip()[-300:]
+        raise NoVerdict(f"what lies at {LOGS} or at the place of the tests cannot be removed: {said}")
+    for files in verifier.files:
+        put(runtime, files, user="root")
+    if directories := [one.target for one in verifier.files if one.source]:
+        as_root(["/bin/sh", "-c", _READABLE, "sh", *directories])
 
 
 def _replaced(runtime: Runtime, verifier: Verifier) -> list[str]:
@@ -110,25 +170,27 @@ def _by_tests(printed: str, must_pass: tuple[str, ...]) -> Score:
     return Score({"reward": float(not missing), "passed": float(len(must_pass) - len(missing))})
 
 
-def _by_reward(runtime: Runtime, ended: ExecResult) -> Score:
-    if (data := _read(runtime, REWARD_JSON)) is not None:
+def _by_reward(directory: Path, ended: ExecResult) -> Score:
+    """By the files that were fetched: what a process writes there later does not count."""
+    if (data := _read(directory / REWARD_JSON)) is not None:
         return Score(_rewards(data))
-    if (data := _read(runtime, REWARD_TEXT)) is not None:
+    if (data := _read(directory / REWARD_TEXT)) is not None:
         return Score({"reward": _number(data.decode(errors="replace").strip(), REWARD_TEXT)})
+    killed = f" ({ended.cause})" if ended.cause else ""
     raise NoVerdict(
-        f"the verifier ended with exit code {ended.exit_code} and wrote neither {REWARD_TEXT} nor {REWARD_JSON}"
+        f"the verifier ended with exit code {ended.exit_code}{killed} and wrote neither {LOGS}/{REWARD_TEXT} nor "
+        f"{LOGS}/{REWARD_JSON}"
     )
 
 
-def _read(runtime: Runtime, path: str) -> bytes | None:
+def _read(path: Path) -> bytes | None:
     try:
-        return runtime.read_bytes(path, user="root", limit_bytes=MAX_REWARD_BYTES)
+        status = path.lstat()
     except FileNotFoundError:
         return None
-    except SandboxUnavailable:
-        raise
-    except (OhsandboxError, OSError) as error:
-        raise NoVerdict(f"{path} cannot be read: {error}") from None
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_REWARD_BYTES:
+        raise NoVerdict(f"{path.name} is not a regular file of at most {MAX_REWARD_BYTES} bytes")
+    return path.read_bytes()
 
 
 def _rewards(data: bytes) -> dict[str, float]:
