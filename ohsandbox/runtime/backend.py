@@ -442,6 +442,7 @@ class Backend(ABC):
         return self._call_once(call._replace(to_end=True)) if outcome.status == UNCOUNTED else outcome
 
     def _call_once(self, call: WorkerCall) -> CallResult:
+        call = call._replace(user=self._worker_user(call.user))
         worker, began = self._pool.take(call.user), time.monotonic()
         if call.mark:
             self._running[worker] = call, began
@@ -481,6 +482,10 @@ class Backend(ABC):
         for worker, (call, began) in self._running.copy().items():
             self._ended.add(worker)
             self._kill_call(call, worker, began)
+
+    def _worker_user(self, user: str | int | None) -> str | int | None:
+        """The name under which the pool keeps a user's workers; None is the sandbox's own user."""
+        return user
 
     def _kill_call(self, call: WorkerCall, worker: Worker, began: float) -> None:
         """SIGKILL a call's processes and its worker. One without a mark, as our own, has none to kill."""

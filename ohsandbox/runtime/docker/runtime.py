@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_IMAGE = "python:3.12"
+END_ALL = b"kill -KILL -1 2>/dev/null || :"
+_ROOT = {"0", "root"}
 
 
 class DockerRuntime(Runtime):
@@ -459,8 +462,17 @@ class DockerRuntime(Runtime):
         self._notices.append(notice)
 
     def end_processes(self) -> None:
-        """Kill every process of the sandbox except PID 1."""
-        self._the_sandbox().end_processes()
+        """Kill every process of the sandbox except PID 1 and one shell of ours."""
+        target = self._the_sandbox()
+        if target.config is not None and target.config.workspace is None:  # else root lacks CAP_KILL
+            with contextlib.suppress(SandboxUnavailable):
+                # kill(2) with -1 spares the caller, and no fork(2) escapes it: 0.2 ms, without a new process
+                if self.snippet(END_ALL, user="root").status == "0":
+                    return
+        target.end_processes()
+
+    def _worker_user(self, user: str | int | None) -> str | int | None:
+        return None if str(user) in _ROOT and self._the_sandbox().user in {"", *_ROOT} else user
 
     # --- called by the base class ---
 

@@ -281,3 +281,44 @@ def test_a_disk_limit_that_cannot_be_kept_is_refused() -> None:
             pytest.skip("this engine's storage bounds disk")
     except UsageError as error:
         assert "disk_bytes" in str(error)  # noqa: PT017
+
+
+DAEMONS = (
+    "su nobody -s /bin/sh -c 'setsid sleep 4{0} >/dev/null 2>&1 &'; setsid sleep 4{0} >/dev/null 2>&1 & echo started"
+)
+RUNNING = (
+    "for f in /proc/[0-9]*/cmdline; do tr '\\000' ' ' <$f; echo; done 2>/dev/null | grep -c '^sleep [0-9]*[1-9]4 '"
+)
+
+
+@pytest.mark.parametrize("image", ["debian", "nonroot"])
+def test_end_processes_kills_what_anybody_has_started_and_the_sandbox_serves_on(image: str) -> None:
+    with DockerRuntime(f"ohsandbox-base:{image}") as runtime:
+        runtime.execute("sleep 454 & sleep 464 &")
+        runtime.run(["sh", "-c", DAEMONS.format(74)], user="root")
+        assert runtime.run(["sh", "-c", RUNNING], user="root").stdout == b"4\n"
+        runtime.end_processes()
+        assert runtime.run(["sh", "-c", RUNNING], user="root").stdout == b"0\n"
+        assert runtime.run(["echo", "on"]).stdout == b"on\n"
+        runtime.execute("")  # it may tell of the shell that has ended
+        assert runtime.execute("echo on").output == "on\n"
+
+
+def test_no_fork_bomb_outlives_end_processes() -> None:
+    bomb = "(f() { f & f & sleep 5; }; f) >/dev/null 2>&1 &"
+    with DockerRuntime("ohsandbox-base:debian", limits=SandboxLimits(pids=100)) as runtime:
+        runtime.run(["sh", "-c", bomb])
+        runtime.end_processes()
+        running = "for p in /proc/[0-9]*/stat; do read -r _ _ state _ <$p; echo $state; done 2>/dev/null"
+        left = runtime.run(["sh", "-c", running]).stdout.split()
+        assert len([state for state in left if state != b"Z"]) <= 4, left  # PID 1, its sleep, our shell, this one
+
+
+def test_root_by_name_shares_the_processes_of_an_image_of_root() -> None:
+    with DockerRuntime("ohsandbox-base:debian") as runtime:
+        parents = {runtime.run(["sh", "-c", "echo $PPID"], user=user).stdout for user in (None, "root", 0, "0")}
+        assert len(parents) == 1
+        assert runtime.run(["id", "-un"], user="nobody").stdout == b"nobody\n"
+    with DockerRuntime("ohsandbox-base:nonroot") as runtime:
+        assert runtime.run(["id", "-un"], user="root").stdout == b"root\n"
+        assert runtime.run(["id", "-un"]).stdout == b"agent\n"
