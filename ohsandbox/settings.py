@@ -110,6 +110,9 @@ class Settings(BaseModel):
     confirm: Literal["never", "always", "risky", "medium"] | None = None
     """Which calls a person must allow; None is never in a container, and risky on this host where a person is there."""
 
+    skill_servers: Literal["ask", "allow", "never"] | None = None
+    """Whether MCP servers that a repository's skills bring start; None is ask, and without an answer they do not."""
+
     _warnings: tuple[str, ...] = PrivateAttr(default=())
 
     if not TYPE_CHECKING:  # a type checker knows the fields from above

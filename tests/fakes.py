@@ -12,7 +12,7 @@ from ohsandbox.errors import file_error
 from ohsandbox.events import SDKEvent
 from ohsandbox.llm import ChatMessage, ChatResponse, Choice, FunctionCall, ModelCanceledError, ToolCall, Usage
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.runtime.results import CommandObservation
+from ohsandbox.runtime.results import CommandObservation, DirEntry
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -136,6 +136,12 @@ class RecordingRuntime(Runtime):
         if path not in self.files:
             raise file_error(2, "No such file or directory", path)
         return self.files[path]
+
+    def list_dir(self, path: str | PathLike[str], **_: Any) -> list[DirEntry]:
+        above = "" if str(path) == "." else f"{path}/"
+        below = [name.removeprefix(above) for name in self.files if name.startswith(above)]
+        names = sorted({name.partition("/")[0] for name in below})
+        return [DirEntry(name, "file" if name in below else "directory", 0, 0o644, datetime.now(UTC)) for name in names]
 
     def write_bytes(self, path: str | PathLike[str], data: bytes, **_: Any) -> None:
         self.files[str(path)] = data

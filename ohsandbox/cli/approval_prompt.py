@@ -176,12 +176,12 @@ class _Rows(NamedTuple):
         arguments = dict(call.arguments)
         body: list[str] = []
         if call.hint.kind in _PROGRAMS and call.hint.subject in arguments:
-            body = _folded(safe(arguments.pop(call.hint.subject)), columns)
+            body = folded(safe(arguments.pop(call.hint.subject)), columns)
         for name, value in arguments.items():
             label = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
             text = safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
             shown_label = safe_line(label, limit_chars=sys.maxsize)
-            first, *more = _folded(f"{shown_label}:{' ' if chr(10) not in text else chr(10)}{text}", columns)
+            first, *more = folded(f"{shown_label}:{' ' if chr(10) not in text else chr(10)}{text}", columns)
             body += [NAMED + first.removeprefix(GUTTER), *more]
         why = [f"  - {safe_line(one, limit_chars=500)}" for one in call.why[:MAX_REASONS]]
         if len(call.why) > MAX_REASONS:
@@ -213,7 +213,7 @@ def _height(rows: Iterable[str]) -> int:
     return sum(1 + len(row) // USUAL_COLUMNS for row in rows)
 
 
-def _folded(text: str, columns: int) -> list[str]:
+def folded(text: str, columns: int) -> list[str]:
     """Text that may be printed, in rows behind a gutter; a line that is longer than the terminal takes several.
 
     Terminals do not agree on how wide a character is that is not ASCII (UAX 11: ambiguous, unassigned, emoji), but none

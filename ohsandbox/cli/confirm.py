@@ -49,9 +49,9 @@ def answer_at_terminal(conversation: Conversation) -> bool:
 
     def decide(decision: Decision) -> None:
         if decision.approved:
-            conversation.confirm(decision.tool_call_ids, by=_user(), scope=decision.scope)
+            conversation.confirm(decision.tool_call_ids, by=user(), scope=decision.scope)
         else:
-            conversation.reject(decision.reason, decision.tool_call_ids, by=_user())
+            conversation.reject(decision.reason, decision.tool_call_ids, by=user())
 
     return settle(lambda: conversation.pending, decide)
 
@@ -143,7 +143,7 @@ def answer_stored(wanted: str, options: ConfirmOptions) -> int | str:
 def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
     """The answer that options give, or the person's. What is piped into stdin answers nothing."""
     if not (options.yes or options.no) and person_present():
-        settle(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=_user()))
+        settle(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=user()))
         return
     seen = shown(approvals.pending)
     print(seen.text, flush=True)
@@ -153,7 +153,7 @@ def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
             "Look at all of it with --json, or at a terminal without --yes; or say --yes --unseen."
         )
     if options.yes or options.no:
-        approvals.decide(Decision(approved=options.yes, reason=options.reason), by=_user())
+        approvals.decide(Decision(approved=options.yes, reason=options.reason), by=user())
 
 
 @contextlib.contextmanager
@@ -167,7 +167,7 @@ def _opened(directory: Path) -> Iterator[tuple[ConversationLog, Approvals]]:
         log.close()
 
 
-def _user() -> str:
+def user() -> str:
     """The person, for the log."""
     try:
         return getpass.getuser()
@@ -186,7 +186,7 @@ def list_or_revoke(wanted: str, root: Path | None, *, revoke: Sequence[int], rev
     if revoke or revoke_all:
         with _opened(directory) as (_, approvals):
             for number in revoke or [one.number for one in approvals.standing.in_force]:
-                approvals.revoke(number, by=_user())
+                approvals.revoke(number, by=user())
                 print(f"Approval {number} is revoked.")
         return 0
     standing = StandingApprovals()
@@ -205,11 +205,11 @@ def list_or_revoke_live(conversation: Conversation, arguments: Sequence[str], te
             _list(conversation.approvals, tell)
         case ["revoke", "all"]:
             for one in conversation.approvals:
-                conversation.revoke(one.number, by=_user())
+                conversation.revoke(one.number, by=user())
             tell("No approval is in force.")
         case ["revoke", number] if number.isascii() and number.isdecimal():
             try:
-                conversation.revoke(int(number[:9]), by=_user())
+                conversation.revoke(int(number[:9]), by=user())
             except UsageError as error:
                 tell(str(error))
             else:

@@ -242,6 +242,10 @@ class RunOptions:
     max_cost_usd: float | None = _limit("Maximum cost of the whole conversation.", "DOLLARS", parser=_positive_number)
     instructions: Path | None = _tools("Text file appended to the system prompt.", "FILE", parser=path)
     mcp_config: McpConfig = None
+    skill_servers: Literal["ask", "allow", "never"] | None = _tools(
+        "MCP servers that skills of the repository bring. ask: shown and asked about at a terminal, else not started "
+        "(default). allow: started. never: not looked for."
+    )
     enable: list[str] | None = _enable()
     disable: list[str] | None = _disable()
     talks: bool = True

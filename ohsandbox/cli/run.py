@@ -33,6 +33,7 @@ from ohsandbox.cli.runtime import (
     tell_kept,
     tell_news,
 )
+from ohsandbox.cli.skill_servers import ask_about_servers
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.policy import policy_of
 from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
@@ -93,8 +94,9 @@ def _settings(what: RunOptions) -> Settings:
     if what.api_key:
         advice = "Prefer the settings or the environment."
         say(f"warning: --api-key is visible to every user of this machine (`ps`). {advice}")
-    names = "model", "api_key", "base_url", "max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "confirm"
-    settings = read_settings(what.settings, **{name: getattr(what, name) for name in names})
+    names = "model", "api_key", "base_url", "max_iterations", "max_time_s", "max_tokens", "max_cost_usd"
+    asking = "confirm", "skill_servers"
+    settings = read_settings(what.settings, **{name: getattr(what, name) for name in (*names, *asking)})
     return with_mcp_file(settings, what.mcp_config).with_flags(
         tools=settings.tools.switched(on=what.enable or (), off=what.disable or ()),
         secrets=settings.secrets | parse_flags(what.secrets or ()) or None,
@@ -133,6 +135,8 @@ def _work(what: RunOptions, settings: Settings, where: SandboxOptions, resumed: 
             stack.callback(_tell_apply, presenter, where)
         conversation.start()
         confirm.keep_policy(conversation.directory, policy)
+        if person:
+            ask_about_servers(conversation)
         if runtime.resumed is None or runtime.resumed.how != "same":
             save_options(conversation.directory, full, runtime)
         if what.task is not None:

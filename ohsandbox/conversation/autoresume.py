@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.limits import RunLimits
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.conversation.metadata import ConversationStore
+    from ohsandbox.conversation.skill_servers import SkillServersPolicy
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
     from ohsandbox.settings import Settings
@@ -41,6 +42,7 @@ class ResumeOptions(TypedDict, total=False):
     confirm: ApprovalCallback | None
     secrets: Secrets | None
     checkpoints: bool | None
+    skill_servers: SkillServersPolicy | None
 
 
 class class_or_instance(Generic[P, R]):  # noqa: N801 - a decorator, as classmethod is

@@ -9,6 +9,7 @@ from ohsandbox.agent import Agent
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval_filter_of, policy_of
 from ohsandbox.conversation.limits import RunLimits
+from ohsandbox.conversation.skill_servers import check_policy
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.factory import RuntimeSettings, runtime_from
 from ohsandbox.secrets import Secrets, host_keys
@@ -18,6 +19,7 @@ from ohsandbox.settings import Settings
 if TYPE_CHECKING:
     from ohsandbox.agent.held import Screen
     from ohsandbox.conversation.approvals import Approvals, SecurityAnalyzer
+    from ohsandbox.conversation.skill_servers import SkillServersPolicy
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
 
@@ -40,6 +42,7 @@ class ConversationConfig:
         security_analyzer: SecurityAnalyzer | None = None,
         secrets: Secrets | None = None,
         checkpoints: bool | None = None,
+        skill_servers: SkillServersPolicy | None = None,
         depth: int = 0,
     ) -> None:
         """Take what a `Conversation` takes; no file is read.
@@ -50,6 +53,7 @@ class ConversationConfig:
         expect("agent", agent, Agent, "Name it: Conversation(settings=...)." if isinstance(agent, Settings) else "")
         expect("settings", settings, Settings, "Make them: Settings(model=...).")
         expect("limits", limits, RunLimits, "Make them: RunLimits(max_iterations=...).")
+        check_policy(skill_servers)
         self.agent = agent or Agent()
         self.limits = limits or RunLimits()
         self.settings = settings
@@ -67,6 +71,7 @@ class ConversationConfig:
         self._agent_is_ours = agent is None
         self._limits_given = limits is not None
         self._checkpoints = checkpoints
+        self.given_skill_servers = skill_servers
 
     @property
     def llm(self) -> ChatModel:
@@ -84,6 +89,12 @@ class ConversationConfig:
         """Whether checkpoints are taken; never for a sub-agent, whose files are its parent's."""
         asked = self.settings is not None and self.settings.checkpoints
         return self.depth == 0 and (asked if self._checkpoints is None else self._checkpoints)
+
+    @property
+    def skill_servers(self) -> SkillServersPolicy:
+        """Whether MCP servers that skills of the workspace bring start."""
+        named = None if self.settings is None else self.settings.skill_servers
+        return self.given_skill_servers or named or "ask"
 
     @property
     def output(self) -> OutputLimits:

@@ -10,7 +10,7 @@ from ohsandbox.conversation.aio import AsyncConversation
 from ohsandbox.conversation.approvals import Approvals, Decision
 from ohsandbox.conversation.autoresume import ResumeOptions, adopt, class_or_instance
 from ohsandbox.conversation.config import ConversationConfig, expect
-from ohsandbox.conversation.environment import Environment
+from ohsandbox.conversation.environment import Environment, check_place
 from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
 from ohsandbox.conversation.metadata import ConversationStore, FileConversationStore
 from ohsandbox.conversation.result import RunResult
@@ -18,7 +18,7 @@ from ohsandbox.conversation.runner import STOP_TIMEOUT_S, Runner, RunThread
 from ohsandbox.conversation.storage import find_conversation
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus, SDKEvent
-from ohsandbox.paths import check_apart, conversations_dir
+from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import read_events
 from ohsandbox.persistence.layout import AGENTS_NAME, check_id, new_id
 from ohsandbox.timetravel.checkpoints import keep_now
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
     from ohsandbox.agent import Agent
     from ohsandbox.conversation.approvals import (
-        AnyCall,
+        AnyScope,
         Approval,
         ApprovalCallback,
+        CallScope,
         ConfirmationPolicy,
-        EditsUnder,
-        ExactCall,
         PendingCall,
         SecurityAnalyzer,
     )
     from ohsandbox.conversation.environment import ResumeState
     from ohsandbox.conversation.limits import RunLimits
+    from ohsandbox.conversation.skill_servers import ProposedServers, SkillServersPolicy
     from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
@@ -71,6 +71,8 @@ class Conversation(AsyncConversation):
         secrets: for the sandbox's commands; None takes those of the settings that are given.
         checkpoints: whether one is taken before each turn's first change and after its last, for `fork`; None
             takes what the settings say that are given, else none is taken.
+        skill_servers: whether MCP servers that skills of the workspace bring start: "ask" (which waits for
+            `approve(pending_servers.scope)`), "allow", "never", or a callback; None takes the settings', else "ask".
         depth: how many agents stand above this one; for sub-agents.
     """
 
@@ -91,6 +93,7 @@ class Conversation(AsyncConversation):
         confirm: ApprovalCallback | None = None,
         secrets: Secrets | None = None,
         checkpoints: bool | None = None,
+        skill_servers: SkillServersPolicy | None = None,
         depth: int = 0,
     ) -> None:
         """Make a conversation; nothing is opened, started or written before `start` or the first message.
@@ -113,6 +116,7 @@ class Conversation(AsyncConversation):
             security_analyzer=security_analyzer,
             secrets=secrets,
             checkpoints=checkpoints,
+            skill_servers=skill_servers,
             depth=depth,
         )
         self._log = ConversationLog(self.directory, conversation_id=self.id)
@@ -120,7 +124,7 @@ class Conversation(AsyncConversation):
         self._stream = StreamRelay(self._log)
         self._statuses: Listeners[str] = Listeners()
         self._approvals = Approvals(self._log, ask=confirm)
-        self._environment = Environment(runtime, self._config, self._log, statuses=self._statuses)
+        self._environment = Environment(runtime, self._config, self._log, self._approvals, statuses=self._statuses)
         runner = Runner(
             self._config,
             self._log,
@@ -198,7 +202,7 @@ class Conversation(AsyncConversation):
 
     def _open(self) -> None:
         if self.runtime is not None:
-            self._check_place(self.runtime)
+            check_place(self.directory, self.runtime)
             self.agent.check_names(self.runtime)
         self._config.load()
         self._environment.read_servers()
@@ -293,7 +297,7 @@ class Conversation(AsyncConversation):
         *,
         by: str = "user",
         run: bool = True,
-        scope: ExactCall | AnyCall | EditsUnder | None = None,
+        scope: CallScope | None = None,
     ) -> None:
         """Let calls that wait run. The run goes on once each that waits has its answer.
 
@@ -334,8 +338,13 @@ class Conversation(AsyncConversation):
         with self._log.lock:
             return self._approvals.standing.in_force
 
-    def approve(self, scope: ExactCall | AnyCall | EditsUnder, *, by: str = "user") -> Approval:
-        """Allow the calls that scope covers, from now on in this conversation. Calls that wait already go on waiting.
+    @property
+    def pending_servers(self) -> ProposedServers | None:
+        """MCP servers of the workspace's skills that a running sandbox has, and that wait for a person's word."""
+        return self._environment.pending_servers
+
+    def approve(self, scope: AnyScope, *, by: str = "user") -> Approval:
+        """Allow what scope covers, from now on in this conversation. Calls that wait already go on waiting.
 
         Sub-agents have conversations of their own. Tools that are set to ask each time still do.
 
@@ -428,6 +437,7 @@ class Conversation(AsyncConversation):
             confirm=self._approvals.callback,
             secrets=self._config.given_secrets,
             checkpoints=True,
+            skill_servers=self._config.given_skill_servers,
         )
 
     # --- what it is made of -----------------------------------------------------------------------
@@ -449,17 +459,8 @@ class Conversation(AsyncConversation):
     @runtime.setter
     def runtime(self, runtime: Runtime | None) -> None:
         if runtime is not None:
-            self._check_place(runtime)
+            check_place(self.directory, runtime)
         self._environment.runtime = runtime
-
-    def _check_place(self, runtime: Runtime) -> None:
-        """Check that the agent cannot write to the conversation's directory; a sub-agent's lies in its parent's.
-
-        Raises:
-            UsageError: it can.
-        """
-        if runtime.host_workspace is not None:
-            check_apart(self.directory, runtime.host_workspace)
 
     @property
     def limits(self) -> RunLimits:

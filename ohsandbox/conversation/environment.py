@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING
 from ohsandbox import events
 from ohsandbox.conversation.config import default_runtime, expect
 from ohsandbox.conversation.mcp_servers import ConversationServers
+from ohsandbox.conversation.skill_servers import SkillServersGate
 from ohsandbox.conversation.storage import note_container
 from ohsandbox.errors import OhsandboxError
+from ohsandbox.paths import check_apart
 from ohsandbox.runtime.base import Runtime
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from ohsandbox.agent import History
     from ohsandbox.agent.agent import ToolsMap
+    from ohsandbox.conversation.approvals import Approvals
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.log import ConversationLog, Listeners
+    from ohsandbox.conversation.skill_servers import ProposedServers
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.mcp import MCPServers
     from ohsandbox.runtime.results import ResumeReport
@@ -71,7 +76,13 @@ class Environment:
     """Made ready once, by the first run that calls `prepare`; then the tools are there until `close`."""
 
     def __init__(
-        self, runtime: Runtime | None, config: ConversationConfig, log: ConversationLog, *, statuses: Listeners[str]
+        self,
+        runtime: Runtime | None,
+        config: ConversationConfig,
+        log: ConversationLog,
+        approvals: Approvals,
+        *,
+        statuses: Listeners[str],
     ) -> None:
         """Start nothing. statuses gets a line for each thing that a person waits for meanwhile.
 
@@ -88,6 +99,7 @@ class Environment:
         self._statuses = statuses
         self._tools: ToolsMap | None = None
         self._mcp: ConversationServers | None = None
+        self._skill_servers = SkillServersGate(log, approvals)
         self._started_here = False
 
     @property
@@ -114,8 +126,20 @@ class Environment:
             MCPConfigError: the configuration is wrong, or a variable is not set.
         """
         servers = self.read_servers()
-        if servers.to_begin and self.runtime is not None and self.runtime.is_alive():
-            servers.begin(self.runtime)
+        if self._tools is None and self.runtime is not None and self.runtime.is_alive():
+            self._look_at_skills(self.runtime, servers)
+            if self._skill_servers.waiting is None:
+                servers.begin(self.runtime, self._skill_servers.approved)
+
+    @property
+    def pending_servers(self) -> ProposedServers | None:
+        """The MCP servers of the workspace's skills that wait for a person's word."""
+        return self._skill_servers.waiting if self._config.skill_servers == "ask" else None
+
+    def _look_at_skills(self, runtime: Runtime, servers: ConversationServers) -> None:
+        """A sub-agent has its parent's servers."""
+        if self._config.depth == 0 and self._config.skill_servers != "never":
+            self._skill_servers.look(runtime, configured=servers.configured)
 
     def prepare(self, state_of: Callable[[Runtime], ConversationState], *, canceled: threading.Event) -> ToolsMap:
         """Start the sandbox and its MCP servers, make the agent's tools, and store the system message where it changed.
@@ -129,10 +153,15 @@ class Environment:
         Raises:
             SandboxUnavailable: the sandbox cannot be started.
             UsageError: a tool cannot be made.
+            Exception: what a callback raises that is asked about servers of skills; it is asked again.
         """
         if self._tools is None:
             runtime, servers = self._connect(), self.read_servers()
-            servers.begin(runtime)
+            self._look_at_skills(runtime, servers)
+            if servers.is_lent:
+                self._skill_servers.refuse("the agent's servers run already and are their owner's. Configure them.")
+            self._skill_servers.decide(self._config.skill_servers)
+            servers.begin(runtime, self._skill_servers.approved)
             state = state_of(runtime)
             tools = self._config.agent.initialize(state)
             servers.offer(tools, canceled=canceled)
@@ -165,6 +194,8 @@ class Environment:
         if self.runtime is not None:
             self.runtime.hold()
         if self._tools is not None:
+            if self.servers is not None and (revoked := self._skill_servers.revoked):
+                self.servers.stop(revoked)
             self.read_servers().refresh(self._tools)
 
     def interrupt(self, names: Iterable[str]) -> None:
@@ -184,6 +215,16 @@ class Environment:
         if self._started_here and self.runtime is not None:
             self.runtime.close()
             self._started_here = False
+
+
+def check_place(directory: Path, runtime: Runtime) -> None:
+    """Check that the agent cannot write to its conversation's directory; a sub-agent's lies in its parent's.
+
+    Raises:
+        UsageError: it can.
+    """
+    if runtime.host_workspace is not None:
+        check_apart(directory, runtime.host_workspace)
 
 
 def resume_runtime(runtime: Runtime, past: ResumeState) -> None:

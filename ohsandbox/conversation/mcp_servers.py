@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
-from ohsandbox.mcp import MCPEvent, MCPServers, Pins, ServerState, read_mcp_config
+from ohsandbox.mcp import MCPConfig, MCPEvent, MCPServers, Pins, ServerState, read_mcp_config
+from ohsandbox.mcp.config import merged
 from ohsandbox.mcp.content import one_line
 from ohsandbox.mcp.servers import require_library
 from ohsandbox.paths import state_dir
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from ohsandbox.agent.agent import MCPSource, ToolsMap
     from ohsandbox.conversation.log import ConversationLog, Listeners
-    from ohsandbox.mcp import MCPConfig
+    from ohsandbox.mcp import ServerConfig
     from ohsandbox.runtime.base import Runtime
 
 WAIT_S = 10.0
@@ -77,7 +80,8 @@ class ConversationServers:
             MCPConfigError: it is wrong, and the message names the server and the key; or fastmcp is not installed.
         """
         self._log = log
-        self._lent = isinstance(source, MCPServers)
+        self.is_lent = isinstance(source, MCPServers)
+        """Whether they run already, and are their owner's."""
         self._config: MCPConfig | None = None
         self.servers: MCPServers | None = None
         if isinstance(source, MCPServers):
@@ -96,12 +100,24 @@ class ConversationServers:
         """Whether there are servers that have not been started."""
         return self.servers is None and self._config is not None
 
-    def begin(self, runtime: Runtime) -> None:
+    @property
+    def configured(self) -> Collection[str]:
+        """The names of the servers that the caller has configured."""
+        config = self.servers.config if self.servers is not None else self._config
+        return () if config is None else config.servers
+
+    def begin(self, runtime: Runtime, skill_servers: Mapping[str, ServerConfig] = MappingProxyType({})) -> None:
         """Begin to start them in the sandbox, which is running, and return at once. Twice is fine.
+
+        Args:
+            runtime: the sandbox.
+            skill_servers: those of the workspace's skills that a person has allowed, with names of their own.
 
         Raises:
             MCPConfigError: a variable is not set.
         """
+        if skill_servers and not self.is_lent:
+            self._config = merged(MCPConfig(servers=dict(skill_servers)), self._config or MCPConfig())
         if self._config is not None and self.servers is None:
             self.servers = MCPServers(
                 self._config,
@@ -110,6 +126,7 @@ class ConversationServers:
                 pins=Pins(pins_path()),
                 on_event=self._hear,
                 limits=self._limits,
+                foreign=skill_servers,
             ).start()
             self._news.extend(MCPEvent("", "warning", text) for text in self._config.warnings)
         if self.servers is not None:
@@ -159,7 +176,7 @@ class ConversationServers:
         """Close the servers and log their last events. Twice is fine; the sandbox must still be running."""
         if self._runtime is not None and self._runtime.mcp is self.servers:
             self._runtime.mcp = None
-        if self.servers is not None and not self._lent:
+        if self.servers is not None and not self.is_lent:
             self.servers.close()
             if self._log.is_open:
                 self._tell_news(to_model=False)

@@ -30,7 +30,7 @@ _ACCEPTED = {"progressEnabled", "description", "icon", "autoApprove", "alwaysAll
 """Keys from other programs' files; we accept and ignore them."""
 
 _FAMILIES = {"sse": "sse", "http": "http", "streamable-http": "http", "shttp": "http"}
-_OLDER_FORMS = {"sse_servers": "sse", "shttp_servers": "http", "stdio_servers": None}
+OLDER_FORMS = {"sse_servers": "sse", "shttp_servers": "http", "stdio_servers": None}
 
 INITIALIZE_S = 30.0
 """Limit for a server to start, counted from the last output of the server or its installer."""
@@ -159,8 +159,8 @@ class MCPConfig(BaseModel):
         Raises:
             MCPConfigError: the configuration is invalid; names the server and the key.
         """
-        entries = _entries(raw)
-        servers = {name: _server(name, entry) for name, entry in entries.items()}
+        entries = entries_of(raw)
+        servers = {name: server_of(name, entry) for name, entry in entries.items()}
         return cls(servers=servers, warnings=_warnings(servers))
 
     def to_dict(self) -> dict[str, Any]:
@@ -241,20 +241,25 @@ def resolve(name: str, server: ServerConfig, variables: Mapping[str, str]) -> Re
         raise MCPConfigError(f"MCP server {name!r}, with its variables filled in: {text}.") from None
 
 
-def _entries(raw: Mapping[str, Any]) -> dict[str, Any]:
+def entries_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The servers of both forms, unchecked, by name: those of `mcpServers`, then of each of OLDER_FORMS, in order.
+
+    Raises:
+        MCPConfigError: the form is wrong; names the key.
+    """
     if isinstance(raw, dict) and set(raw) == {"mcp"}:
         raw = raw["mcp"]
     if not isinstance(raw, dict):
         _refuse("The MCP configuration must be a JSON object with `mcpServers`.")
-    if unknown := [key for key in raw if key != "mcpServers" and key not in _OLDER_FORMS]:
+    if unknown := [key for key in raw if key != "mcpServers" and key not in OLDER_FORMS]:
         _refuse(
-            f"Unknown key {unknown[0]!r} in the MCP configuration. Known are: mcpServers, or {', '.join(_OLDER_FORMS)}."
+            f"Unknown key {unknown[0]!r} in the MCP configuration. Known are: mcpServers, or {', '.join(OLDER_FORMS)}."
         )
     servers = raw.get("mcpServers", {})
     if not isinstance(servers, dict):
         _refuse("`mcpServers` must be an object of servers by name.")
     entries = dict(servers)
-    for form, transport in _OLDER_FORMS.items():
+    for form, transport in OLDER_FORMS.items():
         for name, entry in _listed(form, raw.get(form, []), transport):
             if name in entries:
                 _refuse(f"Two MCP servers are named {name!r}. Give one another `name`.")
@@ -289,7 +294,12 @@ def _listed(form: str, listed: Any, transport: str | None) -> list[tuple[str, di
     return found
 
 
-def _server(name: str, entry: Any) -> ServerConfig:
+def server_of(name: str, entry: Any) -> ServerConfig:
+    """One server.
+
+    Raises:
+        MCPConfigError: its name or definition is wrong; names the server and the key.
+    """
     if not _SERVER_NAME.fullmatch(name):
         _refuse(f"MCP server name {name!r} is not 1 to 40 letters, digits, `_`, `-` and `.`. Rename it.")
     if not isinstance(entry, dict):

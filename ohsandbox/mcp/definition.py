@@ -181,14 +181,18 @@ class ServerTool(NamedTuple):
     tool: str
 
 
-def model_names(tools: Sequence[ServerTool], reserved: Collection[str]) -> dict[ServerTool, str]:
+def model_names(
+    tools: Sequence[ServerTool], reserved: Collection[str], *, foreign: Collection[str] = ()
+) -> dict[ServerTool, str]:
     """The model's name for each tool: its own name, or `server__tool` if that is taken or reserved.
 
-    Comparison ignores case: users and models confuse names that differ only in case.
+    Tools of foreign servers never have their own name, and leave it to the others. Comparison ignores case: users and
+    models confuse names that differ only in case.
     """
-    wanted = Counter(_safe(tool.tool).lower() for tool in tools)
+    ours = [tool for tool in tools if tool.server not in foreign]
+    wanted = Counter(_safe(tool.tool).lower() for tool in ours)
     taken = {name.lower() for name in reserved}
-    free = {tool for tool in tools if wanted[_safe(tool.tool).lower()] == 1 and _safe(tool.tool).lower() not in taken}
+    free = {tool for tool in ours if wanted[_safe(tool.tool).lower()] == 1 and _safe(tool.tool).lower() not in taken}
     names = {tool: _safe(tool.tool) if tool in free else "" for tool in tools}
     taken |= {name.lower() for name in names.values()}
     for tool in tools:

@@ -156,12 +156,17 @@ class MCPServer:
         try:
             await client.open()
             self.filter.take(await client.fetch_tools(), client.unfit)
+            self._require_open()
         except BaseException as error:  # noqa: BLE001 - re-raised below, also a cancellation
             self._enter(ServerState.ENDED, "It was stopped while it started.")
             await asyncio.shield(detach(client.shut()))
             raise self._masked(error) from None
         self._client = client
         self._enter(ServerState.READY)
+
+    def _require_open(self) -> None:
+        if self.state is ServerState.CLOSED:
+            raise MCPServerGoneError(f"MCP server {self.name!r} was closed while it started.")
 
     async def close(self) -> None:
         """End it; cancels calls in flight, which may be restarting it. Safe to call twice."""
@@ -211,7 +216,7 @@ class MCPServer:
 
     def offered(self) -> list[ListedTool]:
         """The tools that may be called now, in the server's order."""
-        return [] if self.state is ServerState.OFF else self.filter.now()
+        return [] if self.state in {ServerState.OFF, ServerState.CLOSED} else self.filter.now()
 
     def _work(self, task: asyncio.Task[Any]) -> None:
         """`close` cancels the task."""

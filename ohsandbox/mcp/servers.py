@@ -67,6 +67,7 @@ class MCPServers:
         pins: Pins | None = None,
         on_event: Callable[[MCPEvent], None] | None = None,
         limits: OutputLimits = DEFAULT_LIMITS,
+        foreign: Collection[str] = (),
     ) -> None:
         """Resolve the configuration; this starts nothing.
 
@@ -78,6 +79,8 @@ class MCPServers:
             pins: fingerprints of tools seen earlier; None trusts each tool at first sight.
             on_event: called on another thread with each event for the user; must not block.
             limits: how much of a result is shown.
+            foreign: names of servers that a repository brings: no variable is filled in for them, and their tools are
+                always called `server__tool`.
 
         Raises:
             MCPConfigError: a variable is missing, a server needs a sandbox and none was given, or there are servers and
@@ -86,7 +89,7 @@ class MCPServers:
         require_library(config)
         self.config, self._limits = config, limits
         self._runtime = runtime
-        self._reserved = tuple(reserved)
+        self._reserved, self._foreign = tuple(reserved), frozenset(foreign)
         self._on_event = on_event
         self._notices: deque[str] = deque(maxlen=MAX_NOTICES)
         self._guard = threading.Lock()
@@ -108,7 +111,8 @@ class MCPServers:
                     f"MCP server {name!r} runs in the sandbox, and no sandbox was given. "
                     'Use a runtime, or write `"where": "host"` to run or reach it from this machine.'
                 )
-            all_resolved[name] = Resolved(entry, {}) if entry.disabled else resolve(name, entry, variables or {})
+            is_literal = entry.disabled or name in self._foreign
+            all_resolved[name] = Resolved(entry, {}) if is_literal else resolve(name, entry, variables or {})
         secrets = {name: value for one in all_resolved.values() for name, value in one.secrets.items()}
         # of all servers: one can read another's environment if both run as the same user
         self._servers = {
@@ -254,7 +258,7 @@ class MCPServers:
         taken = {name.lower() for name in reserved}
         kept = {tool: self._given[tool] for tool in tools if self._given.get(tool, "").lower() not in {"", *taken}}
         fresh = [tool for tool in tools if tool not in kept]
-        self._given.update(model_names(fresh, {*reserved, *self._given.values()}))
+        self._given.update(model_names(fresh, {*reserved, *self._given.values()}, foreign=self._foreign))
         return {tool: self._given[tool] for tool in tools}
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
@@ -303,6 +307,14 @@ class MCPServers:
         if found is None:
             raise MCPError(f"Unknown tool: {action.name[:100]}. MCP tools are: {', '.join(self._names) or 'none'}.")
         return self.call(found.server, found.tool, action.arguments)
+
+    def stop(self, names: Collection[str]) -> None:
+        """End some of the servers for good; `tools` leaves theirs out. From any thread; waits for nothing."""
+        known = [server for name, server in self._servers.items() if name in names]
+        running = [server for server in known if server.state is not ServerState.CLOSED]
+        for server in running if not (self._closed or self._is_inherited) else ():
+            background_loop().submit(server.close)
+        self.version += bool(running)
 
     @property
     def has_withheld(self) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.agent import Agent
+from ohsandbox.conversation.approvals import Approvals
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.environment import Environment
 from ohsandbox.conversation.log import ConversationLog, Listeners
@@ -33,7 +34,7 @@ def environment_of(
     log: ConversationLog, runtime: RecordingRuntime, *tools: str, secrets: Secrets | None = None
 ) -> Environment:
     config = ConversationConfig(Agent(FakeModel(), tools), secrets=secrets)
-    return Environment(runtime, config, log, statuses=Listeners())
+    return Environment(runtime, config, log, Approvals(log), statuses=Listeners())
 
 
 def prepare(environment: Environment) -> list[str]:

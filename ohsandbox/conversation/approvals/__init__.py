@@ -19,16 +19,27 @@ from ohsandbox.conversation.approvals.policy import (
     approval_filter_of,
     policy_of,
 )
-from ohsandbox.conversation.approvals.scopes import AnyCall, Approval, EditsUnder, ExactCall, PendingCall
+from ohsandbox.conversation.approvals.scopes import (
+    AnyCall,
+    AnyScope,
+    Approval,
+    CallScope,
+    EditsUnder,
+    ExactCall,
+    PendingCall,
+    StartServers,
+)
 
 __all__ = [
     "POLICIES",
     "AlwaysConfirm",
     "AnnotationRules",
     "AnyCall",
+    "AnyScope",
     "Approval",
     "ApprovalCallback",
     "Approvals",
+    "CallScope",
     "CommandRules",
     "ConfirmRisky",
     "ConfirmationPolicy",
@@ -41,6 +52,7 @@ __all__ = [
     "PendingCall",
     "RaisedByModel",
     "SecurityAnalyzer",
+    "StartServers",
     "approval_filter_of",
     "default_analyzer",
     "pending_of",

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox import events
 from ohsandbox.conversation.approvals.scopes import (
-    AnyCall,
+    AnyScope,
     Approval,
+    CallScope,
     EditsUnder,
-    ExactCall,
     PendingCall,
     StandingApprovals,
     check_scope,
@@ -44,7 +44,7 @@ class Decision(NamedTuple):
     """Told to the model where the calls are rejected."""
     tool_call_ids: tuple[str, ...] | None = None
     """None is all that wait; rejecting all also stops the calls of the same response that would not have asked."""
-    scope: ExactCall | AnyCall | EditsUnder | None = None
+    scope: CallScope | None = None
     """Where approved: what is allowed from now on as well. It must cover each of the calls."""
 
 
@@ -101,7 +101,7 @@ class Approvals:
                 )
             )
 
-    def grant(self, scope: ExactCall | AnyCall | EditsUnder, *, by: str) -> Approval:
+    def grant(self, scope: AnyScope, *, by: str) -> Approval:
         """Allow from now on what scope says, until it is revoked.
 
         Raises:

@@ -81,8 +81,25 @@ class EditsUnder(_Scope):
         return f"edits with {', '.join(self.tools)} of every file below {self.directory}, unless their risk is HIGH"
 
 
-Scope = Annotated[ExactCall | AnyCall | EditsUnder, Field(discriminator="kind")]
-_SCOPES: TypeAdapter[ExactCall | AnyCall | EditsUnder] = TypeAdapter(Scope)
+class StartServers(_Scope):
+    """The start of the MCP servers that a repository's skills bring, while their definitions stay the same."""
+
+    kind: Literal["servers"] = "servers"
+    directory: str
+    """Of the repository: on this machine where it is bound, else in the sandbox."""
+    names: tuple[str, ...]
+    sha256: str
+    """Of the definitions, the directory and the place where they run, in hex."""
+
+    def __str__(self) -> str:
+        names = ", ".join(self.names)
+        return f"MCP servers of the skills in {self.directory} start, as they are defined now: {names}"
+
+
+CallScope = ExactCall | AnyCall | EditsUnder
+AnyScope = CallScope | StartServers
+Scope = Annotated[AnyScope, Field(discriminator="kind")]
+_SCOPES: TypeAdapter[AnyScope] = TypeAdapter(Scope)
 
 
 class Approval(NamedTuple):
@@ -90,7 +107,7 @@ class Approval(NamedTuple):
 
     number: int
     """From 1 in each conversation; never reused."""
-    scope: ExactCall | AnyCall | EditsUnder
+    scope: AnyScope
     by: str
 
 
@@ -132,12 +149,16 @@ class StandingApprovals:
             else:
                 self._in_force.clear()
 
+    def number_of(self, scope: AnyScope) -> int | None:
+        """The number of the approval of exactly this scope; None where none is in force."""
+        return next((one.number for one in self._in_force.values() if one.scope == scope), None)
+
     def covering(self, call: PendingCall) -> list[Approval]:
         """The approvals that cover the call by its name and arguments."""
         return [approval for approval in self._in_force.values() if covers(approval.scope, call)]
 
 
-def scope_from(data: Mapping[str, Any]) -> ExactCall | AnyCall | EditsUnder:
+def scope_from(data: Mapping[str, Any]) -> AnyScope:
     """The scope that `model_dump` made data of."""
     return _SCOPES.validate_python(dict(data))
 
@@ -155,9 +176,9 @@ def _approval_from(data: Mapping[str, Any]) -> Approval | None:
     return Approval(number, scope, by)
 
 
-def covers(scope: ExactCall | AnyCall | EditsUnder, call: PendingCall) -> bool:
+def covers(scope: AnyScope, call: PendingCall) -> bool:
     """Whether the scope covers the call."""
-    if conceals(call.name, call.arguments):
+    if isinstance(scope, StartServers) or conceals(call.name, call.arguments):
         return False
     if isinstance(scope, ExactCall):
         same = json.dumps(scope.arguments, sort_keys=True) == json.dumps(call.arguments, sort_keys=True)
@@ -171,7 +192,7 @@ def covers(scope: ExactCall | AnyCall | EditsUnder, call: PendingCall) -> bool:
     return path is not None and path.startswith(f"{scope.directory.rstrip('/')}/")
 
 
-def offers(call: PendingCall) -> list[ExactCall | AnyCall | EditsUnder]:
+def offers(call: PendingCall) -> list[CallScope]:
     """The scopes that would let a waiting call pass from now on, the narrowest first; none for a tool that always asks.
 
     One that would not cover the call itself is left out.
@@ -186,12 +207,14 @@ def offers(call: PendingCall) -> list[ExactCall | AnyCall | EditsUnder]:
     return [scope for scope in (ExactCall(tool=call.name, arguments=call.arguments), wider) if covers(scope, call)]
 
 
-def check_scope(scope: ExactCall | AnyCall | EditsUnder) -> None:
+def check_scope(scope: AnyScope) -> None:
     """Check that a scope may be granted.
 
     Raises:
         UsageError: it names no directory, or a call that hides characters.
     """
+    if isinstance(scope, StartServers):
+        return  # what is hidden in a definition was refused before; the directory is the person's
     if isinstance(scope, EditsUnder):
         directory = scope.directory
         if not directory.startswith("/") or _normal(directory) != directory or conceals("", directory):

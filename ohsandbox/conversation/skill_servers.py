@@ -1,0 +1,141 @@
+"""MCP servers that the skills of the workspace bring: a person's word comes before their start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ohsandbox import events
+from ohsandbox.conversation.approvals import StartServers
+from ohsandbox.errors import UsageError
+from ohsandbox.mcp.skills import SkillServer, SkillServers, find_skill_servers
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ohsandbox.conversation.approvals import Approvals
+    from ohsandbox.conversation.log import ConversationLog
+    from ohsandbox.mcp import ServerConfig
+    from ohsandbox.runtime.base import Runtime
+
+CODE = "SkillServers"
+"""Of the notice events."""
+POLICIES = ("ask", "allow", "never")
+HOW_TO_ALLOW = (
+    "Look at the definitions, then answer yes at a terminal, or allow them: --skill-servers allow, the setting "
+    '"skill_servers": "allow", or Conversation(skill_servers="allow").'
+)
+
+
+class ProposedServers(NamedTuple):
+    """What a person says yes or no to."""
+
+    servers: tuple[SkillServer, ...]
+    """At least one."""
+    directory: str
+    """Of the repository: on this machine where it is bound, else in the sandbox."""
+    is_isolated: bool
+    """False where they would run on this machine, with the user's rights."""
+    network: str
+    """What the sandbox says of its network."""
+    scope: StartServers
+    """The approval that lets them start: `conversation.approve(proposed.scope)`."""
+
+
+SkillServersPolicy = Literal["ask", "allow", "never"] | Callable[[ProposedServers], bool]
+"""A callback is asked in the run's thread; True starts them, now and whenever this conversation is resumed."""
+
+
+def check_policy(policy: object) -> None:
+    """Pass if it is None or a policy.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if policy is not None and policy not in POLICIES and not callable(policy):
+        told = f"skill_servers={policy!r:.200} is none of {', '.join(POLICIES)} and no callback. Use one of them."
+        raise UsageError(told)
+
+
+class SkillServersGate:
+    """Finds them once, asks about them once, and knows whether they may run."""
+
+    def __init__(self, log: ConversationLog, approvals: Approvals) -> None:
+        self._log, self._approvals = log, approvals
+        self._found: SkillServers | None = None
+        self._proposed: ProposedServers | None = None
+        self._is_decided = False
+
+    @property
+    def waiting(self) -> ProposedServers | None:
+        """What waits for a person's word."""
+        return None if self._is_decided or self._number is not None else self._proposed
+
+    @property
+    def approved(self) -> dict[str, ServerConfig]:
+        """The servers that an approval in force lets start, by name."""
+        if self._proposed is None or self._number is None:
+            return {}
+        return {one.name: one.config for one in self._proposed.servers}
+
+    @property
+    def revoked(self) -> Collection[str]:
+        """The names of servers that no approval lets run any more."""
+        found = () if self._proposed is None or self._number is not None else self._proposed.servers
+        return [one.name for one in found]
+
+    @property
+    def _number(self) -> int | None:
+        with self._log.lock:
+            proposed = self._proposed
+            return None if proposed is None else self._approvals.standing.number_of(proposed.scope)
+
+    def look(self, runtime: Runtime, *, configured: Collection[str]) -> None:
+        """Find what the skills bring, once; a server with a configured one's name is refused.
+
+        Raises:
+            SandboxUnavailable: the sandbox cannot serve.
+        """
+        if self._found is None:
+            self._found = find_skill_servers(runtime).without(configured)
+            if self._found.servers:
+                self._proposed = _proposed(self._found, runtime)
+
+    def decide(self, policy: SkillServersPolicy) -> None:
+        """Have the question answered where it is open, and tell what starts, what does not, and why; once.
+
+        Raises:
+            LogWriteError: it could not be stored, and nothing starts.
+            Exception: what the callback raises; nothing starts.
+        """
+        if self._is_decided or self._found is None:
+            return
+        proposed = self.waiting
+        if proposed is not None and (policy == "allow" or (callable(policy) and policy(proposed) is True)):
+            self._approvals.grant(proposed.scope, by="skill_servers=allow" if policy == "allow" else "callback")
+        self._is_decided = True
+        for sentence in self._found.refused:
+            self._tell(f"A skill's MCP server is not started. {sentence}")
+        if self._proposed is not None:
+            listed = ", ".join(f"{one.name!r} ({one.file}:{one.line})" for one in self._proposed.servers)
+            if self._number is None:
+                self._tell(f"MCP servers of this repository's skills are not started: {listed}. {HOW_TO_ALLOW}")
+            else:
+                self._tell(f"MCP servers of this repository's skills start by approval {self._number}: {listed}.")
+
+    def refuse(self, reason: str) -> None:
+        """Start none, and tell why where there is something to start."""
+        if not self._is_decided and self._proposed is not None:
+            self._tell(f"MCP servers of this repository's skills are not started: {reason}")
+        self._is_decided, self._proposed = True, None
+
+    def _tell(self, message: str) -> None:
+        self._log.emit(events.notice(code=CODE, message=message))
+
+
+def _proposed(found: SkillServers, runtime: Runtime) -> ProposedServers:
+    directory = str(runtime.host_workspace or runtime.workdir)
+    network = runtime.describe().get("network", "")
+    digest = found.digest([directory, runtime.workdir, str(runtime.isolated), network])
+    scope = StartServers(directory=directory, names=tuple(one.name for one in found.servers), sha256=digest)
+    return ProposedServers(found.servers, directory, runtime.isolated, network, scope)

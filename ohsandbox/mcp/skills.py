@@ -1,0 +1,359 @@
+"""MCP servers that the skills of a repository bring: found in the sandbox, read and checked. Nothing is started here.
+
+A skill is a Markdown file whose front matter may have `mcp_tools` (OpenHands' microagents), or a directory with a
+`SKILL.md` and perhaps a `.mcp.json`. Anybody who can write to the repository writes them, the agent too. So no symlink
+is followed, no variable is filled in, and what a person could not be shown whole is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import SandboxFileError
+from ohsandbox.mcp.config import OLDER_FORMS, ServerConfig, entries_of, server_of
+from ohsandbox.mcp.errors import MCPConfigError
+from ohsandbox.review_text import concealed_in
+from ohsandbox.strict_json import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from ohsandbox.runtime.base import Runtime
+
+PLACES = (".agents/skills", ".openhands/skills", ".openhands/microagents")
+"""Below the working directory, as OpenHands has them."""
+
+MAX_NAMES, MAX_FILES, MAX_DEPTH = 10_000, 500, 6
+"""Of what is looked at below PLACES; a repository of 300 skills has 300 files, two directories deep."""
+MAX_FILE_BYTES = 1024 * 1024
+MAX_DEFINITION_BYTES = 16 * 1024
+"""Of a front matter and of a `.mcp.json`; the parser of YAML reads 100 KB a second."""
+MAX_DEFINING_FILES = 32
+MAX_SERVERS = 16
+MAX_CHARS = 10_000
+"""Of all definitions together: about two screens. More is not read by who is asked."""
+MAX_PATH_CHARS = 300
+MAX_YAML_DEPTH = 8
+MAX_REFUSED = 10
+"""Sentences; the rest is counted."""
+
+KEY = "mcp_tools"
+SKILL_ROOT = "${SKILL_ROOT}"
+"""The directory of the skill, in the sandbox: the one name that is filled in."""
+
+_NAME = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
+"""Narrower than for a person's own: `server__tool` must have one reading."""
+_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?---[ \t]*\r?\n")
+_END = re.compile(rb"^---[ \t]*\r?$", re.MULTILINE)
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]\n]')
+_SERVER_DEPTH = 2
+"""Where `.mcp.json` has the names of servers: `{"mcpServers": {"name": ...`."""
+
+
+class SkillServer(NamedTuple):
+    """A server that a skill brings."""
+
+    name: str
+    config: ServerConfig
+    file: str
+    """Of the definition, relative to the working directory."""
+    line: int
+    """Where it begins there, from 1."""
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What the file says of it, and nothing else; `${SKILL_ROOT}` is filled in, a url has its `where`."""
+        return self.config.model_dump(mode="json", exclude_unset=True)
+
+
+class SkillServers(NamedTuple):
+    """What the skills of a repository bring."""
+
+    servers: tuple[SkillServer, ...] = ()
+    refused: tuple[str, ...] = ()
+    """A sentence for each definition that cannot be started. Foreign text in it is not made safe to print."""
+
+    def without(self, names: Collection[str]) -> SkillServers:
+        """The same without servers that have, but for the case of letters, one of these names; they are refused."""
+        taken = {name.lower() for name in names}
+        kept = tuple(one for one in self.servers if one.name.lower() not in taken)
+        told = [
+            f"{_place(one)}: you have configured a server {one.name!r}, which stays what it is. Rename the other one."
+            for one in self.servers
+            if one not in kept
+        ]
+        return SkillServers(kept, (*self.refused, *told))
+
+    def digest(self, place: Sequence[str]) -> str:
+        """SHA-256 of place and all definitions with their files, in hex: the same where nothing has changed."""
+        said = [[one.name, one.file, one.definition] for one in self.servers]
+        return hashlib.sha256(json.dumps([[*place], said], sort_keys=True).encode()).hexdigest()
+
+
+def find_skill_servers(runtime: Runtime) -> SkillServers:
+    """Look for them in the sandbox's working directory. Where there is too much of anything, there are none.
+
+    Raises:
+        SandboxUnavailable: the sandbox cannot serve.
+    """
+    refused: list[str] = []
+    try:
+        found = _collected(runtime, refused)
+    except _TooMuchError as error:
+        return SkillServers((), (f"The skills have {error}. Name those that you want in your own settings.",))
+    more = len(refused) - MAX_REFUSED
+    told = [*refused[:MAX_REFUSED], *([f"{more} more definitions are refused."] if more > 0 else [])]
+    return SkillServers(tuple(one for one in found if not one.config.disabled), tuple(told))
+
+
+def _collected(runtime: Runtime, refused: list[str]) -> Sequence[SkillServer]:
+    found: dict[str, SkillServer] = {}
+    for count, (path, data) in enumerate(_defining_files(runtime, refused)):
+        if count >= MAX_DEFINING_FILES:
+            raise _TooMuchError(f"more than {MAX_DEFINING_FILES} files that name servers")
+        _take(found, refused, path, data, runtime)
+        if len(found) > MAX_SERVERS:
+            raise _TooMuchError(f"more than {MAX_SERVERS} servers")
+    chars = sum(len(json.dumps([one.file, one.definition])) for one in found.values())
+    if chars > MAX_CHARS:
+        raise _TooMuchError(f"definitions of {chars:,} characters, more than the {MAX_CHARS:,} that a person reads")
+    return [*found.values()]
+
+
+class _TooMuchError(Exception):
+    """What there is too much of."""
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+
+def _defining_files(runtime: Runtime, refused: list[str]) -> Iterator[tuple[str, bytes]]:
+    """Path and definition, still to be parsed, of each file that may name servers, in the order of their names."""
+    for path in _skill_files(runtime):
+        try:
+            data = runtime.read_bytes(path, limit_bytes=MAX_FILE_BYTES)
+        except SandboxFileError:
+            refused.append(f"{path!r}: it cannot be read, or is over {MAX_FILE_BYTES} bytes. Shorten it.")
+            continue
+        if path.endswith(".md"):
+            data = _front_matter(data)
+        if KEY.encode() not in data and path.endswith(".md"):
+            continue
+        if len(path) > MAX_PATH_CHARS or concealed_in(path) or "\n" in path:
+            refused.append(f"{path[:MAX_PATH_CHARS]!r}: its path is long, or holds characters that cannot be seen.")
+        elif len(data) > MAX_DEFINITION_BYTES:
+            refused.append(f"{path!r}: {len(data)} bytes are too much to define servers. Shorten it to 16 KiB.")
+        else:
+            yield path, data
+
+
+def _skill_files(runtime: Runtime) -> Iterator[str]:
+    names = files = 0
+    below = [""]
+    while below:
+        directory = below.pop()
+        try:
+            entries = runtime.list_dir(directory or ".")
+        except SandboxFileError:
+            continue
+        names += len(entries) if directory else 0
+        skill = any(entry.name.lower() == "skill.md" and entry.kind == "file" for entry in entries)
+        for entry in entries:
+            path = posixpath.join(directory, entry.name)
+            if entry.kind == "directory" and _leads_to_skills(path):
+                below.append(path)
+            elif entry.kind == "file" and _is_skill(path) and (entry.name != ".mcp.json" or skill):
+                files += 1
+                yield path
+        if names > MAX_NAMES or files > MAX_FILES or directory.count("/") > MAX_DEPTH:
+            raise _TooMuchError(f"more than {MAX_FILES} files or {MAX_NAMES} names, or are over {MAX_DEPTH} deep")
+
+
+def _leads_to_skills(path: str) -> bool:
+    return any(f"{path}/".startswith(f"{place}/") or place.startswith(f"{path}/") for place in PLACES)
+
+
+def _is_skill(path: str) -> bool:
+    name = posixpath.basename(path)
+    is_one = name == ".mcp.json" or (name.endswith(".md") and name != "README.md")
+    return is_one and any(path.startswith(f"{place}/") for place in PLACES)
+
+
+def _front_matter(data: bytes) -> bytes:
+    """From the first `---` to the line before the second one; empty where there is none."""
+    begin = _BEGIN.match(data)
+    end = None if begin is None else _END.search(data, begin.end())
+    return b"" if end is None else data[: end.start()]
+
+
+# --- definitions ------------------------------------------------------------------------------------
+
+
+def _take(found: dict[str, SkillServer], refused: list[str], path: str, data: bytes, runtime: Runtime) -> None:
+    """Add the servers of one file. A file with a definition that is wrong brings none."""
+    try:
+        raw, lines = _parsed_yaml(data) if path.endswith(".md") else _parsed_json(data)
+        root = posixpath.normpath(posixpath.join(runtime.workdir, posixpath.dirname(path)))
+        made = [
+            SkillServer(name, _checked(name, _rooted(entry, root), isolated=runtime.isolated), path, line)
+            for (name, entry), line in zip(entries_of(raw).items(), lines, strict=True)
+        ]
+    except (MCPConfigError, ValueError, RecursionError) as error:
+        reason = str(error).replace("\n", " ")[:500] or "it is nested too deep"
+        refused.append(f"{path!r}: {reason}")
+        return
+    for one in made:
+        other = found.setdefault(one.name.lower(), one)
+        if other.definition != one.definition:
+            raise _TooMuchError(f"two servers of one name: {_place(other)} and {_place(one)}")
+
+
+def _place(server: SkillServer) -> str:
+    return f"{server.name!r} in {server.file!r}, line {server.line}"
+
+
+def _checked(name: str, entry: Any, *, isolated: bool) -> ServerConfig:
+    """The server of an entry.
+
+    Raises:
+        MCPConfigError: it is wrong, or asks for what only a person's own configuration can give.
+    """
+    if isinstance(entry, dict) and "url" in entry:
+        entry = {"where": "sandbox", **entry}
+    server = server_of(name, entry)
+    texts = _texts([name, server.model_dump(mode="json")])
+    expanded = [*server.env.values(), *server.headers.values(), server.url or ""]
+    reasons: Mapping[str, bool] = {
+        "its name is not letters and digits with single `-` or `_` between them": not _NAME.fullmatch(name),
+        "it has a `url`, and there is no sandbox to reach it from": server.url is not None and not isolated,
+        "it asks to run on, or to be reached from, your machine": server.runs_in == "host",
+        "it asks for a user of its own": server.user is not None,
+        "it asks to be trusted": server.trusted,
+        "it asks for a variable of yours, and none is filled in": any("${" in text for text in expanded),
+        "it holds characters that cannot be seen": any(concealed_in(text) for text in texts),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            remedy = "If you want it, write it into your own settings or --mcp-config."
+            raise MCPConfigError(f"MCP server {name!r} is refused: {reason}. {remedy}")
+    return server
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _rooted(value: Any, root: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(SKILL_ROOT, root)
+    if isinstance(value, dict):
+        return {key: _rooted(inner, root) for key, inner in value.items()}
+    return [_rooted(inner, root) for inner in value] if isinstance(value, list) else value
+
+
+# --- JSON and YAML, with the lines of servers ---------------------------------------------------------
+
+
+def _parsed_json(data: bytes) -> tuple[Any, list[int]]:
+    raw = parse(data)
+    if not isinstance(raw, dict) or set(raw) != {"mcpServers"}:
+        raise MCPConfigError("It is not an object with `mcpServers` alone.")
+    lines: list[int] = []
+    line, depth = 1, 0
+    for part in _JSON_TOKEN.findall(data.decode("utf-8-sig")):
+        if part == "\n":
+            line += 1
+        elif part in "{[":
+            depth += 1
+        elif part in "}]":
+            depth -= 1
+        elif depth == _SERVER_DEPTH:
+            lines.append(line)
+    servers = raw["mcpServers"]
+    if not isinstance(servers, dict) or not all(isinstance(entry, dict) for entry in servers.values()):
+        raise MCPConfigError("`mcpServers` must be an object of servers by name.")
+    return raw, lines
+
+
+def _parsed_yaml(data: bytes) -> tuple[Any, list[int]]:
+    """The value of KEY, in which every scalar is text or null, and the line of each server in it."""
+    import yaml  # noqa: PLC0415 - 15 ms, for repositories that need it
+
+    try:
+        nodes = _Nodes(yaml, data.decode("utf-8-sig"))
+        whole = nodes.build(())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        reason = getattr(error, "problem", None) or "it holds characters that YAML has not"
+        raise ValueError(f"{where}it is not valid YAML: {reason}") from None
+    raw = whole.get(KEY) if isinstance(whole, dict) else None
+    if not isinstance(raw, dict) or "mcp" in raw:
+        raise MCPConfigError(f"`{KEY}` must be a mapping with `mcpServers`, or {', '.join(OLDER_FORMS)}.")
+    named = raw.get("mcpServers")
+    paths: list[tuple[Any, ...]] = [(KEY, "mcpServers", name) for name in named] if isinstance(named, dict) else []
+    for form in OLDER_FORMS:
+        listed = raw.get(form)
+        paths += [(KEY, form, at) for at in range(len(listed))] if isinstance(listed, list) else []
+    return {key: value for key, value in raw.items() if value is not None}, [nodes.lines[path] for path in paths]
+
+
+class _Nodes:
+    """Plain values of YAML's events. No tags, no anchors, no key twice: what a person reads is what there is."""
+
+    def __init__(self, yaml: Any, text: str) -> None:
+        self._yaml = yaml
+        self._events = yaml.parse(text, Loader=yaml.SafeLoader)
+        self.lines: dict[tuple[Any, ...], int] = {}
+        """Line of each value, by the keys and numbers that lead to it."""
+        self._next()  # the stream begins
+        self._next()  # the document begins
+
+    def _next(self) -> Any:
+        event = next(self._events, None)
+        if event is None:
+            raise ValueError("it is empty")
+        if getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None:
+            raise ValueError(f"line {event.start_mark.line + 1}: anchors, aliases and tags of YAML are not taken")
+        return event
+
+    def build(self, path: tuple[Any, ...]) -> Any:
+        event = self._next()
+        return self._value(event, path)
+
+    def _value(self, event: Any, path: tuple[Any, ...]) -> Any:
+        self.lines.setdefault(path, event.start_mark.line + 1)
+        if len(path) > MAX_YAML_DEPTH:
+            raise ValueError(f"line {event.start_mark.line + 1}: it is nested too deep")
+        if isinstance(event, self._yaml.ScalarEvent):
+            return None if event.implicit[0] and event.value in {"", "~", "null"} else event.value
+        if isinstance(event, self._yaml.MappingStartEvent):
+            return self._mapping(path)
+        if isinstance(event, self._yaml.DocumentEndEvent | self._yaml.StreamEndEvent):
+            return None
+        items: list[Any] = []
+        while not isinstance(inner := self._next(), self._yaml.SequenceEndEvent):
+            items.append(self._value(inner, (*path, len(items))))
+        return items
+
+    def _mapping(self, path: tuple[Any, ...]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        while not isinstance(key := self._next(), self._yaml.MappingEndEvent):
+            line = key.start_mark.line + 1
+            if not isinstance(key, self._yaml.ScalarEvent) or key.value in made:
+                raise ValueError(f"line {line}: a key stands twice, or is no text")
+            self.lines[*path, key.value] = line
+            made[key.value] = self.build((*path, key.value))
+        return made
