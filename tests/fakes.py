@@ -139,7 +139,7 @@ class RecordingRuntime(Runtime):
 
     def list_dir(self, path: str | PathLike[str], **_: Any) -> list[DirEntry]:
         above = "" if str(path) == "." else f"{path}/"
-        below = [name.removeprefix(above) for name in self.files if name.startswith(above)]
+        below = {name.removeprefix(above) for name in self.files if name.startswith(above)}
         names = sorted({name.partition("/")[0] for name in below})
         return [DirEntry(name, "file" if name in below else "directory", 0, 0o644, datetime.now(UTC)) for name in names]
 

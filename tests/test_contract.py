@@ -350,6 +350,27 @@ def test_each_call_is_followed_by_its_result_as_json_before_the_next_request(tmp
     assert [message["tool_call_id"] for message in model.seen[-1][-2:]] == ["1", "2"]
 
 
+@pytest.mark.parametrize("word", [None, False, True])
+def test_skills_of_a_repository_bring_servers_that_start_only_after_the_persons_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, word: bool | None
+) -> None:
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path / "home"))
+    started = "touch started; exec cat"
+    servers = {"stdio_servers": [{"name": "brought", "command": "sh", "args": ["-c", started]}]}
+    text = f"---\nname: repo\ntype: repo\nmcp_tools: {json.dumps(servers)}\n---\n"
+    (tmp_path / "work").mkdir()
+    with ohsandbox.CLIRuntime(tmp_path / "work", bubblewrap=False, quiet=True) as runtime:
+        runtime.write_bytes(".openhands/microagents/repo.md", text.encode())
+        agent = Agent(FakeModel(), ["finish"])
+        with Conversation(
+            agent, runtime, tmp_path / "c", skill_servers=None if word is None else lambda _: word is True
+        ) as conversation:
+            conversation.run("Go.", timeout_s=60)
+            [told, *_] = [data for data in data_of(conversation.events(), "notice") if data["code"] == "SkillServers"]
+    assert (tmp_path / "work" / "started").exists() is (word is True)
+    assert ("are not started" in told["message"]) is (word is not True)
+
+
 # --- a model that repeats itself ----------------------------------------------------------------------
 
 

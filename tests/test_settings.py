@@ -133,6 +133,7 @@ VALUES: dict[str, tuple[object, str, object]] = {
     "nudge_after": (4, "5", 6),
     "stuck_after": (7, "8", 9),
     "confirm": ("never", "always", "risky"),
+    "skill_servers": ("ask", "allow", "never"),
 }
 
 

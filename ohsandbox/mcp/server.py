@@ -216,7 +216,7 @@ class MCPServer:
 
     def offered(self) -> list[ListedTool]:
         """The tools that may be called now, in the server's order."""
-        return [] if self.state in {ServerState.OFF, ServerState.CLOSED} else self.filter.now()
+        return [] if self.state is ServerState.OFF else self.filter.now()
 
     def _work(self, task: asyncio.Task[Any]) -> None:
         """`close` cancels the task."""

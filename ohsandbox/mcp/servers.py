@@ -97,6 +97,7 @@ class MCPServers:
         self._started: concurrent.futures.Future[None] | None = None
         self._starting: asyncio.Task[Any] | None = None
         self._closed = False
+        self._stopped: set[str] = set()
         self._pid = os.getpid()
         self._names: dict[str, ServerTool] = {}
         self._given: dict[ServerTool, str] = {}
@@ -229,9 +230,8 @@ class MCPServers:
         owned, closing any of them closes these servers.
         """
         self.wait(timeout_s)
-        offered = [
-            (ServerTool(server.name, tool.name), tool) for server in self._servers.values() for tool in server.offered()
-        ]
+        running = [server for name, server in self._servers.items() if name not in self._stopped]
+        offered = [(ServerTool(server.name, tool.name), tool) for server in running for tool in server.offered()]
         names = self._named([key for key, _ in offered], {*self._reserved, *reserved})
         made: list[MCPToolDefinition] = []
         by_name: dict[str, ServerTool] = {}
@@ -269,7 +269,7 @@ class MCPServers:
             SandboxUnavailable: the sandbox is gone.
         """
         known = self._servers.get(server)
-        if known is None or self._closed:
+        if known is None or self._closed or server in self._stopped:
             reason = "was closed" if known else "is not configured"
             raise MCPServerGoneError(f"MCP server {server!r} {reason}.")
         if self._is_inherited:
@@ -309,12 +309,12 @@ class MCPServers:
         return self.call(found.server, found.tool, action.arguments)
 
     def stop(self, names: Collection[str]) -> None:
-        """End some of the servers for good; `tools` leaves theirs out. From any thread; waits for nothing."""
-        known = [server for name, server in self._servers.items() if name in names]
-        running = [server for server in known if server.state is not ServerState.CLOSED]
-        for server in running if not (self._closed or self._is_inherited) else ():
-            background_loop().submit(server.close)
-        self.version += bool(running)
+        """End some of the servers for good: their tools are neither listed nor called any more. From any thread."""
+        known = {*names} & {*self._servers} - self._stopped
+        self._stopped |= known
+        self.version += bool(known)
+        for name in known if not (self._closed or self._is_inherited) else ():
+            background_loop().submit(self._servers[name].close)
 
     @property
     def has_withheld(self) -> bool:

@@ -49,7 +49,7 @@ _NAME = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
 """Narrower than for a person's own: `server__tool` must have one reading."""
 _BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?---[ \t]*\r?\n")
 _END = re.compile(rb"^---[ \t]*\r?$", re.MULTILINE)
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]\n]')
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}\[\]\n]')
 _SERVER_DEPTH = 2
 """Where `.mcp.json` has the names of servers: `{"mcpServers": {"name": ...`."""
 
@@ -103,7 +103,7 @@ def find_skill_servers(runtime: Runtime) -> SkillServers:
     refused: list[str] = []
     try:
         found = _collected(runtime, refused)
-    except _TooMuchError as error:
+    except _TooManySkillsError as error:
         return SkillServers((), (f"The skills have {error}. Name those that you want in your own settings.",))
     more = len(refused) - MAX_REFUSED
     told = [*refused[:MAX_REFUSED], *([f"{more} more definitions are refused."] if more > 0 else [])]
@@ -114,17 +114,19 @@ def _collected(runtime: Runtime, refused: list[str]) -> Sequence[SkillServer]:
     found: dict[str, SkillServer] = {}
     for count, (path, data) in enumerate(_defining_files(runtime, refused)):
         if count >= MAX_DEFINING_FILES:
-            raise _TooMuchError(f"more than {MAX_DEFINING_FILES} files that name servers")
+            raise _TooManySkillsError(f"more than {MAX_DEFINING_FILES} files that name servers")
         _take(found, refused, path, data, runtime)
         if len(found) > MAX_SERVERS:
-            raise _TooMuchError(f"more than {MAX_SERVERS} servers")
+            raise _TooManySkillsError(f"more than {MAX_SERVERS} servers")
     chars = sum(len(json.dumps([one.file, one.definition])) for one in found.values())
     if chars > MAX_CHARS:
-        raise _TooMuchError(f"definitions of {chars:,} characters, more than the {MAX_CHARS:,} that a person reads")
+        raise _TooManySkillsError(
+            f"definitions of {chars:,} characters, more than the {MAX_CHARS:,} that a person reads"
+        )
     return [*found.values()]
 
 
-class _TooMuchError(Exception):
+class _TooManySkillsError(Exception):
     """What there is too much of."""
 
 
@@ -170,7 +172,7 @@ def _skill_files(runtime: Runtime) -> Iterator[str]:
                 files += 1
                 yield path
         if names > MAX_NAMES or files > MAX_FILES or directory.count("/") > MAX_DEPTH:
-            raise _TooMuchError(f"more than {MAX_FILES} files or {MAX_NAMES} names, or are over {MAX_DEPTH} deep")
+            raise _TooManySkillsError(f"more than {MAX_FILES} files or {MAX_NAMES} names, or are over {MAX_DEPTH} deep")
 
 
 def _leads_to_skills(path: str) -> bool:
@@ -209,7 +211,7 @@ def _take(found: dict[str, SkillServer], refused: list[str], path: str, data: by
     for one in made:
         other = found.setdefault(one.name.lower(), one)
         if other.definition != one.definition:
-            raise _TooMuchError(f"two servers of one name: {_place(other)} and {_place(one)}")
+            raise _TooManySkillsError(f"two servers of one name: {_place(other)} and {_place(one)}")
 
 
 def _place(server: SkillServer) -> str:

@@ -16,7 +16,7 @@ _REPORTED = (
     ".pre-commit-config.yaml", "lefthook.yml", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", "pip.conf",
     ".mise.toml", "mise.toml", ".tool-versions", "flake.nix", "shell.nix",
     "conftest.py", "sitecustomize.py", "usercustomize.py", ".pdbrc", ".gdbinit", ".lldbinit", ".irbrc", ".rprofile",
-    "agents.md", "claude.md", "gemini.md", ".cursorrules", ".github/copilot-instructions.md",
+    "agents.md", "claude.md", "gemini.md", ".cursorrules", ".github/copilot-instructions.md", ".openhands", ".agents",
 )  # fmt: skip
 """Reported when they appear or change: tasks edit them, and test runners, package managers, CI and agents obey them.
 `git diff` shows what a person runs by name (Makefile, package.json, build.rs); it is not listed here."""

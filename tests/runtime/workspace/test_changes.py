@@ -62,6 +62,7 @@ def test_ordinary_work_is_nothing_to_tell(tree: Path) -> None:
         (ChangeKind.OPENED, ".CLAUDE/settings.json"), (ChangeKind.OPENED, ".cargo/config.toml"),
         (ChangeKind.OBEYED, "tests/conftest.py"), (ChangeKind.OBEYED, "AGENTS.md"),
         (ChangeKind.OBEYED, ".github/workflows/x.yml"), (ChangeKind.OBEYED, "venv/evil.pth"),
+        (ChangeKind.OBEYED, ".openhands/microagents/x.md"), (ChangeKind.OBEYED, "sub/.agents/skills/x/SKILL.md"),
         (ChangeKind.REPOSITORY, "sub/.GIT"), (ChangeKind.REPOSITORY, "git~1"),
         (ChangeKind.GIT_STATE, ".git/objects/info/alternates"), (ChangeKind.GIT_STATE, ".git/remotes/origin"),
         (ChangeKind.GIT_STATE, ".git/rebase-merge/git-rebase-todo"),
