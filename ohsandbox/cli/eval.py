@@ -10,7 +10,7 @@ from ohsandbox.evaluation.agents import NopAgent, OracleAgent
 from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.progress import TrialEnded
 from ohsandbox.evaluation.results import counts
-from ohsandbox.evaluation.runner import Run, RunPlan
+from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,13 @@ def run_tasks(path: Path, how: EvalOptions) -> int:
             say(str(problem))
         raise UsageError(f"{len(loaded.problems)} problems in {path}: nothing was started. Remedy: mend them.")
     agent = OracleAgent() if how.agent == "oracle" else NopAgent()
-    plan = RunPlan(loaded.tasks, agent, attempts=how.attempts, concurrent=how.concurrent, fail_fast=how.fail_fast)
+    shard = None if how.shard is None else Shard(*map(int, how.shard.split("/")))
+    plan = RunPlan(
+        select(loaded.tasks, patterns=how.filters or (), shard=shard), agent, attempts=how.attempts,
+        concurrent=how.concurrent, infrastructure_tries=how.infrastructure_retries + 1,
+        repeat_failed=how.repeat_failed, shard=shard,
+        timeout_multiplier=how.timeout_multiplier, fail_fast=how.fail_fast,
+    )  # fmt: skip
     run = Run(plan, how.output, tell=_tell)
     results = run()
     told = counts(results)

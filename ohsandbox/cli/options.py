@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_NUMBER = 1e9
 """Thirty years of seconds; timers of the system overflow at 9.2e9."""
+MAX_SHARDS = 100_000
 MAX_BYTES = 1024**5
 """The engine takes signed 64-bit numbers; no machine has so much."""
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([bkmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
@@ -335,6 +336,14 @@ class ServeOptions:
 _eval = partial(option, rich_help_panel="Evaluation")
 
 
+def _shard(text: str) -> str:
+    """I/N, with 1 <= I <= N."""
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count) <= MAX_SHARDS):
+        raise BadParameter(f"expected I/N with I from 1 to N, as in 2/8, got {text!r}")
+    return text
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions:
     """How tasks are evaluated."""
@@ -348,3 +357,19 @@ class EvalOptions:
     attempts: int = _eval("Trials of each task.", "N", default=1, flags=["--attempts", "-k"], min=1, max=1000)
     min_pass_rate: float = _eval("Exit with 1 below this.", "RATE", default=1.0, min=0, max=1)
     fail_fast: bool = switch("Start no more trials after one that did not pass.", "--fail-fast")
+    filters: list[str] | None = _eval(
+        "Only tasks whose id matches, as in 'sum-*'; may be repeated.", "PATTERN", flags=["--filter", "-f"]
+    )
+    shard: str | None = _eval(
+        "Only part I of N of the tasks, for N machines; `eval report` puts the results together.", "I/N", parser=_shard
+    )
+    timeout_multiplier: float = _eval(
+        "Multiply the time limits of all tasks.", "X", default=1.0, parser=_positive_number
+    )
+    infrastructure_retries: int = _eval(
+        "New tries of a trial that the engine, an image or this machine failed.", "N", default=2, min=0, max=100
+    )
+    repeat_failed: int = _eval(
+        "Repeat the tasks that failed N times, to tell flaky from broken; they count in no rate.",
+        "N", default=0, min=0, max=1000,
+    )  # fmt: skip

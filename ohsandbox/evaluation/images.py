@@ -34,6 +34,10 @@ class Images:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], Future[Image]] = {}
 
+    def check_engine(self) -> None:
+        """Raise EngineUnavailable where no engine answers."""
+        connect().close()
+
     def get(self, environment: TaskEnvironment) -> Image:
         """Return the environment's image, pulled or built if missing.
 

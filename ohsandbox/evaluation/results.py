@@ -21,6 +21,9 @@ own error). model_error: the model or its provider failed. verifier_error: no re
 the engine, the image or this machine failed on every try. invalid: the task cannot be carried out as it is written."""
 COUNTED: frozenset[Outcome] = frozenset({"pass", "fail", "agent_error", "verifier_error"})
 """The outcomes that say something of the agent; the pass rate is the part of them that passed."""
+FAILED: frozenset[Outcome] = COUNTED - {"pass"}
+UNTOLD: frozenset[Outcome] = frozenset({"infrastructure_error", "model_error"})
+"""Outcomes that say nothing of the agent: the next run of the same directory does these trials again."""
 RESULT_NAME = "result.json"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -70,6 +73,8 @@ class TrialResult(Record):
     task: str
     attempt: int
     """From 1."""
+    is_repeat: bool = False
+    """It was run only because the task had failed, and counts in no rate."""
     outcome: Outcome
     reward: float | None = None
     rewards: dict[str, float] = {}
@@ -158,6 +163,7 @@ def file_name(task: str) -> str:
 
 def counts(results: dict[TrialKey, TrialResult]) -> dict[str, Any]:
     """Return the number of trials by outcome, and the pass rate of those that count (None without any)."""
-    by_outcome = {name: sum(one.outcome == name for one in results.values()) for name in Outcome.__args__}  # type: ignore[attr-defined]
+    first = [one for one in results.values() if not one.is_repeat]
+    by_outcome = {name: sum(one.outcome == name for one in first) for name in Outcome.__args__}  # type: ignore[attr-defined]
     counted = sum(by_outcome[name] for name in COUNTED)
     return {"outcomes": by_outcome, "pass_rate": by_outcome["pass"] / counted if counted else None}

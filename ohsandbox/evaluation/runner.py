@@ -3,29 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
+import heapq
+import os
 import threading
+import time
 import uuid
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path  # noqa: TC003 - pydantic reads annotations at run time
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox import __version__
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.evaluation.executor import LocalExecutor, TrialSpec
 from ohsandbox.evaluation.images import Images
-from ohsandbox.evaluation.progress import PhaseBegan, RunBegan, TrialBegan, TrialCancelled, TrialEnded, TryFailed
-from ohsandbox.evaluation.results import ResultsDirectory, TrialKey, TrialResult
-from ohsandbox.evaluation.trial import Trial, TrialOptions
+from ohsandbox.evaluation.progress import RunBegan, TrialBegan, TrialCancelled, TrialEnded, TryFailed
+from ohsandbox.evaluation.results import FAILED, UNTOLD, ResultsDirectory, TrialKey, TrialResult
+from ohsandbox.evaluation.trial import TrialOptions
+from ohsandbox.private_files import open_locked
+from ohsandbox.runtime.factory import open_inventory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ohsandbox.evaluation.agents import EvaluatedAgent
+    from ohsandbox.evaluation.executor import TrialExecutor
     from ohsandbox.evaluation.progress import RunEvent, Tell
     from ohsandbox.evaluation.task import Task
 
-RUN_NAME = "run.json"
+RUN_NAME, LOCK_NAME = "run.json", "run.lock"
+RETRY_PAUSES_S = (1.0, 5.0, 20.0)
+"""Before the second, third and every later try of a trial in which the infrastructure failed: an engine that restarts
+needs 5 s, a registry's burst limit some more."""
+
+
+class Shard(NamedTuple):
+    """The part of a plan's tasks that a run does."""
+
+    part: int
+    """From 1."""
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.part}/{self.of}"
 
 
 class RunRecord(BaseModel):
@@ -38,6 +60,7 @@ class RunRecord(BaseModel):
     agent: str
     attempts: int
     timeout_multiplier: float = 1.0
+    shard: str | None = None
     tasks: dict[str, str]
     """Id to digest."""
 
@@ -48,28 +71,65 @@ class RunPlan(NamedTuple):
     tasks: Sequence[Task]
     agent: EvaluatedAgent
     attempts: int = 1
+    """Trials of each task."""
     concurrent: int = 4
     infrastructure_tries: int = 3
+    """How often a trial is begun before it ends as an infrastructure_error."""
+    repeat_failed: int = 0
+    """So many more trials of each task that failed, to tell a flaky one from a broken one; they count in no rate."""
     timeout_multiplier: float = 1.0
     fail_fast: bool = False
+    """Begin no further trial after one that did not pass."""
+    shard: Shard | None = None
+
+
+def select(tasks: Sequence[Task], *, patterns: Sequence[str] = (), shard: Shard | None = None) -> list[Task]:
+    """The tasks whose ids match one of the patterns (`*`, `?`, `[...]`), and of those only the shard's.
+
+    Raises:
+        UsageError: a pattern matches no task.
+    """
+    ids = [task.id for task in tasks]
+    for pattern in patterns:
+        if not fnmatch.filter(ids, pattern):
+            raise UsageError(
+                f"No task matches {pattern!r}. Remedy: compare with the ids, as {ids[0] if ids else ''!r}."
+            )
+    chosen = sorted(
+        (one for one in tasks if not patterns or any(fnmatch.fnmatchcase(one.id, pattern) for pattern in patterns)),
+        key=lambda task: task.id,
+    )
+    return chosen if shard is None else chosen[shard.part - 1 :: shard.of]
+
+
+class _Attempt(NamedTuple):
+    """A trial that is to be begun, in the order of the queue."""
+
+    not_before: float
+    order: int
+    key: TrialKey
+    tries: int = 1
 
 
 class Run:
     """Carries a plan out. What is finished in the directory already is not done again."""
 
-    def __init__(self, plan: RunPlan, path: Path, *, tell: Tell | None = None) -> None:
-        """Read what the directory holds; it is made if missing.
+    def __init__(
+        self, plan: RunPlan, path: Path, *, tell: Tell | None = None, executor: TrialExecutor | None = None
+    ) -> None:
+        """Read what the directory holds; it is made if missing. executor None is this machine.
 
         Raises:
-            UsageError: it holds the results of another plan: other tasks, another agent.
+            UsageError: the directory holds the results of another plan (other tasks, another agent), or another
+                process is at work on it.
         """
         self.plan = plan
         self.results = ResultsDirectory(path)
-        self.cancel = threading.Event()
-        """Set by a caller in another thread (a signal, say): trials end soon, and unfinished."""
         self._listener, self._listener_lock = tell, threading.Lock()
-        self._images = Images(tell=self._tell)
+        self._executor = executor or LocalExecutor(plan.concurrent, Images(tell=self._tell), self._tell)
+        self._tasks = {task.id: task for task in plan.tasks}
         self._digests = {task.id: task.digest() for task in plan.tasks}
+        path.mkdir(parents=True, exist_ok=True)
         self.record = self._recorded()
         self._options = TrialOptions(run_id=self.record.run_id, timeout_multiplier=plan.timeout_multiplier)
 
@@ -77,7 +137,8 @@ class Run:
         plan = self.plan
         made = RunRecord(
             run_id=uuid.uuid4().hex[:12], agent=plan.agent.name, attempts=plan.attempts,
-            timeout_multiplier=plan.timeout_multiplier, tasks=self._digests,
+            timeout_multiplier=plan.timeout_multiplier, shard=None if plan.shard is None else str(plan.shard),
+            tasks=self._digests,
         )  # fmt: skip
         path = self.results.path / RUN_NAME
         try:
@@ -87,11 +148,11 @@ class Run:
             return made
         except ValidationError:
             raise UsageError(f"{path} is not the record of a run. Remedy: name another directory.") from None
-        for name in ("agent", "attempts", "timeout_multiplier", "tasks"):
+        for name in ("agent", "attempts", "timeout_multiplier", "shard", "tasks"):
             if (was := getattr(before, name)) != (now := getattr(made, name)):
-                what = "tasks have changed" if name == "tasks" else f"{name} was {was!r} and is {now!r}"
+                what = _changed_tasks(before.tasks, made.tasks) if name == "tasks" else f"{name} was {was} and is {now}"
                 raise UsageError(
-                    f"{path.parent} holds the results of another run: {what}. Remedy: name another directory."
+                    f"{path.parent} holds the results of another run: {what}. Remedy: name another directory (-o)."
                 )
         return before
 
@@ -101,62 +162,99 @@ class Run:
                 self._listener(event)
 
     def keys(self) -> list[TrialKey]:
-        """Every trial of the plan: all tasks once, then all again."""
+        """Every trial of the plan but repeats: all tasks once, then all again."""
         return [TrialKey(task.id, attempt + 1) for attempt in range(self.plan.attempts) for task in self.plan.tasks]
 
     def __call__(self) -> dict[TrialKey, TrialResult]:
-        """Do what is left, and return the results of all trials; without those that were cancelled."""
-        done = self.results.finished()
-        self._tell(RunBegan(len(self.keys()), dict(done)))
-        tasks = {task.id: task for task in self.plan.tasks}
-        left = iter([key for key in self.keys() if key not in done])
-        with ThreadPoolExecutor(self.plan.concurrent, thread_name_prefix="trial") as pool:
-            running = dict[Future[TrialResult | None], TrialKey]()
-            try:
-                self._fill(pool, running, left, tasks)
-                while running:
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        key = running.pop(future)
-                        if (result := future.result()) is not None:
-                            done[key] = result
-                            if self.plan.fail_fast and result.outcome != "pass":
-                                left = iter(())
-                    self._fill(pool, running, left, tasks)
-            except BaseException:
-                self.cancel.set()
-                raise
-        return {key: done[key] for key in self.keys() if key in done}
+        """Do what is left, and return the results of all trials, repeats included.
 
-    def _fill(
-        self,
-        pool: ThreadPoolExecutor,
-        running: dict[Future[TrialResult | None], TrialKey],
-        left: Iterator[TrialKey],
-        tasks: dict[str, Task],
-    ) -> None:
-        with contextlib.suppress(StopIteration):
-            while len(running) < self.plan.concurrent and not self.cancel.is_set():
-                key = next(left)
-                running[pool.submit(self._trial, tasks[key.task], key)] = key
+        A trial that ended without a word on the agent (infrastructure_error, model_error) is done again.
 
-    def _trial(self, task: Task, key: TrialKey) -> TrialResult | None:
-        tries = 0
-        while True:
-            tries += 1
-            directory = self.results.begin(key)
-            self._tell(TrialBegan(key, tries))
-            result = Trial(
-                task, key.attempt, self.plan.agent, self._images, self._options, directory=directory,
-                task_digest=self._digests[task.id], cancel=self.cancel,
-                tell=lambda phase: self._tell(PhaseBegan(key, phase)),
-            ).run()  # fmt: skip
-            if self.cancel.is_set():
-                self._tell(TrialCancelled(key))
-                return None
-            if result.outcome != "infrastructure_error" or tries == self.plan.infrastructure_tries:
-                break
-            self._tell(TryFailed(key, result.fault))
-        result = result.model_copy(update={"infrastructure_tries": tries})
+        Raises:
+            UsageError: another process is at work on the directory.
+            SandboxUnavailable: no engine answers at the start.
+        """
+        with self._alone(), contextlib.closing(self._executor):
+            self._executor.check()
+            _remove_what_the_dead_left()
+            done = {key: one for key, one in self.results.finished().items() if one.outcome not in UNTOLD}
+            self._tell(RunBegan(len(self.keys()), dict(done)))
+            self._do((key for key in self.keys() if key not in done), done)
+            self._do((key for key in self._repeats(done) if key not in done), done)
+        return done
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        descriptor = open_locked(self.results.path / LOCK_NAME, create=True)
+        if descriptor is None:
+            raise UsageError(
+                f"Another process is at work on {self.results.path}. Remedy: wait for it, or name another directory."
+            )
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _repeats(self, done: dict[TrialKey, TrialResult]) -> list[TrialKey]:
+        failed = dict.fromkeys(key.task for key in self.keys() if key in done and done[key].outcome in FAILED)
+        first = self.plan.attempts + 1
+        return [TrialKey(task, first + number) for number in range(self.plan.repeat_failed) for task in failed]
+
+    def _do(self, keys: Iterable[TrialKey], done: dict[TrialKey, TrialResult]) -> None:
+        """Carry out the trials; a try that is to be repeated waits in the queue, not in a slot."""
+        queue = [_Attempt(0.0, order, key) for order, key in enumerate(keys)]
+        running: dict[Future[TrialResult], _Attempt] = {}
+        try:
+            while queue or running:
+                while queue and len(running) < self._executor.slots and queue[0].not_before <= time.monotonic():
+                    one = heapq.heappop(queue)
+                    running[self._begin(one)] = one
+                pause = max(0.0, queue[0].not_before - time.monotonic()) if queue else None
+                if not running:
+                    time.sleep(pause or 0.0)
+                    continue
+                timeout = pause if len(running) < self._executor.slots else None
+                for future in wait(running, timeout, FIRST_COMPLETED).done:
+                    one = running.pop(future)
+                    if (again := self._ended(one, future.result(), done)) is not None:
+                        heapq.heappush(queue, again)
+                    elif self.plan.fail_fast and done[one.key].outcome != "pass":
+                        queue.clear()
+        except BaseException:
+            for one in running.values():
+                self._tell(TrialCancelled(one.key))
+            raise
+
+    def _begin(self, one: _Attempt) -> Future[TrialResult]:
+        self._tell(TrialBegan(one.key, one.tries))
+        task = self._tasks[one.key.task]
+        spec = TrialSpec(task, self._digests[task.id], one.key.attempt, self.plan.agent, self._options)
+        return self._executor.submit(spec, self.results.begin(one.key))
+
+    def _ended(self, one: _Attempt, result: TrialResult, done: dict[TrialKey, TrialResult]) -> _Attempt | None:
+        if result.outcome == "infrastructure_error" and one.tries < self.plan.infrastructure_tries:
+            self._tell(TryFailed(one.key, result.fault))
+            pause = RETRY_PAUSES_S[min(one.tries, len(RETRY_PAUSES_S)) - 1]
+            return one._replace(not_before=time.monotonic() + pause, tries=one.tries + 1)
+        is_repeat = one.key.attempt > self.plan.attempts
+        result = result.model_copy(update={"infrastructure_tries": one.tries, "is_repeat": is_repeat})
         self.results.finish(result)
+        done[one.key] = result
         self._tell(TrialEnded(result))
-        return result
+        return None
+
+
+def _remove_what_the_dead_left() -> None:
+    """A run that was killed could not remove its sandboxes; their leases say that nobody owns them any more."""
+    with contextlib.suppress(OhsandboxError), open_inventory() as inventory:
+        inventory.collect_garbage()
+
+
+def _changed_tasks(before: dict[str, str], now: dict[str, str]) -> str:
+    """In words, with one example."""
+    if gone := sorted(before.keys() - now.keys()):
+        return f"task {gone[0]!r} is not among the {len(now)} tasks given"
+    if new := sorted(now.keys() - before.keys()):
+        return f"task {new[0]!r} is new"
+    changed = sorted(name for name in now if now[name] != before[name])
+    return f"task {changed[0]!r} has changed"

@@ -1,0 +1,81 @@
+"""Where trials are carried out: in threads of this process, or on other machines."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path  # noqa: TC003 - NamedTuple's annotation
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ohsandbox.evaluation.progress import PhaseBegan
+from ohsandbox.evaluation.results import TrialKey, TrialResult
+from ohsandbox.evaluation.task import Task  # noqa: TC001 - as Path
+from ohsandbox.evaluation.trial import Trial, TrialOptions
+
+if TYPE_CHECKING:
+    from ohsandbox.evaluation.agents import EvaluatedAgent
+    from ohsandbox.evaluation.images import Images
+    from ohsandbox.evaluation.progress import Tell
+
+
+class TrialSpec(NamedTuple):
+    """All that a trial needs; it can be pickled."""
+
+    task: Task
+    task_digest: str
+    attempt: int
+    agent: EvaluatedAgent
+    options: TrialOptions
+
+    @property
+    def key(self) -> TrialKey:
+        """Its name in the run."""
+        return TrialKey(self.task.id, self.attempt)
+
+
+class TrialExecutor(Protocol):
+    """Carries out trials, `slots` of them at the same time."""
+
+    slots: int
+
+    def check(self) -> None:
+        """Find out whether trials can run at all, before the first.
+
+        Raises:
+            SandboxUnavailable: no engine answers.
+        """
+
+    def submit(self, spec: TrialSpec, directory: Path) -> Future[TrialResult]:
+        """Begin a trial, whose files go into the empty directory. Its future never fails but by a fault of ours."""
+
+    def close(self) -> None:
+        """End the trials that run, without results, and wait for their sandboxes to be removed."""
+
+
+class LocalExecutor:
+    """Threads of this process, and the engine of this machine."""
+
+    def __init__(self, slots: int, images: Images, tell: Tell) -> None:
+        """Begin nothing; tell hears of each phase."""
+        self.slots = slots
+        self._images, self._tell = images, tell
+        self._cancel = threading.Event()
+        self._pool = ThreadPoolExecutor(slots, thread_name_prefix="trial")
+
+    def check(self) -> None:
+        """See `TrialExecutor.check`."""
+        self._images.check_engine()
+
+    def submit(self, spec: TrialSpec, directory: Path) -> Future[TrialResult]:
+        """See `TrialExecutor.submit`."""
+        key = spec.key
+        trial = Trial(
+            spec.task, spec.attempt, spec.agent, self._images, spec.options, directory=directory,
+            task_digest=spec.task_digest, cancel=self._cancel, tell=lambda phase: self._tell(PhaseBegan(key, phase)),
+        )  # fmt: skip
+        return self._pool.submit(trial.run)
+
+    def close(self) -> None:
+        """See `TrialExecutor.close`."""
+        self._cancel.set()
+        self._pool.shutdown(cancel_futures=True)
