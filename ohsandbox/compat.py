@@ -30,6 +30,7 @@ from ohsandbox.agent import response_to_actions as events_of_response
 from ohsandbox.agent.calls import find_tool
 from ohsandbox.agent.condenser import Condensation
 from ohsandbox.agent.parsing import parse_arguments
+from ohsandbox.arguments import expect
 from ohsandbox.conversation.metadata import FileConversationStore
 from ohsandbox.errors import UsageError
 from ohsandbox.llm.capabilities import gemini_schema
@@ -326,6 +327,7 @@ class CodeActAgent(Agent):
         Raises:
             UsageError: as for an `Agent`.
         """
+        expect("config", config, (ToolFlags, Mapping))
         switches = config.model_dump(exclude_unset=True) if isinstance(config, ToolFlags) else dict(config or {})
         also, without = switches.pop("also", ()), switches.pop("without", ())
         super().__init__(llm, **options, **switches)

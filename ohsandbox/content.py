@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ohsandbox.arguments import ConfigModel
 from ohsandbox.text import cut_middle
 
 if TYPE_CHECKING:
@@ -41,10 +42,8 @@ class ImageContent(BaseModel):
 Content = TextContent | ImageContent
 
 
-class OutputLimits(BaseModel):
+class OutputLimits(ConfigModel):
     """How much of a tool's result is shown: one policy for our tools, for MCP servers, and for our own server."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_chars: int = Field(default=30_000, ge=1_000, le=1_000_000)
     """Of one of our tools or an MCP server: about 8,000 tokens, enough for a long test report, but not for a log file.

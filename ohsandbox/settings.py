@@ -8,18 +8,21 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator
 
+from ohsandbox.arguments import ConfigModel
 from ohsandbox.content import OutputLimits
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import STATE_VARIABLE, check_private, state_dir
 from ohsandbox.runtime.factory import DEFAULT_IMAGE
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.strict_json import parse
-from ohsandbox.text import did_you_mean
+from ohsandbox.text import nearest
 from ohsandbox.tools.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ohsandbox.llm import LLMConfig
 
 MAX_FILE_BYTES = 1_000_000
@@ -34,6 +37,10 @@ _WITHOUT_VARIABLE = frozenset({"mcpServers", "mcp", "tools", "output", "secrets"
 """Objects: a variable holds one value."""
 
 _HERE = "Settings(...)"
+_OTHER_VARIABLES = (STATE_VARIABLE, "OHSANDBOX_DEBUG")
+_LIKENESS = 0.7
+"""Of a misspelt variable's name to a known one, without the prefix: MODLE is one, and so is LLM_MODEL; TOKEN, which may
+be the person's own, is none."""
 _ENV_PREFIX = "env:"
 _MODEL_KEYS = (
     "model",
@@ -52,10 +59,8 @@ _MODEL_KEYS = (
 )
 
 
-class Settings(BaseModel):
+class Settings(ConfigModel):
     """Every setting, with its default. Precedence of `load`: flags, then environment variables, then the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str | None = None
     """`provider/model`, as litellm names it."""
@@ -115,19 +120,6 @@ class Settings(BaseModel):
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())
 
-    if not TYPE_CHECKING:  # a type checker knows the fields from above
-
-        def __init__(self, **values: Any) -> None:
-            """Check the values.
-
-            Raises:
-                UsageError: a key is unknown, or its value is wrong.
-            """
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                raise UsageError(f"{_HERE}: {_first_fault(error, type(self))}") from None
-
     @field_validator("secrets")
     @classmethod
     def _references(cls, secrets: dict[str, str]) -> dict[str, str]:
@@ -151,8 +143,8 @@ class Settings(BaseModel):
         """The file's settings, over them the environment variables, and over those every flag that is not None.
 
         Without a path the file is the default one; where that is missing, and OHSANDBOX_HOME is not set,
-        `~/.openhands/settings_sdk.json`; where that is missing too, all defaults hold. `warnings` says so. An empty
-        variable counts as none.
+        `~/.openhands/settings_sdk.json`; where that is missing too, all defaults hold. `warnings` says so, and of a
+        variable that is spelled nearly as one of these. An empty variable counts as none.
 
         Raises:
             UsageError: the file cannot be read, is not a JSON object, or has an unknown or wrong key; a variable or
@@ -172,6 +164,7 @@ class Settings(BaseModel):
             if value := os.environ.get(variable):
                 settings = settings._with({name: value}, where=f"Environment variable {variable}")  # noqa: SLF001 - ours
         settings = settings.with_flags(**flags)
+        warnings += _misspelt_variables(cls.variables().values())
         if "api_key" in values and not str(values["api_key"]).startswith(_ENV_PREFIX):
             warnings += _mode_warnings(file)
         settings._warnings = tuple(warnings)  # noqa: SLF001 - our own instance
@@ -225,14 +218,17 @@ class Settings(BaseModel):
         """The model's part of the settings.
 
         Raises:
-            UsageError: no model is named, or the key's variable is not set.
+            UsageError: no model is named, the key's variable is not set, or a value is beyond what a model takes.
         """
         from ohsandbox.llm import LLMConfig  # noqa: PLC0415 - the model's package is loaded when a model is asked for
 
         if self.model is None:
             raise UsageError('No model is named. Use --model provider/model, or set "model" in the settings file.')
         values = {key: value for key in _MODEL_KEYS if (value := getattr(self, key)) is not None}
-        return LLMConfig(**values, api_key=self.resolved_api_key())
+        try:
+            return LLMConfig(**values, api_key=self.resolved_api_key())
+        except UsageError as error:  # its bounds are narrower
+            raise UsageError(str(error).replace("LLMConfig(...)", _HERE, 1)) from None
 
     @classmethod
     def _validated(cls, values: dict[str, Any], *, where: str) -> Self:
@@ -283,22 +279,17 @@ def _read_object(file: Path, *, required: bool) -> dict[str, Any]:
     return values
 
 
-def _first_fault(error: ValidationError, settings: type[BaseModel]) -> str:
-    """One line for the first fault; the value itself is not quoted, it may be a key."""
-    fault = error.errors(include_input=False, include_url=False)[0]
-    key = ".".join(str(part) for part in fault["loc"])
-    if fault["type"] == "extra_forbidden":
-        known = _siblings(settings, fault["loc"])
-        return f"unknown key {key!r}. Known keys: {', '.join(known)}.{did_you_mean(str(fault['loc'][-1]), known)}"
-    return f"key {key!r} is wrong: {fault['msg']}. Correct it."
-
-
-def _siblings(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The keys that are known where the unknown one stands."""
-    for part in location[:-1]:
-        inner = model.model_fields[str(part)].annotation
-        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else model
-    return list(model.model_fields)
+def _misspelt_variables(known: Iterable[str]) -> list[str]:
+    """A line for each environment variable that is spelled nearly as one of ours; their values are not shown."""
+    names = [name.removeprefix(_VARIABLE_PREFIX) for name in (*known, *_OTHER_VARIABLES)]
+    told = []
+    for variable in sorted(name for name in os.environ if name.startswith(_VARIABLE_PREFIX)):
+        name = variable.removeprefix(_VARIABLE_PREFIX)
+        if name.lower() in _WITHOUT_VARIABLE - {"mcp"}:  # which marks processes of ours in a sandbox
+            told.append(f"Environment variable {variable} is not used: write {name.lower()!r} into the settings file.")
+        elif name not in names and (near := nearest(name, names, likeness=_LIKENESS)):
+            told.append(f"Environment variable {variable} is not used. Did you mean {_VARIABLE_PREFIX}{near}?")
+    return told
 
 
 def _mode_warnings(file: Path) -> list[str]:

@@ -51,7 +51,15 @@ def cut_middle(text: str, *, limit_chars: int) -> str:
     return f"{text[:head]}\n[... {missing} of {len(text)} characters left out here ...]\n{text[len(text) - tail :]}"
 
 
+def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """The known name that is most like this one; None where none is.
+
+    likeness: at least so much of both names are letters that they have in common, in the same order.
+    """
+    return next(iter(difflib.get_close_matches(name[:100], list(known), n=1, cutoff=likeness)), None)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?`, to end a message about an unknown name; "" where none of the known ones is like it."""
-    near = difflib.get_close_matches(name[:100], list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, known)
+    return f" Did you mean {near!r}?" if near else ""

@@ -15,7 +15,9 @@ import ohsandbox
 
 ROOT = Path(ohsandbox.__file__).parent
 LAYERS = (
-    ("errors", "content", "review_text", "strict_json", "text"),
+    ("errors", "review_text", "strict_json", "text"),
+    ("arguments",),
+    ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),
     ("runtime", "llm", "persistence"),
     ("state",),
@@ -28,7 +30,7 @@ LAYERS = (
 )
 """The layers, from the bottom."""
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
-BESIDE = {("content", "text"), ("private_files", "paths"), ("conversation", "settings"), ("__main__", "cli")}
+BESIDE = {("private_files", "paths"), ("conversation", "settings"), ("__main__", "cli")}
 """Of one layer, and still in one direction only."""
 FORBIDDEN = {
     ("llm", "events"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import inspect
 import re
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from ohsandbox.agent.held import Verdict, held_events, ready
 from ohsandbox.agent.history import EMPTY_ANSWER, History
 from ohsandbox.agent.prompt import read_workspace_instructions, render_system_prompt, secrets_note
 from ohsandbox.agent.tool_entries import AnyTool, GivenTool, entry_of
+from ohsandbox.arguments import expect, expect_method, expect_texts, unknown_argument, wrong_type
 from ohsandbox.errors import UsageError
 from ohsandbox.llm.capabilities import wants_short_descriptions
 from ohsandbox.tool import (
@@ -100,18 +103,27 @@ class Agent:
             switches: `enable_browsing=True`, `enable_jupyter=False`, ...: the fields of `ToolFlags`.
 
         Raises:
-            UsageError: llm is no model; a switch is unknown, or both tools and switches are given; a tool cannot be
-                one; the name has other characters than letters, digits, _ and -, or more than 40.
+            TypeError: a switch has the name of nothing.
+            UsageError: an argument is of another type, such as an llm that is no model; a switch is unknown, or both
+                tools and switches are given; a tool cannot be one; the name has other characters than letters, digits,
+                _ and -, or more than 40.
         """
+        for switch, is_on in switches.items():
+            if not switch.startswith("enable_") and not is_registered(switch):
+                raise unknown_argument("Agent", switch, [*inspect.signature(Agent).parameters, *ToolFlags.model_fields])
+            expect(switch, is_on, bool, optional=False)
+        expect_method("llm", llm, "send", "a model", f"Open one: Agent(open_model(LLMConfig(model={_quoted(llm)}))).")
+        expect_method("condenser", condenser, "condense", "a Condenser")
+        expect("system_prompt", system_prompt, str)
+        expect("name", name, str, optional=False)
+        expect("description", description, str, optional=False)
+        expect_texts("microagents", microagents)
+        expect_texts("system_prompt_extensions", system_prompt_extensions)
         if tools is not None and switches:
             raise UsageError(f"Agent(tools=[...]) excludes {', '.join(switches)}. Name the tools, or leave tools out.")
         on, off = ([name for name, is_on in switches.items() if is_on is wanted] for wanted in (True, False))
         if not re.fullmatch(NAME_PATTERN, name):
             raise UsageError(f"An agent cannot be named {name!r}. Use 1 to 40 letters, digits, _ and -.")
-        if llm is not None and not hasattr(llm, "send"):
-            model = f"{llm!r:.200}" if isinstance(llm, str) else "..."
-            told = f"llm={model} is of type {type(llm).__name__}; expected is a model."
-            raise UsageError(f"{told} Open one: Agent(open_model(LLMConfig(model={model}))).")
         self.llm = llm
         self.name, self.description = name, description
         self.tools = _entries(ToolFlags().switched(on=on, off=off).names() if tools is None else tools)
@@ -272,7 +284,13 @@ Entry = str | Tool | AnyTool | Agent
 """What an agent keeps of each of its tools."""
 
 
+def _quoted(llm: object) -> str:
+    return f"{llm!r:.200}" if isinstance(llm, str) else "..."
+
+
 def _entries(given: Sequence[GivenTool | Agent]) -> tuple[Entry, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise wrong_type("tools", given, "a list of tools", "Give names, say: tools=['execute_bash', 'file_*'].")
     return tuple(one if isinstance(one, Agent) else entry_of(one) for one in given)
 
 

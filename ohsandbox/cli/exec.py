@@ -8,6 +8,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.model import read_settings
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.runtime import make_runtime, progress_text, started
 from ohsandbox.cli.terminal import (
@@ -22,7 +23,6 @@ from ohsandbox.cli.terminal import (
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.runtime.channel import KILLED, Stream
 from ohsandbox.runtime.shell.terminal import sanitize_for_terminal, whole_prefix
-from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     what it prints reaches a terminal cleaned of escapes, and a file or pipe byte by byte.
     """
     env = options.checked_environment(where)
-    runtime = make_runtime(where.checked().with_settings(Settings.load()), progress=_tell_steps())
+    runtime = make_runtime(where.checked().with_settings(read_settings(None)), progress=_tell_steps())
     with_tty = sys.stdin.isatty() and sys.stdout.isatty() if options.tty is None else options.tty
     argv = ["/bin/sh", "-c", _PIPES_SCRIPT, "sh", *command]
     if with_tty:

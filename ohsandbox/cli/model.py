@@ -6,8 +6,6 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from ohsandbox.cli.prompt import ask, ask_secret
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
@@ -16,7 +14,6 @@ from ohsandbox.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ohsandbox.llm import LLMConfig
 
 MODEL_VARIABLE = Settings.variables()["model"]
 KEY_VARIABLE = Settings.variables()["api_key"]
@@ -82,16 +79,6 @@ def complete(settings: Settings, *, person: bool) -> Settings:
             f'put "api_key": "env:{variable}" into ~/.ohsandbox/settings.json, or use --api-key.'
         )
     return settings.with_flags(api_key=key)
-
-
-def model_config(settings: Settings) -> LLMConfig:
-    """The model's part of complete settings."""
-    try:
-        return settings.llm_config()
-    except ValidationError as error:
-        fault = error.errors(include_input=False, include_url=False)[0]  # the input may be a key
-        key = ".".join(str(part) for part in fault["loc"])
-        raise UsageError(f"Invalid setting {key!r}: {fault['msg']}. Correct it.") from None
 
 
 def with_model_of(settings: Settings, model: str | None) -> Settings:

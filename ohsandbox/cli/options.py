@@ -168,7 +168,7 @@ class SandboxOptions:
             raise UsageError("--copy needs a directory to copy. Name one with --workspace.")
         if self.build and self.image:
             raise UsageError("--build and --image exclude each other. Leave one out.")
-        if self.attach and (given := self._given("image", "build", *RESOURCE_LIMITS)):
+        if self.attach and (given := self._given("image", "build", "network", *RESOURCE_LIMITS)):
             raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
         if self.git and (self.attach or self.workspace is None):
             raise UsageError("--git needs a directory to protect. Name one with --workspace, or leave out --git.")

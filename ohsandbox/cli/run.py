@@ -14,7 +14,7 @@ from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.mcp_servers import with_mcp_file
-from ohsandbox.cli.model import complete, model_config, read_settings, with_model_of
+from ohsandbox.cli.model import complete, read_settings, with_model_of
 from ohsandbox.cli.options import RunOptions, SandboxOptions
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.prompt import ask_yes_no, open_prompt, person_present, read_task
@@ -82,7 +82,7 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
 
 def run_demo(asked: SandboxOptions, *, no_tui: bool) -> int:
     """Work the script through in a fresh sandbox; 0 only if everything in it went as it says."""
-    own = Settings.load()
+    own = read_settings(None)
     settings = Settings(model="scripted:demo", image=own.image, ca_bundle=own.ca_bundle)
     with tempfile.TemporaryDirectory(prefix="ohsandbox-demo-") as directory:
         where = replace(asked, host_workdir=Path(directory)).checked()
@@ -155,7 +155,7 @@ def _make_conversation(
         view.warn(warning)
     if secrets.names:
         view.info(f"Secrets in the environment of commands: {', '.join(secrets.names)}")
-    model = open_model(model_config(settings).model_copy(update={"stream": view.wants_stream}))
+    model = open_model(settings.llm_config().model_copy(update={"stream": view.wants_stream}))
     model.preload()
     if model.note:
         view.info(f"{model.name}: {model.note}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import anyio
 
+from ohsandbox.arguments import check_wait
 from ohsandbox.conversation.runner import STOP_TIMEOUT_S
 from ohsandbox.runtime.aio import in_thread, to_thread
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
@@ -116,6 +117,7 @@ class AsyncConversation(ABC):
 
     def _run_until(self, text: str, timeout_s: float | None, *, cancel: threading.Event | None = None) -> RunResult:
         """`run`, stopped once cancel is set."""
+        check_wait(timeout_s=timeout_s)
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         if cancel is None or not cancel.is_set():
             self.send_message(text)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.agent import Agent
+from ohsandbox.arguments import expect, expect_method, wrong
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
-from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval_filter_of, policy_of
+from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval_filter_of, policy_given, policy_of
 from ohsandbox.conversation.limits import RunLimits
 from ohsandbox.conversation.skill_servers import check_policy
 from ohsandbox.errors import UsageError
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.skill_servers import SkillServersPolicy
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
+
+
+TOOL_CHOICES = ("auto", "required", "none")
+"""Beside a function by name, in OpenAI's form."""
 
 
 class ConversationConfig:
@@ -54,6 +60,12 @@ class ConversationConfig:
         expect("settings", settings, Settings, "Make them: Settings(model=...).")
         expect("limits", limits, RunLimits, "Make them: RunLimits(max_iterations=...).")
         check_policy(skill_servers)
+        expect("user_id", user_id, str)
+        expect("secrets", secrets, Secrets, "Make them: ohsandbox.secrets.Secrets({'NAME': ...}).", secret=True)
+        expect("checkpoints", checkpoints, bool)
+        expect_method("security_analyzer", security_analyzer, "assess", "a SecurityAnalyzer")
+        if not isinstance(tool_choice, Mapping) and tool_choice not in TOOL_CHOICES:
+            raise wrong("tool_choice", tool_choice, f"take one of {', '.join(map(repr, TOOL_CHOICES))}")
         self.agent = agent or Agent()
         self.limits = limits or RunLimits()
         self.settings = settings
@@ -61,7 +73,7 @@ class ConversationConfig:
         self.user_id = user_id
         self.tool_choice = tool_choice
         self.depth = depth
-        self.confirmation = policy_of(confirmation) if isinstance(confirmation, str) else confirmation
+        self.confirmation = policy_given(confirmation)
         """May be replaced at any time, for the next run. None is that of the settings, else "never"."""
         self.security_analyzer = security_analyzer
         """None is the default one."""
@@ -145,18 +157,6 @@ class ConversationConfig:
         if self.settings is None:
             self.settings = Settings.load()
         return self.settings
-
-
-def expect(name: str, value: object, kind: type, remedy: str = "", *, optional: bool = True) -> None:
-    """Refuse an argument of another kind; None passes where it is optional. What may hold a key is not quoted.
-
-    Raises:
-        UsageError: with the argument's name, value, and what is expected.
-    """
-    if not isinstance(value, kind) and not (optional and value is None):
-        shown = f"{value!r:.200}" if value is None or isinstance(value, str | bytes | int | float) else "..."
-        given = f"{name}={shown} is of type {type(value).__name__}; expected is {kind.__name__}."
-        raise UsageError(f"{given} {remedy}".rstrip())
 
 
 def with_model(agent: Agent, settings: Settings) -> Agent:

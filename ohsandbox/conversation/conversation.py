@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from ohsandbox import events
+from ohsandbox.arguments import check_wait, expect, expect_method, suggests_names
 from ohsandbox.conversation.aio import AsyncConversation
-from ohsandbox.conversation.approvals import Approvals, Decision
+from ohsandbox.conversation.approvals import Approvals, Decision, policy_given
 from ohsandbox.conversation.autoresume import ResumeOptions, adopt, class_or_instance
-from ohsandbox.conversation.config import ConversationConfig, expect
+from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.environment import Environment, check_place
+from ohsandbox.conversation.limits import RunLimits
 from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
-from ohsandbox.conversation.metadata import ConversationStore, FileConversationStore
+from ohsandbox.conversation.metadata import ConversationStore, FileConversationStore, root_of
 from ohsandbox.conversation.result import RunResult
 from ohsandbox.conversation.runner import STOP_TIMEOUT_S, Runner, RunThread
 from ohsandbox.conversation.storage import find_conversation
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus, SDKEvent
-from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import read_events
 from ohsandbox.persistence.layout import AGENTS_NAME, check_id, new_id
 from ohsandbox.timetravel.checkpoints import keep_now
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
         SecurityAnalyzer,
     )
     from ohsandbox.conversation.environment import ResumeState
-    from ohsandbox.conversation.limits import RunLimits
     from ohsandbox.conversation.skill_servers import ProposedServers, SkillServersPolicy
     from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.runtime.base import Runtime
@@ -76,6 +76,7 @@ class Conversation(AsyncConversation):
         depth: how many agents stand above this one; for sub-agents.
     """
 
+    @suggests_names
     def __init__(  # noqa: PLR0917 - callers may pass these by position
         self,
         agent: Agent | None = None,
@@ -102,9 +103,10 @@ class Conversation(AsyncConversation):
             UsageError: an argument is of another kind, the id is not allowed, or there is no policy of that name.
         """
         self.id = new_id() if conversation_id is None else check_id(conversation_id)
-        root = conversations_dir() if persist_dir is None else Path(persist_dir)
+        root = root_of("persist_dir", persist_dir)
         self.directory = root / self.id
         self._closed = False
+        expect_method("metadata_store", metadata_store, "save", "a ConversationStore")
         self._store = metadata_store or FileConversationStore(root)
         self._config = ConversationConfig(
             agent,
@@ -159,7 +161,7 @@ class Conversation(AsyncConversation):
             OhsandboxError: of a conversation, as `start`.
         """
         if isinstance(target, type):
-            root = conversations_dir() if persist_dir is None else Path(persist_dir)
+            root = root_of("persist_dir", persist_dir)
             return target(persist_dir=root, conversation_id=find_conversation(root, conversation_id), **options)
         if persist_dir is not None or options:
             raise UsageError("conversation.autoresume() takes an id alone. Use Conversation.autoresume(id, ...).")
@@ -253,6 +255,7 @@ class Conversation(AsyncConversation):
 
         The result equals its status (`run("Go.") == ConversationStatus.IDLE`), and has the answer, usage and events.
         """
+        check_wait(timeout_s=timeout_s)
         self.send_message(text)
         return self.wait(timeout_s)
 
@@ -311,7 +314,7 @@ class Conversation(AsyncConversation):
             UsageError: nothing waits, or one that is named does not, or scope does not cover one.
             OhsandboxError: as `start`.
         """
-        self._decide(Decision(approved=True, tool_call_ids=_names(tool_call_ids), scope=scope), by=by, run=run)
+        self._decide(Decision(approved=True, tool_call_ids=tool_call_ids, scope=scope), by=by, run=run)
 
     def reject(
         self, reason: str = "", tool_call_ids: Sequence[str] | None = None, *, by: str = "user", run: bool = True
@@ -321,7 +324,7 @@ class Conversation(AsyncConversation):
         A refusal of all also stops the calls of the same reply that would not have asked. Arguments and errors are
         those of `confirm`.
         """
-        self._decide(Decision(approved=False, reason=reason, tool_call_ids=_names(tool_call_ids)), by=by, run=run)
+        self._decide(Decision(approved=False, reason=reason, tool_call_ids=tool_call_ids), by=by, run=run)
 
     def go_on(self) -> bool:
         """Begin the run that acts on stored confirmations; returns False where there are none.
@@ -469,6 +472,7 @@ class Conversation(AsyncConversation):
 
     @limits.setter
     def limits(self, limits: RunLimits) -> None:
+        expect("limits", limits, RunLimits, optional=False)
         self._config.limits = limits
 
     @property
@@ -478,7 +482,7 @@ class Conversation(AsyncConversation):
 
     @confirmation.setter
     def confirmation(self, policy: ConfirmationPolicy | None) -> None:
-        self._config.confirmation = policy
+        self._config.confirmation = policy_given(policy)
 
     @property
     def secrets(self) -> Secrets:
@@ -494,7 +498,3 @@ class Conversation(AsyncConversation):
     def resume_state(self) -> ResumeState:
         """What the log says of the earlier sandbox; complete after `start`."""
         return self._environment.resume_state
-
-
-def _names(tool_call_ids: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if tool_call_ids is None else tuple(tool_call_ids)

@@ -6,7 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ohsandbox import events
-from ohsandbox.conversation.config import default_runtime, expect
+from ohsandbox.arguments import expect
+from ohsandbox.conversation.config import default_runtime
 from ohsandbox.conversation.mcp_servers import ConversationServers
 from ohsandbox.conversation.skill_servers import SkillServersGate
 from ohsandbox.conversation.storage import note_container

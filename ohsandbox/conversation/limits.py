@@ -9,9 +9,10 @@ from collections import deque
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ohsandbox import events
+from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import LimitReachedError
 from ohsandbox.tools import hint_of
 
@@ -27,15 +28,13 @@ MAX_STUCK_AFTER = 20
 """Bound of both thresholds: so many repetitions are kept in memory, twice."""
 
 
-class RunLimits(BaseModel):
+class RunLimits(ConfigModel):
     """Checked before each request to the model; None: no limit. Time also ends a request or a tool that runs.
 
     Iterations and time count from the user's last message that started a run, without the time that a person takes to
     confirm, and time anew in a resumed process; tokens and cost over the whole conversation, with what a resumed log
     already spent.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_iterations: int | None = Field(default=500, gt=0)
     """Requests to the model."""

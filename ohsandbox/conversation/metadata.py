@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from ohsandbox.arguments import expect_path
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.events import KNOWN_TYPES, ConversationStatus
 from ohsandbox.paths import conversations_dir
@@ -128,6 +129,16 @@ class ConversationStore(Protocol):
         """The stored metadata; None where there is none, or none that can be read."""
 
 
+def root_of(name: str, given: Path | str | None) -> Path:
+    """The directory of all conversations that an argument of that name gives; None is `paths.conversations_dir()`.
+
+    Raises:
+        UsageError: it is no path; or it is None and there is no state directory.
+    """
+    expect_path(name, given)
+    return conversations_dir() if given is None else Path(given)
+
+
 class FileConversationStore:
     """One `metadata.json` in each conversation's directory, replaced atomically."""
 
@@ -135,9 +146,9 @@ class FileConversationStore:
         """Create nothing yet. root None is `paths.conversations_dir()`.
 
         Raises:
-            UsageError: root is None and there is no state directory.
+            UsageError: root is no path; or it is None and there is no state directory.
         """
-        self.root = conversations_dir() if root is None else Path(root)
+        self.root = root_of("root", root)
 
     def save(self, metadata: ConversationMetadata) -> None:
         """Write it.

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ohsandbox import events
+from ohsandbox.arguments import check_wait
 from ohsandbox.conversation.loop import CondensationTrigger, Loop
 from ohsandbox.conversation.metadata import keep_metadata
 from ohsandbox.conversation.subagents import MAX_DEPTH, AuxiliaryCompletion, SubagentManager
@@ -189,10 +190,12 @@ class RunThread:
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until none is on and callbacks have heard of its end; returns False if the time was up first."""
+        check_wait(timeout_s=timeout_s)
         return self._settled.wait(timeout_s)
 
     def stop(self, timeout_s: float) -> None:
         """Cancel the one that is on and wait for its end, unless its own thread calls this, or the time is up."""
+        check_wait(timeout_s=timeout_s)
         with self._log.lock:
             thread = self._thread
             if thread is not None:

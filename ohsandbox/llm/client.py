@@ -8,7 +8,8 @@ import threading
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.errors import ModelError, UsageError
+from ohsandbox.arguments import expect, suggests_names
+from ohsandbox.errors import ModelError
 from ohsandbox.llm import error_mapping
 from ohsandbox.llm.capabilities import Capabilities, adapt_request, capabilities_of, capability_warning
 from ohsandbox.llm.chat import DeltaEvent, LLMEvent, OnEvent, RetryEvent, WarningEvent
@@ -54,6 +55,7 @@ class LLM:
 
     note: str | None = None
 
+    @suggests_names
     def __init__(self, config: LLMConfig, *, clock: Clock | None = None) -> None:
         _check_config(config)
         self.config = config
@@ -268,12 +270,8 @@ def _log_warning(event: LLMEvent) -> None:
 
 
 def _check_config(config: object) -> None:
-    if not isinstance(config, LLMConfig):
-        model = f"{config!r:.200}" if isinstance(config, str) else "..."
-        raise UsageError(
-            f"config={model} is of type {type(config).__name__}; expected is LLMConfig. "
-            f"Make one: LLMConfig(model={model})."
-        )
+    model = f"{config!r:.200}" if isinstance(config, str) else "..."
+    expect("config", config, LLMConfig, f"Make one: LLMConfig(model={model}).", optional=False)
 
 
 def open_model(config: LLMConfig) -> ChatModel:

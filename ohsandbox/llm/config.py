@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
+
+from ohsandbox.arguments import ConfigModel
 
 ReasoningEffort = Literal["low", "medium", "high", "none"]
 
 
-class LLMConfig(BaseModel):
+class LLMConfig(ConfigModel):
     """The settings of a model; what is None is not sent, so the provider's own default holds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     model: Annotated[str, Field(min_length=1, max_length=1000)]
     """As litellm names it ("anthropic/claude-sonnet-4-5"), or "scripted:demo", "scripted:PATH", "replay:PATH"."""

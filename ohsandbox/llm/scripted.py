@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from ohsandbox.arguments import expect, wrong_type
 from ohsandbox.errors import UsageError
 from ohsandbox.llm.chat import DeltaEvent, OnEvent
 from ohsandbox.llm.error_mapping import one_line
@@ -33,7 +35,7 @@ from ohsandbox.llm.response_parsing import call_ids, content_text, read_answer
 from ohsandbox.strict_json import is_object, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from ohsandbox.llm.chat import ChatResponse, Message, OnEvent, ToolChoice, ToolParam
 
@@ -142,6 +144,7 @@ class ScriptedLLM(_RecordedLLM):
     """A model that answers from a script; it satisfies `ChatModel` and needs no key."""
 
     def __init__(self, script: ModelScript, *, name: str = "scripted") -> None:
+        expect("script", script, ModelScript, "Read a file: ScriptedLLM.load(path).", optional=False)
         note = f"scripted model: the answers come from a file, no model is asked. {script.note}"
         super().__init__(name, note.strip())
         self._script = script
@@ -224,6 +227,8 @@ class ReplayLLM(_RecordedLLM):
     """
 
     def __init__(self, answers: Sequence[Message], *, name: str = "replay", strict: bool = False) -> None:
+        if isinstance(answers, str | bytes) or not isinstance(answers, Sequence):
+            raise wrong_type("answers", answers, "a list of messages", "Read a file: ReplayLLM.load(path).")
         super().__init__(name, f"replayed model: {len(answers)} recorded answers, no model is asked.")
         self._answers = tuple(answers)
         self._strict = strict

@@ -37,11 +37,11 @@ def check_id(conversation_id: str) -> str:
     """Return the id, which names a directory.
 
     Raises:
-        UsageError: it is longer than 128 characters, or holds a character that an id may not hold.
+        UsageError: it is no str, is longer than 128 characters, or holds a character that an id may not hold.
     """
-    if not _ID.fullmatch(conversation_id):
+    if not isinstance(conversation_id, str) or not _ID.fullmatch(conversation_id):
         raise UsageError(
-            f"Conversation id {conversation_id[:200]!r} is not allowed. "
+            f"Conversation id {conversation_id!r:.200} is not allowed. "
             "Use letters, digits, '.', '_' and '-', at most 128, the first a letter or digit."
         )
     return conversation_id

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ohsandbox.arguments import expect
 from ohsandbox.errors import UnknownSessionError, UsageError
 from ohsandbox.runtime import tools
 from ohsandbox.runtime.aio import AsyncLifecycle, cancellable, waited
@@ -65,8 +66,7 @@ class Runtime(Backend, AsyncLifecycle):
             UsageError: this kind of sandbox cannot be kept, or, joined, not be removed; it is still open.
         """
         if keep is not None:
-            if not isinstance(keep, bool):
-                raise invocation.wrong("keep", keep, "give True, False or None")
+            expect("keep", keep, bool)
             self._decide_keep(keep=keep)
         self.registered_tools.close()
         self._drop_shells(kill=not self.ends_processes)
@@ -169,7 +169,7 @@ class Runtime(Backend, AsyncLifecycle):
         """
         invocation.check_seconds(timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, yield_s=yield_s)
         invocation.check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
-        invocation.check_command(command, session, expect)
+        invocation.check_command(command, session, expect, is_input)
         wait = WaitOptions(timeout_s, idle_timeout_s, expect and expectation(expect).pattern, yield_s, cancel)
         if user is not None:
             session = self._session_of(session, user)
@@ -425,7 +425,7 @@ class Runtime(Backend, AsyncLifecycle):
             CallCancelledError: cancel was set before its end.
         """
         invocation.check_call(user=user, cancel=cancel)
-        limits = limits or transfer.TransferLimits()
+        limits = transfer.limits_of(limits)
         here, there = Path(operations.path_of(source)), self._file(operations.path_of(target))
         with killing(cancel) as killed:
             return transfer.upload(lambda argv: killed(self.channel(argv, user=user)), here, there, limits)
@@ -456,7 +456,7 @@ class Runtime(Backend, AsyncLifecycle):
             CallCancelledError: cancel was set before its end.
         """
         invocation.check_call(user=user, cancel=cancel)
-        limits = limits or transfer.TransferLimits()
+        limits = transfer.limits_of(limits)
         there, here = self._file(operations.path_of(source)), Path(operations.path_of(target))
         with killing(cancel) as killed:
             return transfer.download(lambda argv: killed(self.channel(argv, user=user)), there, here, limits)

@@ -83,18 +83,19 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
 
     asked = {limit: getattr(settings, name) for name, limit in RESOURCE_LIMITS.items()}
     limits = {limit: value for limit, value in asked.items() if value is not None}
+    joins = settings.attach is not None
     return DockerRuntime(
-        settings.image,
+        None if joins or settings.build else settings.image,
         workspace=settings.workspace,
-        git=settings.git,
+        git=settings.git if settings.workspace and not settings.copy else None,
         copy=settings.copy,
-        network=settings.network,
-        keep=settings.keep,
+        network=None if joins else settings.network,
+        keep=settings.keep or None,
         attach=settings.attach,
         ca_bundle=settings.ca_bundle,
         conversation=settings.conversation,
         checkpoint=settings.checkpoint,
-        limits=SandboxLimits.model_validate(limits),
+        limits=SandboxLimits(**limits) if limits else None,
         build=settings.build,
         progress=progress,
     )

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from ohsandbox.arguments import suggests_names
 from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError, WorkdirMissingError
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import POLL_MS, Channel, Chunk, Stream
@@ -229,6 +230,7 @@ class CLIRuntime(Runtime):
     isolated = False
     private_processes = False
 
+    @suggests_names
     def __init__(self, workdir: Path | str | None = None, *, env: Mapping[str, str] | None = None,
                  bubblewrap: bool | None = None, quiet: bool = False, watch: bool = False) -> None:  # fmt: skip
         """Run in workdir (default: the current directory). bubblewrap None: when it works; True: or fail.

@@ -47,6 +47,9 @@ class ToolResolver(Protocol):
     def names(self) -> list[str]:
         """All that there are."""
 
+    def hint(self, name: str) -> str:
+        """What ends the message about a name that is not among them; may be empty."""
+
     def create(self, name: str, runtime: Runtime) -> Sequence[CreatedTool]:
         """The tools of that name.
 
@@ -105,7 +108,7 @@ class RegisteredTools:
         with self._lock:
             if name not in self._created:
                 if name not in resolver.names():
-                    raise ToolError(f"Unknown tool: {name}")
+                    raise ToolError(f"Unknown tool: {name}{resolver.hint(name)}")
                 for tool in resolver.create(name, self._runtime):  # by an alias, it is one with the tool of its name
                     self._created[name] = self._created.setdefault(tool.name, tool)
             return self._created[name]

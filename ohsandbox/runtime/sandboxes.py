@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ohsandbox.arguments import expect, expect_texts_by_name, suggests_names
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.factory import open_inventory
+from ohsandbox.runtime.inventory import SandboxInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from ohsandbox.runtime.inventory import SandboxInfo
 
 MIN_ID_CHARS = 4
 """Of an id's beginning: fewer name a sandbox by accident."""
 
 
+@suggests_names
 def list_sandboxes(*, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
     """The sandboxes that ohsandbox created on the engine, running or not, oldest first; other users' too.
 
@@ -23,12 +24,15 @@ def list_sandboxes(*, labels: Mapping[str, str] | None = None) -> list[SandboxIn
         labels: only those that were created with all of these labels, `DockerRuntime(labels=...)`.
 
     Raises:
+        UsageError: labels are no dict of texts.
         EngineUnavailable: no engine answers.
     """
+    expect_texts_by_name("labels", labels)
     with open_inventory() as inventory:
         return inventory.list_sandboxes(labels)
 
 
+@suggests_names
 def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None = None) -> SandboxInfo | None:
     """The sandbox of that name or id, or the one with these labels; None where there is none.
 
@@ -39,9 +43,10 @@ def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None 
         labels: labels that it has, beside wanted or alone.
 
     Raises:
-        UsageError: there is more than one, or neither is given.
+        UsageError: there is more than one, neither is given, or one is of another type.
         EngineUnavailable: no engine answers.
     """
+    expect("wanted", wanted, str, "Give a name or an id.")
     if not wanted and not labels:
         raise UsageError("Which sandbox? Give a name, an id or labels={...}; list_sandboxes() has them all")
     found = list_sandboxes(labels=labels)
@@ -63,9 +68,10 @@ def remove_sandbox(sandbox: str | SandboxInfo) -> None:
         sandbox: what `list_sandboxes` or `find_sandbox` gave, or a name or id, as of `find_sandbox`.
 
     Raises:
-        UsageError: a process works in it, or it was created by somebody else.
+        UsageError: a process works in it, it was created by somebody else, or sandbox names none.
         SandboxUnavailable: the engine failed.
     """
+    expect("sandbox", sandbox, (str, SandboxInfo), "Give a name or an id.", optional=False)
     info = find_sandbox(sandbox) if isinstance(sandbox, str) else sandbox
     if info is None:
         return

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from ohsandbox.arguments import suggests_names
 from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import Chunk, Stream
@@ -187,6 +188,7 @@ class SshRuntime(Runtime):
     isolated = False
     private_processes = False
 
+    @suggests_names
     def __init__(
         self, host: str, workdir: str = "", *, config: Path | str | None = None, env: Mapping[str, str] | None = None
     ) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pydantic import Field, model_validator
 
+from ohsandbox.arguments import expect, wrong
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import SandboxFileError, ToolArgumentsError, ToolError, UnknownSessionError, UsageError
 from ohsandbox.runtime.files.text import NotTextError, count_lines, decode, line_start, read_part
-from ohsandbox.runtime.process.invocation import wrong
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.schema import Action, ErrorObservation, TextObservation
 from ohsandbox.schema.execution import ToolExecutor, parse_action
@@ -359,6 +359,7 @@ def execute(
     runtime: Runtime, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
 ) -> Observation:
     """Run one tool; a model's mistakes return an ErrorObservation. cancel ends a command, as in `Runtime.execute`."""
+    expect("name", name, str, optional=False)
     if not isinstance(arguments, Mapping):
         raise wrong("arguments", arguments, "give a dict of the tool's arguments")
     try:

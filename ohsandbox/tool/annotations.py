@@ -7,14 +7,13 @@ from typing import Any, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import ToolArgumentsError
 from ohsandbox.schema.execution import quoted
 
 
-class ToolAnnotations(BaseModel):
+class ToolAnnotations(ConfigModel):
     """Hints of the Model Context Protocol (revision 2025-06-18); the defaults are the protocol's, the cautious ones."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str | None = None
     """The display name."""

@@ -71,6 +71,7 @@ def function_tool(
         result = function(**{one: getattr(action, attribute) for one, attribute in attributes.items()})
         return _observation(asyncio.run(result) if inspect.iscoroutine(result) else result)
 
+    call.__module__ = function.__module__  # whose tool it is
     return ToolDefinition(
         name=named,
         description=description,

@@ -3,8 +3,9 @@
     [project.entry-points."ohsandbox.tools"]
     weather = "my_package.weather:WeatherTool"
 
-An entry point names a ToolDefinition, a subclass of it or a factory, as `register_tool` takes them. It is imported when
-an agent asks for its name, or when all tools are listed; a distribution that is installed and not used runs no code.
+An entry point names what `register_tool` takes: a ToolDefinition, a subclass of it, a factory or a plain function. It
+is imported when an agent asks for its name, or when all tools are listed; a distribution that is installed and not used
+runs no code.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class _Entry(NamedTuple):
 class Plugins:
     """The entry points of a group, each imported once, on demand. Thread-safe."""
 
-    def __init__(self, group: str = GROUP, *, check: Callable[[str, Any], None]) -> None:
-        """Check takes name and object, and raises UsageError if it is not a tool. The group "" has no entry points."""
+    def __init__(self, group: str = GROUP, *, check: Callable[[str, Any], Any]) -> None:
+        """Check takes name and object, returns the tool, or raises UsageError. The group "" has no entry points."""
         self._group = group
         self._check = check
         self._guard = threading.RLock()
@@ -87,8 +88,7 @@ class Plugins:
 
     def _load(self, entry: _Entry) -> Plugin:
         try:
-            tool = EntryPoint(entry.name, entry.value, self._group).load()
-            self._check(entry.name, tool)
+            tool = self._check(entry.name, EntryPoint(entry.name, entry.value, self._group).load())
         except UsageError as error:
             return Plugin(entry.origin, fault=str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign module may raise anything at import

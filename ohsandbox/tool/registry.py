@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ohsandbox.arguments import ConfigModel, expect, suggests_names
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.runtime.registered_tools import RegisteredTools
 from ohsandbox.schema import Action, Observation
@@ -19,6 +20,7 @@ from ohsandbox.state import ConversationState
 from ohsandbox.text import did_you_mean
 from ohsandbox.tool.annotations import ToolAnnotations  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.tool.definition import ToolBase, ToolDefinition
+from ohsandbox.tool.functions import function_tool
 from ohsandbox.tool.plugins import Origin, Plugins
 
 if TYPE_CHECKING:
@@ -26,18 +28,18 @@ if TYPE_CHECKING:
 
 AnyTool = ToolDefinition[Any, Any]
 ToolFactory = Callable[..., AnyTool | Sequence[AnyTool]]
-Registrable = AnyTool | type[ToolBase[Any, Any]] | ToolFactory
+Registrable = AnyTool | type[ToolBase[Any, Any]] | Callable[..., Any]
+"""An instance, a class, a `ToolFactory`, or a function that is to be a tool."""
 
 OWN = "ohsandbox"
+STATE_PARAMETER = "conv_state"
+"""By which a function is a factory of tools, and no tool itself."""
 
-_POSITIONAL = ("name", "params")
 _BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
-class Tool(BaseModel):
+class Tool(ConfigModel):
     """A spec: a registered name and the parameters for its creation."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1)
     """Or a shell pattern, such as `file_*`: every registered tool that matches."""
@@ -45,17 +47,11 @@ class Tool(BaseModel):
     require_confirmation: bool = False
     """The user must approve each call of the created tools."""
 
+    by_position = ("name", "params")
+
     if TYPE_CHECKING:
 
         def __init__(self, name: str, params: dict[str, Any] = ..., *, require_confirmation: bool = ...) -> None: ...
-
-    else:
-
-        def __init__(self, *given: Any, **fields: Any) -> None:
-            """`Tool(name, params)`; the fields by name, too."""
-            if len(given) > len(_POSITIONAL):
-                raise TypeError(f"Tool takes name and params by position, not {len(given)} values.")
-            super().__init__(**dict(zip(_POSITIONAL, given, strict=False)), **fields)
 
 
 class ToolRegistry:
@@ -69,24 +65,25 @@ class ToolRegistry:
         self._entries: dict[str, Registrable] = {}
         self._built_in: set[str] = set()
         self._guard = threading.Lock()
-        self._plugins = plugins or Plugins("", check=check_kind)
+        self._plugins = plugins or Plugins("", check=usable)
 
     def register(self, name: str, tool: Registrable, *, replace: bool = False, built_in: bool = False) -> None:
         """Register the tool under a name; a second registration replaces the first.
 
         Args:
             name: the name.
-            tool: an instance, a class or a factory.
+            tool: an instance, a class, a factory, or a plain function, which becomes a tool (`function_tool`).
             replace: whether it may take the place of a built-in tool.
             built_in: whether it is one.
 
         Raises:
-            UsageError: name is empty, or that of a built-in tool and replace is False; or tool is none of the three
-                kinds, or an instance that cannot run.
+            UsageError: name is empty, or that of a built-in tool and replace is False; or tool is none of these, an
+                instance that cannot run, or a function that cannot be a tool.
         """
+        expect("name", name, str, optional=False)
         if not name.strip():
             raise UsageError(f"A tool's name cannot be {name!r}. Name it with letters, digits and _.")
-        check_kind(name, tool)
+        tool = usable(name, tool)
         with self._guard:
             if name in self._built_in and not (replace or built_in):
                 raise UsageError(
@@ -191,11 +188,12 @@ def is_pattern(name: str) -> bool:
     return any(character in name for character in "*?[")
 
 
-def check_kind(name: str, tool: Any) -> None:
-    """Refuse an object that cannot be a tool.
+def usable(name: str, tool: Any) -> Registrable:
+    """What is registered for an object: a plain function becomes a tool of that name, the rest stays as it is.
 
     Raises:
-        UsageError: it is neither an instance that can run, nor a subclass, nor a factory.
+        UsageError: it is neither an instance that can run, nor a subclass, nor a factory, nor a function that can be a
+            tool.
     """
     if isinstance(tool, ToolDefinition) and tool.executor is None:
         raise UsageError(f"Tool {name!r} has no executor. Give it one: ToolDefinition(..., executor=...).")
@@ -205,8 +203,14 @@ def check_kind(name: str, tool: Any) -> None:
         )
     if not isinstance(tool, ToolDefinition | type) and not callable(tool):
         raise UsageError(
-            f"Tool {name!r} is a {type(tool).__name__}. Register a ToolDefinition, its class or a factory."
+            f"Tool {name!r} is a {type(tool).__name__}. Register a ToolDefinition, its class, a factory or a function."
         )
+    if isinstance(tool, ToolDefinition | type) or _takes(tool, STATE_PARAMETER, any_name=True):
+        kept: Registrable = tool
+        return kept
+    if inspect.isfunction(tool) or inspect.ismethod(tool):
+        return function_tool(tool, name=name)
+    raise UsageError(f"Tool {name!r} is a callable without a parameter conv_state, so no factory. Register a function.")
 
 
 def _origin_of(entry: Registrable) -> Origin:
@@ -234,14 +238,17 @@ def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | ToolFactory, conv_state:
         raise UsageError(f"Tool {spec.name!r} cannot be made with params {spec.params!r}: {reason}.") from error
 
 
-def _takes(factory: Callable[..., Any], name: str) -> bool:
-    """Whether the factory takes a param of that name; one that takes any, or has no readable signature, takes it."""
+def _takes(factory: Callable[..., Any], name: str, *, any_name: bool = False) -> bool:
+    """Whether the factory takes a param of that name; one that takes any, or has no readable signature, takes it.
+
+    The conversation's state is none of its params; any_name asks about it all the same.
+    """
     try:
         parameters = inspect.signature(factory).parameters
     except ValueError:  # of a builtin
         return True
     if name in parameters:
-        return name != "conv_state" and parameters[name].kind in _BY_NAME
+        return (any_name or name != STATE_PARAMETER) and parameters[name].kind in _BY_NAME
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
@@ -298,16 +305,28 @@ class RuntimeResolver:
         """Sorted."""
         return [name for name in self._registry.names() if name not in self._without]
 
+    def hint(self, name: str) -> str:
+        """That it needs a conversation, and what does not; or the name that was meant."""
+        known = self.names()
+        if self._registry.knows(name):
+            return f". It needs a conversation; a runtime alone has: {', '.join(known)}."
+        near = did_you_mean(name, known)
+        return near and f".{near}"
+
     def create(self, name: str, runtime: Runtime) -> list[AnyTool]:
         """The tools of that name; raises as `ToolRegistry.resolve`."""
         return self._registry.resolve(Tool(name=name), ConversationState(conversation_id="runtime", runtime=runtime))
 
 
-_registry = ToolRegistry(Plugins(check=check_kind))
+_registry = ToolRegistry(Plugins(check=usable))
 
 
+@suggests_names
 def register_tool(name: str, tool: Registrable, *, replace: bool = False, built_in: bool = False) -> None:
-    """Register an instance, a class or a factory with the process's registry.
+    """Register an instance, a class, a factory or a plain function with the process's registry.
+
+    A factory is a function with a parameter `conv_state`, and makes tools. Any other one is a tool itself: it runs on
+    the host, and its docstring and annotations describe it.
 
     Args:
         name: what an agent's `tools` call it; a second registration replaces the first.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, ConfigDict
-
+from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
 from ohsandbox.text import did_you_mean
 from ohsandbox.tool.registry import origin_of_tool
@@ -40,10 +39,8 @@ _NAMES = {
 """Other registered names of our tools: excluding any of them must exclude the tool."""
 
 
-class ToolFlags(BaseModel):
+class ToolFlags(ConfigModel):
     """Switches for families of tools and for single tools. Tools that cost money, time or safety are off by default."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     enable_cmd: bool = True
     """`execute_bash`."""

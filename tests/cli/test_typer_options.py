@@ -79,7 +79,7 @@ def test_help_has_groups_and_fits(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
             ["run", "x", "--model", "openai/x", "--base-url", "here", "--runtime", "cli"],
             "Invalid base URL 'here': expected an address",
         ),
-        (["run", "x", "--model", "m" * 1001, "--runtime", "cli"], "Invalid setting 'model'"),
+        (["run", "x", "--model", "m" * 1001, "--runtime", "cli"], "key 'model' is wrong"),
         (["run", "x", "--model", "openai/x", "--api-key", " ", "--runtime", "cli"], "No API key"),
         (["tools", ""], "name is empty"),
         (["Run"], "Did you mean 'run'? Try"),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from ohsandbox.errors import UsageError
 from ohsandbox.llm import LLMConfig
 
 
@@ -24,7 +25,7 @@ def test_a_blank_key_is_none() -> None:
     [{"temprature": 1}, {"temperature": 3}, {"num_retries": 7}, {"reasoning_effort": "huge"}, {"model": ""}],
 )
 def test_a_wrong_setting_is_refused_without_showing_values(setting: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(UsageError) as caught:
         LLMConfig(**{"model": "m", "api_key": "canary-key"} | setting)
     assert "canary" not in str(caught.value)
 

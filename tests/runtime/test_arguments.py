@@ -67,7 +67,7 @@ def runtime() -> Iterator[Any]:
         (lambda r: r.set_env("A=1"), "env is of type str; give a dict"),
         (lambda r: r.set_env({"A": 1}), "Environment value of 'A' is of type int"),
         (lambda r: r.set_env({"UID": "1"}), "Environment name 'UID' is reserved"),
-        (lambda r: r.close(keep="yes"), "Invalid keep 'yes'"),
+        (lambda r: r.close(keep="yes"), "keep='yes' is of type str; expected is bool"),
         (lambda r: r.close(keep=True), "A FakeRuntime has nothing to keep"),
         (lambda _: CLIRuntime(env={"A": None}), "Environment value of 'A'"),  # type: ignore[dict-item]
     ],
@@ -88,7 +88,10 @@ def test_a_wrong_argument_is_refused_on_one_line(runtime: Any, call: Callable[[A
         ({"env": {"A": 1}}, "Environment value of 'A' is of type int"),
         ({"env": "A=1"}, "env is of type str"),
         ({"progress": "yes"}, "Invalid progress 'yes': give a function"),
-        ({"limits": {"memory": 5}}, "Invalid DockerRuntime(limits=...) {'memory': 5}: memory: "),
+        (
+            {"limits": {"memory": 5}},
+            "Invalid DockerRuntime(limits=...) {'memory': 5}: SandboxLimits(...): unknown key",
+        ),
         ({"image": 5}, "Invalid DockerRuntime(image=...) 5: "),
     ],
 )

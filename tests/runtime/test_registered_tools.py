@@ -55,9 +55,23 @@ def test_a_cancelled_cell_ends(runtime: Runtime) -> None:
     assert late == ErrorObservation(message="Cancelled before it began")
 
 
-@pytest.mark.parametrize("name", ["finish", "delegate", "edit_file", "nope"])
-def test_what_needs_a_conversation_is_as_unknown_as_nothing(runtime: Runtime, name: str) -> None:
-    assert runtime.execute_tool(name, {}) == ErrorObservation(message=f"Unknown tool: {name}")
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("finish", ". It needs a conversation; a runtime alone has: BashTool, BrowserTool, browser, execute_bash"),
+        ("delegate", ". It needs a conversation"),
+        ("edit_file", ". It needs a conversation"),
+        ("globb", ". Did you mean 'glob'?"),
+        ("nope", ""),
+    ],
+)
+def test_what_needs_a_conversation_is_unknown_and_the_message_says_what_there_is(
+    runtime: Runtime, name: str, hint: str
+) -> None:
+    unknown = runtime.execute_tool(name, {})
+    assert isinstance(unknown, ErrorObservation)
+    assert unknown.message.startswith(f"Unknown tool: {name}{hint}")
+    assert unknown.message.count("\n") == 0
     assert name not in runtime.registered_tools.names()
     assert {"browser", "execute_bash", "file_editor", "glob", "task_tracker"} <= {*runtime.registered_tools.names()}
 

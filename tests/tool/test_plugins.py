@@ -12,7 +12,7 @@ import pytest
 from ohsandbox.errors import UsageError
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Plugins, Tool, ToolRegistry
-from ohsandbox.tool.registry import check_kind
+from ohsandbox.tool.registry import usable
 from ohsandbox.tools import make_think_tool
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 @pytest.fixture
 def registry(distribution: None) -> ToolRegistry:  # noqa: ARG001 - installed first
-    made = ToolRegistry(Plugins(check=check_kind))
+    made = ToolRegistry(Plugins(check=usable))
     made.register("think", make_think_tool())
     return made
 
@@ -147,6 +147,6 @@ def test_metadata_that_cannot_be_read_breaks_nothing(tmp_path: Path, monkeypatch
     info.mkdir()
     (info / "entry_points.txt").write_text("[ohsandbox.tools]\nstrange = nowhere:Tool\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    plugins: Any = Plugins(check=check_kind)
+    plugins: Any = Plugins(check=usable)
     assert plugins.get("strange").fault.startswith("nowhere:Tool cannot be imported")
     assert plugins.get("unknown") is None

@@ -17,6 +17,7 @@ from ohsandbox.conversation.approvals.policy import (
     ConfirmRisky,
     NeverConfirm,
     approval_filter_of,
+    policy_given,
     policy_of,
 )
 from ohsandbox.conversation.approvals.scopes import (
@@ -56,5 +57,6 @@ __all__ = [
     "approval_filter_of",
     "default_analyzer",
     "pending_of",
+    "policy_given",
     "policy_of",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox import events
+from ohsandbox.arguments import expect_texts, wrong_type
 from ohsandbox.conversation.approvals.scopes import (
     AnyScope,
     Approval,
@@ -42,7 +43,7 @@ class Decision(NamedTuple):
     approved: bool
     reason: str = ""
     """Told to the model where the calls are rejected."""
-    tool_call_ids: tuple[str, ...] | None = None
+    tool_call_ids: Sequence[str] | None = None
     """None is all that wait; rejecting all also stops the calls of the same response that would not have asked."""
     scope: CallScope | None = None
     """Where approved: what is allowed from now on as well. It must cover each of the calls."""
@@ -56,6 +57,14 @@ class Approvals:
     """The pending calls and standing approvals of one conversation."""
 
     def __init__(self, log: ConversationLog, *, ask: ApprovalCallback | None = None) -> None:
+        """Ask: a conversation's `confirm`.
+
+        Raises:
+            UsageError: it is no function.
+        """
+        if ask is not None and not callable(ask):
+            policy = f"A policy goes by another name: confirmation={ask!r}." if isinstance(ask, str) else ""
+            raise wrong_type("confirm", ask, "a function that is given the calls that wait", policy)
         self._log = log
         self.callback = ask
         """Asks a person; None where nobody can be asked at once."""
@@ -75,6 +84,7 @@ class Approvals:
             UsageError: nothing waits, or not what decision names, or its scope does not cover that.
             LogWriteError: it could not be stored, and does not count.
         """
+        expect_texts("tool_call_ids", decision.tool_call_ids)
         with self._log.lock:
             held = self._log.history.held
             waiting = [call.tool_call_id for call in held.waiting]

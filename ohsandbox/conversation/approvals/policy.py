@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.agent.calls import only_reads
 from ohsandbox.agent.held import Verdict
+from ohsandbox.arguments import expect_method
 from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer, conceals, default_analyzer, level
 from ohsandbox.conversation.approvals.scopes import PendingCall
 from ohsandbox.errors import UsageError
+from ohsandbox.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,6 +76,18 @@ class ConfirmRisky:
         return level(risk) >= level(self.threshold)
 
 
+def policy_given(given: ConfirmationPolicy | str | None) -> ConfirmationPolicy | None:
+    """The policy that was given, itself or by name.
+
+    Raises:
+        UsageError: it is none, or there is none of that name.
+    """
+    if isinstance(given, str):
+        return policy_of(given)
+    expect_method("confirmation", given, "asks", "a ConfirmationPolicy or its name")
+    return given
+
+
 def policy_of(name: str) -> ConfirmationPolicy:
     """The policy of that name, with its defaults.
 
@@ -87,7 +101,8 @@ def policy_of(name: str) -> ConfirmationPolicy:
         "medium": lambda: ConfirmRisky(ActionSecurityRisk.MEDIUM),
     }
     if name not in made:
-        raise UsageError(f"Unknown confirmation policy {name!r}. Take one of: {', '.join(made)}.")
+        told = f"Unknown confirmation policy {name!r}. Take one of: {', '.join(made)}."
+        raise UsageError(told + did_you_mean(name, made))
     return made[name]()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
@@ -49,10 +50,8 @@ hierarchies is a tmpfs of half the machine's memory, where root could fill all m
 kernel can reclaim, so that no process starts any more."""
 
 
-class SandboxLimits(BaseModel):
+class SandboxLimits(ConfigModel):
     """Resource limits of a sandbox. All except free_bytes are enforced by the engine and verified from inside."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     memory_bytes: int = Field(default=2 * GIB, ge=32 * MIB)
     """Memory plus swap: enough for a compiler, a quarter of a laptop's."""

@@ -7,15 +7,15 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
+from ohsandbox.arguments import wrong
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import mount_policy
 from ohsandbox.runtime.docker.build import Build  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.docker.container_config import ContainerConfig, Network, SandboxLimits
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.guard import WORKSPACE, Git, GuardMount
-from ohsandbox.runtime.process.invocation import wrong
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Profile = Literal["contained", "mapped"]
 """`contained`: files live in the container, apt works. `mapped`: a host directory is bound, no capabilities at all."""
+
+DEFAULT_IMAGE = "python:3.12"
 
 WORKDIR_LABEL = "ohsandbox.workdir"
 """Label with the working directory of processes; the container's own working directory is the root directory."""
@@ -66,6 +68,10 @@ _IMAGE = re.compile(
 """[registry[:port]/]path[:tag][@digest], by the grammar of the distribution specification."""
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
 _MAX_IMAGE_NAME = 255
+_OF_A_NEW_CONTAINER = (
+    "image", "build", "workspace", "copy_of", "git", "network", "profile", "limits", "name", "runtime", "checkpoint",
+    "labels",
+)  # fmt: skip
 _LABEL_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9_./-]{0,126}[a-zA-Z0-9])?")
 """Without `=`, at which the engine's filter splits name from value."""
 _MAX_LABEL_VALUE = 1024
@@ -76,7 +82,7 @@ class DockerOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    image: str
+    image: str = DEFAULT_IMAGE
     env: dict[str, str] = {}
     user: str | None = None
     workdir: str | None = None
@@ -90,7 +96,7 @@ class DockerOptions(BaseModel):
     """What the caller says; a workspace alone decides."""
     limits: SandboxLimits = SandboxLimits()
     name: str | None = None
-    keep: bool = False
+    keep: StrictBool = False
     attach: str | None = None
     ca_bundle: str | None = None
     runtime: str = ""
@@ -118,7 +124,8 @@ def checked(**asked: object) -> DockerOptions:
         first = error.errors()[0]
         name = str(first["loc"][0])
         where = ".".join(str(part) for part in first["loc"][1:])
-        expected = f"{where}: {first['msg']}" if where else str(first["msg"])
+        told = first["msg"].removeprefix("Value error, ")
+        expected = f"{where}: {told}" if where else told
         raise wrong(f"DockerRuntime({name}=...)", asked.get(name), expected) from error
     _check_names(found)
     if found.ca_bundle is not None:
@@ -129,14 +136,12 @@ def checked(**asked: object) -> DockerOptions:
             raise UsageError(f"ca_bundle={found.ca_bundle!r} contains no PEM certificate. Remedy: name a PEM file.")
     if found.profile == "mapped" and found.workspace is None:
         raise UsageError("profile='mapped' needs a directory. Remedy: pass workspace=DIR.")
-    if found.attach is not None and found.build is not None:
-        raise UsageError("build= makes an image for a new container. Remedy: leave out attach=, or build=.")
-    if found.attach is not None and found.checkpoint is not None:
-        raise UsageError("checkpoint= cannot be put into a running container. Remedy: leave out attach=.")
-    if found.attach is not None and found.copy_of is not None:
-        raise UsageError("copy= makes a container of its own. Remedy: leave out attach=, or use `upload`.")
-    if found.attach is not None and found.workspace is not None:
-        raise UsageError("workspace= cannot be added to a running container. Remedy: leave out attach=, or workspace=.")
+    if found.profile == "contained" and asked.get("profile") and found.workspace is not None:
+        raise UsageError("profile='contained' binds no directory. Remedy: leave out workspace=, or pass copy=True.")
+    if asked.get("git") and found.workspace is None:
+        raise UsageError(f"git={found.git!r} is for a bound directory. Remedy: pass workspace=DIR, or leave out git=.")
+    if found.attach is not None:
+        _check_joined(asked)
     places = {"copy_of": found.copy_of, "workspace": found.workspace}
     vetted = {
         key: mount_policy.check_directory(place, copied=key == "copy_of")
@@ -144,6 +149,20 @@ def checked(**asked: object) -> DockerOptions:
         if place is not None
     }
     return found.model_copy(update=vetted)
+
+
+def _check_joined(asked: Mapping[str, object]) -> None:
+    """Refuse what a running container cannot be given any more."""
+    given = next((name for name in _OF_A_NEW_CONTAINER if asked.get(name)), None)
+    if asked.get("keep") is False:
+        raise UsageError("keep=False: a container that is joined is not ours to remove. Remedy: leave out keep=.")
+    if given is not None:
+        name = "copy" if given == "copy_of" else given
+        remedy = ", or use `upload`" if name in {"copy", "workspace"} else ""
+        raise UsageError(
+            f"{name}= is for a new container, and attach= joins one that has its own. "
+            f"Remedy: leave out {name}=, or attach={remedy}."
+        )
 
 
 def _check_names(asked: DockerOptions) -> None:

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from ohsandbox.arguments import expect_path, suggests_names, wrong
 from ohsandbox.errors import (
     EngineUnavailable,
     SandboxGone,
@@ -26,7 +27,7 @@ from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.sandbox import OwnerWatchdog
-from ohsandbox.runtime.process.invocation import check_call, wrong
+from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.runtime.results import ResumeReport
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_IMAGE = "python:3.12"
 END_ALL = b"kill -KILL -1 2>/dev/null || :"
 _ROOT = {"0", "root"}
 
@@ -55,7 +55,7 @@ class DockerRuntime(Runtime):
     The constructor only checks its arguments; `start` (or `with`) creates the container, `close` removes it.
 
     Args:
-        image: its name; pulled if missing.
+        image: its name; pulled if missing. Default: python:3.12.
         env: variables for every process, on top of the image's; together at most 4,096 and 512 KiB.
         user: name or id for every process; default: the image's user, or with `workspace` the calling user.
         workdir: working directory of processes; created if missing. Default: the image's, or /workspace.
@@ -63,16 +63,17 @@ class DockerRuntime(Runtime):
         copy: copy the files of workspace to /workspace instead of binding it. Files that git ignores and files named
             like secrets are left out (see `left_out`); "all" includes them.
         git: protection of the workspace against the sandbox: "guarded" (commits work; configuration, hooks and info of
-            its repositories, and the files that editors and agents run, are read-only), "ro" (repositories are
-            read-only), "rw" (none). Empty `hooks`, `info`, `config.worktree` and a `commondir` are created in a
+            its repositories, and the files that editors and agents run, are read-only; the default), "ro" (repositories
+            are read-only), "rw" (none). Empty `hooks`, `info`, `config.worktree` and a `commondir` are created in a
             repository that lacks them.
-        network: "none", or "open" for the engine's default bridge.
+        network: "none" (the default), or "open" for the engine's default bridge.
         profile: "contained" or "mapped"; derived from workspace.
         limits: memory, processors, processes, disk.
         name: the container's name; default: ohsandbox- and a random word.
         keep: `close` and `gc` leave the container, and its processes keep running when this process dies; `close` can
             decide otherwise.
-        attach: name or id of a running container to join instead; we never remove, start or change it.
+        attach: name or id of a running container to join instead; we never remove, start or change it. What only a new
+            container can be given excludes it: image, build, workspace, copy, network, limits, name, labels, ...
         ca_bundle: a PEM file that common tools in the sandbox trust.
         progress: called while an image is pulled or built.
         runtime: an OCI runtime of the engine, such as "runsc".
@@ -86,21 +87,22 @@ class DockerRuntime(Runtime):
         UsageError: an argument or a combination of arguments is invalid.
     """
 
+    @suggests_names
     def __init__(
         self,
-        image: str = DEFAULT_IMAGE,
+        image: str | None = None,
         *,
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
         workdir: str | None = None,
         workspace: str | os.PathLike[str] | None = None,
         copy: bool | Literal["all"] = False,
-        git: Git = "guarded",
-        network: Network = "none",
+        git: Git | None = None,
+        network: Network | None = None,
         profile: Profile | None = None,
         limits: SandboxLimits | None = None,
         name: str | None = None,
-        keep: bool = False,
+        keep: bool | None = None,
         attach: str | None = None,
         ca_bundle: str | os.PathLike[str] | None = None,
         progress: Callable[[PullProgress], None] | None = None,
@@ -115,17 +117,22 @@ class DockerRuntime(Runtime):
         if progress is not None and not callable(progress):
             raise wrong("progress", progress, "give a function that takes a PullProgress")
         self.state_dir = PRIVATE_DIR
-        if build is not None and image != DEFAULT_IMAGE:
+        if build is not None and image is not None:
             raise UsageError(f"build= and image={image!r} exclude each other. Remedy: leave one out.")
+        if not isinstance(copy, bool) and copy != "all":
+            raise wrong("copy", copy, "give True, False or 'all'")
+        expect_path("workspace", workspace)
+        expect_path("ca_bundle", ca_bundle)
         place = None if workspace is None else os.fspath(workspace)
         if copy and place is None:
             raise UsageError("copy= needs a directory to copy. Remedy: pass workspace=DIR.")
         self._options = options.checked(
-            image=image, env=dict(env or {}), user=None if user is None else str(user), workdir=workdir,
+            image=image, env=env, user=None if user is None else str(user), workdir=workdir,
             workspace=None if copy else place, copy_of=place if copy else None, copies_all=copy == "all", git=git,
             network=network, profile=profile, limits=limits, name=name, keep=keep, attach=attach,
-            ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle), runtime=runtime, conversation=conversation,
-            checkpoint=checkpoint, labels=labels, build=None if build is None else checked_build(build),
+            ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle), runtime=runtime or None,
+            conversation=conversation, checkpoint=checkpoint, labels=labels or None,
+            build=None if build is None else checked_build(build),
         )  # fmt: skip
         self.ends_processes = not (keep or attach)
         self.private_processes = not attach
@@ -338,7 +345,8 @@ class DockerRuntime(Runtime):
         if (workspace is None) != (self._options.workspace is None):
             raise UsageError("A fork has a workspace where the original has one. Remedy: pass workspace=DIR, or none.")
         asked = dict(self._options) | {
-            "checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": False, "profile": None,
+            "checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": None, "profile": None,
+            "git": None if workspace is None else self._options.git,
             "workspace": None if workspace is None else os.fspath(workspace),
         }  # fmt: skip
         if (copy_of := asked.pop("copy_of")) is not None:

@@ -10,8 +10,9 @@ import stat
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from ohsandbox.arguments import wrong
 from ohsandbox.errors import SandboxFileError, file_error
-from ohsandbox.runtime.process.invocation import quote, wrong
+from ohsandbox.runtime.process.invocation import quote
 from ohsandbox.runtime.process.worker import CallStalled, CallTimedOut, WorkerCall
 from ohsandbox.runtime.results import DirEntry
 

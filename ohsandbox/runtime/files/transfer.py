@@ -16,6 +16,7 @@ import threading
 from importlib.resources import files as resources
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from ohsandbox.arguments import expect
 from ohsandbox.errors import OhsandboxError, UsageError, file_error
 from ohsandbox.paths import DIRECTORY, open_directory, refuse_link
 from ohsandbox.runtime.files import unpack
@@ -43,6 +44,16 @@ _MOST_SAID_BYTES = 64 * 1024 * 1024
 
 _END_S = 5.0
 """A killed process ends in milliseconds; one in uninterruptible sleep (a dead disk) is left to the sandbox's end."""
+
+
+def limits_of(given: TransferLimits | None) -> TransferLimits:
+    """Those that were given, or the usual ones.
+
+    Raises:
+        UsageError: they are something else.
+    """
+    expect("limits", given, TransferLimits, "Make them: TransferLimits(total_bytes=...).")
+    return given or TransferLimits()
 
 
 def upload(

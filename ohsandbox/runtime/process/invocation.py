@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ohsandbox.arguments import expect, is_number, wrong
 from ohsandbox.errors import UsageError, WorkdirMissingError, WorkdirNotADirectoryError
 from ohsandbox.runtime.results import ExecResult
 
@@ -71,24 +72,14 @@ def script_on_stdin(script: str, *arguments: str) -> tuple[list[str], bytes]:
     return ["/bin/sh", "-c", reader, *arguments], raw
 
 
-MAX_SHOWN_CHARS = 60
-"""Of a wrong value: enough to recognise it."""
 Buffer = bytes | bytearray | memoryview
 """What is taken for bytes."""
-
-
-def wrong(name: str, value: object, expected: str) -> UsageError:
-    """The error for an argument: its name, its value and what it should be."""
-    shown = repr(value)
-    shown = shown if len(shown) <= MAX_SHOWN_CHARS else f"{shown[: MAX_SHOWN_CHARS - 1]}…"
-    return UsageError(f"Invalid {name} {shown}: {expected}")
 
 
 def check_seconds(**values: float | None) -> None:
     """Raise UsageError for the first value that is not a positive number."""
     for name, value in values.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and 0 < value < float("inf")):
+        if value is not None and not (is_number(value) and 0 < value < float("inf")):
             raise wrong(name, value, "give a positive number of seconds")
 
 
@@ -106,6 +97,8 @@ def check_buffer(name: str, value: object) -> None:
 
 
 MAX_MODE = 0o7777
+READABLE = 0o400
+"""By the owner: as what is meant has it."""
 
 
 def check_mode(mode: object) -> None:
@@ -113,13 +106,28 @@ def check_mode(mode: object) -> None:
     is_number = isinstance(mode, int) and not isinstance(mode, bool)
     if mode is not None and not (is_number and 0 <= mode <= MAX_MODE):  # type: ignore[operator]
         raise wrong("mode", mode, "give permission bits as a number, such as 0o644")
+    if mode is not None and _reads_as_octal(mode):  # type: ignore[arg-type] # it is a number
+        raise wrong("mode", mode, f"in octal it is {mode:#o}; write 0o{mode} for the usual permission bits")
 
 
-def check_command(command: object, session: object, expect: object) -> None:
+def _reads_as_octal(mode: int) -> bool:
+    """Whether the digits of the decimal number make usual permission bits, and its value does not: 644 is 0o1204."""
+    digits = str(mode)
+    written = int(digits, 8) if len(digits) == len("644") and not set(digits) & set("89") else 0
+    return written >= READABLE and _grants_less_to_others(written) and not _grants_less_to_others(mode)
+
+
+def _grants_less_to_others(mode: int) -> bool:
+    """Whether these are permission bits alone, of which a group has no more than the owner, and others no more."""
+    owner, group, others = mode >> 6, mode >> 3 & 7, mode & 7
+    return owner <= 7 and not group & ~owner and not others & ~group  # noqa: PLR2004 - three bits
+
+
+def check_command(command: object, session: object, pattern: object, is_input: object) -> None:
     """Check the words of `Runtime.execute`.
 
     Raises:
-        UsageError: one is not text, or the command holds a NUL.
+        UsageError: one is not text, the command holds a NUL, or is_input is no bool.
     """
     if not isinstance(command, str):
         remedy = "or pass the list to run()" if isinstance(command, list | tuple) else "the text of a shell command"
@@ -127,8 +135,9 @@ def check_command(command: object, session: object, expect: object) -> None:
     if "\0" in command:
         raise UsageError("The command contains a NUL byte, which no command can. Write such data to a file first")
     check_session(session)
-    if expect is not None and not isinstance(expect, str):
-        raise wrong("expect", expect, "give a regular expression as a string")
+    if pattern is not None and not isinstance(pattern, str):
+        raise wrong("expect", pattern, "give a regular expression as a string")
+    expect("is_input", is_input, bool, optional=False)
 
 
 def check_session(name: object) -> None:
@@ -298,6 +307,7 @@ class Process:
         """
         check_argv(argv)
         check_env_names(env)
+        expect("merge_streams", merge_streams, bool, optional=False)
         self.mark = f"OHSANDBOX_CALL={secrets.token_hex(8)}"
         self.limit_kib = limit_mark()
         exports = b"".join(b" %s=%s" % (name.encode(), quote(value)) for name, value in env.items())
