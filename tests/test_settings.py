@@ -167,6 +167,21 @@ def test_wrong_variable_is_named_and_its_value_is_not_shown(monkeypatch: pytest.
     assert "canary" not in str(caught.value)
 
 
+def test_misspelt_variables_are_told_once_each_without_their_values(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = write(tmp_path, "{}")
+    for name in ("MODLE", "LLM_MODEL", "APIKEY", "TOOLS", "HOEM", "TOKEN", "TEST_IMAGE", "MCP", "FOO"):
+        monkeypatch.setenv(f"OHSANDBOX_{name}", "canary")
+    assert Settings.load(path).warnings == (
+        "Environment variable OHSANDBOX_APIKEY is not used. Did you mean OHSANDBOX_API_KEY?",
+        "Environment variable OHSANDBOX_HOEM is not used. Did you mean OHSANDBOX_HOME?",
+        "Environment variable OHSANDBOX_LLM_MODEL is not used. Did you mean OHSANDBOX_MODEL?",
+        "Environment variable OHSANDBOX_MODLE is not used. Did you mean OHSANDBOX_MODEL?",
+        "Environment variable OHSANDBOX_TOOLS is not used: write 'tools' into the settings file.",
+    )
+
+
 # --- OpenHands' file --------------------------------------------------------------------------------------------------
 
 SDK_SETTINGS = {

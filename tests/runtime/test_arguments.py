@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox import CLIRuntime, DockerRuntime
+from ohsandbox import CLIRuntime, DockerRuntime, SandboxLimits, find_sandbox, list_sandboxes, remove_sandbox
 from ohsandbox.errors import SandboxFileError, UsageError
 from ohsandbox.testing import FakeRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+def wrong(value: Any) -> Any:
+    """Past the type checker."""
+    return value
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +34,14 @@ def runtime() -> Iterator[Any]:
         (lambda r: r.execute(b"x"), "Invalid command b'x': expected a string"),
         (lambda r: r.execute(None), "Invalid command None: expected a string"),
         (lambda r: r.execute("x", session=3), "Invalid session 3"),
+        (lambda r: r.execute("x", is_input="x"), "is_input='x' is of type str; expected is bool"),
+        (lambda r: r.run(["x"], merge_streams="x"), "merge_streams='x' is of type str; expected is bool"),
+        (lambda r: r.upload("x", "y", limits=5), "limits=5 is of type int; expected is TransferLimits"),
+        (
+            lambda r: r.download("x", "y", limits={"members": 5}),
+            "limits=... is of type dict; expected is TransferLimits",
+        ),
+        (lambda r: r.execute_tool(5, {}), "name=5 is of type int; expected is str"),
         (lambda r: r.execute("x", expect=b"a"), "Invalid expect b'a'"),
         (lambda r: r.execute("x", timeout_s="5"), "Invalid timeout_s '5': give a positive number of seconds"),
         (lambda r: r.execute("x", timeout_s=True), "Invalid timeout_s True"),
@@ -55,6 +68,9 @@ def runtime() -> Iterator[Any]:
         ),
         (lambda r: r.write_bytes("x", b"", mode="644"), "Invalid mode '644': give permission bits as a number"),
         (lambda r: r.write_bytes("x", b"", mode=-1), "Invalid mode -1"),
+        (lambda r: r.write_bytes("x", b"", mode=644), "Invalid mode 644: in octal it is 0o1204; write 0o644"),
+        (lambda r: r.write_bytes("x", b"", mode=755), "write 0o755"),
+        (lambda r: r.write_bytes("x", b"", mode=600), "write 0o600"),
         (lambda r: r.write_bytes("x", b"", user=object()), "Invalid user <object"),
         (lambda r: r.read_bytes(b"x"), "Invalid path b'x': give a string"),
         (lambda r: r.read_bytes(None), "Invalid path None"),
@@ -93,6 +109,31 @@ def test_a_wrong_argument_is_refused_on_one_line(runtime: Any, call: Callable[[A
             "Invalid DockerRuntime(limits=...) {'memory': 5}: SandboxLimits(...): unknown key",
         ),
         ({"image": 5}, "Invalid DockerRuntime(image=...) 5: "),
+        ({"limits": 5}, "Invalid DockerRuntime(limits=...) 5: Input should be a valid dictionary or instance of"),
+        ({"copy": "yes", "workspace": "."}, "Invalid copy 'yes': give True, False or 'all'"),
+        ({"keep": "yes"}, "Invalid DockerRuntime(keep=...) 'yes': Input should be a valid boolean"),
+        ({"workspace": 5}, "Invalid workspace 5: give a string, or a path object"),
+        ({"ca_bundle": b"x"}, "Invalid ca_bundle b'x'"),
+        ({"labels": {"job": 7}}, "Invalid DockerRuntime(labels=...) {'job': 7}: job: "),
+        ({"labels": ["job"]}, "Invalid DockerRuntime(labels=...) ['job']: "),
+        ({"git": "ro"}, "git='ro' is for a bound directory. Remedy: pass workspace=DIR"),
+        ({"profile": "contained", "workspace": "."}, "profile='contained' binds no directory"),
+        ({"build": ".", "image": "python:3.12"}, "build= and image='python:3.12' exclude each other"),
+        ({"attach": 5}, "Invalid DockerRuntime(attach=...) 5: "),
+        ({"attach": "some-name", "keep": False}, "keep=False: a container that is joined is not ours to remove"),
+        *(
+            ({"attach": "some-name", name: value}, f"{name}= is for a new container, and attach= joins one")
+            for name, value in {
+                "image": "python:3.12",
+                "network": "none",
+                "limits": SandboxLimits(),
+                "labels": {"a": "b"},
+                "name": "own",
+                "runtime": "runsc",
+                "checkpoint": "c",
+                "workspace": ".",
+            }.items()
+        ),
     ],
 )
 def test_a_wrong_option_of_a_container_is_refused_before_any_engine_is_asked(
@@ -102,6 +143,30 @@ def test_a_wrong_option_of_a_container_is_refused_before_any_engine_is_asked(
     with pytest.raises(UsageError) as refused:
         DockerRuntime(**arguments)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: remove_sandbox(wrong(None)), "sandbox=None is of type NoneType; expected is str or SandboxInfo"),
+        (lambda: find_sandbox(wrong(5)), "wanted=5 is of type int; expected is str"),
+        (lambda: find_sandbox(labels=wrong("job=7")), "labels='job=7' is of type str; expected is a dict"),
+        (lambda: list_sandboxes(labels=wrong(5)), "labels=5 is of type int; expected is a dict"),
+        (lambda: list_sandboxes(labels={"job": wrong(7)}), "labels['job']=7 is of type int; expected is str"),
+    ],
+)
+def test_a_wrong_sandbox_is_refused_before_any_engine_is_asked(
+    call: Callable[[], object], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/never-asked.sock")
+    with pytest.raises(UsageError) as refused:
+        call()
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o755, 0o600, 0o777, 0o640, 0o664, 0o555, 0o660, 0o770, 0o400, 0o2755, 0, 1])
+def test_usual_modes_are_taken_in_octal(runtime: Any, mode: int) -> None:
+    runtime.write_bytes("mode", b"", mode=mode)
 
 
 def test_a_value_of_the_environment_is_never_shown(runtime: Any) -> None:

@@ -5,8 +5,17 @@ from typing import Any
 import pytest
 
 from ohsandbox.errors import UsageError
+from ohsandbox.schema import TextObservation
 from ohsandbox.state import ConversationState
-from ohsandbox.tool import Tool, ToolRegistry, list_registered_tools, register_tool, resolve_tool, unregister_tool
+from ohsandbox.tool import (
+    Tool,
+    ToolRegistry,
+    list_registered_tools,
+    origin_of_tool,
+    register_tool,
+    resolve_tool,
+    unregister_tool,
+)
 from ohsandbox.tools import ExecuteBashTool, make_finish_tool, make_think_tool
 from tests.fakes import RecordingRuntime
 
@@ -97,3 +106,31 @@ def test_second_registration_replaces_the_first_and_a_name_can_be_taken_away() -
     unregister_tool("test_name")
     unregister_tool("test_name")
     assert list_registered_tools("test_name") == []
+
+
+def weather(city: str) -> str:
+    """Say the weather."""
+    return f"rain in {city}"
+
+
+def test_plain_function_is_registered_as_a_tool_of_that_name() -> None:
+    register_tool("forecast", weather)
+    try:
+        [tool] = resolve_tool(Tool("forecast"), STATE)
+        assert (tool.name, tool.description, tool.is_read_only) == ("forecast", "Say the weather.", False)
+        assert tool(tool.action_from_arguments({"city": "Rome"})) == TextObservation(text="rain in Rome")
+        assert origin_of_tool("forecast").name == __name__
+    finally:
+        unregister_tool("forecast")
+
+
+def test_method_and_coroutine_function_are_tools_too() -> None:
+    class Desk:
+        async def look(self, at: str) -> str:
+            """Look."""
+            return at
+
+    registry = ToolRegistry()
+    registry.register("look", Desk().look)
+    [tool] = registry.resolve(Tool("look"), STATE)
+    assert tool(tool.action_from_arguments({"at": "it"})) == TextObservation(text="it")

@@ -159,7 +159,7 @@ def test_exec_builds_runs_and_tells_the_steps(
         ({"build": Build(".", "no-such-file")}, "There is no file 'no-such-file'"),
         ({"build": Build(".", "../Dockerfile")}, "is outside of"),
         ({"build": ".", "image": "debian"}, "exclude each other"),
-        ({"build": Build(".", "pyproject.toml"), "attach": "some"}, "build= makes an image for a new container"),
+        ({"build": Build(".", "pyproject.toml"), "attach": "some"}, "build= is for a new container"),
     ],
 )
 def test_a_build_that_cannot_be_is_refused_without_an_engine(
