@@ -114,7 +114,7 @@ def expect_texts_by_name(name: str, value: object) -> None:
 def check_wait(**values: float | None) -> None:
     """Raise UsageError for the first value that is neither None nor a number from 0 on."""
     for name, value in values.items():
-        if value is not None and not (is_number(value) and value >= 0):
+        if value is not None and not (is_number(value) and 0 <= value < float("inf")):
             raise wrong(name, value, "give a number of seconds, 0 or more, or None to wait for as long as it takes")
 
 

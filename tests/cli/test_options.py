@@ -76,6 +76,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["--pids", "3"], "Invalid value '3' for '--pids'"),
         (["--memory", "1g", "--runtime", "cli"], "--memory needs a container. Leave out --memory or --runtime cli."),
         (["--pids", "99", "--attach", "name"], "--attach and --pids exclude each other"),
+        (["--network", "none", "--attach", "name"], "--attach and --network exclude each other"),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )

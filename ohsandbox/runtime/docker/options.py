@@ -158,10 +158,10 @@ def _check_joined(asked: Mapping[str, object]) -> None:
         raise UsageError("keep=False: a container that is joined is not ours to remove. Remedy: leave out keep=.")
     if given is not None:
         name = "copy" if given == "copy_of" else given
-        remedy = ", or use `upload`" if name in {"copy", "workspace"} else ""
+        other = "use `upload`" if name in {"copy", "workspace"} else f"{name}="
         raise UsageError(
             f"{name}= is for a new container, and attach= joins one that has its own. "
-            f"Remedy: leave out {name}=, or attach={remedy}."
+            f"Remedy: leave out attach=, or {other}."
         )
 
 
