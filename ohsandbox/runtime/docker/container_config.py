@@ -57,6 +57,8 @@ class SandboxLimits(ConfigModel):
     """Memory plus swap: enough for a compiler, a quarter of a laptop's."""
     cpus: float | None = Field(default=None, gt=0)
     """Number of processors. None: two, or as many as the engine's machine has."""
+    cpuset: str | None = Field(default=None, pattern=r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$")
+    """The processors of the engine's machine on which its processes run, such as '0,2-3'. None: any."""
     pids: int = Field(default=512, ge=16)
     """Processes and threads. A build with 16 jobs used 90; a fork bomb fails at once."""
     disk_bytes: int | None = Field(default=None, ge=64 * MIB)
@@ -201,6 +203,8 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
         "Tmpfs": {PRIVATE_DIR: f"rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777"},
         "Mounts": [],
     }
+    if limits.cpuset is not None:
+        host["CpusetCpus"] = limits.cpuset
     if (root := config.workspace) is not None:
         nested = [
             _bind(one.source or f"{root}/{one.path}", f"{WORKSPACE}/{one.path}", read_only=one.read_only)

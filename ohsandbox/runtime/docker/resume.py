@@ -99,7 +99,7 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
 def _as_made(options: DockerOptions, found: dict[str, Any], labels: dict[str, str]) -> DockerOptions:
     """Return the options with the values that the container was created with."""
     host = found["HostConfig"]
-    networks = {*((found.get("NetworkSettings") or {}).get("Networks") or {})} - {"none"}
+    joined = {*((found.get("NetworkSettings") or {}).get("Networks") or {})} or {host.get("NetworkMode")}
     workspace = _binds(found).get(WORKSPACE, {}).get("Source")
     sizes = [one.get("Hard") for one in host.get("Ulimits") or [] if one.get("Name") == "fsize"]
     limits = {
@@ -107,14 +107,15 @@ def _as_made(options: DockerOptions, found: dict[str, Any], labels: dict[str, st
         "pids": host.get("PidsLimit"),
         "cpus": (host.get("NanoCpus") or 0) / 1_000_000_000,
     }
-    kept = {key: value for key, value in limits.items() if value} | {"file_bytes": sizes[0] if sizes else None}
+    kept = {key: value for key, value in limits.items() if value}
+    kept |= {"file_bytes": sizes[0] if sizes else None, "cpuset": host.get("CpusetCpus") or None}
     names = str(labels.get(LABELS_LABEL) or "").split()
     return options.model_copy(
         update={
             "labels": {name: labels[name] for name in names if name in labels},
             "image": labels.get("ohsandbox.image", options.image),
             "user": labels.get("ohsandbox.user", options.user),
-            "network": "open" if networks or host.get("NetworkMode") != "none" else "none",
+            "network": "open" if joined - {"none"} else "none",
             "workspace": None if workspace is None else str(workspace),
             "git": labels.get("ohsandbox.git", "rw"),
             "limits": options.limits.model_copy(update=kept),
@@ -167,6 +168,7 @@ def _differences(asked: DockerOptions, real: DockerOptions, name: str) -> list[s
         ("user", asked.user or real.user, real.user),
         ("memory", f"{asked.limits.memory_bytes >> 20} MiB", f"{real.limits.memory_bytes >> 20} MiB"),
         ("processors", asked.limits.cpus or real.limits.cpus, real.limits.cpus),
+        ("cpuset", asked.limits.cpuset or real.limits.cpuset or "any", real.limits.cpuset or "any"),
         ("processes", asked.limits.pids, real.limits.pids),
         ("file size", asked.limits.file_bytes or "any", real.limits.file_bytes or "any"),
     ]

@@ -18,14 +18,15 @@ from ohsandbox.errors import (
     SandboxUnavailable,
     UsageError,
 )
+from ohsandbox.runtime.aio import waited
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.runtime.docker import attach, checkpoints, disk, options, provision, resume, selfcheck
+from ohsandbox.runtime.docker import attach, checkpoints, disk, options, provision, resume, selfcheck, usage
+from ohsandbox.runtime.docker import network as networks
 from ohsandbox.runtime.docker.build import checked as checked_build
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.container import ended_at_once
 from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
 from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.sandbox import OwnerWatchdog
 from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.runtime.results import ResumeReport
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.guard import Git
     from ohsandbox.runtime.docker.options import Profile
     from ohsandbox.runtime.docker.sandbox import Sandbox
+    from ohsandbox.runtime.docker.usage import ResourceUsage
     from ohsandbox.runtime.results import Checkpoint, PullProgress
 
 log = logging.getLogger(__name__)
@@ -366,6 +368,16 @@ class DockerRuntime(Runtime):
             finally:  # a sandbox that stays as it was is monitored again, too
                 self._unchecked = before.config is not None
 
+    def resource_usage(self) -> ResourceUsage:
+        """Return what the sandbox has used since it was started, as the kernel counts it; about 1 ms.
+
+        It is read by a shell in the sandbox, so a process that is root in it could forge the figures.
+
+        Raises:
+            SandboxUnavailable: the sandbox went away.
+        """
+        return usage.parse(self.snippet(usage.READ).stdout)
+
     def set_network(self, network: Network) -> None:
         """Connect the running container to the engine's default bridge, or take its network away.
 
@@ -373,7 +385,8 @@ class DockerRuntime(Runtime):
 
         Raises:
             UsageError: network is neither "none" nor "open", or the container is attached and so not ours to change.
-            SandboxUnavailable: the engine refuses, or the sandbox is gone.
+            SandboxRefused: nothing has changed inside, as under gVisor, whose network is made once.
+            SandboxUnavailable: the engine refuses, as Podman does, or the sandbox is gone.
         """
         if network not in {"none", "open"}:
             raise wrong("network", network, '"none" or "open"')
@@ -383,14 +396,14 @@ class DockerRuntime(Runtime):
             target = self._the_sandbox()
             if network == self._options.network:
                 return
-            leave, join = ("none", "bridge") if network == "open" else ("bridge", "none")
-            with engine_errors(f"changing the network of {self.name!r}"):
-                api = target.container.engine.api
-                api.disconnect_container_from_network(target.container.id, leave)
-                api.connect_container_to_network(target.container.id, join)
+            self.snippet(b":")  # the check of a sandbox that is new expects the network that it was made with
+            networks.change(target.container, network, lambda: self.snippet(networks.LIST_INTERFACES).stdout)
             self._options = self._options.model_copy(update={"network": network})
             config = target.config.model_copy(update={"network": network}) if target.config else None
             self._sandbox = self._known = target._replace(options=self._options, config=config)
+
+    aset_network = waited(set_network)
+    aresource_usage = waited(resource_usage)
 
     # --- the narrow waist ---
 

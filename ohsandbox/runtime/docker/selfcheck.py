@@ -14,7 +14,7 @@ from ohsandbox.runtime.docker.container_config import PRIVATE_DIR, host_config
 from ohsandbox.runtime.docker.guard import WORKSPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ohsandbox.runtime.docker.container_config import ContainerConfig
 
@@ -83,6 +83,7 @@ def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
         "memory": _at_most(facts.get("memory"), limits.memory_bytes),
         "processes": _at_most(facts.get("pids"), limits.pids),
         "processors": period.isdigit() and _at_most(quota, round(config.cpus * int(period) * _ROUNDING)),
+        "cpuset": limits.cpuset is None or processors(facts.get("Cpus_allowed_list", "")) == processors(limits.cpuset),
         "a file's size": limits.file_bytes is None
         or all(_at_most(one, limits.file_bytes) for one in facts.get("fsize", "").split(",")),
         "open files": config.open_files is None or _at_most(facts.get("nofile"), config.open_files),
@@ -94,13 +95,26 @@ def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
     return [name for name, holds in checks.items() if not holds]
 
 
+def processors(cpuset: str) -> set[int]:
+    """The numbers in a list such as '0,2-3'; none in one that is not such a list."""
+    ranges = [one.partition("-")[::2] for one in cpuset.split(",")]
+    if not all(first.isdigit() and (last.isdigit() or not last) for first, last in ranges):
+        return set()
+    return {number for first, last in ranges for number in range(int(first), int(last or first) + 1)}
+
+
 def _at_most(shown: str | None, limit: int) -> bool:
     return shown is not None and shown.isdigit() and int(shown) <= limit
 
 
+def outside_interfaces(names: Iterable[str]) -> set[str]:
+    """Those of a network namespace's interfaces that may lead out of it."""
+    return {*names} - {"lo", ""} - _TUNNELS
+
+
 def _reach(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
     """Yield each access beyond the sandbox."""
-    others = {*facts.get("interfaces", "?").split(",")} - {"lo", ""} - _TUNNELS
+    others = outside_interfaces(facts.get("interfaces", "?").split(","))
     if config.network == "none" and others:
         yield f"network is 'none', and it has the interface {min(others)!r}"
     if "socket" in facts:

@@ -98,12 +98,12 @@ def test_one_that_was_never_worked_in_is_removed_as_before(engine: Engine) -> No
 @pytest.mark.usefixtures("engine")
 def test_each_difference_to_what_is_asked_is_told_and_the_container_stays_as_it_is() -> None:
     run_killed_owner(user="1000")
-    asked = SandboxLimits(memory_bytes=512 * 1024**2, pids=100)
+    asked = SandboxLimits(memory_bytes=512 * 1024**2, pids=100, cpuset="0")
     runtime = DockerRuntime("ohsandbox-base:debian", conversation="talk", network="open", limits=asked, user="1001")
     resumed = runtime.resume()
     try:
         assert [note.split(" has ")[1].split()[0] for note in resumed.notes] == [
-            "image", "network", "user", "memory", "processes",
+            "image", "network", "user", "memory", "cpuset", "processes",
         ]  # fmt: skip
         assert "none: only" in runtime.describe()["network"]
         assert runtime.run(["id", "-u"]).stdout == b"1000\n"

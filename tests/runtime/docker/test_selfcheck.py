@@ -93,6 +93,18 @@ def test_what_a_lax_engine_drops_or_adds_is_refused(
             assert "\n" not in str(refused.value)
 
 
+def test_processors_that_are_not_pinned_are_refused(tmp_path: Path) -> None:
+    pinned = SandboxLimits(cpus=0.5, cpuset="0")
+    with behind(tmp_path, lambda _: None, limits=pinned) as runtime:
+        assert runtime.execute("nproc").output == "1\n"
+    (tmp_path / "s").unlink()
+    with (
+        behind(tmp_path, without("CpusetCpus"), limits=pinned) as runtime,
+        pytest.raises(SandboxRefused, match=r"limits are not in force \(cpuset\)"),
+    ):
+        runtime.execute("true")
+
+
 def test_an_unchanged_sandbox_is_taken(tmp_path: Path) -> None:
     with behind(tmp_path, lambda _: None) as runtime:
         assert runtime.execute("true").exit_code == 0

@@ -1,0 +1,120 @@
+"""The network of a running sandbox: given, taken away, and as it was after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.errors import SandboxRefused, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker import network as networks
+from ohsandbox.runtime.docker.runtime import DockerRuntime
+from tests.runtime.engines import IMAGE, PODMAN, podman
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.docker.engine import Engine
+
+
+@pytest.fixture(autouse=True)
+def _bridge(engine: Engine) -> None:
+    if not engine.api.networks(names=["bridge"]):
+        pytest.skip("this engine has no default bridge")
+
+
+def has_network(runtime: DockerRuntime) -> bool:
+    return b"eth" in runtime.run(["cat", "/proc/net/dev"]).stdout
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("first", ["none", "open"])
+def test_a_network_comes_and_goes_with_addresses_and_name_servers(sandbox: Callable[..., Any], first: Any) -> None:
+    runtime = sandbox(network=first)
+    for network in ("open", "none", "open", "none"):
+        runtime.set_network(network)
+        assert has_network(runtime) is (network == "open")
+        assert runtime.describe()["network"].startswith("open" if network == "open" else "none")
+    runtime.set_network("open")
+    asked = runtime.run(["sh", "-c", "cat /etc/resolv.conf; hostname -i"]).stdout.decode()
+    assert "nameserver" in asked
+    assert asked.split()[-1] not in {"127.0.0.1", "127.0.1.1"}
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(("first", "then"), [("none", "open"), ("open", "none")])
+def test_a_restart_keeps_the_network_that_was_set(
+    sandbox: Callable[..., Any], engine: Engine, first: Any, then: Any
+) -> None:
+    runtime = sandbox(network=first)
+    runtime.set_network(then)
+    engine.api.restart(runtime.id, timeout=0)
+    assert has_network(runtime) is (then == "open")
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(("first", "then"), [("none", "open"), ("open", "none")])
+@pytest.mark.usefixtures("engine")
+def test_a_resumed_sandbox_has_the_network_that_was_set(first: Any, then: Any) -> None:
+    before = DockerRuntime(IMAGE, network=first, conversation="phases").start()
+    before.set_network(then)
+    before.leave()
+    after = DockerRuntime(IMAGE, network=then, conversation="phases")
+    try:
+        assert after.resume().notes == ()
+        assert has_network(after) is (then == "open")
+        after.set_network(first)
+        assert has_network(after) is (first == "open")
+    finally:
+        after.close()
+
+
+@pytest.mark.docker
+def test_a_change_that_was_cut_off_is_completed_by_the_next(sandbox: Callable[..., Any], engine: Engine) -> None:
+    runtime = sandbox(network="open")
+    engine.api.disconnect_container_from_network(runtime.id, "bridge")
+    runtime.set_network("none")
+    assert [*engine.api.inspect_container(runtime.id)["NetworkSettings"]["Networks"]] == ["none"]
+
+
+@pytest.mark.docker
+def test_changes_of_several_threads_come_one_after_another(sandbox: Callable[..., Any]) -> None:
+    runtime = sandbox()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(runtime.set_network, ["open", "none"] * 3))
+    runtime.set_network("none")
+    assert not has_network(runtime)
+    asyncio.run(runtime.aset_network("open"))
+    assert has_network(runtime)
+
+
+@pytest.mark.docker
+def test_an_interface_that_does_not_come_or_go_is_told(sandbox: Callable[..., Any]) -> None:
+    container = sandbox()._sandbox.container
+    with pytest.raises(SandboxRefused, match="to be 'open', and it has no interface"):
+        networks.change(container, "open", lambda: b"lo\ntunl0\n")
+    with pytest.raises(SandboxRefused, match="to be 'none', and it has still the interface 'eth0'"):
+        networks.change(container, "none", lambda: b"lo\neth0\n")
+
+
+@pytest.mark.docker
+def test_only_a_network_of_ours_is_changed(sandbox: Callable[..., Any], foreign: Callable[..., str]) -> None:
+    with pytest.raises(UsageError, match="network"):
+        sandbox().set_network("host")
+    with pytest.raises(UsageError, match="not ours to change"):
+        sandbox(attach=foreign()).set_network("open")
+
+
+@pytest.mark.docker
+@pytest.mark.one_engine
+@pytest.mark.skipif(PODMAN is None, reason="no Podman, or not root")
+def test_podman_says_that_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    with podman() as address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+        with DockerRuntime(f"localhost/{IMAGE}") as runtime:
+            with pytest.raises(SandboxUnavailable, match="Changing the network") as told:
+                runtime.set_network("open")
+            assert "open" not in runtime.describe()["network"]
+            assert "\n" not in str(told.value)
