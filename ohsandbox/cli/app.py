@@ -18,6 +18,7 @@ from ohsandbox import __version__
 from ohsandbox.cli.entrypoint import exit_code_of, prepare_streams
 from ohsandbox.cli.options import (
     AsJson,
+    CompareOptions,
     ConfirmOptions,
     ConversationId,
     EvalOptions,
@@ -441,3 +442,32 @@ def run_evaluation(
     from ohsandbox.cli.eval import run_tasks
 
     return run_tasks(tasks, how)
+
+
+@command(evaluation, "report")
+def report_evaluation(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Results directory; several are shards of one run.")
+    ],
+    *,
+    output: Path | None = option(
+        "Where the reports go.  [default: the first DIR]", "DIR", flags=["--output", "-o"], parser=path
+    ),
+) -> int:
+    """Write report.json, junit.xml, summary.md and report.html anew from results."""
+    from ohsandbox.cli.eval_reports import report_results
+
+    report_results(directories, output)
+    return 0
+
+
+@command(evaluation, "compare")
+def compare_evaluations(
+    before: Annotated[Path, typer.Argument(metavar="A", help="Results directory or report.json, as it was.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Results directory or report.json, as it is now.")],
+    how: CompareOptions,
+) -> int:
+    """Compare two runs task by task. Exit code 1: B is worse by more than chance; 2: they cannot be compared."""
+    from ohsandbox.cli.eval_reports import compare_runs
+
+    return compare_runs(before, after, how)

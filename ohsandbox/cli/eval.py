@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.eval_reports import exit_code, report_results
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents import NopAgent, OracleAgent
 from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.progress import TrialEnded
-from ohsandbox.evaluation.results import counts
 from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.options import EvalOptions
     from ohsandbox.evaluation.progress import RunEvent
-
-PASSED, NOT_REACHED, BAD_INPUT, INFRASTRUCTURE, MODEL = 0, 1, 2, 4, 5
 
 
 def run_tasks(path: Path, how: EvalOptions) -> int:
@@ -37,17 +35,11 @@ def run_tasks(path: Path, how: EvalOptions) -> int:
         timeout_multiplier=how.timeout_multiplier, fail_fast=how.fail_fast,
     )  # fmt: skip
     run = Run(plan, how.output, tell=_tell)
-    results = run()
-    told = counts(results)
-    outcomes, rate = told["outcomes"], told["pass_rate"]
-    print(", ".join(f"{count} {name}" for name, count in outcomes.items() if count))  # noqa: T201
-    if outcomes["infrastructure_error"]:
-        return INFRASTRUCTURE
-    if outcomes["model_error"]:
-        return MODEL
-    if outcomes["invalid"]:
-        return BAD_INPUT
-    return PASSED if rate is not None and rate >= how.min_pass_rate else NOT_REACHED
+    try:
+        run()
+    finally:  # also after Ctrl-C, and a failure in the middle: what is known is told
+        report = report_results([how.output])
+    return exit_code(report, how.min_pass_rate)
 
 
 def _tell(event: RunEvent) -> None:

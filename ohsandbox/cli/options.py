@@ -373,3 +373,17 @@ class EvalOptions:
         "Repeat the tasks that failed N times, to tell flaky from broken; they count in no rate.",
         "N", default=0, min=0, max=1000,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """How two evaluations are compared."""
+
+    alpha: float = option(
+        "Exit with 1 if B is worse with a p-value (one-sided) of at most this.", "P", default=0.05, min=0, max=1
+    )
+    max_regressions: int | None = option(
+        "Exit with 1 if more than N tasks are broken: they passed in A, and not once in B.", "N", min=0
+    )
+    html: Path | None = option("Also write a page that shows both side by side.", "FILE", parser=path)
+    as_json: bool = switch("Print JSON.", "--json")

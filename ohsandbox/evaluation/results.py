@@ -7,7 +7,7 @@ import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 - pydantic reads annotations at run time
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -159,11 +159,3 @@ def file_name(task: str) -> str:
     """Return a name for a task's directory: its id, with a hash where characters had to go."""
     plain = _UNSAFE.sub("-", task).strip(".-")[:80]
     return plain if plain == task else f"{plain or 'task'}-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
-
-
-def counts(results: dict[TrialKey, TrialResult]) -> dict[str, Any]:
-    """Return the number of trials by outcome, and the pass rate of those that count (None without any)."""
-    first = [one for one in results.values() if not one.is_repeat]
-    by_outcome = {name: sum(one.outcome == name for one in first) for name in Outcome.__args__}  # type: ignore[attr-defined]
-    counted = sum(by_outcome[name] for name in COUNTED)
-    return {"outcomes": by_outcome, "pass_rate": by_outcome["pass"] / counted if counted else None}

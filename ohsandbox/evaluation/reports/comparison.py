@@ -1,0 +1,204 @@
+"""`Comparison`: what changed between two runs of the same tasks, and whether chance explains it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal
+
+from ohsandbox.errors import UsageError
+from ohsandbox.evaluation.reports.html import render
+from ohsandbox.evaluation.reports.report import PassRate, ReportPart
+from ohsandbox.evaluation.statistics import CONFIDENCE, mean_difference, paired_test
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ohsandbox.evaluation.reports.report import Report, TaskReport
+
+COMPARISON_SCHEMA = 1
+Change = Literal[
+    "broken", "worsened", "fixed", "improved", "mixed", "failing", "passing", "no_verdict", "changed_task", "only_in_a",
+    "only_in_b",
+]  # fmt: skip
+"""By the parts of a task's attempts that passed. broken: fewer, and none in B. worsened: fewer. fixed: more, and all in
+B. improved: more. failing, passing, mixed: the same part: none, all, some. no_verdict: no attempt counts in one of
+them. changed_task: the task's files are not the same. The last four are in no test."""
+CHANGES: tuple[Change, ...] = Change.__args__  # type: ignore[attr-defined] # a Literal has them
+_NOT_SETTINGS = frozenset({"run_id"})
+
+
+class TaskComparison(ReportPart):
+    """A task in two runs; what is not in one is None."""
+
+    id: str
+    change: Change
+    rate_a: float | None = None
+    rate_b: float | None = None
+    seconds_a: float | None = None
+    """Mean of the attempts."""
+    seconds_b: float | None = None
+    cost_usd_a: float | None = None
+    cost_usd_b: float | None = None
+
+
+class ComparedRun(ReportPart):
+    """One of the two runs, over all its tasks."""
+
+    name: str
+    complete: bool
+    agent: str
+    models: list[str]
+    pass_rate: PassRate | None
+    trials: int
+    """That are finished."""
+    cost_usd: float | None
+    cost_per_solved_task_usd: float | None
+
+
+class Effect(ReportPart):
+    """B's pass rate minus A's, over the tasks that both have a verdict on."""
+
+    value: float
+    low: float
+    """Of the interval at `confidence`."""
+    high: float
+    confidence: float = CONFIDENCE
+    interval_method: str
+    p_value: float
+    """Two-sided."""
+    p_worse: float
+    """One-sided: the probability of a result as bad for B, or worse, if nothing has changed."""
+    test: str
+
+
+class Quantity(ReportPart):
+    """A quantity of B beside A's: means over the tasks for which both are known."""
+
+    a: float
+    b: float
+    tasks: int
+
+
+class Comparison(ReportPart):
+    """What `ohsandbox eval compare --json` prints."""
+
+    schema_version: int = COMPARISON_SCHEMA
+    a: ComparedRun
+    b: ComparedRun
+    compared_tasks: int
+    effect: Effect
+    changes: dict[Change, int]
+    seconds_per_task: Quantity | None = None
+    cost_usd_per_task: Quantity | None = None
+    settings: dict[str, tuple[Any, Any]]
+    """Of the runs' records: what differs, as A has it and as B has it."""
+    tasks: list[TaskComparison]
+    """What changed for the worse first."""
+
+    def is_worse(self, alpha: float) -> bool:
+        """B is worse by more than chance explains: p_worse is at most alpha."""
+        return self.effect.value < 0 and self.effect.p_worse <= alpha
+
+
+def compare(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Comparison:
+    """Compare two reports task by task.
+
+    Raises:
+        UsageError: there is no task on which both have a verdict.
+    """
+    of_a, of_b = ({task.id: task for task in report.tasks} for report in (a, b))
+    tasks = [_compared(name, of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])]
+    pairs = [
+        (of_a[task.id], of_b[task.id])
+        for task in tasks
+        if task.id in of_a and task.id in of_b and task.change not in {"no_verdict", "changed_task"}
+    ]
+    if not pairs:
+        told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in _counted(tasks).items())
+        raise UsageError(
+            f"{names[0]} and {names[1]} have no task on which both have a verdict ({told or 'no tasks'}). "
+            "Remedy: compare runs of the same tasks."
+        )
+    tasks.sort(key=lambda task: CHANGES.index(task.change))
+    return Comparison(
+        a=_run(a, names[0]),
+        b=_run(b, names[1]),
+        compared_tasks=len(pairs),
+        effect=_effect(pairs),
+        changes=_counted(tasks),
+        seconds_per_task=_quantity([(one.seconds, two.seconds) for one, two in pairs]),
+        cost_usd_per_task=_quantity([(one.cost_usd, two.cost_usd) for one, two in pairs]),
+        settings=_settings(a, b),
+        tasks=tasks,
+    )
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Return a page that stands alone, as `html` makes it of one run."""
+    return render("comparison.html", comparison=comparison, order={name: at for at, name in enumerate(CHANGES)})
+
+
+def _compared(name: str, a: TaskReport | None, b: TaskReport | None) -> TaskComparison:
+    return TaskComparison(
+        id=name,
+        change=_change(a, b),
+        rate_a=a.rate if a else None,
+        rate_b=b.rate if b else None,
+        seconds_a=a.seconds if a else None,
+        seconds_b=b.seconds if b else None,
+        cost_usd_a=a.cost_usd if a else None,
+        cost_usd_b=b.cost_usd if b else None,
+    )
+
+
+def _change(a: TaskReport | None, b: TaskReport | None) -> Change:
+    if a is None or b is None:
+        return "only_in_b" if a is None else "only_in_a"
+    if a.digest != b.digest:
+        return "changed_task"
+    if (was := a.rate) is None or (now := b.rate) is None:
+        return "no_verdict"
+    if now < was:
+        return "worsened" if now else "broken"
+    if now > was:
+        return "fixed" if now == 1 else "improved"
+    return "mixed" if 0 < now < 1 else "passing" if now else "failing"
+
+
+def _effect(pairs: Sequence[tuple[TaskReport, TaskReport]]) -> Effect:
+    differences = [Fraction(b.passed, b.counted) - Fraction(a.passed, a.counted) for a, b in pairs]
+    test, estimate = paired_test(differences), mean_difference(differences)
+    assert estimate is not None, "there are pairs"  # noqa: S101
+    return Effect(
+        value=estimate.value, low=estimate.low, high=estimate.high, interval_method=estimate.method,
+        p_value=test.p_value, p_worse=test.p_worse, test=test.method,
+    )  # fmt: skip
+
+
+def _counted(tasks: Sequence[TaskComparison]) -> dict[Change, int]:
+    counts = Counter(task.change for task in tasks)
+    return {name: counts[name] for name in CHANGES if counts[name]}
+
+
+def _quantity(pairs: Sequence[tuple[float | None, float | None]]) -> Quantity | None:
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not known:
+        return None
+    count = len(known)
+    return Quantity(a=sum(a for a, _ in known) / count, b=sum(b for _, b in known) / count, tasks=count)
+
+
+def _run(report: Report, name: str) -> ComparedRun:
+    return ComparedRun(
+        name=name, complete=report.complete, agent=report.agent_name, models=report.models,
+        pass_rate=report.pass_rate, trials=report.trials_finished, cost_usd=report.totals.cost_usd,
+        cost_per_solved_task_usd=report.totals.cost_per_solved_task_usd,
+    )  # fmt: skip
+
+
+def _settings(a: Report, b: Report) -> dict[str, tuple[Any, Any]]:
+    one, two = (report.runs[0] if report.runs else {} for report in (a, b))
+    found = {name: (one.get(name), two.get(name)) for name in {**one, **two} if name not in _NOT_SETTINGS}
+    found |= {"models": (a.models, b.models), "images": (a.images, b.images), "engines": (a.engines, b.engines)}
+    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}

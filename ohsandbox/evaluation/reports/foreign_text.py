@@ -1,0 +1,94 @@
+"""Names, messages and program output of trials, made fit for a report: nothing in them is markup, control or unseen."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ohsandbox.review_text import on_one_line, visible
+from ohsandbox.runtime.shell.terminal import sanitize_for_terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.evaluation.reports.report import Report
+    from ohsandbox.evaluation.results import TrialResult
+
+OUTPUT_NAME = "test-stdout.txt"
+TAIL_BYTES = 4096
+"""Of a verifier's output: about fifty lines, in which a failure stands."""
+MAX_TAILS_BYTES = 8 * 1024**2
+"""Of all tails of a report: GitLab reads JUnit files of up to 30 MB, and a browser has to hold the page."""
+MAX_NAME_CHARS = 200
+MAX_MESSAGE_CHARS = 2000
+
+
+def name(text: str) -> str:
+    """A name on one line, with what would not be seen as itself spelt out."""
+    return _cut(on_one_line(visible(text)), MAX_NAME_CHARS)
+
+
+def message(text: str) -> str:
+    """Prose on one line."""
+    return _cut(" ".join(visible(text).split()), MAX_MESSAGE_CHARS)
+
+
+def printed(text: str) -> str:
+    """What a program printed, as its terminal would show it; all of its characters are legal in XML 1.0."""
+    shown = sanitize_for_terminal(text)
+    return "".join(one if _is_legal(ord(one)) else "\N{REPLACEMENT CHARACTER}" for one in shown)
+
+
+def reason(result: TrialResult) -> str:
+    """Why a trial has its outcome, on one line; "" for a pass without a fault."""
+    if (fault := result.fault) is not None:
+        return f"{fault.phase}: {fault.kind}: {fault.message}"
+    if result.outcome == "pass":
+        return ""
+    return result.outcome if result.reward is None else f"reward {result.reward:g}"
+
+
+def tail_limit(report: Report) -> int:
+    """How much of each trial's output a report can hold."""
+    others = report.trials_finished - report.outcomes.get("pass", 0)
+    return min(TAIL_BYTES, MAX_TAILS_BYTES // max(1, others))
+
+
+def output_tail(directory: Path | None, *, limit_bytes: int = TAIL_BYTES) -> str:
+    """The end of what the verifiers of a trial printed, one after the other, as `printed` shows it; "" without any.
+
+    Args:
+        directory: of the trial; None where it is not here.
+        limit_bytes: of each verifier.
+    """
+    if directory is None:
+        return ""
+    steps = sorted(directory.glob(f"steps/*/verifier/{OUTPUT_NAME}"))
+    parts = []
+    for path in [directory / "verifier" / OUTPUT_NAME, *steps]:
+        if tail := _tail(path, limit_bytes):
+            step = f"--- step {name(path.parts[-3])} ---\n" if path in steps else ""
+            parts.append(f"{step}{tail}")
+    return "\n".join(parts)
+
+
+def _tail(path: Path, limit_bytes: int) -> str:
+    if path.is_symlink() or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - limit_bytes))
+        data = file.read(limit_bytes)
+    left_out = f"[... {size - len(data)} bytes before this ...]\n" if size > len(data) else ""
+    return left_out + printed(data.decode(errors="replace"))
+
+
+def _is_legal(code: int) -> bool:
+    """As XML 1.0, fifth edition, section 2.2, and no control character of C1."""
+    if code < 0xA0:  # noqa: PLR2004 - blocks of Unicode
+        return code in {0x9, 0xA} or 0x20 <= code <= 0x7E  # noqa: PLR2004
+    return not (0xD800 <= code <= 0xDFFF or code in {0xFFFE, 0xFFFF})  # noqa: PLR2004
+
+
+def _cut(line: str, limit_chars: int) -> str:
+    return line if len(line) <= limit_chars else f"{line[: limit_chars - 1]}…"

@@ -1,0 +1,207 @@
+"""`report.html`: one file that shows a run to people, and loads nothing.
+
+Its content policy allows one style sheet and one script, each by its hash, and no other source of anything: text that
+came through as markup would do nothing. Pictures are SVG in the page. Without the script all is there but unsorted.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.evaluation.reports import foreign_text, numbers
+from ohsandbox.evaluation.reports.report import OUTCOMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import jinja2
+
+    from ohsandbox.evaluation.reports.report import ReportSource, TaskReport
+    from ohsandbox.evaluation.results import TrialResult
+
+HTML_NAME = "report.html"
+MAX_COLUMNS = 200
+"""Of a chart by task: each is wide enough to be pointed at; with more tasks a column stands for several."""
+PHASES = frozenset({"image", "sandbox", "setup", "agent", "collect", "verifier", "close"})
+_WIDTH, _HEIGHT = 1000, 200
+"""Of a chart, in its own units; the page stretches it."""
+
+
+class Column(NamedTuple):
+    """Of a chart by task: how high it is, and the part of it that stands for passed attempts."""
+
+    x: float
+    width: float
+    top: int
+    middle: int
+    label: str
+
+
+class Chart(NamedTuple):
+    """Tasks by a quantity, the largest first."""
+
+    title: str
+    highest: str
+    median: str
+    columns: list[Column]
+    note: str
+
+
+class PhaseBar(NamedTuple):
+    """A phase in the timeline of its trial."""
+
+    css: str
+    x: int
+    width: int
+    label: str
+
+
+class TrialRow(NamedTuple):
+    """A trial in the list."""
+
+    rank: int
+    """Of its outcome: what did not pass stands first."""
+    outcome: str
+    task: str
+    attempt: int
+    seconds: float
+    cost_usd: float | None
+    why: str
+    phases: list[PhaseBar]
+    facts: list[str]
+    tail: str
+
+
+def html(source: ReportSource) -> str:
+    """Return the page."""
+    report = source.report
+    limit_bytes = foreign_text.tail_limit(report)
+    rows = [_row(result, source, limit_bytes) for result in report.trials]
+    charts = [
+        _chart("Time per task", report.tasks, lambda task: task.seconds, numbers.seconds),
+        _chart("Cost per task", report.tasks, lambda task: task.cost_usd, numbers.dollars),
+    ]
+    return render(
+        "report.html",
+        report=report,
+        totals=report.totals,
+        began=min((result.started_at for result in report.trials), default=report.made_at),
+        charts=[chart for chart in charts if chart is not None],
+        rows=sorted(rows, key=lambda row: row.rank),
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page made of one of our templates, in which all values are escaped."""
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2  # noqa: PLC0415 - takes 30 ms, and only the end of a run needs it
+
+    directory = Path(__file__).parent / "templates"
+    made = jinja2.Environment(
+        autoescape=True, loader=jinja2.FileSystemLoader(directory), undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    made.filters.update(
+        name=foreign_text.name, percent=numbers.percent, seconds=numbers.seconds, dollars=numbers.dollars
+    )
+    made.globals |= {"seconds": numbers.seconds, "dollars": numbers.dollars}
+    for kind, file in (("style", "style.css"), ("script", "script.js")):
+        text = (directory / file).read_text(encoding="utf-8")
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        made.globals |= {kind: text, f"{kind}_hash": f"sha256-{digest}"}
+    return made
+
+
+def _row(result: TrialResult, source: ReportSource, limit_bytes: int) -> TrialRow:
+    passed = result.outcome == "pass"
+    directory = None if passed else source.directory(result)
+    return TrialRow(
+        rank=len(OUTCOMES) if passed else OUTCOMES.index(result.outcome),
+        outcome=result.outcome,
+        task=foreign_text.name(result.task),
+        attempt=result.attempt,
+        seconds=result.seconds,
+        cost_usd=result.cost_usd,
+        why=foreign_text.message(foreign_text.reason(result)),
+        phases=list(_phases(result)),
+        facts=list(_facts(result)),
+        tail=foreign_text.output_tail(directory, limit_bytes=limit_bytes),
+    )
+
+
+def _phases(result: TrialResult) -> Iterator[PhaseBar]:
+    if not result.phases:
+        return
+    began = result.phases[0].started_at
+    ends = [(phase.started_at - began).total_seconds() + phase.seconds for phase in result.phases]
+    scale = _WIDTH / (max(ends) or 1)
+    for phase in result.phases:
+        kind = phase.name.rpartition(": ")[2]
+        yield PhaseBar(
+            css=f"phase-{kind if kind in PHASES else 'other'}",
+            x=round((phase.started_at - began).total_seconds() * scale),
+            width=max(1, round(phase.seconds * scale)),
+            label=f"{foreign_text.name(phase.name)} {numbers.seconds(phase.seconds)}",
+        )
+
+
+def _facts(result: TrialResult) -> Iterator[str]:
+    for name, value in result.rewards.items():
+        yield f"{foreign_text.name(name)} {value:g}"
+    if result.image:
+        yield f"image {foreign_text.name(result.image)} {foreign_text.name(result.image_digest or '')}".rstrip()
+    if result.model:
+        yield f"model {foreign_text.name(result.model)}"
+    for name, count in result.usage.items():
+        yield f"{count:,} {foreign_text.name(name).replace('_', ' ')}"
+    used = result.resources
+    if used.peak_memory_bytes is not None:
+        yield f"peak memory {used.peak_memory_bytes / 1024**2:,.0f} MiB"
+    if used.cpu_s is not None:
+        yield f"processor {numbers.seconds(used.cpu_s)}"
+    if used.oom_kills:
+        yield f"{used.oom_kills} processes ended for want of memory"
+    if result.is_repeat:
+        yield "repeat of a task that failed; counts in no rate"
+    if result.infrastructure_tries > 1:
+        yield f"{result.infrastructure_tries} tries"
+    yield from map(foreign_text.message, result.notes)
+
+
+def _chart(
+    title: str,
+    tasks: Sequence[TaskReport],
+    quantity: Callable[[TaskReport], float | None],
+    shown: Callable[[float | None], str],
+) -> Chart | None:
+    """Of the tasks whose quantity is known; None without any."""
+    known = [(value, task) for task in tasks if (value := quantity(task)) is not None]
+    known.sort(key=lambda pair: -pair[0])
+    if not known or not (highest := known[0][0]):
+        return None
+    group = -(-len(known) // MAX_COLUMNS)
+    groups = [known[at : at + group] for at in range(0, len(known), group)]
+    width = _WIDTH / len(groups)
+    columns = []
+    for number, members in enumerate(groups):
+        value = sum(pair[0] for pair in members) / len(members)
+        passed = sum(task.rate or 0.0 for _, task in members) / len(members)
+        top = round(_HEIGHT * (1 - value / highest))
+        label = foreign_text.name(members[0][1].id) if group == 1 else f"{len(members)} tasks, mean"
+        columns.append(
+            Column(
+                round(number * width, 2), round(width * 0.86, 2), top, round(_HEIGHT - (_HEIGHT - top) * passed),
+                f"{label}: {shown(value)}, {numbers.percent(passed)} passed",
+            )
+        )  # fmt: skip
+    note = "a column for each task" if group == 1 else f"a column for {group} tasks"
+    return Chart(title, shown(highest), shown(median(pair[0] for pair in known)), columns, note)

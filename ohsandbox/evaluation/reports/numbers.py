@@ -1,0 +1,42 @@
+"""How numbers are written in reports; None is a dash."""
+
+from __future__ import annotations
+
+NOTHING = "\N{EN DASH}"
+_MINUTE, _HOUR = 60, 3600
+_SHORT_S = 10
+_CENT = 0.01
+
+
+def percent(part: float | None, *, signed: bool = False) -> str:
+    """A part of 1, with one decimal: 12.5 %, and 100 % and 0 % for all and nothing only; signed: percentage points."""
+    if part is None:
+        return NOTHING
+    if signed:
+        return f"{part * 100:+.1f} points"
+    value = f"{part * 100:.1f}"
+    return f"{value.removesuffix('.0') if part in {0.0, 1.0} else value} %"
+
+
+def seconds(duration_s: float | None, *, signed: bool = False) -> str:
+    """A duration: 1.2 s, 48 s, 3 min 20 s, 2 h 5 min."""
+    if duration_s is None:
+        return NOTHING
+    sign = "-" if duration_s < 0 else "+" if signed else ""
+    length = abs(duration_s)
+    if round(length, 1) < _SHORT_S:
+        return f"{sign}{length:.1f} s"
+    whole = round(length)
+    if whole < _MINUTE:
+        return f"{sign}{whole} s"
+    if whole < _HOUR:
+        return f"{sign}{whole // _MINUTE} min {whole % _MINUTE} s"
+    return f"{sign}{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+
+
+def dollars(cost_usd: float | None, *, signed: bool = False) -> str:
+    """An amount: $1.25, and four decimals below a cent."""
+    if cost_usd is None:
+        return NOTHING
+    sign = "-" if cost_usd < 0 else "+" if signed else ""
+    return f"{sign}${abs(cost_usd):.{4 if 0 < abs(cost_usd) < _CENT else 2}f}"

@@ -1,0 +1,308 @@
+"""`Report`: what came of a run, or of the shards of one, with all that a reader needs to trust its numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ohsandbox import __version__
+from ohsandbox.errors import UsageError
+from ohsandbox.evaluation.results import COUNTED, Outcome, ResultsDirectory, TrialKey, TrialResult
+from ohsandbox.evaluation.runner import RUN_NAME, RunRecord
+from ohsandbox.evaluation.statistics import CONFIDENCE, TaskCount, pass_at, pass_rate
+from ohsandbox.evaluation.trial import FIXED_ENV
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+REPORT_SCHEMA = 1
+REPORT_NAME = "report.json"
+OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined] # a Literal has them
+MERGED_FIELDS = ("agent", "agent_settings", "attempts", "timeout_multiplier")
+"""What shards of one run have in common."""
+
+
+class ReportPart(BaseModel):
+    """A part of a report; unknown fields of a later version are kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class PassRate(ReportPart):
+    """The mean over tasks of the part of their attempts that passed, of those whose outcome is in `COUNTED`."""
+
+    value: float
+    low: float
+    """Of the interval at `confidence`."""
+    high: float
+    confidence: float = CONFIDENCE
+    method: str
+    tasks: int
+    """That have an attempt that counts."""
+    trials: int
+    """That count."""
+
+
+class Totals(ReportPart):
+    """Sums over all trials, whatever their outcome, repeats included."""
+
+    seconds: float
+    """Of all trials, as if one had followed the other."""
+    span_s: float
+    """From the first trial's start to the last one's end; a run that was interrupted has the gap in it."""
+    phases: dict[str, float] = {}
+    """Seconds by phase; the steps of a task added up."""
+    tokens: dict[str, int] = {}
+    cost_usd: float | None = None
+    """Of the trials whose cost is known; None where none is."""
+    trials_without_cost: int
+    cost_per_solved_task_usd: float | None = None
+    """cost_usd over the tasks of which an attempt passed."""
+    solved_tasks: int
+    infrastructure_retries: int
+
+
+class TaskReport(ReportPart):
+    """A task and its attempts."""
+
+    id: str
+    digest: str
+    passed: int
+    counted: int
+    """Attempts whose outcome is in `COUNTED`, without repeats."""
+    missing: int
+    """Attempts that are not finished."""
+    is_flaky: bool
+    """Of its attempts, repeats included, some passed and some failed."""
+    seconds: float | None = None
+    """Mean of the attempts."""
+    cost_usd: float | None = None
+    """Mean of the attempts whose cost is known."""
+
+    @property
+    def rate(self) -> float | None:
+        """The part of the attempts that count which passed."""
+        return self.passed / self.counted if self.counted else None
+
+
+class Report(ReportPart):
+    """What is written as report.json."""
+
+    schema_version: int = REPORT_SCHEMA
+    made_by: str = f"ohsandbox {__version__}"
+    made_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    complete: bool
+    """Every trial of the plan is finished; of shards, every shard is here."""
+    missing_shards: list[str] = []
+    """Where shards are merged: those that are not here, as "3/8"."""
+    trials_planned: int
+    """Of the runs that are here; without repeats."""
+    trials_finished: int
+    pass_rate: PassRate | None = None
+    """None where no trial counts."""
+    pass_at: dict[int, float] = {}
+    """Unbiased pass@k by k: 1, 2, 4, ... and the number of attempts, as far as every task has that many that count."""
+    outcomes: dict[Outcome, int]
+    totals: Totals
+    models: list[str] = []
+    images: dict[str, list[str]] = {}
+    """Name to digests; more than one means that the image changed between trials."""
+    engines: list[str] = []
+    fixed_environment: dict[str, str] = {}
+    """Variables that are the same in every trial, the hash seed among them."""
+    runs: list[dict[str, Any]]
+    """The record of each run that is merged here: identity, versions, settings, machine."""
+    tasks: list[TaskReport]
+    trials: list[TrialResult]
+    """By task in the order of the plan, then by attempt; repeats, which count in no rate, are marked `is_repeat`."""
+
+    @property
+    def agent_name(self) -> str:
+        """Who worked on the tasks."""
+        return str(self.runs[0].get("agent", "")) if self.runs else ""
+
+
+class ReportSource(NamedTuple):
+    """A report, and where the files of its trials are."""
+
+    report: Report
+    directories: Mapping[TrialKey, Path]
+    """Without an entry where a trial's files are not here, as after a report.json was read."""
+
+    def directory(self, result: TrialResult) -> Path | None:
+        """Where the files of a trial are."""
+        return self.directories.get(TrialKey(result.task, result.attempt))
+
+
+def read_results(paths: Sequence[Path]) -> ReportSource:
+    """Make the report of results directories, several of which are shards of one run.
+
+    Raises:
+        UsageError: a directory holds no results; they are not of the same plan; a trial is in two of them.
+    """
+    records = [_record(path) for path in paths]
+    for path, record in zip(paths, records, strict=True):
+        _require_same_plan(paths[0], records[0], path, record)
+    found: dict[TrialKey, TrialResult] = {}
+    directories: dict[TrialKey, Path] = {}
+    for path in paths:
+        results = ResultsDirectory(path)
+        for key, result in results.finished().items():
+            if key in found:
+                raise UsageError(
+                    f"Task {key.task!r}, attempt {key.attempt}, is in {directories[key]} and in {results.trial(key)}. "
+                    "Remedy: name shards of one run, each once."
+                )
+            found[key], directories[key] = result, results.trial(key)
+    digests = {task: digest for record in records for task, digest in record.tasks.items()}
+    return ReportSource(_build(records, digests, found), directories)
+
+
+def load_report(path: Path) -> ReportSource:
+    """Read a report.json, or make the report of a results directory.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if path.is_dir():
+        return read_results([path])
+    try:
+        return ReportSource(Report.model_validate_json(path.read_bytes()), {})
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}. Remedy: name a results directory.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "all of it"
+        raise UsageError(f"{path} is not a report ({where}: {first['msg']}). Remedy: name a {REPORT_NAME}.") from None
+
+
+def _record(path: Path) -> RunRecord:
+    try:
+        return RunRecord.model_validate_json((path / RUN_NAME).read_bytes())
+    except OSError as error:
+        raise UsageError(
+            f"{path} holds no results: {RUN_NAME}: {error.strerror}. Remedy: name a directory of `ohsandbox eval`."
+        ) from None
+    except ValidationError:
+        raise UsageError(f"{path / RUN_NAME} is not the record of a run. Remedy: name another directory.") from None
+
+
+def _require_same_plan(first_path: Path, first: RunRecord, path: Path, record: RunRecord) -> None:
+    for name in MERGED_FIELDS:
+        if (one := getattr(first, name, None)) != (other := getattr(record, name, None)):
+            raise UsageError(
+                f"{first_path} and {path} are results of different runs: {name} is {one!r} and {other!r}. "
+                "Remedy: `ohsandbox eval compare` compares runs; a report merges shards of one."
+            )
+    for task in first.tasks.keys() & record.tasks.keys():
+        if first.tasks[task] != record.tasks[task]:
+            raise UsageError(
+                f"Task {task!r} is not the same in {first_path} and {path}: its files differ. Remedy: run both again."
+            )
+
+
+def _build(records: list[RunRecord], digests: dict[str, str], found: dict[TrialKey, TrialResult]) -> Report:
+    attempts = records[0].attempts
+    planned = {TrialKey(task, attempt + 1) for task in digests for attempt in range(attempts)}
+    by_task: dict[str, list[TrialResult]] = {task: [] for task in digests}
+    for key in sorted(found, key=lambda one: one.attempt):
+        by_task.setdefault(key.task, []).append(found[key])
+    trials = [result for results in by_task.values() for result in results]
+    shards = _missing_shards(records)
+    tasks = [_task(task, digests.get(task, ""), results, attempts) for task, results in by_task.items()]
+    counts = [TaskCount(task.passed, task.counted) for task in tasks]
+    outcomes = Counter(result.outcome for result in trials if not result.is_repeat)
+    return Report(
+        complete=planned <= found.keys() and not shards,
+        missing_shards=shards,
+        trials_planned=len(planned),
+        trials_finished=len(planned & found.keys()),
+        pass_rate=_pass_rate(counts),
+        pass_at=_pass_at(counts, attempts),
+        outcomes={name: outcomes[name] for name in OUTCOMES},
+        totals=_totals(trials, tasks),
+        models=sorted({result.model for result in trials if result.model}),
+        images=_images(trials),
+        engines=sorted({str(engine) for result in trials if (engine := getattr(result, "engine", None))}),
+        fixed_environment=FIXED_ENV,
+        runs=[record.model_dump(mode="json", exclude={"tasks"}) for record in records],
+        tasks=tasks,
+        trials=trials,
+    )
+
+
+def _missing_shards(records: list[RunRecord]) -> list[str]:
+    """Of several records; one alone may be a report of its own."""
+    here = {record.shard for record in records if record.shard}
+    counts = {shard.partition("/")[2] for shard in here}
+    if len(records) == 1 or not here:
+        return []
+    if len(counts) > 1:
+        raise UsageError(f"Shards of different numbers: {', '.join(sorted(here))}. Remedy: name those of one run.")
+    count = counts.pop()
+    return [shard for number in range(int(count)) if (shard := f"{number + 1}/{count}") not in here]
+
+
+def _task(task: str, digest: str, results: list[TrialResult], attempts: int) -> TaskReport:
+    first = [result for result in results if not result.is_repeat]
+    told = {result.outcome == "pass" for result in results if result.outcome in COUNTED}
+    costs = [result.cost_usd for result in results if result.cost_usd is not None]
+    return TaskReport(
+        id=task,
+        digest=digest,
+        passed=sum(result.outcome == "pass" for result in first),
+        counted=sum(result.outcome in COUNTED for result in first),
+        missing=max(0, attempts - len(first)),
+        is_flaky=len(told) > 1,
+        seconds=sum(result.seconds for result in results) / len(results) if results else None,
+        cost_usd=sum(costs) / len(costs) if costs else None,
+    )
+
+
+def _pass_rate(counts: list[TaskCount]) -> PassRate | None:
+    if (found := pass_rate(counts)) is None:
+        return None
+    return PassRate(
+        value=found.value, low=found.low, high=found.high, method=found.method,
+        tasks=sum(count.attempts > 0 for count in counts), trials=sum(count.attempts for count in counts),
+    )  # fmt: skip
+
+
+def _pass_at(counts: list[TaskCount], attempts: int) -> dict[int, float]:
+    powers = {2**power for power in range(attempts.bit_length())}
+    found = {k: pass_at(k, counts) for k in sorted(powers | {attempts})}
+    return {k: value for k, value in found.items() if value is not None}
+
+
+def _totals(trials: list[TrialResult], tasks: list[TaskReport]) -> Totals:
+    phases, tokens = Counter[str](), Counter[str]()
+    for result in trials:
+        tokens.update(result.usage)
+        for phase in result.phases:
+            phases[phase.name.rpartition(": ")[2]] += phase.seconds  # type: ignore[assignment] # sums of float
+    costs = [result.cost_usd for result in trials if result.cost_usd is not None]
+    ends = [result.started_at.timestamp() + result.seconds for result in trials]
+    solved = sum(task.passed > 0 for task in tasks)
+    return Totals(
+        seconds=sum(result.seconds for result in trials),
+        span_s=max(ends) - min(result.started_at.timestamp() for result in trials) if trials else 0.0,
+        phases=dict(phases),
+        tokens=dict(tokens),
+        cost_usd=sum(costs) if costs else None,
+        trials_without_cost=len(trials) - len(costs),
+        cost_per_solved_task_usd=sum(costs) / solved if costs and solved else None,
+        solved_tasks=solved,
+        infrastructure_retries=sum(result.infrastructure_tries - 1 for result in trials),
+    )
+
+
+def _images(trials: list[TrialResult]) -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {}
+    for result in trials:
+        if result.image and result.image_digest:
+            found.setdefault(result.image, set()).add(result.image_digest)
+    return {name: sorted(digests) for name, digests in sorted(found.items())}
