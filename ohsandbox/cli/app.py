@@ -17,6 +17,7 @@ import typer
 from ohsandbox import __version__
 from ohsandbox.cli.entrypoint import exit_code_of, prepare_streams
 from ohsandbox.cli.options import (
+    EVALUATED_MODEL,
     AsJson,
     CompareOptions,
     ConfirmOptions,
@@ -437,11 +438,12 @@ def _evaluation(ctx: typer.Context) -> None:
 def run_evaluation(
     tasks: Annotated[Path, typer.Argument(metavar="TASKS", help="A task, or a directory of tasks.", parser=path)],
     how: EvalOptions,
+    what: Annotated[RunOptions, EVALUATED_MODEL],
 ) -> int:
     """Run the trials that have no result yet. The word `run` may be left out."""
     from ohsandbox.cli.eval import run_tasks
 
-    return run_tasks(tasks, how)
+    return run_tasks(tasks, how, what)
 
 
 @command(evaluation, "report")

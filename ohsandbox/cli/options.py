@@ -334,6 +334,12 @@ class ServeOptions:
 
 
 _eval = partial(option, rich_help_panel="Evaluation")
+_agent = partial(option, rich_help_panel="Agent")
+EVALUATED_MODEL = frozenset(
+    {"settings", "secrets", "model", "api_key", "base_url", "tool_choice", "max_iterations", "max_time_s", "max_tokens"}
+    | {"max_cost_usd", "instructions", "mcp_config", "enable", "disable"}
+)
+"""Of the options of `run`, those that `eval` has for our agent."""
 
 
 def _shard(text: str) -> str:
@@ -348,7 +354,27 @@ def _shard(text: str) -> str:
 class EvalOptions:
     """How tasks are evaluated."""
 
-    agent: Literal["oracle", "nop"] = _eval("Who works on the tasks.", default="oracle", flags=["--agent", "-a"])
+    agent: str | None = _agent(
+        "oracle: the task's own solution. nop: nobody. ohsandbox: our agent, with --model. command: --agent-command. "
+        "replay:DIR: our agent with the answers recorded in the results DIR.  [default: ohsandbox with "
+        "--model, command with --agent-command, else oracle]",
+        "oracle|nop|ohsandbox|command|replay:DIR",
+        flags=["--agent", "-a"],
+    )
+    agent_command: str | None = _agent(
+        "Shell command that runs in the sandbox; it is told the instruction by $OHSANDBOX_INSTRUCTION, by the file "
+        "$OHSANDBOX_INSTRUCTION_FILE and on stdin.",
+        "COMMAND",
+    )
+    agent_env: list[str] | None = _agent(
+        "Set this environment variable for --agent-command and mask its value in the results; NAME alone takes the "
+        "value from this environment. May be repeated.",
+        "NAME[=VALUE]",
+    )
+    agent_setup: str | None = _agent("Shell command that runs as root before --agent-command.", "COMMAND")
+    agent_network: Literal["none", "open"] | None = _agent(
+        "Network while the agent works, for all tasks.  [default: what the task says]"
+    )
     output: Path = _eval(
         "Directory of the results; what is finished there is not run again.",
         "DIR", default=Path("eval-results"), flags=["--output", "-o"], parser=path,

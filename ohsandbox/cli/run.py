@@ -66,7 +66,7 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
         raise UsageError("--resume names a conversation, and --autoresume takes the newest. Give one of them.")
     if what.task is not None and not what.task.strip():
         raise UsageError("TASK is empty. Write what to do, or leave it out to be asked.")
-    settings = _settings(what)
+    settings = settings_of(what)
     resumed = None
     if what.autoresume or what.resume is not None:
         resumed = find_resumed(what.resume, where)
@@ -90,7 +90,8 @@ def run_demo(asked: SandboxOptions, *, no_tui: bool) -> int:
         return _work(RunOptions(task=DEMO_TASK, no_tui=no_tui), settings, where, None)
 
 
-def _settings(what: RunOptions) -> Settings:
+def settings_of(what: RunOptions) -> Settings:
+    """The settings with what the options say; a key among them is warned of."""
     if what.api_key:
         advice = "Prefer the settings or the environment."
         say(f"warning: --api-key is visible to every user of this machine (`ps`). {advice}")
@@ -160,7 +161,7 @@ def _make_conversation(
     if model.note:
         view.info(f"{model.name}: {model.note}")
     tools = None if settings.tools == ToolFlags() else settings.tools.names()
-    prompt = _instructions(settings.instructions)
+    prompt = instructions_of(settings.instructions)
     return Conversation(
         Agent(model, tools, system_prompt_extensions=prompt, mcp_config=settings.mcp_config),
         conversation_id=new_id() if resumed is None else resumed.id,
@@ -170,7 +171,7 @@ def _make_conversation(
     )
 
 
-def _instructions(file: str | None) -> list[str]:
+def instructions_of(file: str | None) -> list[str]:
     """The file's text, marked as what it is; nothing where no file is named."""
     if file is None:
         return []

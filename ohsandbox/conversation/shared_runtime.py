@@ -22,9 +22,10 @@ class SharedRuntime(Runtime):
     run, and nothing else: the sandbox stays the lender's.
     """
 
-    def __init__(self, lender: Runtime) -> None:
+    def __init__(self, lender: Runtime, *, user: str | int | None = None) -> None:
+        """Start nothing. user is whose processes and files are where a call names no other; None is the lender's."""
         super().__init__()
-        self._lender = lender
+        self._lender, self._user = lender, user
         self.state_dir = lender.state_dir
         self.private_processes = lender.private_processes
         self._added_env = dict(lender._added_env)  # noqa: SLF001 - a runtime asks its like
@@ -62,6 +63,7 @@ class SharedRuntime(Runtime):
         workdir: str | None = None,
     ) -> Channel:
         """See `Runtime.open_channel`."""
+        user = self._user if user is None else user
         return self._lender.open_channel(argv, tty=tty, env=env, user=user, workdir=workdir)
 
     def recover(self, failure: SandboxUnavailable) -> str:

@@ -54,7 +54,14 @@ class TrialCancelled(NamedTuple):
     key: TrialKey
 
 
+class RateLimited(NamedTuple):
+    """The provider limits the rate: all trials that ask this model wait."""
+
+    model: str
+    wait_s: float
+
+
 if TYPE_CHECKING:
-    RunEvent = RunBegan | TrialBegan | PhaseBegan | TryFailed | TrialEnded | TrialCancelled | PullProgress
+    RunEvent = RunBegan | TrialBegan | PhaseBegan | TryFailed | TrialEnded | TrialCancelled | RateLimited | PullProgress
     Tell = Callable[[RunEvent], None]
     """Called from several threads, by one at a time. What it raises in a trial's thread ends the run."""

@@ -11,7 +11,7 @@ import time
 import uuid
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path  # noqa: TC003 - pydantic reads annotations at run time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -58,6 +58,7 @@ class RunRecord(BaseModel):
     run_id: str
     ohsandbox: str = __version__
     agent: str
+    agent_settings: dict[str, Any] = {}
     attempts: int
     timeout_multiplier: float = 1.0
     shard: str | None = None
@@ -136,9 +137,9 @@ class Run:
     def _recorded(self) -> RunRecord:
         plan = self.plan
         made = RunRecord(
-            run_id=uuid.uuid4().hex[:12], agent=plan.agent.name, attempts=plan.attempts,
-            timeout_multiplier=plan.timeout_multiplier, shard=None if plan.shard is None else str(plan.shard),
-            tasks=self._digests,
+            run_id=uuid.uuid4().hex[:12], agent=plan.agent.name, agent_settings=plan.agent.settings,
+            attempts=plan.attempts, timeout_multiplier=plan.timeout_multiplier,
+            shard=None if plan.shard is None else str(plan.shard), tasks=self._digests,
         )  # fmt: skip
         path = self.results.path / RUN_NAME
         try:
@@ -148,7 +149,7 @@ class Run:
             return made
         except ValidationError:
             raise UsageError(f"{path} is not the record of a run. Remedy: name another directory.") from None
-        for name in ("agent", "attempts", "timeout_multiplier", "shard", "tasks"):
+        for name in ("agent", "agent_settings", "attempts", "timeout_multiplier", "shard", "tasks"):
             if (was := getattr(before, name)) != (now := getattr(made, name)):
                 what = _changed_tasks(before.tasks, made.tasks) if name == "tasks" else f"{name} was {was} and is {now}"
                 raise UsageError(
@@ -179,6 +180,7 @@ class Run:
             _remove_what_the_dead_left()
             done = {key: one for key, one in self.results.finished().items() if one.outcome not in UNTOLD}
             self._tell(RunBegan(len(self.keys()), dict(done)))
+            self.plan.agent.begin(self._tell)
             self._do((key for key in self.keys() if key not in done), done)
             self._do((key for key in self._repeats(done) if key not in done), done)
         return done

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from ohsandbox import DockerRuntime, SandboxLimits
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
+from ohsandbox.evaluation.agents.base import Assignment
+from ohsandbox.evaluation.masking import mask_tree
 from ohsandbox.evaluation.results import Fault, Phase, StepResult, TrialResult
 from ohsandbox.evaluation.sandbox_files import fetch, put
 from ohsandbox.evaluation.verifier import NoVerdict, Score, verify
@@ -91,7 +93,7 @@ class Trial:
             update = {"outcome": "invalid", "fault": self._fault(error)}
         except (OhsandboxError, OSError) as error:
             update = {"outcome": "infrastructure_error", "fault": self._fault(error)}
-        return self._result.model_copy(
+        ended = self._result.model_copy(
             update=update
             | {
                 "seconds": time.monotonic() - began,
@@ -100,6 +102,12 @@ class Trial:
                 "load_average": os.getloadavg()[0],
             }
         )
+        return self._without_secrets(ended)
+
+    def _without_secrets(self, result: TrialResult) -> TrialResult:
+        masker = self.agent.secrets.masker
+        mask_tree(self._directory, masker)
+        return TrialResult.model_validate(masker.mask_json(result.model_dump(mode="json"))) if masker else result
 
     def _run(self) -> dict[str, Any]:
         with self._timed("image"):
@@ -108,7 +116,7 @@ class Trial:
         first = self.task.steps[0]
         with contextlib.ExitStack() as stack:
             with self._timed("sandbox"):
-                runtime = self._sandbox(self.task.environment, first.agent.network)
+                runtime = self._sandbox(self.task.environment, self._network(first))
                 stack.enter_context(runtime)
                 self._prepare(runtime)
             ends: list[tuple[Step, _StepEnd]] = []
@@ -157,12 +165,14 @@ class Trial:
                 _await_health(runtime, step.healthcheck)
         with self._timed("agent", step):
             report = self.agent.work(
-                runtime, self.task, step, directory / "agent", timeout_s=self._scaled(step.agent.timeout_s),
-                cancel=self._cancel,
-            )  # fmt: skip
+                runtime,
+                Assignment(
+                    self.task, step, self.attempt, directory / "agent", self._scaled(step.agent.timeout_s), self._cancel
+                ),
+            )
         with self._timed("collect", step):
             runtime.end_processes()  # nothing of the agent runs while it is judged
-            self._notes += fetch(runtime, "/logs/agent", directory / "agent")
+            self._notes += fetch(runtime, "/logs/agent", directory / "agent" / "logs")
             self._collect(runtime, step, directory)
         with self._timed("verifier", step):
             try:
@@ -191,7 +201,7 @@ class Trial:
         verifier = step.verifier
         timeout_s = self._scaled(verifier.timeout_s) or verifier.timeout_s
         if verifier.environment is None:
-            if verifier.network != step.agent.network:
+            if verifier.network != self._network(step):
                 runtime.set_network(verifier.network)
             return verify(runtime, verifier, directory, timeout_s=timeout_s, cancel=self._cancel)
         with self._sandbox(verifier.environment, verifier.network) as separate:
@@ -223,6 +233,10 @@ class Trial:
             "usage": usage, "cost_usd": sum(costs) if costs else None,
             "model": next((report.model for report in reports if report.model), None),
         }  # fmt: skip
+
+    def _network(self, step: Step) -> Network:
+        """While the agent works."""
+        return self.agent.network or step.agent.network
 
     def _scaled(self, timeout_s: float | None) -> float | None:
         return None if timeout_s is None else timeout_s * self._options.timeout_multiplier

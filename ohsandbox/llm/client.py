@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.arguments import expect, suggests_names
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from ohsandbox.llm.back_off import BackOffMember, BackOffTurn
     from ohsandbox.llm.chat import ChatModel, ChatResponse, Message, ToolChoice, ToolParam
     from ohsandbox.llm.provider import Answer, Attempt, Provider
 
@@ -56,8 +57,10 @@ class LLM:
     note: str | None = None
 
     @suggests_names
-    def __init__(self, config: LLMConfig, *, clock: Clock | None = None) -> None:
+    def __init__(self, config: LLMConfig, *, clock: Clock | None = None, back_off: BackOffMember | None = None) -> None:
+        """Take the settings; nothing is imported or connected. back_off shares waits with other conversations."""
         _check_config(config)
+        self._back_off = back_off
         self.config = config
         self._clock = clock or Clock()
         self._lock = threading.Lock()
@@ -92,6 +95,13 @@ class LLM:
             for canceled in self._calls:
                 canceled.set()
         self._cut()
+
+    def close(self) -> None:
+        """Close the connections that wait for a next request; a later `send` opens others."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
     def send(
         self,
@@ -159,11 +169,18 @@ class LLM:
         canceled, deadline, emit, extra_body = sending
         adapted = adapt_request(request, capabilities)
 
-        def attempt() -> ChatResponse | Failure:
+        def attempt(turn: BackOffTurn | None) -> ChatResponse | Failure:
+            if turn is not None and (given_up := turn.wait(canceled, deadline=deadline)) is not None:
+                return given_up
             self._check(canceled)
             more = {"extra_body": encodable_tree(extra_body)} if extra_body else {}  # a copy, which litellm may change
             result = self._attempt({**adapted, **more}, capabilities, emit)
             self._check(canceled)
+            if turn is not None:
+                failed = turn.ended(
+                    result if isinstance(result, Failure) else None, num_retries=self.config.num_retries
+                )
+                result = failed or result
             if not isinstance(result, Failure):
                 return read_answer(result.fields, used_ids=used_ids, cost_usd=result.cost_usd)
             if self._clock.now() < deadline:
@@ -171,7 +188,9 @@ class LLM:
             limit = f"`total_timeout_s` is {self.config.total_timeout_s:g}"
             return failure(error_mapping.TIMEOUT, model=self.name, detail=limit)
 
-        return retrying(self.config, clock=self._clock, deadline=deadline, canceled=canceled, emit=emit)(attempt)
+        retry = retrying(self.config, clock=self._clock, deadline=deadline, canceled=canceled, emit=emit)
+        with nullcontext() if self._back_off is None else self._back_off.turn() as turn:
+            return retry(attempt, turn)
 
     def _attempt(self, request: dict[str, Any], capabilities: Capabilities, emit: OnEvent) -> Answer | Failure:
         """One request. Errors of the callback pass through; those of the provider come back as a Failure."""

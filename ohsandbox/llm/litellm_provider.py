@@ -62,6 +62,11 @@ class LiteLLMProvider:
         if self._http:
             self._http.cut()
 
+    def close(self) -> None:
+        """See `Provider.close`."""
+        if self._http:
+            self._http.client.close()
+
     def model_info(self) -> ModelInfo:
         """What litellm knows of the model; nothing of one that is not on its list."""
         try:

@@ -50,6 +50,9 @@ class Provider(Protocol):
     def cut(self) -> None:
         """Break every connection, from any thread; whoever reads one of them gets an error."""
 
+    def close(self) -> None:
+        """Close every connection; nothing can be asked after it."""
+
 
 @dataclass
 class Attempt:

@@ -22,7 +22,7 @@ from ohsandbox.llm.config import LLMConfig
 from ohsandbox.llm.retry import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _JSON = "application/json"
 _SSE = "text/event-stream"
@@ -150,8 +150,9 @@ class FakeClock(Clock):
 class FakeProvider:
     """The server; a context manager. Asked for more than it has, it answers status 400."""
 
-    def __init__(self, *replies: Reply) -> None:
-        self._replies = deque(replies)
+    def __init__(self, *replies: Reply, answer: Callable[[Request], Reply] | None = None) -> None:
+        """Answer from replies; or with what answer makes of each request, in the request's own thread."""
+        self._replies, self._answer = deque(replies), answer
         self.requests: list[Request] = []
         """What has arrived, in order."""
         self.arrived = threading.Event()
@@ -184,7 +185,7 @@ class FakeProvider:
         self.requests.append(request)
         self.arrived.set()
         try:
-            reply = self._replies.popleft()
+            reply = self._replies.popleft() if self._answer is None else self._answer(request)
         except IndexError:
             return error(400, "FakeProvider has no reply left; program one for each request.")
         streamed = reply.message is not None and request.body.get("stream")

@@ -1,0 +1,17 @@
+"""Who works on a task: the solution that comes with it, nobody, our agent, a recorded run, or any command."""
+
+from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent
+from ohsandbox.evaluation.agents.command import CommandAgent
+from ohsandbox.evaluation.agents.own import OhsandboxAgent, ReplayAgent
+from ohsandbox.evaluation.agents.solution import NopAgent, OracleAgent
+
+__all__ = [
+    "AgentReport",
+    "Assignment",
+    "CommandAgent",
+    "EvaluatedAgent",
+    "NopAgent",
+    "OhsandboxAgent",
+    "OracleAgent",
+    "ReplayAgent",
+]

@@ -1,0 +1,154 @@
+"""`EvaluatedAgent`: what a trial needs of an agent; with programs in the sandbox, and their output as a masked log."""
+
+from __future__ import annotations
+
+import codecs
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from ohsandbox.secrets import Secrets, host_keys
+
+if TYPE_CHECKING:
+    import threading
+    from pathlib import Path
+
+    from ohsandbox.evaluation.progress import Tell
+    from ohsandbox.evaluation.task import Network, Step, Task
+    from ohsandbox.runtime import ExecResult, Runtime
+    from ohsandbox.secrets import Masker
+
+MAX_LOG_BYTES = 16 * 1024**2
+"""Of what an agent's program prints, the beginning up to this is kept."""
+
+
+class AgentReport(BaseModel):
+    """What an agent's work came to."""
+
+    model_config = ConfigDict(frozen=True)
+
+    fault: str | None = None
+    """Why it did not come to its end: the name of a limit or of an error; None where it did."""
+    message: str = ""
+    is_model_fault: bool = False
+    """The model or its provider failed, not the agent."""
+    usage: dict[str, int] = {}
+    cost_usd: float | None = None
+    model: str | None = None
+
+
+class Assignment(NamedTuple):
+    """What an agent has to do: a step of a task."""
+
+    task: Task
+    step: Step
+    attempt: int
+    """From 1."""
+    directory: Path
+    """Of this machine: receives the agent's logs."""
+    timeout_s: float | None
+    cancel: threading.Event
+    """Once it is set, the work ends within two seconds, and its logs are whole."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first step of its task."""
+        return self.step is self.task.steps[0]
+
+
+class EvaluatedAgent(ABC):
+    """Works on the steps of tasks, several at a time, each in a sandbox that is ready."""
+
+    name: str
+    network: Network | None = None
+    """What the sandbox has while the agent works; None: what the step says."""
+
+    def __init__(self, secrets: Secrets | None = None) -> None:
+        """Take the secrets of the agent's programs; the keys of this machine are masked beside them."""
+        self.secrets = (secrets or Secrets()).hiding(host_keys())
+        """Their values are in no file of the results."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a reader has to know of it to trust a number, as plain JSON; a run goes on with the same only."""
+        return {} if self.network is None else {"network": self.network}
+
+    def begin(self, tell: Tell) -> None:  # noqa: B027 - most have nothing to do
+        """Hear that a run begins; tell takes what its user should know."""
+
+    @abstractmethod
+    def work(self, runtime: Runtime, assignment: Assignment) -> AgentReport:
+        """Work until done, out of time or cancelled. The runtime stays the caller's.
+
+        Raises:
+            SandboxUnavailable: the sandbox went away.
+            UsageError: the task and the agent do not fit.
+        """
+
+
+def run_logged(
+    runtime: Runtime,
+    argv: list[str],
+    log: Path,
+    *,
+    masker: Masker,
+    cancel: threading.Event,
+    env: dict[str, str] | None = None,
+    user: str | None = None,
+    stdin: bytes = b"",
+    timeout_s: float | None = None,
+) -> ExecResult:
+    """Run a program; all that it prints goes to the file log while it runs, masked.
+
+    Raises:
+        SandboxUnavailable: the sandbox went away.
+    """
+    with _MaskedLog(log, masker) as printed:
+        return runtime.run(
+            argv, stdin=stdin, env=env, user=user, timeout_s=timeout_s, cancel=cancel, merge_streams=True,
+            limit_bytes=0, on_output=printed.add,
+        )  # fmt: skip
+
+
+def program_report(ended: ExecResult, timeout_s: float | None) -> AgentReport:
+    """Say what came of an agent's program: any end but exit code 0 is the agent's fault."""
+    if ended.cancelled:
+        return AgentReport(fault="Cancelled", message="it was cancelled")
+    if ended.timed_out:
+        return AgentReport(fault="Timeout", message=f"it took longer than {timeout_s:g} s")
+    if ended.exit_code != 0:
+        cause = f" ({ended.cause})" if ended.cause else ""
+        return AgentReport(fault="ExitCode", message=f"it ended with exit code {ended.exit_code}{cause}")
+    return AgentReport()
+
+
+class _MaskedLog:
+    """A text file of what a program prints, masked before it is written; text that is no UTF-8 is replaced."""
+
+    def __init__(self, path: Path, masker: Masker) -> None:
+        self._path, self._masked = path, masker.stream()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._left, self._left_out = MAX_LOG_BYTES, 0
+
+    def __enter__(self) -> Self:
+        self._file = self._path.open("wb")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write(self._masked.feed(self._decoder.decode(b"", final=True)) + self._masked.flush())
+        if self._left_out:
+            self._file.write(f"\n[{self._left_out} bytes more are left out]\n".encode())
+        self._file.close()
+
+    def add(self, _stream: str, data: bytes) -> None:
+        """Append what was printed."""
+        self._write(self._masked.feed(self._decoder.decode(data)))
+
+    def _write(self, text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        kept = data[: self._left]
+        self._left -= len(kept)
+        self._left_out += len(data) - len(kept)
+        self._file.write(kept)
+        self._file.flush()

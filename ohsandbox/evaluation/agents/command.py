@@ -1,0 +1,83 @@
+"""`CommandAgent`: any program, in the sandbox, is the agent."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent, program_report, run_logged
+
+if TYPE_CHECKING:
+    from ohsandbox.evaluation.task import Network
+    from ohsandbox.runtime import Runtime
+    from ohsandbox.secrets import Secrets
+
+INSTRUCTION, INSTRUCTION_FILE = "OHSANDBOX_INSTRUCTION", "OHSANDBOX_INSTRUCTION_FILE"
+MAX_VARIABLE_BYTES = 128 * 1024 - len(INSTRUCTION) - 2
+"""Linux's limit of one variable (MAX_ARG_STRLEN), with its name, `=` and the NUL at its end."""
+SETUP_TIMEOUT_S = 360.0
+"""As Harbor has it for the installation of an agent."""
+_OUTPUT_NAME, _SETUP_NAME = "output.txt", "setup.txt"
+
+
+class AgentSetupFailed(OhsandboxError):  # noqa: N818 - what happened
+    """The agent could not be installed: this says nothing of what it can do."""
+
+
+class CommandAgent(EvaluatedAgent):
+    """Runs a shell command that is told the instruction by a variable, by a file and on its standard input."""
+
+    name = "command"
+
+    def __init__(
+        self,
+        command: str,
+        *,
+        setup: str | None = None,
+        secrets: Secrets | None = None,
+        network: Network | None = None,
+    ) -> None:
+        """Take the command; setup runs before it, as root, and secrets are variables of both."""
+        super().__init__(secrets)
+        self._command, self._setup, self.network = command, setup, network
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `EvaluatedAgent.settings`; of variables the names alone."""
+        told = {"command": self._command, "setup": self._setup, "env": sorted(self.secrets.names)}
+        masked: dict[str, Any] = self.secrets.masker.mask_json({name: value for name, value in told.items() if value})
+        return {**masked, **super().settings}
+
+    def work(self, runtime: Runtime, assignment: Assignment) -> AgentReport:
+        """See `EvaluatedAgent.work`.
+
+        Raises:
+            AgentSetupFailed: the set-up ended with another exit code than 0, or took too long.
+        """
+        instruction = assignment.step.instruction.encode()
+        if len(instruction) > MAX_VARIABLE_BYTES:
+            raise UsageError(
+                f"The instruction of task {assignment.task.id} has {len(instruction)} bytes, and a variable of a "
+                f"process holds {MAX_VARIABLE_BYTES}. Remedy: shorten it."
+            )
+        if self._setup is not None and assignment.is_first:
+            self._set_up(runtime, self._setup, assignment)
+        file = f"/tmp/ohsandbox-instruction-{secrets.token_hex(4)}.md"  # noqa: S108 - of the sandbox, a name of our own
+        runtime.write_bytes(file, instruction, user=assignment.step.agent.user)
+        told = {INSTRUCTION: assignment.step.instruction, INSTRUCTION_FILE: file}
+        ended = run_logged(
+            runtime, ["/bin/sh", "-c", self._command], assignment.directory / _OUTPUT_NAME,
+            masker=self.secrets.masker, cancel=assignment.cancel, env={**self.secrets.environment(), **told},
+            user=assignment.step.agent.user, stdin=instruction, timeout_s=assignment.timeout_s,
+        )  # fmt: skip
+        return program_report(ended, assignment.timeout_s)
+
+    def _set_up(self, runtime: Runtime, command: str, assignment: Assignment) -> None:
+        ended = run_logged(
+            runtime, ["/bin/sh", "-c", command], assignment.directory / _SETUP_NAME, masker=self.secrets.masker,
+            cancel=assignment.cancel, env=self.secrets.environment(), user="root", timeout_s=SETUP_TIMEOUT_S,
+        )  # fmt: skip
+        report = program_report(ended, SETUP_TIMEOUT_S)
+        if report.fault is not None and not ended.cancelled:
+            raise AgentSetupFailed(f"The set-up of the agent failed: {report.message}. See agent/{_SETUP_NAME}.")

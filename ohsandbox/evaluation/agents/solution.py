@@ -1,0 +1,42 @@
+"""The two agents that check a task: `oracle` must solve it, and `nop` must not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UsageError
+from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent, program_report, run_logged
+from ohsandbox.evaluation.sandbox_files import put
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime import Runtime
+
+
+class NopAgent(EvaluatedAgent):
+    """Does nothing: a task that it solves is no task."""
+
+    name = "nop"
+
+    def work(self, runtime: Runtime, assignment: Assignment) -> AgentReport:  # noqa: ARG002 - it does nothing
+        """Return at once."""
+        return AgentReport()
+
+
+class OracleAgent(EvaluatedAgent):
+    """Runs the solution that comes with the task: one that it does not solve is broken."""
+
+    name = "oracle"
+
+    def work(self, runtime: Runtime, assignment: Assignment) -> AgentReport:
+        """See `EvaluatedAgent.work`."""
+        step = assignment.step
+        if (solution := step.solution) is None:
+            raise UsageError(f"Task {assignment.task.id} has no solution. Remedy: add one, or use another agent.")
+        for files in solution.files:
+            put(runtime, files, user=step.agent.user)
+        ended = run_logged(
+            runtime, ["/bin/sh", "-c", solution.command], assignment.directory / "oracle.txt",
+            masker=self.secrets.masker, cancel=assignment.cancel, env=solution.env, user=step.agent.user,
+            timeout_s=assignment.timeout_s,
+        )  # fmt: skip
+        return program_report(ended, assignment.timeout_s)

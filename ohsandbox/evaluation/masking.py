@@ -1,0 +1,80 @@
+"""No secret in the results: what came out of a sandbox is masked where it lies, byte for byte, names too."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from ohsandbox.secrets.masker import placeholder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ohsandbox.secrets import Masker
+
+_CHUNK_BYTES = 4 * 1024**2
+_SUFFIX = ".masked"
+
+
+def mask_tree(root: Path, masker: Masker) -> None:
+    """Replace every value in the files, names and links below root; files without any stay as they are.
+
+    Raises:
+        OSError: a file cannot be read or replaced.
+    """
+    if not masker:
+        return
+    for directory, below, names in os.walk(root, topdown=False):
+        for name in (*names, *below):
+            path = Path(directory, name)
+            if path.is_symlink():
+                if _masked(os.fsencode(path.readlink()), masker) is not None:
+                    path.unlink()
+                    continue
+            elif path.is_file():
+                _mask_file(path, masker)
+            if (other := _masked(os.fsencode(name), masker)) is not None:
+                path.rename(path.with_name(os.fsdecode(other)))
+
+
+def _mask_file(path: Path, masker: Masker) -> None:
+    with path.open("rb") as source:
+        if not any(is_mask for _, is_mask in _pieces(source, masker)):
+            return
+        source.seek(0)
+        mode, target = stat.S_IMODE(os.fstat(source.fileno()).st_mode), path.with_name(path.name + _SUFFIX)
+        with target.open("wb") as written:
+            for piece, _ in _pieces(source, masker):
+                written.write(piece)
+    target.chmod(mode)
+    target.replace(path)
+
+
+def _pieces(source: BinaryIO, masker: Masker) -> Iterator[tuple[bytes, bool]]:
+    """What to write for the file, piece by piece, and whether a piece is a mask."""
+    held, is_over = b"", False
+    while not is_over:
+        data = source.read(_CHUNK_BYTES)
+        held, is_over = held + data, not data
+        spans = masker.spans(held)
+        upto = len(held) if is_over else masker.whole_prefix(held)  # what follows may be the beginning of a value
+        upto = min([upto, *(span.start for span in spans if span.start < upto < span.end)])
+        done = 0
+        for span in spans:
+            if span.end <= upto:
+                yield held[done : span.start], False
+                yield placeholder(span.name).encode(), True
+                done = span.end
+        yield held[done:upto], False
+        held = held[upto:]
+
+
+def _masked(data: bytes, masker: Masker) -> bytes | None:
+    """The data with every value replaced; None without any."""
+    parts, done = list[bytes](), 0
+    for span in masker.spans(data):
+        parts += [data[done : span.start], placeholder(span.name).encode()]
+        done = span.end
+    return b"".join([*parts, data[done:]]) if parts else None

@@ -1,0 +1,184 @@
+"""`SharedBackOff`: where a provider limits the rate, all conversations with its model wait, and come back in turn.
+
+Each conversation that waits and retries by itself meets the limit again with all the others. Here the first refusal
+holds all requests back, for as long as the provider says or for a random time that grows with each refusal in a row.
+Then one request goes; each answer lets one more be under way, so that a few refusals find the limit, not one from each
+conversation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import threading
+from typing import TYPE_CHECKING
+
+from ohsandbox.llm.error_mapping import RATE_LIMIT, Failure
+from ohsandbox.llm.retry import Clock, retry_after_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ADMITTED_AFTER_S = 2.0
+"""A provider refuses within this time: a request that is under way for longer does not hold others back."""
+MAX_WAIT_S = 60.0
+"""Longest random wait, as for a conversation alone; what a provider asks for may be longer."""
+_LOOK_EVERY_S = 0.1
+"""How often one whose turn it is not looks again."""
+
+
+class SharedBackOff:
+    """The gate that the conversations of a run with one model pass before each request."""
+
+    def __init__(self, *, clock: Clock | None = None, tell: Callable[[float], None] | None = None) -> None:
+        self.tell = tell or (lambda _: None)
+        """Called with the seconds of each wait that begins, in the thread that was refused."""
+        self.clock = clock or Clock()
+        self.surrenders = 0
+        """How often all who waited gave up."""
+        self.last_refusal: Failure | None = None
+        self._lock = threading.Lock()
+        self._closed_at = -math.inf
+        self._opens_at = -math.inf
+        self._allowed = math.inf
+        """So many requests may be under way of which it is not known whether they are refused."""
+        self._under_way: dict[BackOffTurn, float] = {}
+        """When they began."""
+        self._refusals = 0
+        """In a row; those of requests that were under way at the same time are one."""
+
+    def member(self) -> BackOffMember:
+        """Return what one conversation passes the gate by."""
+        return BackOffMember(self)
+
+    def enter(self, turn: BackOffTurn) -> float:
+        """Let the turn pass and return 0, or return the seconds after which it should try again."""
+        now = self.clock.now()
+        with self._lock:
+            if now < self._opens_at:
+                return self._opens_at - now
+            unknown = sum(now - began < ADMITTED_AFTER_S for began in self._under_way.values())
+            if unknown >= self._allowed:
+                return _LOOK_EVERY_S
+            self._under_way[turn] = now
+            return 0.0
+
+    def leave(self, turn: BackOffTurn, *, is_answered: bool = False) -> None:
+        """Follow a request that was not refused."""
+        with self._lock:
+            began = self._under_way.pop(turn, -math.inf)
+            if is_answered and began > self._closed_at:
+                self._refusals, self._allowed = 0, self._allowed + 1
+
+    def refuse(self, turn: BackOffTurn, refusal: Failure, *, num_retries: int) -> float | None:
+        """Close the gate; the seconds for which all wait, or None where they have been refused too often in a row."""
+        now, asked_s = self.clock.now(), retry_after_s(refusal.retry_after)
+        with self._lock:
+            is_first = self._under_way.pop(turn, -math.inf) > self._closed_at
+            self.last_refusal = refusal
+            if is_first:
+                self._closed_at, self._allowed = now, 1
+                self._refusals += 1
+                if self._refusals > num_retries:
+                    self._refusals = 0
+                    self.surrenders += 1
+                    return None
+                asked_s = asked_s or random.uniform(1, min(2**self._refusals, MAX_WAIT_S))  # noqa: S311 - jitter
+            self._opens_at = max(self._opens_at, now + (asked_s or 0.0))
+            wait_s = max(self._opens_at - now, 0.001)
+        if is_first:
+            self.tell(wait_s)
+        return wait_s
+
+
+class BackOffMember:
+    """One conversation, which may make several requests at a time."""
+
+    def __init__(self, shared: SharedBackOff) -> None:
+        self._shared = shared
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._since = 0.0
+        self._waited_s = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds in which requests of the conversation were held back so far, those of a wait that is on included."""
+        with self._lock:
+            return self._waited_s + (self._shared.clock.now() - self._since if self._waiting else 0.0)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[BackOffTurn]:
+        """A request with its retries."""
+        turn = BackOffTurn(self._shared, self.count)
+        try:
+            yield turn
+        finally:
+            turn.close()
+
+    def count(self, change: int) -> None:
+        """So many requests more wait, or fewer."""
+        now = self._shared.clock.now()
+        with self._lock:
+            if self._waiting == 0:
+                self._since = now
+            self._waiting += change
+            if self._waiting == 0:
+                self._waited_s += now - self._since
+
+
+class BackOffTurn:
+    """A request with its retries: for each attempt `wait`, then `ended`."""
+
+    def __init__(self, shared: SharedBackOff, count: Callable[[int], None]) -> None:
+        self._shared, self._count = shared, count
+        self._is_waiting = False
+        self._surrenders = 0
+
+    def wait(self, canceled: threading.Event, *, deadline: float) -> Failure | None:
+        """Wait until the request may be made, or canceled is set; the failure where waiting is given up."""
+        shared = self._shared
+        while not canceled.is_set():
+            if self._is_waiting and self._surrenders != shared.surrenders:
+                return _final(shared.last_refusal)
+            if not (delay_s := shared.enter(self)):
+                break
+            self._set_waiting(on=True)
+            if shared.clock.now() + delay_s >= deadline:
+                return _final(shared.last_refusal)
+            shared.clock.sleep(min(delay_s, 1.0), canceled)
+        self._set_waiting(on=False)
+        return None
+
+    def ended(self, failure: Failure | None, *, num_retries: int) -> Failure | None:
+        """Tell the gate how the attempt ended; the failure, with the wait that all have now as its Retry-After."""
+        if failure is None or not _is_refusal(failure):
+            self._shared.leave(self, is_answered=failure is None)
+            return failure
+        wait_s = self._shared.refuse(self, failure, num_retries=num_retries)
+        if wait_s is None:
+            return _final(failure)
+        self._set_waiting(on=True)
+        return failure._replace(retry_after=f"{wait_s:.3f}")
+
+    def close(self) -> None:
+        """The request is over, one way or another."""
+        self._shared.leave(self)
+        self._set_waiting(on=False)
+
+    def _set_waiting(self, *, on: bool) -> None:
+        if on != self._is_waiting:
+            self._is_waiting, self._surrenders = on, self._shared.surrenders
+            self._count(1 if on else -1)
+
+
+def _is_refusal(failure: Failure) -> bool:
+    """The provider says that there are too many requests, or when the next one may come."""
+    return failure.kind is RATE_LIMIT or (failure.kind.retryable and retry_after_s(failure.retry_after) is not None)
+
+
+def _final(failure: Failure | None) -> Failure:
+    """The same, not to be retried; with an error of its own, since each conversation raises it."""
+    assert failure is not None  # noqa: S101 - nobody waits before the first refusal
+    return Failure(failure.kind._replace(retryable=False), type(failure.error)(str(failure.error)))

@@ -1,0 +1,176 @@
+"""Our agent at work on tasks, with scripts and a provider on loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.errors import UsageError
+from ohsandbox.evaluation.agents import OhsandboxAgent, ReplayAgent
+from ohsandbox.persistence import read_events
+from ohsandbox.settings import Settings
+from ohsandbox.testing.provider import FakeProvider, calls, error, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox import CLIRuntime
+    from ohsandbox.evaluation.agents import Assignment
+
+Assign = Callable[..., "Assignment"]
+KEY = "sk-eval-key-of-no-value-0123456789"
+
+
+def scripted(tmp_path: Path, *turns: dict[str, Any], **settings: Any) -> OhsandboxAgent:
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"turns": turns}), "utf-8")
+    return OhsandboxAgent(Settings(model=f"scripted:{script}", **settings))
+
+
+def bash(command: str) -> dict[str, Any]:
+    return {"tool_calls": [{"name": "execute_bash", "arguments": {"command": command}}]}
+
+
+def asking(provider: FakeProvider, **settings: Any) -> OhsandboxAgent:
+    return OhsandboxAgent(Settings(model="openai/fake", base_url=provider.base_url, api_key=KEY, **settings))
+
+
+def conversation_of(assignment: Assignment) -> Path:
+    [found] = (assignment.directory / "conversation").glob("*/sdk_events.jsonl")
+    return found.parent
+
+
+def test_an_answer_ends_the_work_and_the_conversation_is_stored(
+    tmp_path: Path, sandbox: CLIRuntime, assign: Assign
+) -> None:
+    assignment = assign("Say hello.")
+    agent = scripted(tmp_path, bash("echo hello >said"), {"content": "Said."})
+    report = agent.work(sandbox, assignment)
+    assert (report.fault, report.model) == (None, f"scripted:{tmp_path}/script.json")
+    assert (assignment.directory / "answer.md").read_text() == "Said."
+    assert sandbox.read_bytes("said") == b"hello\n"
+    said = [event.data["content"] for event in read_events(conversation_of(assignment)) if event.type == "user_message"]
+    assert said == ["Say hello."]
+
+
+def test_the_sandbox_stays_the_trials(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
+    scripted(tmp_path, bash("export LEFT=agent"), {"content": "Done."}).work(sandbox, assign())
+    assert sandbox.execute("echo [$LEFT]").output == "[]\n"
+
+
+def test_tokens_and_cost_are_those_of_all_requests(sandbox: CLIRuntime, assign: Assign) -> None:
+    with FakeProvider(calls(("execute_bash", {"command": "true"})), text("Done.")) as provider:
+        report = asking(provider).work(sandbox, assign())
+    assert report.usage["prompt_tokens"] == 20
+    assert report.usage["completion_tokens"] == 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"), [({"max_iterations": 1}, "MaxIterations"), ({"max_tokens": 1}, "MaxTokens")]
+)
+def test_a_limit_is_the_agents_fault(sandbox: CLIRuntime, assign: Assign, settings: dict[str, Any], fault: str) -> None:
+    with FakeProvider(calls(("execute_bash", {"command": "true"})), text("Done.")) as provider:
+        report = asking(provider, **settings).work(sandbox, assign())
+    assert (report.fault, report.is_model_fault) == (fault, False)
+
+
+def test_a_model_in_circles_is_the_agents_fault(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
+    report = scripted(tmp_path, *[bash("echo again")] * 10).work(sandbox, assign())
+    assert (report.fault, report.is_model_fault) == ("Stuck", False)
+
+
+def test_a_provider_that_refuses_is_the_models_fault_and_the_key_is_not_told(
+    sandbox: CLIRuntime, assign: Assign
+) -> None:
+    assignment = assign()
+    with FakeProvider(error(401, f"wrong key {KEY}")) as provider:
+        report = asking(provider).work(sandbox, assignment)
+    assert (report.fault, report.is_model_fault) == ("ModelAuthenticationError", True)
+    assert KEY not in report.message + (conversation_of(assignment) / "sdk_events.jsonl").read_text()
+
+
+def test_a_conversation_too_long_for_the_model_is_the_agents_fault(sandbox: CLIRuntime, assign: Assign) -> None:
+    refusal = error(400, "This model's maximum context length is 10 tokens.")
+    with FakeProvider(refusal, refusal, refusal) as provider:
+        report = asking(provider).work(sandbox, assign())
+    assert (report.fault, report.is_model_fault) == ("ContextWindowError", False)
+
+
+def test_out_of_time_the_conversation_is_stopped(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
+    assignment = assign(timeout_s=0.5)
+    report = scripted(tmp_path, bash("sleep 60"), {"content": "Done."}).work(sandbox, assignment)
+    assert report.fault == "Timeout"
+    assert read_events(conversation_of(assignment))[-1].data["status"] == "CANCELED"
+
+
+@pytest.mark.parametrize("command", ["sleep 60", "trap '' INT TERM HUP; sleep 60"])
+def test_cancelled_the_work_ends_and_its_log_is_whole(
+    tmp_path: Path, sandbox: CLIRuntime, assign: Assign, command: str
+) -> None:
+    assignment = assign()
+    threading.Timer(0.5, assignment.cancel.set).start()
+    report = scripted(tmp_path, bash(command), {"content": "Done."}).work(sandbox, assignment)
+    assert report.fault == "Cancelled"
+    events = read_events(conversation_of(assignment))
+    assert [event.type for event in events][-2:] == ["tool_result", "status_update"]
+    assert events[-1].data["status"] == "CANCELED"
+
+
+def test_nobody_is_asked_whatever_the_settings_say(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
+    agent = scripted(
+        tmp_path, bash("rm -rf x"), {"content": "Done."}, confirm="always", tools={"enable_ask_human": True}
+    )
+    assert "ask_human" not in agent.settings["tools"]
+    assert agent.work(sandbox, assign()).fault is None
+
+
+def test_the_settings_tell_model_and_limits_and_no_key() -> None:
+    settings = Settings(
+        model="openai/fake", api_key=KEY, base_url="http://user:word@localhost:1/v1?key=x", max_iterations=7
+    )
+    told = OhsandboxAgent(settings, extensions=["Be brief."]).settings
+    assert (told["model"], told["base_url"], told["limits"]["max_iterations"]) == (
+        "openai/fake", "http://localhost:1/v1", 7,
+    )  # fmt: skip
+    assert not {KEY, "word"} & set(json.dumps(told).replace('"', " ").split())
+
+
+def test_a_secret_is_there_for_commands_and_masked_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox: CLIRuntime, assign: Assign
+) -> None:
+    monkeypatch.setenv("GH_TOKEN", "ghp_value_of_no_use_0123")
+    assignment = assign()
+    agent = scripted(
+        tmp_path, bash("echo $GH_TOKEN | tee token"), {"content": "Done."}, secrets={"GH_TOKEN": "env:GH_TOKEN"}
+    )
+    agent.work(sandbox, assignment)
+    assert sandbox.read_bytes("token") == b"ghp_value_of_no_use_0123\n"
+    assert b"ghp_value" not in (conversation_of(assignment) / "sdk_events.jsonl").read_bytes()
+    assert sandbox.execute("echo [$GH_TOKEN]").output == "[]\n"
+
+
+def test_a_recorded_run_is_replayed_with_its_answers(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
+    scripted(tmp_path, bash("echo once >>log"), {"content": "First."}).work(sandbox, assign())
+    agent = ReplayAgent(tmp_path / "results", Settings())
+    again = assign()._replace(directory=tmp_path)
+    report = agent.work(sandbox, again)
+    assert (report.fault, (tmp_path / "answer.md").read_text()) == (None, "First.")
+    assert sandbox.read_bytes("log") == b"once\nonce\n"
+
+
+def test_a_recording_that_was_stopped_just_ends(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
+    scripted(tmp_path, bash("true"), {"content": "x"}, max_iterations=1).work(sandbox, assign())
+    report = ReplayAgent(tmp_path / "results", Settings()).work(sandbox, assign()._replace(directory=tmp_path))
+    assert (report.fault, report.is_model_fault) == ("ReplayEnded", False)
+
+
+def test_a_trial_that_was_not_recorded_is_named(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
+    assign()
+    with pytest.raises(UsageError, match="holds 0 conversations"):
+        ReplayAgent(tmp_path / "results", Settings()).work(sandbox, assign(attempt=2))
+    with pytest.raises(UsageError, match="holds no results of a run"):
+        ReplayAgent(tmp_path / "elsewhere", Settings())
