@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ohsandbox.llm import LLM, ChatModel, LLMConfig, ReplayLLM, ScriptedLLM, open_model
     from ohsandbox.mcp import MCPClient
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.docker import Build, DockerRuntime, SandboxLimits
+    from ohsandbox.runtime.docker import Build, BuiltImage, DockerRuntime, SandboxLimits, build_image
     from ohsandbox.runtime.inventory import SandboxInfo
     from ohsandbox.runtime.local import CLIRuntime
     from ohsandbox.runtime.results import CommandObservation, ExecResult
@@ -45,6 +45,7 @@ __all__ = [
     "Action",
     "Agent",
     "Build",
+    "BuiltImage",
     "CLIRuntime",
     "ChatModel",
     "CommandObservation",
@@ -84,6 +85,7 @@ __all__ = [
     "ToolResult",
     "UsageError",
     "__version__",
+    "build_image",
     "find_sandbox",
     "list_sandboxes",
     "open_model",
@@ -106,7 +108,7 @@ _HOMES = {
     "llm": ("LLM", "ChatModel", "LLMConfig", "ReplayLLM", "ScriptedLLM", "open_model"),
     "mcp": ("MCPClient",),
     "runtime.base": ("Runtime",),
-    "runtime.docker": ("Build", "DockerRuntime", "SandboxLimits"),
+    "runtime.docker": ("Build", "BuiltImage", "DockerRuntime", "SandboxLimits", "build_image"),
     "runtime.local": ("CLIRuntime",),
     "runtime.inventory": ("SandboxInfo",),
     "runtime.results": ("CommandObservation", "ExecResult"),

@@ -13,15 +13,18 @@ import secrets
 import stat
 from typing import TYPE_CHECKING, BinaryIO
 
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import CallCancelledError, UsageError
 from ohsandbox.paths import DIRECTORY, make_private_dirs
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PRIVATE_DIR_MODE = 0o700
 PRIVATE_FILE_MODE = 0o600
+LOCK_POLL_S = 0.1
+"""How often a lock is tried whose wait can be cancelled."""
 _CHUNK_BYTES = 1024 * 1024
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -227,18 +230,25 @@ def open_locked(path: Path, *, create: bool) -> int | None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+def locked(
+    path: Path, *, on_wait: Callable[[], None] | None = None, cancel: threading.Event | None = None
+) -> Iterator[None]:
     """Hold the lock of a lock file, created where it is missing; on_wait is called once before a wait.
 
     Raises:
         OSError: the file cannot be opened or locked.
+        CallCancelledError: cancel was set before the lock was free.
     """
     descriptor = open_lock(path, create=True)
     try:
         if not try_lock(descriptor):
             if on_wait is not None:
                 on_wait()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if cancel is None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            while cancel is not None and not try_lock(descriptor):
+                if cancel.wait(LOCK_POLL_S):
+                    raise CallCancelledError(f"The wait for {str(path)!r} was cancelled")
         yield
     finally:
         os.close(descriptor)

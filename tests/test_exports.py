@@ -14,13 +14,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 # to add a name here, or to take one away, is a change for users: it stands in CHANGELOG.md too
 EXPORTS = {
     "ohsandbox": """
-        Action Agent Build CLIRuntime ChatModel CommandObservation Conversation ConversationOpenError
+        Action Agent Build BuiltImage CLIRuntime ChatModel CommandObservation Conversation ConversationOpenError
         ConversationState ConversationStatus DockerRuntime ErrorObservation ExecResult FileConversationStore
         GlobObservation GrepObservation LLM LLMConfig MCPClient
         ModelError Observation OhsandboxError ReplayLLM RunLimits RunResult Runtime
         SDKEvent SandboxInfo SandboxLimits SandboxUnavailable ScriptedLLM Settings TextObservation Tool
         ToolAnnotations ToolDefinition ToolError ToolExecutor ToolFlags ToolRegistry ToolResult UsageError
-        __version__ find_sandbox list_sandboxes open_model register_tool remove_sandbox
+        __version__ build_image find_sandbox list_sandboxes open_model register_tool remove_sandbox
     """,
     "ohsandbox.compat": """
         RISK_LEVELS SECURITY_RISK_DESC TASK_TRACKER_TOOL_NAME Action ActionSecurityRisk

@@ -19,8 +19,7 @@ from harbor.environments.definition import (
 )
 from harbor.models.trial.config import ResourceMode
 
-from ohsandbox import DockerRuntime, SandboxLimits
-from ohsandbox.integrations.dockerfile import build_image
+from ohsandbox import DockerRuntime, SandboxLimits, build_image
 from ohsandbox.runtime import to_thread
 
 MIB = 1024**2

@@ -30,9 +30,17 @@ from inspect_ai.util import (
 )
 from pydantic import BaseModel, ConfigDict
 
-from ohsandbox import DockerRuntime, SandboxLimits, SandboxUnavailable, UsageError, list_sandboxes, remove_sandbox
+from ohsandbox import (
+    BuiltImage,
+    DockerRuntime,
+    SandboxLimits,
+    SandboxUnavailable,
+    UsageError,
+    build_image,
+    list_sandboxes,
+    remove_sandbox,
+)
 from ohsandbox.errors import SandboxFileError, UnknownUserError, WorkdirError
-from ohsandbox.integrations.dockerfile import BuiltImage, build_image
 from ohsandbox.runtime.aio import in_thread, to_thread
 
 if TYPE_CHECKING:

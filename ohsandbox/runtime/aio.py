@@ -88,6 +88,9 @@ def _named(awaited: Callable[P, T], method: Callable[..., object]) -> Callable[P
 class AsyncLifecycle(ABC):
     """`async with` for what has `start` and `close`."""
 
+    start_cancel: threading.Event | None = None
+    """Once it is set, `start` raises where it can; else a cancelled `astart` waits for its end."""
+
     @abstractmethod
     def start(self) -> Self: ...  # noqa: D102
 
@@ -98,11 +101,13 @@ class AsyncLifecycle(ABC):
     def is_alive(self) -> bool: ...  # noqa: D102
 
     async def astart(self) -> Self:
-        """Await `start`. Cancelled, it waits for the end of what it does, and closes what it has started."""
+        """Await `start`. Cancelled, it ends a pull or build, awaits the rest, and closes what it has started."""
         was_alive = await in_thread(self.is_alive)
         try:
-            return await in_thread(self.start)
+            return await in_thread(self.start, self.start_cancel)
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
+            if self.start_cancel is not None:
+                self.start_cancel.clear()
             if not was_alive:
                 await self.aclose()
             raise

@@ -12,11 +12,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.errors import EngineUnavailable, OhsandboxError, UsageError
+from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.error_mapping import NO_ENGINE_REMEDY, engine_errors, foreign_errors
+from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S, check_not_cancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 CONNECT_TIMEOUT_S = 8.0
 """Limit for an engine that accepts the connection and never answers; an idle one answers in 2 ms."""
@@ -38,6 +39,8 @@ class EngineAddress(NamedTuple):
     """A docker.tls.TLSConfig, or None."""
     source: str
     """Where it was configured: 'DOCKER_HOST', "context 'desktop-linux'", 'default'."""
+    context: str = "default"
+    """The docker client's name for it, and for its builder."""
 
     @property
     def is_local(self) -> bool:
@@ -76,9 +79,43 @@ class Engine:
             pinged = self.api.get(f"{self.api.base_url}/_ping", timeout=self.api.timeout)
         return "Libpod-API-Version" in pinged.headers
 
+    @contextlib.contextmanager
+    def cut_by(self, cancel: threading.Event | None, doing: str) -> Iterator[None]:
+        """As `engine_errors(doing)`; what is asked in the block is cut off once cancel is set.
+
+        The engine ends a pull or a build that nobody listens to.
+
+        Raises:
+            CallCancelledError: cancel was set before the end of the block.
+        """
+        check_not_cancelled(cancel, doing)
+        answers: list[Any] = []
+        over = threading.Event()
+        hooks = self.api.hooks["response"]
+        hooks.append(hook := lambda answer, *_, **__: answers.append(answer))
+        if cancel is not None:
+            threading.Thread(target=_cut, args=(cancel, answers, over), name="ohsandbox-cut", daemon=True).start()
+        try:
+            with engine_errors(doing):
+                yield
+        except SandboxUnavailable:
+            check_not_cancelled(cancel, doing)
+            raise
+        finally:
+            over.set()
+            hooks.remove(hook)
+        check_not_cancelled(cancel, doing)
+
     def close(self) -> None:
         """Close pooled connections. Calling it twice is fine."""
         self.api.close()
+
+
+def _cut(cancel: threading.Event, answers: Sequence[Any], over: threading.Event) -> None:
+    while not over.wait(LOOK_EVERY_S):
+        for answer in answers if cancel.is_set() else ():
+            with contextlib.suppress(AttributeError, OSError):  # a close would not wake the thread that reads from it
+                answer.raw.connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Engine:
@@ -115,7 +152,7 @@ def find(environ: Mapping[str, str]) -> EngineAddress:
         context = ContextAPI.get_context(name)
     if context is None or not context.Host:  # docker-py falls back to the default socket here: the wrong engine
         raise UsageError(f"Docker context {name!r} is not there. Remedy: `docker context ls`, or unset DOCKER_CONTEXT.")
-    return EngineAddress(context.Host, context.TLSConfig, f"context {name!r}")
+    return EngineAddress(context.Host, context.TLSConfig, f"context {name!r}", name)
 
 
 @contextlib.contextmanager

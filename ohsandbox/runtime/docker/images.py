@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import random
-import time
+import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked
 from ohsandbox.runtime.docker.error_mapping import engine_errors, translate
+from ohsandbox.runtime.process.cancellation import check_not_cancelled
 from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
@@ -51,19 +53,26 @@ class _Layer(NamedTuple):
     extracting: bool = False
 
 
-def ensure(engine: Engine, image: str, *, progress: Callable[[PullProgress], None] | None = None) -> ImageFacts:
+def ensure(
+    engine: Engine,
+    image: str,
+    *,
+    progress: Callable[[PullProgress], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> ImageFacts:
     """Return the image's facts, pulled first if missing. One puller per image over all threads and processes.
 
     Raises:
         ImageUnavailable: it is missing and cannot be pulled; the message holds the remedy.
+        CallCancelledError: cancel was set; at the next news of the engine the pull ends.
     """
     if (facts := inspect(engine, image)) is not None:
         return facts
     tell = progress or (lambda _: None)
     lock = subdirectory("pulls") / hashlib.sha256(image.encode()).hexdigest()[:32]
-    with locked(lock, on_wait=lambda: tell(PullProgress(image, "waiting"))):
+    with locked(lock, on_wait=lambda: tell(PullProgress(image, "waiting")), cancel=cancel):
         if (facts := inspect(engine, image)) is None:
-            _pull_patiently(engine, image, tell)
+            patiently(partial(_pull, engine, image, tell, cancel), image, tell, cancel)
             facts = inspect(engine, image)
     if facts is None:
         raise ImageUnavailable(f"Image {image!r} was pulled and is not here. Remedy: pull it by hand and try again.")
@@ -93,28 +102,38 @@ def facts_of(config: dict[str, Any], image_id: str, platform: str, digest: str |
     return ImageFacts(image_id, digest, str(config.get("User") or ""), env, workdir, platform)
 
 
-def _pull_patiently(engine: Engine, image: str, tell: Callable[[PullProgress], None]) -> None:
-    for attempt in range(1, PULL_ATTEMPTS + 1):
+def patiently(
+    attempt: Callable[[], None], image: str, tell: Callable[[PullProgress], None], cancel: threading.Event | None
+) -> None:
+    """Pull or build by attempt(), again where a registry's refusal may pass.
+
+    Raises:
+        ImageUnavailable: the last one, or one that would repeat itself.
+        CallCancelledError: cancel was set between two.
+    """
+    for number in range(1, PULL_ATTEMPTS + 1):
+        check_not_cancelled(cancel, f"getting image {image!r}")
         try:
-            with engine_errors(f"pulling image {image!r}"):
-                _pull(engine, image, tell)
+            attempt()
         except ImageUnavailable as error:
-            if attempt == PULL_ATTEMPTS or not any(word in str(error).lower() for word in _PASSING):
+            if number == PULL_ATTEMPTS or not any(word in str(error).lower() for word in _PASSING):
                 raise
             tell(PullProgress(image, "retrying"))
-            time.sleep(random.uniform(0, FIRST_PAUSE_S * 2 ** (attempt - 1)))  # noqa: S311 - jitter
+            (cancel or threading.Event()).wait(random.uniform(0, FIRST_PAUSE_S * 2 ** (number - 1)))  # noqa: S311 - jitter
         else:
             return
 
 
-def _pull(engine: Engine, image: str, tell: Callable[[PullProgress], None]) -> None:
+def _pull(engine: Engine, image: str, tell: Callable[[PullProgress], None], cancel: threading.Event | None) -> None:
     layers: dict[str, _Layer] = {}
-    for line in engine.api.pull(image, stream=True, decode=True):
-        if "error" in line:
-            failed = PullFailed(str(line["error"]))
-            raise translate(failed, doing=f"pulling image {image!r}") from failed
-        _note(layers, line)
-        tell(_sum(image, layers))
+    doing = f"pulling image {image!r}"
+    with engine.cut_by(cancel, doing):
+        for line in engine.api.pull(image, stream=True, decode=True):
+            if "error" in line:
+                failed = PullFailed(str(line["error"]))
+                raise translate(failed, doing=doing) from failed
+            _note(layers, line)
+            tell(_sum(image, layers))
     tell(_sum(image, layers)._replace(status="done"))
 
 

@@ -22,6 +22,7 @@ from ohsandbox.runtime.files import transfer
 from ohsandbox.runtime.workspace import copy_selection
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from ohsandbox.runtime.docker.channel import DockerChannel
@@ -76,23 +77,31 @@ _GIT_CONFIG = b"""[core]
 
 
 def create(
-    engine: Engine, options: DockerOptions, *, progress: Progress | None = None, checkpoint: str | None = None
+    engine: Engine,
+    options: DockerOptions,
+    *,
+    progress: Progress | None = None,
+    checkpoint: str | None = None,
+    cancel: threading.Event | None = None,
 ) -> Sandbox:
     """Create, start and set up a container; on any failure it is removed.
 
-    checkpoint is the id of one to start from, instead of the image or checkpoint of options.
+    checkpoint is the id of one to start from, instead of the image or checkpoint of options. Once cancel is set, a pull
+    or build ends.
 
     Raises:
         ImageUnavailable: the image cannot be pulled or cannot run, or the checkpoint does not exist.
         UsageError: the name is taken, a limit is refused, or the workspace cannot be bound on this engine.
+        CallCancelledError: cancel was set before the image was here.
     """
     if orphans_here(engine):
         DockerInventory(engine).collect_garbage()
     checkpoint = checkpoint or options.checkpoint
     if checkpoint is None and options.build is not None:
-        options = options.model_copy(update={"image": build.ensure(engine, options.build, progress=progress)})
+        name = build.ensure(engine, options.build, progress=progress, cancel=cancel)
+        options = options.model_copy(update={"image": name})
     if checkpoint is None:
-        facts = images.ensure(engine, options.image, progress=progress)
+        facts = images.ensure(engine, options.image, progress=progress, cancel=cancel)
     else:
         facts = checkpoints.facts(engine, checkpoint)
     held = lease.take(

@@ -138,6 +138,7 @@ class DockerRuntime(Runtime):
         )  # fmt: skip
         self.ends_processes = not (keep or attach)
         self.private_processes = not attach
+        self.start_cancel = threading.Event()
         self._progress = progress
         self._life = threading.Lock()
         self._checking = threading.RLock()
@@ -215,7 +216,7 @@ class DockerRuntime(Runtime):
         def join_or_make(engine: Engine) -> Sandbox:
             if self._options.attach:
                 return attach.join(engine, self._options)
-            return provision.create(engine, self._options, progress=self._progress)
+            return provision.create(engine, self._options, progress=self._progress, cancel=self.start_cancel)
 
         self._begin(join_or_make)
         return self

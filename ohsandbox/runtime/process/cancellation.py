@@ -78,6 +78,12 @@ class ProcessTree:
         return killed
 
 
+def check_not_cancelled(cancel: threading.Event | None, doing: str) -> None:
+    """Raise CallCancelledError if cancel is set. doing: as "pulling image 'x'"."""
+    if cancel is not None and cancel.is_set():
+        raise CallCancelledError(f"{doing[:1].upper()}{doing[1:]} was cancelled")
+
+
 @contextlib.contextmanager
 def killing(cancel: threading.Event | None) -> Iterator[Callable[[Channel], Channel]]:
     """Yield a function that registers a channel; once cancel is set, the registered channels' processes are killed.

@@ -5,18 +5,19 @@ import socket
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.errors import ImageUnavailable
+from ohsandbox.errors import CallCancelledError, ImageUnavailable
 from ohsandbox.runtime.docker import images
 from ohsandbox.runtime.docker.error_mapping import translate
 from ohsandbox.runtime.docker.images import ensure, inspect
 from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ohsandbox.runtime.docker.engine import Engine
 
@@ -122,40 +123,52 @@ def test_a_registry_that_does_not_answer_is_told(engine: Engine, monkeypatch: py
         ensure(engine, "127.0.0.1:9/nosuch:1")
 
 
-def failing_pull(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> list[str]:
-    """_pull fails with each text in turn, then works."""
+def failing_pull(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> tuple[Callable[[], None], list[str]]:
+    """A pull that fails with each text in turn, then works."""
     left = list(texts)
 
-    def pull(*_: Any) -> None:
+    def pull() -> None:
         if left:
             failed = images.PullFailed(left.pop(0))
             raise translate(failed, doing="pulling")
 
-    monkeypatch.setattr(images, "_pull", pull)
     monkeypatch.setattr(images, "FIRST_PAUSE_S", 0.0)
-    return left
+    return pull, left
 
 
 def test_a_rate_limit_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = failing_pull(monkeypatch, ["toomanyrequests: You have reached your pull rate limit"] * 2)
+    pull, left = failing_pull(monkeypatch, ["toomanyrequests: You have reached your pull rate limit"] * 2)
     heard: list[PullProgress] = []
-    images._pull_patiently(None, "x", heard.append)  # type: ignore[arg-type]
+    images.patiently(pull, "x", heard.append, None)
     assert left == []
     assert [one.status for one in heard] == ["retrying", "retrying"]
 
 
 def test_a_rate_limit_that_stays_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing_pull(monkeypatch, ["toomanyrequests: slow down"] * 9)
+    pull, _ = failing_pull(monkeypatch, ["toomanyrequests: slow down"] * 9)
     with pytest.raises(ImageUnavailable, match="docker login"):
-        images._pull_patiently(None, "x", lambda _: None)  # type: ignore[arg-type]
+        images.patiently(pull, "x", lambda _: None, None)
 
 
 @pytest.mark.parametrize("text", ["unauthorized: authentication required", "manifest unknown"])
 def test_a_refusal_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    left = failing_pull(monkeypatch, [text, "second"])
+    pull, left = failing_pull(monkeypatch, [text, "second"])
     with pytest.raises(ImageUnavailable):
-        images._pull_patiently(None, "x", lambda _: None)  # type: ignore[arg-type]
+        images.patiently(pull, "x", lambda _: None, None)
     assert left == ["second"]
+
+
+@pytest.mark.docker
+def test_a_pull_that_is_cancelled_ends_though_the_registry_is_silent(engine: Engine) -> None:
+    cancel = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
+        name = f"127.0.0.1:{silent.getsockname()[1]}/box:1"
+        pulling = pool.submit(ensure, engine, name, cancel=cancel)
+        with silent.accept()[0]:  # the engine has asked; it gets no answer
+            cancel.set()
+            with pytest.raises(CallCancelledError, match=f"^Pulling image '{name}' was cancelled"):
+                pulling.result(60)
+    assert engine.api.hooks["response"] == []
 
 
 def test_progress_is_summed_over_the_layers() -> None:
