@@ -111,7 +111,8 @@ class SkillServersGate:
         if self._is_decided or self._found is None:
             return
         proposed = self.waiting
-        if proposed is not None and (policy == "allow" or (callable(policy) and policy(proposed) is True)):
+        is_allowed = proposed is not None and (policy == "allow" or (callable(policy) and policy(proposed) is True))
+        if proposed is not None and is_allowed and self._number is None:
             self._approvals.grant(proposed.scope, by="skill_servers=allow" if policy == "allow" else "callback")
         self._is_decided = True
         for sentence in self._found.refused:

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 PLACES = (".agents/skills", ".openhands/skills", ".openhands/microagents")
 """Below the working directory, as OpenHands has them."""
 
-MAX_NAMES, MAX_FILES, MAX_DEPTH = 10_000, 500, 6
-"""Of what is looked at below PLACES; a repository of 300 skills has 300 files, two directories deep."""
+MAX_FILES, MAX_DIRECTORIES, MAX_NAMES, MAX_DEPTH = 500, 500, 10_000, 6
+"""Of what is looked at below PLACES: a repository of 300 skills has 300 of them. A file or directory takes 4 ms."""
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEFINITION_BYTES = 16 * 1024
 """Of a front matter and of a `.mcp.json`; the parser of YAML reads 100 KB a second."""
 MAX_DEFINING_FILES = 32
 MAX_SERVERS = 16
-MAX_CHARS = 10_000
-"""Of all definitions together: about two screens. More is not read by who is asked."""
+MAX_CHARS = 6_000
+"""Of all definitions together: 16 of usual length, and where each newline is spelt out still under 200 rows."""
 MAX_PATH_CHARS = 300
 MAX_YAML_DEPTH = 8
 MAX_REFUSED = 10
@@ -154,10 +154,11 @@ def _defining_files(runtime: Runtime, refused: list[str]) -> Iterator[tuple[str,
 
 
 def _skill_files(runtime: Runtime) -> Iterator[str]:
-    names = files = 0
+    names = files = directories = 0
     below = [""]
     while below:
         directory = below.pop()
+        directories += 1
         try:
             entries = runtime.list_dir(directory or ".")
         except SandboxFileError:
@@ -171,8 +172,9 @@ def _skill_files(runtime: Runtime) -> Iterator[str]:
             elif entry.kind == "file" and _is_skill(path) and (entry.name != ".mcp.json" or skill):
                 files += 1
                 yield path
-        if names > MAX_NAMES or files > MAX_FILES or directory.count("/") > MAX_DEPTH:
-            raise _TooManySkillsError(f"more than {MAX_FILES} files or {MAX_NAMES} names, or are over {MAX_DEPTH} deep")
+        if files > MAX_FILES or directories > MAX_DIRECTORIES or names > MAX_NAMES or directory.count("/") > MAX_DEPTH:
+            most = f"{MAX_FILES} files, {MAX_DIRECTORIES} directories or {MAX_NAMES} names"
+            raise _TooManySkillsError(f"more than {most}, or are over {MAX_DEPTH} deep")
 
 
 def _leads_to_skills(path: str) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox import Agent, CLIRuntime, Conversation, Settings, UsageError
+from ohsandbox import Agent, CLIRuntime, Conversation, DockerRuntime, Settings, UsageError
 from ohsandbox.conversation import mcp_servers
 from ohsandbox.conversation.approvals import StartServers
 from ohsandbox.events import ConversationStatus as Status
@@ -289,3 +291,21 @@ def test_refused_definition_is_told_in_the_log(tmp_path: Path, runtime: Runtime,
         [told] = notices(conversation)
         assert "asks to run on" in told
     assert not (work / MARK).exists()
+
+
+@pytest.mark.docker
+def test_url_does_not_reach_this_machine_from_a_sandbox_without_network(tmp_path: Path) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as host:
+        port = host.getsockname()[1]
+        urls = [f"http://{name}:{port}/mcp" for name in ("127.0.0.1", "localhost", "0x7f000001", "172.17.0.1")]
+        servers = {f"s{number}": {"url": url} for number, url in enumerate(urls)}
+        text = f"---\nmcp_tools:\n  mcpServers: {json.dumps(servers)}\n---\n"
+        with DockerRuntime(os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")) as sandbox:
+            sandbox.write_bytes(".openhands/microagents/repo.md", text.encode())
+            with converse(tmp_path, sandbox, skill_servers="allow") as conversation:
+                conversation.run("go")
+                told = [data["message"] for data in data_of(conversation.events(), "notice") if data["code"] == "MCP"]
+        assert len([message for message in told if "cannot be reached" in message]) == len(urls), told
+        host.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            host.accept()

@@ -282,13 +282,14 @@ def _many(count: int, *, of: int = 1, size: int = 0) -> dict[str, str]:
         (dict.fromkeys(_many(40), skill()), "more than 32 files that name servers"),
         (dict.fromkeys(_many(501), "x"), "more than 500 files"),
         ({f".openhands/skills/{number}": "x" for number in range(10_001)}, "10000 names"),
+        ({f".openhands/skills/{number}/x": "x" for number in range(501)}, "500 directories"),
         ({".openhands/skills/" + "d/" * 8 + "x.md": "x"}, "over 6 deep"),
         (
             {".openhands/skills/a.md": skill(a={"command": "x"}), ".agents/skills/a.md": skill(A={"command": "y"})},
             "two servers of one name",
         ),
     ],
-    ids=["in one file", "in all", "characters", "files", "skills", "names", "depth", "one name"],
+    ids=["in one file", "in all", "characters", "files", "skills", "names", "directories", "depth", "one name"],
 )
 def test_where_there_is_too_much_none_starts_and_one_line_says_so(files: dict[str, str], fact: str) -> None:
     told = found(files)
