@@ -62,8 +62,9 @@ _COMPLAINT_BYTES = 4096
 UNCOUNTED = "uncounted"
 """The status of a call that was not started because the sandbox lacks `dd`, which separates the stdin of two calls."""
 
-_WHY_NOT = b"missing|file|denied|" + UNCOUNTED.encode()
-"""The status in place of an exit code if nothing ran."""
+_END = re.compile(rb":(\d{1,3}|missing|file|denied|%s):(free|held)\n" % UNCOUNTED.encode())
+"""What follows a call's mark: its exit code, or why nothing ran. Compiled once: a pattern with each call's own mark
+took 0.3 ms of a call's 0.6."""
 
 
 class WorkerCall(NamedTuple):
@@ -253,7 +254,7 @@ class _Collector:
     """One stream of one call: its first bytes, its size, and whether its end mark has arrived."""
 
     def __init__(self, mark: str, limit_bytes: int) -> None:
-        self._pattern = re.compile(rb"%s:(\d{1,3}|%s):(free|held)\n\Z" % (mark.encode(), _WHY_NOT))
+        self._mark = mark.encode()
         self._limit_bytes = limit_bytes
         self._parts: list[bytes] = []
         self._kept = self._total = self.mark_bytes = 0
@@ -267,10 +268,11 @@ class _Collector:
             self._parts.append(data)
             self._kept += len(data)
         self._tail = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self._tail + data)[-_TAIL_BYTES:]
-        if self._tail.endswith(b"\n") and (found := self._pattern.search(self._tail)):
+        at = self._tail.rfind(self._mark) if self._tail.endswith(b"\n") else -1
+        if at >= 0 and (found := _END.fullmatch(self._tail, at + len(self._mark))):
             self.ended = True
             self.status, self.reply = found[1].decode(), found[2].decode()
-            self.mark_bytes = len(found[0])
+            self.mark_bytes = len(self._mark) + len(found[0])
             self._total -= self.mark_bytes
 
     @property
