@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator
 
-from ohsandbox.arguments import ConfigModel
+from ohsandbox.arguments import ConfigModel, expect_path
 from ohsandbox.content import OutputLimits
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import STATE_VARIABLE, check_private, state_dir
@@ -150,6 +150,7 @@ class Settings(ConfigModel):
             UsageError: the file cannot be read, is not a JSON object, or has an unknown or wrong key; a variable or
                 flag has a wrong value; a file that was named is missing; other users may write a default one.
         """
+        expect_path("path", path)
         file = _default_file(cls.default_path()) if path is None else Path(path)
         if path is None:
             check_private(file)

@@ -224,6 +224,7 @@ def check_place(directory: Path, runtime: Runtime) -> None:
     Raises:
         UsageError: it can.
     """
+    expect("runtime", runtime, Runtime, "Make one: DockerRuntime(image=...).", optional=False)
     if runtime.host_workspace is not None:
         check_apart(directory, runtime.host_workspace)
 

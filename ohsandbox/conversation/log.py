@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ohsandbox import events
 from ohsandbox.agent import History
+from ohsandbox.arguments import wrong
 from ohsandbox.conversation.limits import Spending, StuckDetector
 from ohsandbox.conversation.metadata import MetadataProjection
 from ohsandbox.errors import UsageError
@@ -49,7 +50,13 @@ class Listeners(Generic[T]):
         self._busy = False
 
     def register(self, callback: Callable[[T], None]) -> None:
-        """Call callback with every item from now on, in the thread that flushes."""
+        """Call callback with every item from now on, in the thread that flushes.
+
+        Raises:
+            UsageError: it is no function.
+        """
+        if not callable(callback):
+            raise wrong("callback", callback, "give a function")
         with self._lock:
             self._callbacks.append(callback)
 

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from ohsandbox.arguments import expect
 from ohsandbox.conversation.metadata import (
     ConversationMetadata,
     FileConversationStore,
@@ -89,6 +90,7 @@ def find_conversation(root: Path, wanted: str | None) -> str:
     Raises:
         UsageError: there is none, or several begin so.
     """
+    expect("conversation_id", wanted, str)
     if wanted is not None:
         if "/" in wanted:
             raise UsageError(f"Invalid conversation id {wanted[:200]!r}: a sub-agent cannot be resumed by itself.")

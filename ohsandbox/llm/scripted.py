@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ohsandbox.arguments import expect, wrong_type
+from ohsandbox.arguments import expect, expect_path, wrong_type
 from ohsandbox.errors import UsageError
 from ohsandbox.llm.chat import DeltaEvent, OnEvent
 from ohsandbox.llm.error_mapping import one_line
@@ -156,6 +156,7 @@ class ScriptedLLM(_RecordedLLM):
         Raises:
             UsageError: the file is missing or malformed; the message says where.
         """
+        expect_path("source", source)
         name = f"scripted:{source}"
         return cls(parse_script(_read(source), name=name), name=name)
 
@@ -240,6 +241,7 @@ class ReplayLLM(_RecordedLLM):
         Raises:
             UsageError: it cannot be read, or holds no answer of a model.
         """
+        expect_path("path", path)
         file = Path(path).expanduser()
         file = file / "sdk_events.jsonl" if file.is_dir() else file
         answers = answers_from_events(_events(file))

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
+from ohsandbox.arguments import expect_path
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp.config import MCPConfig, Resolved, ServerConfig, resolve
@@ -375,7 +376,10 @@ def read_mcp_config(config: MCPConfig | Mapping[str, Any] | str | os.PathLike[st
     """
     if isinstance(config, MCPConfig):
         return config
-    return MCPConfig.parse(config) if isinstance(config, Mapping) else MCPConfig.load(Path(config))
+    if isinstance(config, Mapping):
+        return MCPConfig.parse(config)
+    expect_path("mcp_config", config)
+    return MCPConfig.load(Path(config))
 
 
 def create_mcp_tools(

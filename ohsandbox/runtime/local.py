@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from ohsandbox.arguments import suggests_names
+from ohsandbox.arguments import expect, expect_path, suggests_names
 from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError, WorkdirMissingError
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import POLL_MS, Channel, Chunk, Stream
@@ -238,10 +238,15 @@ class CLIRuntime(Runtime):
         watch: `workspace_changes` tells of workdir; its whole tree is read at the start.
 
         Raises:
+            UsageError: an argument is of another type.
             WorkdirMissingError: the directory does not exist.
         """
         super().__init__()
         check_env(env)
+        expect_path("workdir", workdir)
+        expect("bubblewrap", bubblewrap, bool)
+        expect("quiet", quiet, bool, optional=False)
+        expect("watch", watch, bool, optional=False)
         self._workdir = Path(workdir or Path.cwd()).resolve()
         if not self._workdir.is_dir():
             raise WorkdirMissingError(

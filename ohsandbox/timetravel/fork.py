@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox import events
+from ohsandbox.arguments import expect
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import LOG_NAME, EventLog, encode_record, read_events, stream_events
 from ohsandbox.persistence.blobs import Blobs
@@ -140,6 +141,7 @@ def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Fork:
         UsageError: the files at that event were not kept, or workspace does not fit.
         SandboxUnavailable: the engine that has the files does not serve.
     """
+    expect("at", at, int, "Give an event of the conversation, or its seq.", optional=False)
     bound = find_checkpoint(directory, max(at, 0)).data.get("workspace")
     if (bound is None) != (workspace is None):
         raise UsageError(

@@ -7,16 +7,17 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Self
 
+from ohsandbox.arguments import expect, wrong
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.schema import Action, Observation
 from ohsandbox.schema.execution import ActionT, ObservationT, ToolExecutor, parse_action
-from ohsandbox.tool.annotations import SECURITY_RISK, CallHint, take_security_risk, with_security_risk
+from ohsandbox.tool.annotations import SECURITY_RISK, CallHint, ToolAnnotations, take_security_risk, with_security_risk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ohsandbox.tool.annotations import Hint, ToolAnnotations
+    from ohsandbox.tool.annotations import Hint
 
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -61,7 +62,17 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
     """How much of a result is shown."""
 
     def __post_init__(self) -> None:
-        """Check the name early: a provider refuses every request that contains an invalid one."""
+        """Check the fields early: a provider refuses every request that contains an invalid name, say.
+
+        Raises:
+            UsageError: a field is of another type, or providers refuse the name.
+        """
+        expect("name", self.name, str, optional=False)
+        expect("description", self.description, str, optional=False)
+        if not isinstance(self.action_type, type) or not issubclass(self.action_type, Action):
+            raise wrong("action_type", self.action_type, "give a subclass of Action")
+        expect("annotations", self.annotations, ToolAnnotations)
+        expect("executor", self.executor, ToolExecutor, "Subclass it, or register_tool(name, function).")
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"A tool cannot be named {self.name!r}. Use 1 to 64 letters, digits, _ and -.")
 

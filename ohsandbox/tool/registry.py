@@ -65,6 +65,7 @@ class ToolRegistry:
         self._entries: dict[str, Registrable] = {}
         self._built_in: set[str] = set()
         self._guard = threading.Lock()
+        expect("plugins", plugins, Plugins)
         self._plugins = plugins or Plugins("", check=usable)
 
     def register(self, name: str, tool: Registrable, *, replace: bool = False, built_in: bool = False) -> None:

@@ -87,6 +87,18 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: register_tool("execute_bash", make_think_tool()), "'execute_bash' is built in.*replace=True"),
     (lambda: X.register_tool(5, make_think_tool()), "name=5 is of type int; expected is str"),
     (lambda: register_tool("undescribed", undescribed), "Function 'undescribed' has no docstring"),
+    (lambda: X.ToolDefinition(name=5, description="d", action_type=X.Action), "name=5 is of type int"),
+    (lambda: X.ToolDefinition(name="t", description="d", action_type=dict), "Invalid action_type <class 'dict'>"),
+    (lambda: X.ToolDefinition(name="t", description="d", action_type=X.Action, executor=print), "is ToolExecutor"),
+    (lambda: X.DockerRuntime(build=X.Build(".", args="A=1")), r"Build\(args=...\)='A=1' is of type str"),
+    (lambda: X.CLIRuntime(5), "Invalid workdir 5"),
+    (lambda: X.CLIRuntime(bubblewrap="x"), "bubblewrap='x' is of type str; expected is bool"),
+    (lambda: X.ReplayLLM.load(5), "Invalid path 5"),
+    (lambda: X.Settings.load(5), "Invalid path 5"),
+    (lambda: X.Conversation.autoresume(5), "conversation_id=5 is of type int"),
+    (lambda: X.Conversation().register_callback(5), "Invalid callback 5: give a function"),
+    (lambda: X.Conversation().fork("x"), "at='x' is of type str; expected is int"),
+    (lambda: setattr(Conversation(), "runtime", "x"), "runtime='x' is of type str; expected is Runtime"),
     (lambda: register_tool("partial", wrong(print)), "'partial' is a callable without a parameter conv_state"),
 ]
 # fmt: on
@@ -159,6 +171,25 @@ def test_wrong_timeout_is_refused_before_anything_is_stored(timeout_s: Any, tmp_
         with pytest.raises(UsageError, match=f"Invalid timeout_s {timeout_s!r}: give a number of seconds"):
             call(timeout_s)
     assert not conversation.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda it: it.approve("x"), "scope='x' is of type str; expected is ExactCall or AnyCall or EditsUnder"),
+        (lambda it: it.confirm("abc"), "tool_call_ids='abc' is of type str; expected is a list of str"),
+    ],
+)
+def test_wrong_answer_for_a_call_is_refused(call: Callable[[Any], Any], message: str, tmp_path: Path) -> None:
+    conversation = Conversation(Agent(FakeModel()), RecordingRuntime(), tmp_path)
+    with conversation, pytest.raises(UsageError, match=message):
+        call(conversation)
+
+
+def test_wrong_form_of_a_configuration_of_servers_is_refused_at_the_start(tmp_path: Path) -> None:
+    conversation = Conversation(Agent(FakeModel(), mcp_config=wrong(5)), RecordingRuntime(), tmp_path)
+    with pytest.raises(UsageError, match="Invalid mcp_config 5"):
+        conversation.start()
 
 
 @pytest.mark.parametrize("entry", ["execute_bsh", Tool(name="execute_bsh")])

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.agent.agent import ALWAYS_ASKS
+from ohsandbox.arguments import expect
 from ohsandbox.conversation.approvals.analysis import conceals
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.tool import CallHint
@@ -211,8 +212,9 @@ def check_scope(scope: AnyScope) -> None:
     """Check that a scope may be granted.
 
     Raises:
-        UsageError: it names no directory, or a call that hides characters.
+        UsageError: it is none, or names no directory, or a call that hides characters.
     """
+    expect("scope", scope, (ExactCall, AnyCall, EditsUnder, StartServers), optional=False)
     if isinstance(scope, StartServers):
         return  # what is hidden in a definition was refused before; the directory is the person's
     if isinstance(scope, EditsUnder):

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ohsandbox.arguments import expect, expect_texts_by_name
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked, write_atomically
@@ -67,6 +68,9 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
     given = build if isinstance(build, Build) else Build(build)
     if not isinstance(given.context, str | os.PathLike) or not given.context:
         raise UsageError(f"Invalid build {given.context!r}: give a directory with a Dockerfile, or a Build(...)")
+    expect_texts_by_name("Build(args=...)", given.args)
+    expect("Build(dockerfile=...)", given.dockerfile, str, optional=False)
+    expect("Build(target=...)", given.target, str)
     root = Path(given.context).expanduser().resolve()
     if not isinstance(build, Build) and root.is_file():
         given, root = Build(root.parent, root.name), root.parent
