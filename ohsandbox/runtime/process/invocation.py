@@ -112,9 +112,12 @@ def check_mode(mode: object) -> None:
 
 def _reads_as_octal(mode: int) -> bool:
     """Whether the digits of the decimal number make usual permission bits, and its value does not: 644 is 0o1204."""
+    if _grants_less_to_others(mode):
+        return False
     digits = str(mode)
-    written = int(digits, 8) if len(digits) == len("644") and not set(digits) & set("89") else 0
-    return written >= READABLE and _grants_less_to_others(written) and not _grants_less_to_others(mode)
+    if len(digits) != len("644") or set(digits) & set("89"):
+        return False
+    return int(digits, 8) >= READABLE and _grants_less_to_others(int(digits, 8))
 
 
 def _grants_less_to_others(mode: int) -> bool:
