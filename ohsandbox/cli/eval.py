@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.eval_agents import make_agent
 from ohsandbox.cli.eval_reports import exit_code, report_results
+from ohsandbox.cli.rendering.eval_progress import open_progress
 from ohsandbox.cli.rendering.text import hide, say
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.formats import load_tasks
-from ohsandbox.evaluation.progress import RateLimited, TrialEnded
 from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.cli.options import EvalOptions, RunOptions
-    from ohsandbox.evaluation.progress import RunEvent
 
 
 def run_tasks(path: Path, how: EvalOptions, what: RunOptions) -> int:
@@ -35,19 +35,16 @@ def run_tasks(path: Path, how: EvalOptions, what: RunOptions) -> int:
         repeat_failed=how.repeat_failed, shard=shard,
         timeout_multiplier=how.timeout_multiplier, fail_fast=how.fail_fast,
     )  # fmt: skip
-    run = Run(plan, how.output, tell=_tell)
+    progress = open_progress(no_tui=how.no_tui)
+    run = Run(plan, how.output, tell=progress)
     try:
-        run()
-    finally:  # also after Ctrl-C, and a failure in the middle: what is known is told
-        report = report_results([how.output])
-    return exit_code(report, how.min_pass_rate)
-
-
-def _tell(event: RunEvent) -> None:
-    if isinstance(event, RateLimited):
-        say(f"{event.model} limits the rate of requests: all trials wait {event.wait_s:.0f} s")
-    if not isinstance(event, TrialEnded):
-        return
-    result = event.result
-    fault = f": {result.fault.message}" if result.fault else ""
-    print(f"{result.outcome:<20} {result.task} #{result.attempt} {result.seconds:.1f} s{fault}", flush=True)  # noqa: T201
+        with progress:
+            run()
+    except UsageError:
+        raise  # the directory is another process's
+    except BaseException:  # Ctrl-C, or an engine that went away: what is known is told all the same
+        with contextlib.suppress(OSError, UsageError):
+            report_results([how.output])
+            say("The same command goes on with the trials that are left.")
+        raise
+    return exit_code(report_results([how.output]), how.min_pass_rate)

@@ -382,6 +382,7 @@ class EvalOptions:
     concurrent: int = _eval("Trials at the same time.", "N", default=4, flags=["--concurrent", "-n"], min=1, max=256)
     attempts: int = _eval("Trials of each task.", "N", default=1, flags=["--attempts", "-k"], min=1, max=1000)
     min_pass_rate: float = _eval("Exit with 1 below this.", "RATE", default=1.0, min=0, max=1)
+    no_tui: NoTui = False
     fail_fast: bool = switch("Start no more trials after one that did not pass.", "--fail-fast")
     filters: list[str] | None = _eval(
         "Only tasks whose id matches, as in 'sum-*'; may be repeated.", "PATTERN", flags=["--filter", "-f"]

@@ -74,7 +74,7 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def open_console() -> Console:
-    """Stdout, with every word printed as it is: no markup, no highlighting, no emoji names."""
-    width = None if sys.stdout.isatty() else FILE_COLUMNS
-    return _Console(highlight=False, markup=False, emoji=False, width=width)
+def open_console(*, stderr: bool = False) -> Console:
+    """Stdout, or stderr, with every word printed as it is: no markup, no highlighting, no emoji names."""
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else FILE_COLUMNS
+    return _Console(highlight=False, markup=False, emoji=False, width=width, stderr=stderr)

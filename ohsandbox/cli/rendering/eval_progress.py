@@ -1,0 +1,252 @@
+"""An evaluation while it runs, on stderr: a live table at a terminal, else plain lines in the order of finishing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple, Self, TextIO
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ohsandbox.cli.rendering.tables import open_console
+from ohsandbox.cli.rendering.text import safe_line, words
+from ohsandbox.cli.runtime import progress_text
+from ohsandbox.evaluation.progress import (
+    PhaseBegan,
+    RateLimited,
+    RunBegan,
+    TrialBegan,
+    TrialCancelled,
+    TrialEnded,
+    TryFailed,
+)
+from ohsandbox.evaluation.reports.foreign_text import reason
+from ohsandbox.evaluation.reports.numbers import percent, seconds
+from ohsandbox.evaluation.results import COUNTED
+from ohsandbox.runtime.results import PullProgress
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from ohsandbox.evaluation.progress import RunEvent
+    from ohsandbox.evaluation.results import Fault, Outcome, TrialKey, TrialResult
+
+MAX_WHY_CHARS = 160
+MAX_TASK_CHARS = 60
+IMAGE_LINES_S = 10.0
+"""Plain lines on one image are at least so far apart; a change of its status is told at once."""
+HEARTBEAT_S = 60.0
+"""Without a terminal a line comes at least so often: some CI systems end a job that prints nothing for 10 minutes."""
+REFRESHES_PER_S = 4
+_STYLES: dict[Outcome, str] = {"pass": "green", "fail": "red", "agent_error": "red"}
+
+
+class RunningTrial(NamedTuple):
+    """Where a trial is."""
+
+    phase: str
+    since: float
+    """Of the trial, not of the phase; as `time.monotonic`."""
+
+
+class EvalProgress(ABC):
+    """Hears the events of a run, and shows them; a context manager, whose end removes what is not to stay."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        """Events come from the run's threads, and a view is drawn by another."""
+        self._began = time.monotonic()
+        self._trials = self._before = self._ended = 0
+        self._outcomes = Counter[str]()
+        self._running: dict[TrialKey, RunningTrial] = {}
+        self._images: dict[str, PullProgress] = {}
+
+    @abstractmethod
+    def __enter__(self) -> Self:
+        """Begin to show."""
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None:
+        """Show no more."""
+
+    def __call__(self, event: RunEvent) -> None:
+        """Take in an event, and show it."""
+        with self._lock:
+            self._take_in(event)
+            self.show(event)
+
+    @abstractmethod
+    def show(self, event: RunEvent) -> None:
+        """Show an event that is taken in."""
+
+    def _take_in(self, event: RunEvent) -> None:
+        match event:
+            case RunBegan(trials, finished):
+                self._trials, self._before, self._began = trials, len(finished), time.monotonic()
+                self._outcomes.update(result.outcome for result in finished.values() if not result.is_repeat)
+            case TrialBegan(key):
+                self._running[key] = RunningTrial("waits", time.monotonic())
+            case PhaseBegan(key, phase) if key in self._running:
+                self._running[key] = self._running[key]._replace(phase=phase)
+            case TryFailed(key, _) | TrialCancelled(key):
+                self._running.pop(key, None)
+            case TrialEnded(result):
+                self._running.pop((result.task, result.attempt), None)  # type: ignore[call-overload] # equal to the key
+                self._ended += 1
+                if not result.is_repeat:
+                    self._outcomes[result.outcome] += 1
+            case PullProgress(image, "done"):
+                self._images.pop(image, None)
+            case PullProgress(image):
+                self._images[image] = event
+
+    def _counts(self) -> str:
+        """`12/30, 10 pass, 2 fail, pass rate 83.3 %, about 2 min 5 s left`."""
+        counted = sum(self._outcomes[name] for name in COUNTED)
+        told = [f"{self._before + self._ended}/{self._trials}"]
+        told += [f"{count} {name}" for name, count in sorted(self._outcomes.items(), key=lambda pair: -pair[1])]
+        if counted:
+            told.append(f"pass rate {percent(self._outcomes['pass'] / counted)}")
+        left = self._trials - self._before - self._ended
+        if self._ended and left > 0:
+            told.append(f"about {seconds(left * (time.monotonic() - self._began) / self._ended)} left")
+        return ", ".join(told)
+
+
+def open_progress(*, no_tui: bool) -> EvalProgress:
+    """A live table where stderr is a terminal, else lines."""
+    console = open_console(stderr=True)
+    if no_tui or not console.is_terminal or console.is_dumb_terminal:
+        return PlainProgress()
+    return LiveProgress(console)
+
+
+class PlainProgress(EvalProgress):
+    """`12:00:01  12/30  pass  sum-files  1.9 s`, a line for each trial that ends, and for images while they come."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        super().__init__()
+        self._out = out or sys.stderr
+        self._wrote_at = time.monotonic()
+        self._told: dict[str, tuple[str, float]] = {}
+        """Of an image: the status of its last line, and when that was."""
+        self._end = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._heart.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """No line comes after this."""
+        self._end.set()
+        self._heart.join()
+
+    def show(self, event: RunEvent) -> None:
+        """Write its line, if it has one."""
+        match event:
+            case RunBegan(trials, finished) if finished:
+                self._line(f"{len(finished)} of {trials} trials were finished before")
+            case TrialEnded(result):
+                self._line(f"{self._before + self._ended}/{self._trials}  {describe(result)}")
+            case TryFailed(key, fault):
+                self._line(_retry(key, fault))
+            case RateLimited():
+                self._line(_limited(event))
+            case PullProgress() if self._is_news(event):
+                self._line(f"image  {safe_line(progress_text(event))}")
+
+    def _is_news(self, progress: PullProgress) -> bool:
+        now = time.monotonic()
+        status, at = self._told.get(progress.image, ("done", now))
+        if status == progress.status and now - at < IMAGE_LINES_S:
+            return False
+        self._told[progress.image] = progress.status, now
+        return status != progress.status or progress.status != "done"
+
+    def _beat(self) -> None:
+        while not self._end.wait(HEARTBEAT_S / 4):
+            with self._lock:
+                if time.monotonic() - self._wrote_at >= HEARTBEAT_S:
+                    self._line(f"{len(self._running)} running; {self._counts()}")
+
+    def _line(self, text: str) -> None:
+        line = f"{datetime.now(UTC).astimezone():%H:%M:%S}  {text}".rstrip()
+        encoding = self._out.encoding or "utf-8"
+        self._out.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+        self._out.flush()
+        self._wrote_at = time.monotonic()
+
+
+class LiveProgress(EvalProgress):
+    """A table of what runs, drawn again and again; above it stays a line for each trial that did not pass."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._live = Live(
+            console=console, get_renderable=self.view, refresh_per_second=REFRESHES_PER_S, transient=True
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the table."""
+        self._live.stop()
+
+    def show(self, event: RunEvent) -> None:
+        """Print what is to stay."""
+        match event:
+            case TrialEnded(result) if result.outcome != "pass":
+                self._console.print(Text(describe(result), style=_STYLES.get(result.outcome, "yellow")))
+            case TryFailed(key, fault):
+                self._console.print(Text(_retry(key, fault), style="yellow"))
+            case RateLimited():
+                self._console.print(Text(_limited(event), style="yellow"))
+
+    def view(self) -> RenderableType:
+        """Draw what runs, as much as fits on the screen."""
+        with self._lock:
+            now = time.monotonic()
+            room = max(1, self._console.height - 5 - len(self._images))
+            table = Table(box=None, pad_edge=False, show_header=False, expand=False)
+            for number, (key, one) in enumerate(sorted(self._running.items(), key=lambda pair: pair[1].since)):
+                if number == room:
+                    table.add_row("", Text(f"and {len(self._running) - room} more", style="dim"))
+                    break
+                table.add_row(
+                    Text(_task(key.task, key.attempt)), Text(safe_line(one.phase), style="cyan"),
+                    Text(seconds(now - one.since), style="dim"),
+                )  # fmt: skip
+            images = [Text(safe_line(progress_text(one)), style="dim") for one in self._images.values()]
+            done = ProgressBar(total=max(1, self._trials), completed=self._before + self._ended, width=40)
+            return Group(table, *images, done, Text(f"{self._counts()}, {seconds(now - self._began)}"))
+
+
+def describe(result: TrialResult) -> str:
+    """`fail  sum-files  1.9 s  reward 0`: a trial on one line that is safe to print."""
+    why = words(reason(result), limit_chars=MAX_WHY_CHARS)
+    return f"{result.outcome}  {_task(result.task, result.attempt)}  {seconds(result.seconds)}  {why}".rstrip()
+
+
+def _retry(key: TrialKey, fault: Fault | None) -> str:
+    why = "" if fault is None else words(f"{fault.kind}: {fault.message}", limit_chars=MAX_WHY_CHARS)
+    return f"retry  {_task(key.task, key.attempt)}  {why}".rstrip()
+
+
+def _limited(event: RateLimited) -> str:
+    return f"{safe_line(event.model)} limits the rate of requests: all trials wait {event.wait_s:.0f} s"
+
+
+def _task(task: str, attempt: int) -> str:
+    return safe_line(task, limit_chars=MAX_TASK_CHARS) + (f" #{attempt}" if attempt > 1 else "")
