@@ -14,6 +14,7 @@ from ohsandbox.conversation.storage import note_container
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.paths import check_apart
 from ohsandbox.runtime.base import Runtime
+from ohsandbox.tool import list_registered_tools
 
 if TYPE_CHECKING:
     import threading
@@ -140,7 +141,7 @@ class Environment:
     def _look_at_skills(self, runtime: Runtime, servers: ConversationServers) -> None:
         """A sub-agent has its parent's servers."""
         if self._config.depth == 0 and self._config.skill_servers != "never":
-            self._skill_servers.look(runtime, configured=servers.configured)
+            self._skill_servers.look(runtime, taken=[*servers.configured, *list_registered_tools()])
 
     def prepare(self, state_of: Callable[[Runtime], ConversationState], *, canceled: threading.Event) -> ToolsMap:
         """Start the sandbox and its MCP servers, make the agent's tools, and store the system message where it changed.

@@ -90,14 +90,14 @@ class SkillServersGate:
             proposed = self._proposed
             return None if proposed is None else self._approvals.standing.number_of(proposed.scope)
 
-    def look(self, runtime: Runtime, *, configured: Collection[str]) -> None:
-        """Find what the skills bring, once; a server with a configured one's name is refused.
+    def look(self, runtime: Runtime, *, taken: Collection[str]) -> None:
+        """Find what the skills bring, once; a server with a name that is taken is refused.
 
         Raises:
             SandboxUnavailable: the sandbox cannot serve.
         """
         if self._found is None:
-            self._found = find_skill_servers(runtime).without(configured)
+            self._found = find_skill_servers(runtime).without(taken)
             if self._found.servers:
                 self._proposed = _proposed(self._found, runtime)
 

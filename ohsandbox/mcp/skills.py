@@ -82,7 +82,7 @@ class SkillServers(NamedTuple):
         taken = {name.lower() for name in names}
         kept = tuple(one for one in self.servers if one.name.lower() not in taken)
         told = [
-            f"{_place(one)}: you have configured a server {one.name!r}, which stays what it is. Rename the other one."
+            f"{_place(one)}: a server that you have configured, or a tool, has this name and keeps it. Rename it."
             for one in self.servers
             if one not in kept
         ]

@@ -264,14 +264,16 @@ def test_variables_of_this_machine_and_of_other_servers_do_not_reach_them(
 
 
 def test_their_tools_never_take_a_name_from_others(tmp_path: Path, runtime: Runtime, work: Path) -> None:
-    bring(work, odd=entry(), mine=entry())
+    bring(work, odd=entry(), mine=entry(), Execute_Bash=entry())
     configured = {"mcpServers": {"mine": entry(include=["echo"])}}
     with converse(tmp_path, runtime, mcp_config=configured, skill_servers="allow") as conversation:
         conversation.run("go")
         assert offered(conversation) == ["finish", "odd__echo", "odd__env", "echo"]
-        refused, started = notices(conversation)
-        assert "you have configured a server 'mine'" in refused
-        assert "'mine'" not in started
+        *refused, started = notices(conversation)
+        assert [sentence.partition(" in ")[0] for sentence in refused] == [
+            "A skill's MCP server is not started. 'mine'", "A skill's MCP server is not started. 'Execute_Bash'",
+        ]  # fmt: skip
+        assert "start by approval 1: 'odd'" in started
 
 
 def test_servers_that_run_already_get_no_company(tmp_path: Path, runtime: Runtime, work: Path) -> None:

@@ -177,6 +177,29 @@ def test_two_hundred_calls_at_once_over_four_servers(servers: Servers) -> None:
     assert answers == {number: f"{number}" for number in range(200)}
 
 
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_server_that_is_stopped_ends_for_good_and_others_go_on(servers: Servers, *, is_ready: bool) -> None:
+    ours = servers({"gone": odd(include=["echo"]), "stays": odd(include=["pid"])}, foreign=["gone"])
+    if is_ready:
+        assert call(ours, "gone__echo", text="hi") == "hi"
+    ours.stop(["gone", "unknown"])
+    ours.wait()
+    assert [tool.name for tool in ours.tools()] == ["pid"]
+    with pytest.raises(MCPServerGoneError, match="'gone' was closed"):
+        ours.call("gone", "echo", {"text": "hi"})
+    assert call(ours, "pid")
+    assert {one.name: one.state for one in ours.status()} == {"gone": ServerState.CLOSED, "stays": ServerState.READY}
+
+
+def test_tools_of_a_foreign_server_always_have_its_name_and_get_no_variable(servers: Servers) -> None:
+    entries = {name: odd(include=["env"], env={"MINE": "${SOME}"}) for name in ("theirs", "ours")}
+    both = servers(entries, foreign=["theirs"], variables={"SOME": "of the person"})
+    both.wait()
+    assert sorted(tool.name for tool in both.tools()) == ["env", "theirs__env"]
+    assert json.loads(call(both, "env"))["MINE"] == "[value of SOME]"
+    assert json.loads(call(both, "theirs__env"))["MINE"] == "${SOME}"
+
+
 def test_same_names_get_their_servers_before_them(servers: Servers) -> None:
     started = servers({"one": odd(include=["echo", "pid"]), "two": odd(include=["echo"])}, reserved=["pid"])
     assert [tool.name for tool in started.tools()] == ["one__echo", "one__pid", "two__echo"]

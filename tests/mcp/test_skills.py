@@ -316,7 +316,9 @@ def test_only_the_first_refusals_are_told_and_the_rest_counted() -> None:
 def test_name_of_a_configured_server_is_refused_whatever_its_case() -> None:
     told = of_microagent(skill(tracker={"command": "x"}, mine={"command": "y"})).without(["Tracker"])
     assert [one.name for one in told.servers] == ["mine"]
-    assert "you have configured a server 'tracker'" in told.refused[0]
+    assert (
+        "'tracker' in '.openhands/microagents/tools.md', line 4: a server that you have configured" in told.refused[0]
+    )
 
 
 # --- what an approval stands for ----------------------------------------------------------------------
