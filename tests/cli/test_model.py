@@ -1,8 +1,15 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import pytest
 
 from ohsandbox.cli.model import complete, key_source, provider_variables
 from ohsandbox.errors import UsageError
 from ohsandbox.settings import Settings
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Invoke
 
 
 @pytest.mark.parametrize(
@@ -39,3 +46,13 @@ def test_our_variable_is_the_key_whatever_the_provider(monkeypatch: pytest.Monke
 def test_a_missing_key_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="OPENAI_API_KEY"):
         complete(Settings(model="openai/gpt-5"), person=False)
+
+
+@pytest.mark.parametrize("command", [["mcp", "list"], ["run", "x", "--model", "scripted:none", "--runtime", "cli"]])
+def test_a_misspelt_variable_is_told_once_by_a_command(
+    invoke: Invoke, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OHSANDBOX_MODLE", "canary")
+    ended = invoke(*command)
+    assert ended.err.count("OHSANDBOX_MODLE is not used. Did you mean OHSANDBOX_MODEL?") == 1
+    assert "canary" not in ended.err

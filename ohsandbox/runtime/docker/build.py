@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.arguments import expect, expect_texts_by_name
+from ohsandbox.arguments import expect, expect_texts_by_name, suggests_names
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked, write_atomically
@@ -127,6 +127,7 @@ def ensure(
     return name
 
 
+@suggests_names
 def build_image(
     build: Build | str | os.PathLike[str],
     *,

@@ -68,10 +68,8 @@ _IMAGE = re.compile(
 """[registry[:port]/]path[:tag][@digest], by the grammar of the distribution specification."""
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
 _MAX_IMAGE_NAME = 255
-_OF_A_NEW_CONTAINER = (
-    "image", "build", "workspace", "copy_of", "git", "network", "profile", "limits", "name", "runtime", "checkpoint",
-    "labels",
-)  # fmt: skip
+_OF_ANY_CONTAINER = frozenset({"attach", "env", "user", "workdir", "keep", "ca_bundle", "conversation"})
+"""Options that a container can be joined with; the others are for a new one."""
 _LABEL_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9_./-]{0,126}[a-zA-Z0-9])?")
 """Without `=`, at which the engine's filter splits name from value."""
 _MAX_LABEL_VALUE = 1024
@@ -153,7 +151,7 @@ def checked(**asked: object) -> DockerOptions:
 
 def _check_joined(asked: Mapping[str, object]) -> None:
     """Refuse what a running container cannot be given any more."""
-    given = next((name for name in _OF_A_NEW_CONTAINER if asked.get(name)), None)
+    given = next((name for name, value in asked.items() if value and name not in _OF_ANY_CONTAINER), None)
     if asked.get("keep") is False:
         raise UsageError("keep=False: a container that is joined is not ours to remove. Remedy: leave out keep=.")
     if given is not None:
