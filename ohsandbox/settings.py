@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator
 
@@ -36,6 +38,7 @@ _VARIABLE_PREFIX = "OHSANDBOX_"
 _WITHOUT_VARIABLE = frozenset({"mcpServers", "mcp", "tools", "output", "secrets"})
 """Objects: a variable holds one value."""
 
+_USER_OF_ADDRESS = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]{0,20}://)[^/@]*@")
 _HERE = "Settings(...)"
 _OTHER_VARIABLES = (STATE_VARIABLE, "OHSANDBOX_DEBUG")
 _LIKENESS = 0.7
@@ -119,6 +122,8 @@ class Settings(ConfigModel):
     """Whether MCP servers that a repository's skills bring start; None is ask, and without an answer they do not."""
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())
+    _key_refusal: str = PrivateAttr(default="")
+    """Why the key is not used, where it and the address that it would be sent to are of two sources."""
 
     @field_validator("secrets")
     @classmethod
@@ -143,8 +148,9 @@ class Settings(ConfigModel):
         """The file's settings, over them the environment variables, and over those every flag that is not None.
 
         Without a path the file is the default one; where that is missing, and OHSANDBOX_HOME is not set,
-        `~/.openhands/settings_sdk.json`; where that is missing too, all defaults hold. `warnings` says so, and of a
-        variable that is spelled nearly as one of these. An empty variable counts as none.
+        `~/.openhands/settings_sdk.json`; where that is missing too, all defaults hold. `warnings` says so, and names a
+        variable that is spelled nearly as one of these, and each that stands above another value of the file. An empty
+        variable counts as none. The file's `api_key` is not used with a `base_url` of a variable at another server.
 
         Raises:
             UsageError: the file cannot be read, is not a JSON object, or has an unknown or wrong key; a variable or
@@ -164,6 +170,9 @@ class Settings(ConfigModel):
         for name, variable in cls.variables().items():
             if value := os.environ.get(variable):
                 settings = settings._with({name: value}, where=f"Environment variable {variable}")  # noqa: SLF001 - ours
+        above = {name for name, value in flags.items() if value is not None}
+        warnings += _overrides(values, file, {k: v for k, v in cls.variables().items() if k not in above})
+        settings._key_refusal = _refusal_of_key(values, file, above)  # noqa: SLF001 - our own instance
         settings = settings.with_flags(**flags)
         warnings += _misspelt_variables(cls.variables().values())
         if "api_key" in values and not str(values["api_key"]).startswith(_ENV_PREFIX):
@@ -184,6 +193,7 @@ class Settings(ConfigModel):
         merged = {name: getattr(self, name) for name in self.model_fields_set} | given
         settings = self._validated(merged, where=where)
         settings._warnings = self._warnings  # noqa: SLF001 - our own instance
+        settings._key_refusal = "" if {"api_key", "base_url"} & given.keys() else self._key_refusal  # noqa: SLF001
         return settings
 
     @property
@@ -195,10 +205,12 @@ class Settings(ConfigModel):
         """The key itself; `env:NAME` is looked up now.
 
         Raises:
-            UsageError: the variable is not set.
+            UsageError: the variable is not set; or the key is the file's, and a variable names another server.
         """
         if self.api_key is None:
             return None
+        if self._key_refusal:
+            raise UsageError(self._key_refusal)
         key = self.api_key.get_secret_value()
         if not key.startswith(_ENV_PREFIX):
             return key
@@ -291,6 +303,65 @@ def _misspelt_variables(known: Iterable[str]) -> list[str]:
         elif name not in names and (near := nearest(name, names, likeness=_LIKENESS)):
             told.append(f"Environment variable {variable} is not used. Did you mean {_VARIABLE_PREFIX}{near}?")
     return told
+
+
+def _overrides(values: dict[str, Any], file: Path, variables: dict[str, str]) -> list[str]:
+    """A line for each variable that stands above another value of the file; of a key only that it does."""
+    told = []
+    for name, variable in variables.items():
+        value, before = os.environ.get(variable), values.get(name)
+        if not value or before is None or value == (str(before).lower() if isinstance(before, bool) else str(before)):
+            continue
+        shown, instead = (
+            (f"={_without_user(value)!r}", f" {_without_user(str(before))!r}") if name != "api_key" else ("", "")
+        )
+        told.append(
+            f"Environment variable {variable}{shown} stands above {name!r}{instead} of settings file {str(file)!r}. "
+            f"`unset {variable}` for the file's."
+        )
+    return told + _addresses_of_providers(values, file)
+
+
+def _addresses_of_providers(values: dict[str, Any], file: Path) -> list[str]:
+    """A line for a variable of the model's provider that says where the file's key is sent."""
+    if not values.get("api_key") or values.get("base_url") or os.environ.get(f"{_VARIABLE_PREFIX}BASE_URL"):
+        return []
+    provider = (os.environ.get(f"{_VARIABLE_PREFIX}MODEL") or str(values.get("model") or "")).partition("/")
+    names = [f"{(provider[0] if provider[1] else 'openai').upper()}_{end}" for end in ("BASE_URL", "API_BASE")]
+    return [
+        f"Environment variable {name}={_without_user(value)!r} says where the api_key of settings file {str(file)!r} "
+        f"is sent. `unset {name}` for the provider's own server, or set base_url in the file."
+        for name in names
+        if (value := os.environ.get(name))
+    ]
+
+
+def _refusal_of_key(values: dict[str, Any], file: Path, above: set[str]) -> str:
+    """The error of the file's key at a variable's server; empty for one source, or one server."""
+    url, variables = os.environ.get(f"{_VARIABLE_PREFIX}BASE_URL"), Settings.variables()
+    has_own_key = os.environ.get(variables["api_key"]) or {"api_key", "base_url"} & above
+    if (
+        not url
+        or not values.get("api_key")
+        or has_own_key
+        or _server(url) == _server(str(values.get("base_url") or ""))
+    ):
+        return ""
+    return (
+        f"Environment variable {variables['base_url']}={_without_user(url)!r} names another server than settings file "
+        f"{str(file)!r}, whose api_key is not sent there. Set {variables['api_key']} too, or "
+        f"`unset {variables['base_url']}`."
+    )
+
+
+def _server(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme.lower(), parts.netloc.rpartition("@")[2].lower()
+
+
+def _without_user(value: str) -> str:
+    """The value without the name and password that an address may have."""
+    return _USER_OF_ADDRESS.sub(r"\1***@", value)
 
 
 def _mode_warnings(file: Path) -> list[str]:

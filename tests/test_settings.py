@@ -198,6 +198,84 @@ SDK_SETTINGS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("file", "variables", "told"),
+    [
+        ({"confirm": "always"}, {"CONFIRM": "never"}, "OHSANDBOX_CONFIRM='never' stands above 'confirm' 'always' of"),
+        ({"git": "ro"}, {"GIT": "rw"}, "OHSANDBOX_GIT='rw' stands above 'git' 'ro' of settings file"),
+        ({"network": "none"}, {"NETWORK": "open"}, "`unset OHSANDBOX_NETWORK` for the file's."),
+        ({"checkpoints": True}, {"CHECKPOINTS": "false"}, "OHSANDBOX_CHECKPOINTS='false' stands above 'checkpoints'"),
+        ({"api_key": "of-file"}, {"API_KEY": "of-env"}, "variable OHSANDBOX_API_KEY stands above 'api_key' of"),
+        ({"base_url": "http://a:b@c/v1"}, {"BASE_URL": "http://d:e@f/v1"}, "='http://***@f/v1' stands above"),
+        ({"confirm": "always"}, {"CONFIRM": "always"}, None),
+        ({"checkpoints": True}, {"CHECKPOINTS": "true"}, None),
+        ({}, {"CONFIRM": "never"}, None),
+        ({"max_tokens": 5}, {"MAX_TOKENS": "6"}, None),  # a flag stands above both
+    ],
+)
+def test_a_variable_above_another_value_of_the_file_is_told_in_one_line_without_secrets(
+    file: dict[str, object],
+    variables: dict[str, str],
+    told: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"OHSANDBOX_{name}", value)
+    path = write(tmp_path, json.dumps(file))
+    lines = Settings.load(path, max_tokens=7).warnings
+    assert len(lines) == (told is not None)
+    for line in lines:
+        assert str(told) in line
+        assert str(path) in line
+        assert not any(secret in line for secret in ("of-file", "of-env", "a:b", "d:e"))
+
+
+@pytest.mark.parametrize("kept", [None, "https://a.example/v1"])
+def test_the_key_of_the_file_is_not_sent_to_the_server_of_a_variable(
+    kept: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OHSANDBOX_BASE_URL", "https://me:word@b.example/v1")
+    path = write(tmp_path, json.dumps({"model": "a/b", "api_key": "hunter2", "base_url": kept}))
+    settings = Settings.load(path).with_flags(confirm="never")
+    with pytest.raises(
+        UsageError, match=r"OHSANDBOX_BASE_URL='https://\*\*\*@b.example/v1' names another server"
+    ) as refused:
+        settings.llm_config()
+    assert "hunter2" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("variables", "flags"),
+    [
+        ({"API_KEY": "own"}, {}),
+        ({}, {"api_key": "own"}),
+        ({}, {"base_url": "https://c.example"}),
+        ({"BASE_URL": "https://A.example/v2"}, {}),
+    ],
+)
+def test_a_key_and_a_server_of_one_source_or_the_same_server_are_used(
+    variables: dict[str, str], flags: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ({"BASE_URL": "https://b.example/v1"} | variables).items():
+        monkeypatch.setenv(f"OHSANDBOX_{name}", value)
+    path = write(tmp_path, json.dumps({"model": "a/b", "api_key": "own", "base_url": "https://a.example/v1"}))
+    assert Settings.load(path, **flags).llm_config().model == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("model", "variable"), [("gpt-4o", "OPENAI_BASE_URL"), ("openai/x", "OPENAI_API_BASE"), ("groq/x", "GROQ_API_BASE")]
+)
+def test_a_provider_s_own_variable_that_leads_the_file_s_key_elsewhere_is_told(
+    model: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "https://b.example")
+    [line] = Settings.load(write(tmp_path, json.dumps({"model": model, "api_key": "hunter2"}))).warnings
+    assert f"{variable}='https://b.example' says where the api_key of settings file" in line
+    assert "hunter2" not in line
+
+
 @pytest.fixture
 def sdk_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with settings of OpenHands and none of ours."""
