@@ -6,8 +6,13 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.runtime.docker import build, images
+from pydantic import ValidationError
+
+from ohsandbox import SandboxLimits
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.docker import build, images, options
 from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.process import invocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +29,25 @@ class Image(NamedTuple):
     """The repository's digest, or the id where it was built here."""
     workdir: str | None
     """Where commands run; None: the image's own."""
+
+
+def check_options(**asked: object) -> None:
+    """Check options of a sandbox, by their names in `DockerRuntime` and `SandboxLimits`, without an engine.
+
+    Raises:
+        UsageError: one of them would be refused.
+    """
+    limits = {name: asked.pop(name) for name in asked.keys() & SandboxLimits.model_fields.keys()}
+    given = {name: value for name, value in limits.items() if value is not None}
+    try:
+        SandboxLimits.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        told = ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in given.values())
+        raise UsageError(f"{told}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+    options.checked(**{"image": "scratch", **asked})
+    env = asked.get("env")
+    invocation.check_env(env if isinstance(env, dict) else None)
 
 
 class Images:
@@ -45,7 +69,8 @@ class Images:
             ImageUnavailable: it cannot be pulled or built.
             EngineUnavailable: no engine answers.
         """
-        key = ("image", environment.image) if environment.image else ("build", str(environment.build))
+        built = ("build", f"{environment.build}\0{environment.dockerfile}")
+        key = ("image", environment.image) if environment.image else built
         with self._lock:
             is_first = key not in self._known
             future = self._known.setdefault(key, Future())
@@ -62,7 +87,8 @@ class Images:
         engine = connect()
         try:
             if (name := environment.image) is None:
-                name = build.ensure(engine, build.checked(str(environment.build)), progress=self._tell)
+                asked = build.checked(build.Build(str(environment.build), environment.dockerfile))
+                name = build.ensure(engine, asked, progress=self._tell)
             facts = images.ensure(engine, name, progress=self._tell)
         finally:
             engine.close()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
+import shutil
 import stat
+import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,12 +41,23 @@ def put(runtime: Runtime, files: Files, *, user: str | None) -> None:
         runtime.write_bytes(posixpath.join(files.target, name), text.encode(), mode=mode, user=user)
     if files.source is None:
         return
+    if files.excluded:
+        with tempfile.TemporaryDirectory() as place:
+            here = Path(place, "files")
+            shutil.copytree(files.source, here, symlinks=True, ignore=partial(_left_out, files))
+            put(runtime, files.model_copy(update={"source": here, "excluded": (), "texts": {}}), user=user)
+        return
     small = _small_tree(files.source)
     if small is None:
         runtime.upload(files.source, files.target, user=user)
         return
     for name, path, mode in small:
         runtime.write_bytes(posixpath.join(files.target, name), path.read_bytes(), mode=mode, user=user)
+
+
+def _left_out(files: Files, place: str, names: list[str]) -> set[str]:
+    below = Path(place).relative_to(files.source or place)
+    return {name for name in names if (below / name).as_posix() in files.excluded}
 
 
 def _small_tree(root: Path) -> list[tuple[str, Path, int]] | None:

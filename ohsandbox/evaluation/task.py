@@ -28,6 +28,8 @@ class Files(Model):
     target: str
     """An absolute path in the sandbox, or one relative to the task's working directory."""
     source: Path | None = None
+    excluded: tuple[str, ...] = ()
+    """Of source, files and directories that are left out, as relative paths."""
     texts: dict[str, str] = {}
 
 
@@ -49,6 +51,8 @@ class TaskEnvironment(Model):
     image: str | None = None
     build: Path | None = None
     """A directory with a Dockerfile."""
+    dockerfile: str = "Dockerfile"
+    """Its path in that directory."""
     compose: Path | None = None
     """A Compose file whose service `main` is the sandbox."""
     build_timeout_s: float = 600

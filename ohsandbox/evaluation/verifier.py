@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.evaluation.sandbox_files import fetch, put
+from ohsandbox.evaluation.test_outcomes import failures, outcomes
 
 if TYPE_CHECKING:
     import threading
@@ -42,6 +43,10 @@ done
 """As root: archives and checkouts lose modes, and the verifier may run as any user."""
 TIDY_S = 300.0
 """A million files are removed in some 20 s."""
+
+
+SETUP_FAILED = 113
+"""Exit code of a command whose verdict is "tests": the tests were not begun. No shell and no signal gives it."""
 
 
 class NoVerdict(Exception):  # noqa: N818 - becomes a verifier_error
@@ -90,7 +95,7 @@ def verify(
         case "exit code":
             return _by_exit_code(ended)
         case "tests":
-            return _by_tests(output.decode(errors="replace"), verifier.must_pass)
+            return _by_tests(ended, output.decode(errors="replace"), verifier.must_pass)
         case "reward":
             return _by_reward(directory, ended)
 
@@ -159,15 +164,16 @@ def _by_exit_code(ended: ExecResult) -> Score:
     return Score({"reward": float(ended.exit_code == 0)})
 
 
-def _by_tests(printed: str, must_pass: tuple[str, ...]) -> Score:
-    """By the lines of pytest's summary, `PASSED NAME`; a test that is not named there has not passed."""
-    passed = {
-        line.split(maxsplit=1)[1].split(" - ")[0].strip()
-        for line in printed.splitlines()
-        if line.startswith(("PASSED ", "XFAIL "))
-    }
-    missing = [name for name in must_pass if name not in passed]
-    return Score({"reward": float(not missing), "passed": float(len(must_pass) - len(missing))})
+def _by_tests(ended: ExecResult, printed: str, must_pass: tuple[str, ...]) -> Score:
+    """By the outcome of each test; all must have passed where none are named."""
+    if ended.exit_code == SETUP_FAILED:
+        raise NoVerdict(f"the tests could not be set up: {printed.strip()[-500:]}")
+    found = outcomes(printed)
+    if not found and not must_pass:
+        raise NoVerdict(f"the tests ended with exit code {ended.exit_code} and printed no test's outcome")
+    failed = failures(found, must_pass)
+    passed = len(must_pass or found) - len(failed)
+    return Score({"reward": float(not failed), "passed": float(passed), "failed": float(len(failed))})
 
 
 def _by_reward(directory: Path, ended: ExecResult) -> Score:

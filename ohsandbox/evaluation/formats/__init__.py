@@ -2,38 +2,132 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - NamedTuple's annotation
-from typing import NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.evaluation.formats import harbor
+from ohsandbox.evaluation.formats import harbor, terminal_bench
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
-from ohsandbox.evaluation.task import Task
+from ohsandbox.evaluation.task import Task  # noqa: TC001 - NamedTuple's annotation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ohsandbox.evaluation.task import Network
 
 __all__ = ["InvalidTask", "LoadedTasks", "Problem", "load_tasks"]
 
+LIST_SUFFIXES = (".jsonl", ".yaml", ".yml")
+_LISTS_IN_DIRECTORIES = tuple(f"tasks{suffix}" for suffix in LIST_SUFFIXES)
+_SIGNS_OF_A_TASK = (
+    "instruction.md", "run-tests.sh", "solution.sh", "docker-compose.yaml", "tests", "solution", "environment", "steps",
+    "Task.toml", "task.yml", "task.json",
+)  # fmt: skip
+"""A directory that has one of these and no task.toml or task.yaml is a task that somebody has not finished."""
+_HINT = (
+    "a task is a directory with task.toml (Harbor) or task.yaml (Terminal-Bench), or a list of tasks in .jsonl or .yaml"
+)
+
 
 class LoadedTasks(NamedTuple):
-    """What was found at a path."""
+    """What was found at some paths."""
 
     tasks: list[Task]
     """In the order of their ids."""
     problems: list[Problem]
+    """In the order of files and lines."""
 
 
-def load_tasks(path: Path) -> LoadedTasks:
-    """Read the task at path, or all tasks in the directory; a task with a problem is not among the tasks."""
-    if not path.exists():
-        return LoadedTasks([], [Problem(path, None, "does not exist: give a task, or a directory of tasks")])
-    if harbor.is_task(path):
-        places = [path]
-    else:
-        places = sorted(one for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
-    tasks, problems = list[Task](), list[Problem]()
-    for place in places:
+def load_tasks(paths: Path | Sequence[Path], *, network: Network = "none") -> LoadedTasks:
+    """Read the tasks at paths: a task, a list of tasks, a directory of those, or one of such directories.
+
+    A task with a problem is not among the tasks. Two tasks of the same id are a problem: their results would have one
+    name. Hidden directories are left out, and those without any file of a task.
+
+    network: what an agent has where its task does not say.
+    """
+    loader = _Loader(network)
+    for path in [paths] if isinstance(paths, Path) else paths:
+        loader.load(path)
+    by_id: dict[str, Task] = {}
+    for task in loader.tasks:
+        if (other := by_id.setdefault(task.id, task)) is not task:
+            told = f"task {task.id!r} is at {other.path} already: rename one of the two"
+            loader.problems.append(Problem(task.path, None, told))
+    found = sorted(set(loader.problems), key=lambda one: (str(one.file), one.line or 0, one.message))
+    return LoadedTasks([task for _, task in sorted(by_id.items())], found)
+
+
+class _Loader:
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.tasks: list[Task] = []
+        self.problems: list[Problem] = []
+
+    def load(self, path: Path) -> None:
+        """Read what a caller names."""
+        before = len(self.tasks) + len(self.problems)
+        if path.is_dir():
+            if not self._task(path):
+                self._directory(path, datasets=True)
+        elif path.is_file():
+            self._list(path)
+        else:
+            self.problems.append(Problem(path, None, "does not exist: give a task, or a directory of tasks"))
+        if len(self.tasks) + len(self.problems) == before:
+            self.problems.append(Problem(path, None, f"holds no task: {_HINT}"))
+
+    def _task(self, directory: Path) -> bool:
+        """Read a directory that is a task; False where it is none."""
+        readers = [one.read for one in (harbor, terminal_bench) if one.is_task(directory)]
+        if len(readers) > 1:
+            told = "has task.toml and task.yaml: keep the one that counts"
+            self.problems.append(Problem(directory, None, told))
+        elif readers:
+            self._read(partial(readers[0], network=self.network), directory)
+        return bool(readers)
+
+    def _directory(self, directory: Path, *, datasets: bool) -> None:
+        """Read the tasks in a directory, and with datasets those in the directories of it that are none."""
+        for place in self._entries(directory):
+            if place.is_file():
+                if place.name in _LISTS_IN_DIRECTORIES:
+                    self._list(place)
+            elif not self._task(place):
+                self._no_task(place, datasets=datasets)
+
+    def _no_task(self, place: Path, *, datasets: bool) -> None:
+        before = len(self.tasks) + len(self.problems)
+        signs = [name for name in _SIGNS_OF_A_TASK if (place / name).exists()]
+        if datasets and not signs:
+            self._directory(place, datasets=False)
+        if signs and len(self.tasks) + len(self.problems) == before:
+            told = f"is no task, but has {signs[0]!r}: add task.toml or task.yaml, or move it away"
+            self.problems.append(Problem(place, None, told))
+
+    def _entries(self, directory: Path) -> Iterator[Path]:
         try:
-            tasks.append(harbor.read(place.resolve()))
+            names = sorted(one.name for one in directory.iterdir() if not one.name.startswith("."))
+        except OSError as error:
+            self.problems.append(Problem(directory, None, f"cannot be read: {error.strerror}"))
+            return
+        for name in names:
+            place = directory / name
+            if place.is_symlink() and not place.exists():
+                self.problems.append(Problem(place, None, f"leads nowhere: {place.readlink()} does not exist"))
+            elif place.is_dir() or place.is_file():
+                yield place
+
+    def _list(self, path: Path) -> None:
+        if path.suffix not in LIST_SUFFIXES:
+            self.problems.append(Problem(path, None, f"is no list of tasks: {_HINT}"))
+            return
+        self.problems.append(Problem(path, None, "lists are not read yet"))
+
+    def _read(self, read: Callable[[Path], Task], directory: Path) -> None:
+        try:
+            self.tasks.append(read(directory.resolve()))
         except InvalidTask as error:
-            problems += error.problems
-    if not tasks and not problems:
-        problems.append(Problem(path, None, "no task is in it: a task is a directory with task.toml or task.yaml"))
-    return LoadedTasks(tasks, problems)
+            self.problems += error.problems
+        except OSError as error:
+            self.problems.append(Problem(directory, None, f"cannot be read: {error.strerror}"))

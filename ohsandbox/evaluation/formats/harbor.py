@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import tomllib
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ValidationError
 
-from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, explain, toml_line
+from ohsandbox.evaluation.formats import compose
+from ohsandbox.evaluation.formats.harbor_file import (
+    HarborArtifact,
+    HarborCollect,
+    HarborEnvironment,
+    HarborFile,
+    HarborHealthcheck,
+    HarborNetwork,
+    HarborStep,
+    HarborVerifier,
+)
+from ohsandbox.evaluation.formats.inputs import IGNORE_NAME, environment_problems, look_at_tree, read_text
+from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, problems_of, toml_line, unusable_texts
 from ohsandbox.evaluation.task import (
     AgentPhase,
     Artifact,
@@ -29,172 +39,65 @@ from ohsandbox.evaluation.task import (
     Verifier,
 )
 
-MIB = 1024**2
-NetworkMode = Literal["public", "no-network", "allowlist"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.evaluation.task import Network
+
 TESTS_DIR, SOLUTION_DIR, LOGS_DIR = "/tests", "/solution", "/logs"
 TEST_COMMAND = f"({TESTS_DIR}/test.sh) > {LOGS_DIR}/verifier/test-stdout.txt 2>&1"
 SOLVE_COMMAND = f"{SOLUTION_DIR}/solve.sh"
-_CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B?", re.IGNORECASE)
+FILE_NAME = "task.toml"
+_CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)
+_COMPOSE_VARIABLES = {"CONTEXT_DIR": ".", "MAIN_IMAGE_NAME": "main", "TEST_DIR": TESTS_DIR}
+_COMPOSE_VOLUMES = frozenset({
+    "${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}", "${HOST_AGENT_LOGS_PATH}:${ENV_AGENT_LOGS_PATH}",
+    "${HOST_ARTIFACTS_PATH}:${ENV_ARTIFACTS_PATH}",
+})  # fmt: skip
+"""Logs are copied out of the sandbox."""
+_KEYS = {"image": "docker_image", "memory_bytes": "memory_mb", "disk_bytes": "storage_mb"}
+"""The names of `task.toml` for fields of `TaskEnvironment` that have another."""
+_Where = tuple[str | int, ...]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Verifying(NamedTuple):
+    """Where a separate verifier runs, and whether its image brings the tests."""
 
-
-class _Network(_Section):
-    network_mode: NetworkMode | None = None
-    allowed_hosts: list[str] = []
-
-
-class _Author(_Section):
-    name: str
-    email: str | None = None
-
-
-class _About(_Section):
-    name: str | None = None
-    version: str | None = None
-    description: str = ""
-    authors: list[_Author] = []
-    keywords: list[str] = []
-
-
-class _Agent(_Network):
-    timeout_sec: float | None = Field(default=None, gt=0)
-    user: str | int | None = None
-
-
-class _Healthcheck(_Section):
-    command: str
-    interval_sec: float = Field(default=5, gt=0)
-    timeout_sec: float = Field(default=30, gt=0)
-    start_period_sec: float = Field(default=0, ge=0)
-    start_interval_sec: float = Field(default=5, gt=0)
-    retries: int = Field(default=3, ge=1)
-
-
-class _McpServer(_Section):
-    name: str
-    transport: Literal["sse", "streamable-http", "stdio"] = "sse"
-    url: str | None = None
-    command: str | None = None
-    args: list[str] = []
-    headers: dict[str, str] = {}
-
-
-class _Environment(_Network):
-    build_timeout_sec: float = Field(default=600, gt=0)
-    docker_image: str | None = None
-    os: Literal["linux", "windows"] = "linux"
-    cpus: float | None = Field(default=None, gt=0)
-    memory_mb: int | None = Field(default=None, gt=0)
-    storage_mb: int | None = Field(default=None, gt=0)
-    gpus: int | None = Field(default=None, ge=0)
-    gpu_types: list[str] | None = None
-    tpu: dict[str, Any] | None = None
-    env: dict[str, str] = {}
-    skills_dir: str | None = None
-    workdir: str | None = None
-    mcp_servers: list[_McpServer] = []
-    healthcheck: _Healthcheck | None = None
-    allow_internet: bool | None = None
-    memory: str | None = None
-    storage: str | None = None
-
-
-class _Collect(_Section):
-    command: str
-    service: str = "main"
-    timeout_sec: float = Field(default=60, gt=0)
-    user: str | int | None = None
-
-
-class _Verifier(_Network):
-    timeout_sec: float = Field(default=600, gt=0)
-    env: dict[str, str] = {}
-    user: str | int | None = None
-    environment_mode: Literal["shared", "separate"] | None = None
-    environment: _Environment | None = None
-    collect: list[_Collect] = []
-
-
-class _Solution(_Section):
-    env: dict[str, str] = {}
-
-
-class _Artifact(_Section):
-    source: str
-    destination: str | None = None
-    exclude: list[str] = []
-    service: str = "main"
-
-    @field_validator("destination")
-    @classmethod
-    def _stays_below(cls, value: str | None) -> str | None:
-        if value is not None and (value.startswith("/") or ".." in Path(value).parts or value == "manifest.json"):
-            raise ValueError("a relative path without '..', and not 'manifest.json'")
-        return value
-
-
-class _Step(_Section):
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    agent: _Agent = _Agent()
-    verifier: _Verifier = _Verifier()
-    min_reward: float | dict[str, float] | None = None
-    healthcheck: _Healthcheck | None = None
-    artifacts: list[str | _Artifact] = []
-
-
-class _TaskFile(_Section):
-    schema_version: str | None = None
-    version: str | None = None
-    source: str | None = None
-    artifacts: list[str | _Artifact] = []
-    multi_step_reward_strategy: Literal["mean", "final"] = "mean"
-    task: _About | None = None
-    metadata: dict[str, Any] = {}
-    agent: _Agent = _Agent()
-    verifier: _Verifier = _Verifier()
-    environment: _Environment = _Environment()
-    solution: _Solution = _Solution()
-    steps: list[_Step] = []
-
-    @model_validator(mode="after")
-    def _step_names_differ(self) -> _TaskFile:
-        names = [step.name for step in self.steps]
-        if len(set(names)) != len(names):
-            raise ValueError("two [[steps]] have the same name")
-        return self
+    told: HarborEnvironment
+    place: Path
+    where: _Where
+    brings_tests: bool
 
 
 def is_task(directory: Path) -> bool:
     """Whether the directory says of itself that it is a task of this format."""
-    return (directory / "task.toml").is_file()
+    return (directory / FILE_NAME).is_file()
 
 
-def read(directory: Path) -> Task:
-    """Read a task.
+def read(directory: Path, *, network: Network = "none") -> Task:
+    """Read a task; network is what its agent has where the task does not say.
 
     Raises:
         InvalidTask: with all that is wrong.
     """
-    return _Reader(directory).task()
+    return _HarborReader(directory, network).task()
 
 
-class _Reader:
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.file = directory / "task.toml"
+class _HarborReader:
+    def __init__(self, directory: Path, network: Network) -> None:
+        self.directory, self.network = directory, network
+        self.file = directory / FILE_NAME
         self.problems: list[Problem] = []
-        self.notes: list[str] = []
+        self.notes: dict[str, None] = {}
         self.text = ""
 
     def task(self) -> Task:
         told = self._parsed()
         steps = self._steps(told)
         environment = self._environment(told.environment, self.directory / "environment", ("environment",))
+        if (self.directory / IGNORE_NAME).is_file():
+            self.notes[".harborignore has a meaning in tests/ and solution/ only"] = None
         if self.problems:
             raise InvalidTask(self.problems)
         return Task(
@@ -202,186 +105,225 @@ class _Reader:
             reward_strategy=told.multi_step_reward_strategy, notes=tuple(self.notes), metadata=told.metadata,
         )  # fmt: skip
 
-    def _parsed(self) -> _TaskFile:
+    def _parsed(self) -> HarborFile:
+        self.text = read_text(self.file, self.directory, missing="it describes the task")
         try:
-            self.text = self.file.read_text(encoding="utf-8")
-            return _TaskFile.model_validate(tomllib.loads(self.text))
+            told = tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
             line = re.search(r"line (\d+)", str(error))
             raise InvalidTask([Problem(self.file, int(line[1]) if line else None, f"not TOML: {error}")]) from None
+        except RecursionError:
+            raise InvalidTask([Problem(self.file, None, "is nested too deeply")]) from None
+        for where in unusable_texts(told):
+            self._say(where, "", "holds a NUL character: remove it")
+        try:
+            return HarborFile.model_validate(told)
         except ValidationError as error:
-            raise InvalidTask(
-                [Problem(self.file, toml_line(self.text, where), said) for where, said in explain(error, _Section)]
-            ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidTask([Problem(self.file, None, f"cannot be read: {error}")]) from None
+            found = problems_of(error, HarborFile, self.file, lambda where: toml_line(self.text, where))
+            raise InvalidTask([*self.problems, *found]) from None
 
-    def _steps(self, told: _TaskFile) -> list[Step]:
+    def _steps(self, told: HarborFile) -> list[Step]:
         if not told.steps:
-            return [self._step(told, _Step(name="only", agent=told.agent, verifier=told.verifier), self.directory, ())]
+            only = HarborStep(name="only", agent=told.agent, verifier=told.verifier)
+            return [self._step(told, only, self.directory, ())]
         return [
             self._step(told, step, self.directory / "steps" / step.name, ("steps", number))
             for number, step in enumerate(told.steps)
         ]
 
-    def _step(self, told: _TaskFile, step: _Step, place: Path, where: tuple[str | int, ...]) -> Step:
+    def _step(self, told: HarborFile, step: HarborStep, place: Path, where: _Where) -> Step:
         is_only = not where
-        artifacts = told.artifacts if is_only else [*told.artifacts, *step.artifacts]
-        setup = place / "workdir" / "setup.sh"
-        files: tuple[Files, ...] = ()
-        if not is_only and (place / "workdir").is_dir():
-            files = (Files(target=".", source=place / "workdir"),)
+        files = () if is_only else self._files(".", place / "workdir")
         least = step.min_reward if isinstance(step.min_reward, dict) else {}
         if isinstance(step.min_reward, int | float):
             least = {"reward": float(step.min_reward)}
+        if (place / "trajectory.json").exists():
+            self.notes["trajectory.json is not offered to the agent"] = None
+        networks = [((*where, "agent"), step.agent), (("agent",), told.agent), (("environment",), told.environment)]
         return Step(
             name="" if is_only else step.name,
             instruction=self._instruction(place / "instruction.md"),
             files=files,
-            setup="sh ./setup.sh" if files and setup.is_file() else None,
+            setup="sh ./setup.sh" if files and (place / "workdir" / "setup.sh").is_file() else None,
             agent=AgentPhase(
                 timeout_s=step.agent.timeout_sec or told.agent.timeout_sec,
                 user=_user(step.agent.user, told.agent.user),
-                network=self._network((*where, "agent"), step.agent, told.agent, told.environment, default="none"),
+                network=self._network(networks, default=self.network),
             ),
             verifier=self._verifier(told, step, place, where),
             solution=self._solution(told, place),
             min_reward=least,
             healthcheck=_healthcheck(step.healthcheck),
-            artifacts=tuple(self._artifact(one) for one in artifacts),
-        )
+            artifacts=tuple(
+                self._artifact(one, at)
+                for at, items in (((), told.artifacts), (where, () if is_only else step.artifacts))
+                for one in items
+            ),
+        )  # fmt: skip
 
     def _instruction(self, path: Path) -> str:
         try:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        except FileNotFoundError:
-            self.problems.append(Problem(path, None, "missing: it holds what the agent is asked to do"))
+            text = read_text(path, self.directory, missing="it holds what the agent is asked to do")
+        except InvalidTask as error:
+            self.problems += error.problems
             return ""
-        except (OSError, UnicodeDecodeError) as error:
-            self.problems.append(Problem(path, None, f"cannot be read: {error}"))
-            return ""
-        while lines and _CANARY.match(lines[0].strip()):
+        lines = text.splitlines(keepends=True)
+        while lines and _CANARY.fullmatch(lines[0].strip()):
             del lines[0]
             while lines and not lines[0].strip():
                 del lines[0]
         if not "".join(lines).strip():
-            self.problems.append(Problem(path, 1, "empty: write what the agent is asked to do"))
+            self.problems.append(Problem(path, 1, "is empty: write what the agent is asked to do"))
         return "".join(lines)
 
-    def _network(
-        self, where: tuple[str | int, ...], *told: _Network, default: Literal["none", "open"]
-    ) -> Literal["none", "open"]:
+    def _network(self, told: list[tuple[_Where, HarborNetwork]], *, default: Network) -> Network:
         """The first that says something decides; the old `allow_internet` is what the environment says last."""
-        for one in told:
-            if one.allowed_hosts or one.network_mode == "allowlist":
-                self._say(where, "network_mode", "a list of hosts is not supported yet: use public or no-network")
+        for where, one in told:
+            if one.network_mode == "allowlist":
+                self._say(where, "network_mode", "a list of hosts is not supported: use 'public' or 'no-network'")
                 return "none"
             if one.network_mode is not None:
                 return "open" if one.network_mode == "public" else "none"
-            if isinstance(one, _Environment) and one.allow_internet is not None:
+            if isinstance(one, HarborEnvironment) and one.allow_internet is not None:
                 return "open" if one.allow_internet else "none"
         return default
 
-    def _verifier(self, told: _TaskFile, step: _Step, place: Path, where: tuple[str | int, ...]) -> Verifier:
-        here = (*where, "verifier")
-        tests = self._tests(place)
-        asked = step.verifier
-        separate = asked.environment is not None or asked.environment_mode == "separate"
-        environment = None
-        if separate:
-            own = asked.environment or _Environment()
-            environment = self._environment(own, tests, (*here, "environment"))
+    def _verifier(self, told: HarborFile, step: HarborStep, place: Path, where: _Where) -> Verifier:
+        asked, here = step.verifier, (*where, "verifier")
+        separate = self._separate(told, asked, place, here)
         env = {**told.verifier.env, **asked.env}
+        networks: list[tuple[_Where, HarborNetwork]] = [(here, asked)]
+        if separate is not None:
+            networks.append((separate.where, separate.told))
+        networks += [(("verifier",), told.verifier), (("environment",), told.environment)]
         return Verifier(
             command=TEST_COMMAND,
-            files=() if environment is not None and environment.build else (Files(target=TESTS_DIR, source=tests),),
+            files=() if separate and separate.brings_tests else self._tests(place),
             timeout_s=asked.timeout_sec if "timeout_sec" in asked.model_fields_set else told.verifier.timeout_sec,
             env=self._resolved(env, (*here, "env")),
             user=_user(asked.user, told.verifier.user),
-            network=self._network(
-                here, asked, *((asked.environment,) if asked.environment else ()), told.verifier, told.environment,
-                default="open",
-            ),
-            environment=environment,
+            network=self._network(networks, default="open"),
+            environment=separate and self._environment(separate.told, separate.place, separate.where),
             collect=tuple(self._collect(one, here) for one in asked.collect),
-        )  # fmt: skip
+        )
 
-    def _tests(self, place: Path) -> Path:
+    def _separate(self, told: HarborFile, asked: HarborVerifier, place: Path, here: _Where) -> _Verifying | None:
+        """The fresh sandbox of a verifier: its own image, that of a Dockerfile in tests/, or the task's once more."""
+        levels = [(asked, place / "tests", here)]
+        if place != self.directory:
+            levels.append((told.verifier, self.directory / "tests", ("verifier",)))
+        modes = [one.environment_mode or ("separate" if one.environment else None) for one, _, _ in levels]
+        if next((mode for mode in modes if mode), "shared") != "separate":
+            return None
+        resources, where = next(
+            ((one.environment, (*at, "environment")) for one, _, at in levels if one.environment),
+            (told.environment, ("environment",)),
+        )
+        for one, tests, _ in levels:
+            if one.environment and one.environment.docker_image:
+                image = one.environment.docker_image
+                return _Verifying(resources.model_copy(update={"docker_image": image}), tests, where, True)  # noqa: FBT003
+            if (tests / "Dockerfile").is_file() or (tests / compose.FILE_NAME).is_file():
+                return _Verifying(resources.model_copy(update={"docker_image": None}), tests, where, True)  # noqa: FBT003
+        own = resources.model_copy(update={"docker_image": told.environment.docker_image})
+        return _Verifying(own, self.directory / "environment", where, False)  # noqa: FBT003
+
+    def _tests(self, place: Path) -> tuple[Files, ...]:
         own, common = place / "tests", self.directory / "tests"
         tests = own if own.is_dir() else common
         if not (tests / "test.sh").is_file():
             self.problems.append(Problem(own / "test.sh", None, "missing: it is the verifier"))
-        return tests
+        return self._files(TESTS_DIR, tests, needs="test.sh")
 
-    def _solution(self, told: _TaskFile, place: Path) -> Solution | None:
+    def _solution(self, told: HarborFile, place: Path) -> Solution | None:
         solution = place / "solution"
         if not solution.is_dir():
             return None
         if not (solution / "solve.sh").is_file():
             self.problems.append(Problem(solution / "solve.sh", None, "missing: it is the solution"))
         env = {"DEBIAN_FRONTEND": "noninteractive", **self._resolved(told.solution.env, ("solution", "env"))}
-        return Solution(command=SOLVE_COMMAND, files=(Files(target=SOLUTION_DIR, source=solution),), env=env)
+        return Solution(command=SOLVE_COMMAND, files=self._files(SOLUTION_DIR, solution, needs="solve.sh"), env=env)
 
-    def _environment(self, told: _Environment, place: Path, where: tuple[str | int, ...]) -> TaskEnvironment:
+    def _files(self, target: str, source: Path, *, needs: str = "") -> tuple[Files, ...]:
+        if not source.is_dir():
+            return ()
+        try:
+            tree = look_at_tree(source, self.directory)
+        except InvalidTask as error:
+            self.problems += error.problems
+            return ()
+        self.problems += tree.problems
+        if needs in tree.excluded:
+            self.problems.append(Problem(source / needs, None, "is left out by a .harborignore: it is needed"))
+        return (Files(target=target, source=source, excluded=tree.excluded),)
+
+    def _environment(self, told: HarborEnvironment, place: Path, where: _Where) -> TaskEnvironment:
         build = place if (place / "Dockerfile").is_file() else None
-        compose = next(
-            (found for name in ("docker-compose.yaml", "docker-compose.yml") if (found := place / name).is_file()), None
-        )
-        if told.docker_image is None and build is None and compose is None:
-            self.problems.append(
-                Problem(place / "Dockerfile", None, "missing: give a Dockerfile, a Compose file or docker_image")
-            )
+        service = compose.Service()
+        if (place / compose.FILE_NAME).is_file():
+            service = self._service(place / compose.FILE_NAME)
+        elif told.docker_image is None and build is None:
+            missing = place / "Dockerfile"
+            self.problems.append(Problem(missing, None, "missing: give a Dockerfile, a Compose file or docker_image"))
+        if build is not None and not (place / "Dockerfile").resolve().is_relative_to(self.directory):
+            self.problems.append(Problem(place / "Dockerfile", None, "leads out of the task: put the file here"))
         for name, value in (("gpus", told.gpus), ("tpu", told.tpu), ("gpu_types", told.gpu_types)):
             if value:
                 self._say(where, name, f"{name} are not supported: sandboxes have none")
         if told.os != "linux":
             self._say(where, "os", "sandboxes run Linux")
-        if told.mcp_servers:
-            self.notes.append("mcp_servers of the environment are not offered to the agent")
-        if told.skills_dir:
-            self.notes.append("skills_dir is not offered to the agent")
-        memory = told.memory_mb * MIB if told.memory_mb else self._size(told.memory, (*where, "memory"))
-        disk = told.storage_mb * MIB if told.storage_mb else self._size(told.storage, (*where, "storage"))
-        return TaskEnvironment(
-            image=told.docker_image, build=None if told.docker_image else build, compose=compose,
-            build_timeout_s=told.build_timeout_sec, workdir=told.workdir, cpus=told.cpus, memory_bytes=memory,
-            disk_bytes=disk, env=self._resolved(told.env, (*where, "env")), healthcheck=_healthcheck(told.healthcheck),
+        for name in ("mcp_servers", "skills_dir"):
+            if getattr(told, name):
+                self.notes[f"{name} of the environment is not offered to the agent"] = None
+        image = told.docker_image or (None if build or service.build else service.image)
+        found = TaskEnvironment(
+            image=image, build=None if image else service.build or build, dockerfile=service.dockerfile,
+            build_timeout_s=told.build_timeout_sec, workdir=told.workdir or service.workdir,
+            cpus=told.cpus or service.cpus, memory_bytes=told.memory_bytes or service.memory_bytes,
+            disk_bytes=told.storage_bytes, env={**service.env, **self._resolved(told.env, (*where, "env"))},
+            healthcheck=_healthcheck(told.healthcheck),
         )  # fmt: skip
+        for field, said in environment_problems(found):
+            self._say(where, _KEYS.get(field, field), said)
+        return found
 
-    def _collect(self, told: _Collect, where: tuple[str | int, ...]) -> Collect:
+    def _service(self, file: Path) -> compose.Service:
+        try:
+            service, needs = compose.collapse(
+                file, self.directory, known=_COMPOSE_VARIABLES, ignored_volumes=_COMPOSE_VOLUMES
+            )
+        except InvalidTask as error:
+            self.problems += error.problems
+            return compose.Service()
+        self.problems += [Problem(file, line, f"needs Docker Compose, not supported yet: {why}") for line, why in needs]
+        return service
+
+    def _collect(self, told: HarborCollect, where: _Where) -> Collect:
         if told.service != "main":
             self._say(where, "collect", f"service {told.service!r}: only commands in 'main' are supported")
         return Collect(command=told.command, timeout_s=told.timeout_sec, user=_user(told.user))
 
-    def _artifact(self, told: str | _Artifact) -> Artifact:
-        one = _Artifact(source=told) if isinstance(told, str) else told
-        if ".." in Path(one.source).parts:
-            self._say(("artifacts",), "source", f"{one.source!r}: expected a path without '..'")
-        if one.service != "main":
-            self._say(("artifacts",), "service", f"{one.service!r}: only artifacts of 'main' are supported")
-        return Artifact(source=one.source, destination=one.destination, exclude=tuple(one.exclude))
+    def _artifact(self, told: HarborArtifact, where: _Where) -> Artifact:
+        if told.service not in {None, "main"}:
+            self._say(where, "artifacts", f"service {told.service!r}: only artifacts of 'main' are supported")
+        return Artifact(source=told.source, destination=told.destination, exclude=tuple(told.exclude))
 
-    def _resolved(self, env: dict[str, str], where: tuple[str | int, ...]) -> dict[str, str]:
-        """The variables, those of this machine put in where a value asks for them as ${NAME} or ${NAME:-default}."""
-
-        def value(found: re.Match[str]) -> str:
+    def _resolved(self, env: dict[str, str], where: _Where) -> dict[str, str]:
+        """The variables; a value that is ${NAME} or ${NAME:-default} is taken from this machine, and that is noted."""
+        resolved = {}
+        for key, text in env.items():
+            if (found := _VARIABLE.fullmatch(text)) is None:
+                resolved[key] = text
+                continue
             name, default = found[1], found[2]
-            if (here := os.environ.get(name, default)) is None:
-                self._say(where, "", f"${{{name}}} is not set here: set it, or write ${{{name}:-default}}")
-                return ""
-            return here
+            if name in os.environ:
+                self.notes[f"takes {name} from this machine's environment"] = None
+            elif default is None:
+                self._say(where, key, f"${{{name}}} is not set here: set it, or write ${{{name}:-default}}")
+            resolved[key] = os.environ.get(name, default or "")
+        return resolved
 
-        return {name: _VARIABLE.sub(value, text) for name, text in env.items()}
-
-    def _size(self, text: str | None, where: tuple[str | int, ...]) -> int | None:
-        if text is None:
-            return None
-        if (found := _SIZE.fullmatch(text.strip())) is None:
-            self._say(where, "", f"{shlex.quote(text)}: expected a size such as 2G or 512M")
-            return None
-        return int(float(found[1]) * 1024 ** (1 + "KMGT".index(found[2].upper())))
-
-    def _say(self, where: tuple[str | int, ...], key: str, message: str) -> None:
+    def _say(self, where: _Where, key: str, message: str) -> None:
         location = (*where, key) if key else where
         name = ".".join(map(str, location))
         self.problems.append(Problem(self.file, toml_line(self.text, location), f"{name}: {message}"))
@@ -391,7 +333,7 @@ def _user(*asked: str | int | None) -> str | None:
     return next((str(one) for one in asked if one is not None), None)
 
 
-def _healthcheck(told: _Healthcheck | None) -> Healthcheck | None:
+def _healthcheck(told: HarborHealthcheck | None) -> Healthcheck | None:
     if told is None:
         return None
     return Healthcheck(

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import re
+import typing
 from difflib import get_close_matches
 from pathlib import Path  # noqa: TC003 - NamedTuple's annotation
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import BaseModel, ConfigDict
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from pydantic import BaseModel, ValidationError
+    from pydantic import ValidationError
 
-_HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
+MAX_PROBLEMS_OF_A_TASK = 50
+"""A file of another kind that only has the right name would fill the terminal."""
+_HEADER = re.compile(r"\s*\[\[?([^\[\]]+)\]\]?\s*(?:#.*)?")
+_KEY = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
+_UNPRINTABLE = re.compile("[\0\ud800-\udfff]")
+_SCALARS = {"str": "a string", "int": "an integer", "float": "a number", "bool": "true or false"}
+
+
+class Section(BaseModel):
+    """A part of a task's file: a key that it does not know is a problem, and so is a number that is not finite."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Problem(NamedTuple):
@@ -41,7 +54,7 @@ def toml_line(text: str, location: Sequence[int | str]) -> int | None:
     lines, seen = dict[tuple[str, ...], int](), dict[str, int]()
     section: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
-        if header := _HEADER.match(line):
+        if header := _HEADER.fullmatch(line):
             name = _unquoted(header[1])
             if line.lstrip().startswith("[["):
                 seen[name] = seen.get(name, -1) + 1
@@ -52,35 +65,114 @@ def toml_line(text: str, location: Sequence[int | str]) -> int | None:
         elif key := _KEY.match(line):
             lines.setdefault((*section, *_unquoted(key[1]).split(".")), number)
     path = tuple(map(str, location))
-    for length in range(len(path), 0, -1):
-        if path[:length] in lines:
-            return lines[path[:length]]
-    return None
+    return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
 
 
 def _unquoted(key: str) -> str:
     return key.replace('"', "").replace("'", "").replace(" ", "")
 
 
-def explain(error: ValidationError, schema: type[BaseModel]) -> list[tuple[Sequence[int | str], str]]:
-    """Return pydantic's findings as (location, sentence); an unknown key with the one that it may have meant."""
-    return [(one["loc"], _sentence(one, schema)) for one in error.errors(include_url=False, include_context=True)]
+def problems_of(
+    error: ValidationError, schema: type[BaseModel], file: Path, line_of: Callable[[Sequence[int | str]], int | None]
+) -> list[Problem]:
+    """Return pydantic's findings as sentences; an unknown key with the one that it may have meant."""
+    found: dict[tuple[Sequence[int | str], str], None] = {}
+    for one in error.errors(include_url=False, include_context=True):
+        location, sentence = _sentence(one, schema)
+        found.setdefault((location, sentence))
+    told = [Problem(file, line_of(location), sentence) for location, sentence in found]
+    if len(told) > MAX_PROBLEMS_OF_A_TASK:
+        left = len(told) - MAX_PROBLEMS_OF_A_TASK
+        told[MAX_PROBLEMS_OF_A_TASK:] = [Problem(file, None, f"and {left} more problems")]
+    return told
 
 
-def _sentence(found: Any, schema: type[BaseModel]) -> str:
-    name = ".".join(str(part) for part in found["loc"])
+def _sentence(found: Any, schema: type[BaseModel]) -> tuple[tuple[int | str, ...], str]:
+    location = tuple(found["loc"])
+    if location and location[-1] in _SCALARS and location[-1] not in _keys_at(schema, location):
+        location = location[:-1]  # the member of a union
+        expected = " or ".join(_SCALARS[kind] for kind in _scalars_of(schema, location))
+        return location, f"{_name(location)} = {_short(found['input'])}: expected {expected}"
     if found["type"] == "extra_forbidden":
-        near = get_close_matches(str(found["loc"][-1]), sorted(_keys(schema)), n=1)
-        return f"unknown key {name!r}{f': did you mean {near[0]!r}?' if near else ''}"
+        return location, f"unknown key {_name(location)!r}{_hint(schema, location)}"
     if found["type"] == "missing":
-        return f"{name!r} is missing"
+        return location, f"{_name(location)!r} is missing"
+    return location, _value_sentence(found, _name(location))
+
+
+def _value_sentence(found: Any, name: str) -> str:
     said = found["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return f"{name} = {_short(found['input'])}: expected {said}" if not said[:1].isupper() else f"{name}: {said}"
+    if not name:
+        return str(said)
+    if found["type"] == "value_error":
+        return f"{name}: {said}"
+    if said[:1].isupper():
+        return f"{name}: {said[0].lower()}{said[1:]}"
+    return f"{name} = {_short(found['input'])}: expected {said}"
+
+
+def _name(location: Sequence[int | str]) -> str:
+    return ".".join(map(str, location))
+
+
+def _hint(schema: type[BaseModel], location: Sequence[int | str]) -> str:
+    key = str(location[-1])
+    if near := get_close_matches(key, sorted(_keys_at(schema, location)), n=1):
+        return f": did you mean {near[0]!r}?"
+    places = [_name(place) or "the top of the file" for place, keys in _sections(schema, ()) if key in keys]
+    return f": it belongs in {' or '.join(places[:3])}" if places else ""
 
 
 def _short(value: object) -> str:
     return shorten(repr(value), 80, placeholder="...")
 
 
-def _keys(schema: type[BaseModel]) -> set[str]:
-    return {key for one in (schema, *schema.__subclasses__()) for key in one.model_fields}
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for one in typing.get_args(annotation):
+        yield from _models_in(one)
+
+
+def _sections(schema: type[BaseModel], place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    yield place, set(schema.model_fields)
+    for name, field in schema.model_fields.items():
+        for model in _models_in(field.annotation):
+            yield from _sections(model, (*place, name))
+
+
+def _keys_at(schema: type[BaseModel], location: Sequence[int | str]) -> set[str]:
+    """The keys beside the one at location."""
+    here = schema
+    for part in location[:-1]:
+        field = here.model_fields.get(str(part))
+        here = next(_models_in(field.annotation), here) if field else here
+    return set(here.model_fields)
+
+
+def _scalars_of(schema: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    here = schema
+    for part in location[:-1]:
+        field = here.model_fields.get(str(part))
+        here = next(_models_in(field.annotation), here) if field else here
+    field = here.model_fields.get(str(location[-1])) if location else None
+    members = [getattr(one, "__name__", "") for one in typing.get_args(field.annotation)] if field else []
+    return [one for one in members if one in _SCALARS] or ["str"]
+
+
+def unusable_texts(value: Any) -> list[tuple[str, ...]]:
+    """Return the places in nested dicts and lists whose text (or name) no file, argument or variable can hold.
+
+    That is one with a NUL character, or with half of a surrogate pair.
+    """
+    found, left = list[tuple[str, ...]](), list[tuple[tuple[str, ...], Any]]([((), value)])
+    while left:
+        place, one = left.pop()
+        if isinstance(one, str) and _UNPRINTABLE.search(one):
+            found.append(place)
+        elif isinstance(one, dict):
+            found += [(*place, repr(key)) for key in one if isinstance(key, str) and _UNPRINTABLE.search(key)]
+            left += [((*place, str(key)), item) for key, item in one.items()]
+        elif isinstance(one, list | tuple):
+            left += [((*place, str(number)), item) for number, item in enumerate(one)]
+    return sorted(found)

@@ -1,0 +1,224 @@
+"""Compose files that say no more than an image and a few of its options: then no Compose is needed."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.evaluation.formats.inputs import read_text
+from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
+from ohsandbox.evaluation.formats.yaml_file import YamlFile, parse_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FILE_NAME = "docker-compose.yaml"
+"""The only name that Harbor and Terminal-Bench know; one of another name is a file that some public tasks are about."""
+_WITHOUT_MEANING = frozenset({
+    "container_name", "hostname", "tty", "stdin_open", "init", "restart", "stop_grace_period", "stop_signal", "expose",
+    "pull_policy", "platform",
+})  # fmt: skip
+"""A sandbox has its own name and first process, and `expose` opens nothing; an image of another platform is refused
+when it is pulled."""
+_IDLE = re.compile(
+    r"(?:(?:/usr)?(?:/bin/)?(?:ba)?sh -c )?(?:exec )?"
+    r"(?:sleep (?:infinity|inf|[0-9]+d?)|tail -f /dev/null|(?:/bin/)?(?:ba)?sh)"
+)
+"""Commands that only keep a container up."""
+_VARIABLE = re.compile(r"\$(?:\$|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+?])([^}$]*))?\})")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([bkmgt]?)(?:i?b)?", re.IGNORECASE)
+
+
+class Service(NamedTuple):
+    """What the only service of a Compose file says; what it does not say is None or empty."""
+
+    image: str | None = None
+    build: Path | None = None
+    dockerfile: str = "Dockerfile"
+    workdir: str | None = None
+    env: Mapping[str, str] = {}
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    network: str | None = None
+    """`none`, or `bridge`."""
+
+
+class Collapsed(NamedTuple):
+    """A Compose file as one service; or why Compose is needed, with the line."""
+
+    service: Service
+    needs: list[tuple[int | None, str]]
+
+
+def collapse(path: Path, root: Path, *, known: Mapping[str, str], ignored_volumes: frozenset[str]) -> Collapsed:
+    """Read a Compose file of the task in root.
+
+    known: variables that have these values and no others; `${...}` of another name is looked for on this machine.
+    ignored_volumes: volumes that have no meaning here, as they are written.
+
+    Raises:
+        InvalidTask: it is no Compose file, or asks for a variable that is not set.
+    """
+    read = parse_yaml(read_text(path, root, missing="the Compose file"), path)
+    services = read.value.get("services") if isinstance(read.value, dict) else None
+    if not isinstance(services, dict) or not services or not all(isinstance(one, dict) for one in services.values()):
+        raise InvalidTask([Problem(path, read.line(("services",)), "names no service: expected 'services'")])
+    needs = [(read.line((key,)), f"{key!r}") for key in read.value if key not in {"services", "version", "name"}]
+    if len(services) > 1:
+        return Collapsed(Service(), [(read.line(("services",)), f"{len(services)} services"), *needs])
+    [(name, told)] = services.items()
+    where = ("services", str(name))
+    reader = _ServiceReader(read, path, root, where=where, known=known, ignored_volumes=ignored_volumes)
+    service = reader.service(told)
+    if reader.problems:
+        raise InvalidTask(reader.problems)
+    return Collapsed(service, needs + reader.needs)
+
+
+class _ServiceReader:
+    def __init__(
+        self,
+        read: YamlFile,
+        path: Path,
+        root: Path,
+        *,
+        where: tuple[str, ...],
+        known: Mapping[str, str],
+        ignored_volumes: frozenset[str],
+    ) -> None:
+        self._read, self._path, self._root, self._where = read, path, root, where
+        self._known, self._ignored_volumes = known, ignored_volumes
+        self.problems: list[Problem] = []
+        self.needs: list[tuple[int | None, str]] = []
+
+    def service(self, told: dict[str, Any]) -> Service:
+        """Read all keys; those that an image and its options cannot say go to `needs`."""
+        found = Service()
+        for key, value in told.items():
+            if value is None or self._says_nothing(key, value, told):
+                continue
+            match key:
+                case "image":
+                    found = found._replace(image=self._text(key, value))
+                case "build":
+                    found = self._build(found, value)
+                case "working_dir":
+                    found = found._replace(workdir=self._text(key, value))
+                case "environment":
+                    found = found._replace(env=self._environment(value))
+                case "network_mode" if value in {"none", "bridge"}:
+                    found = found._replace(network=value)
+                case "cpus" | "mem_limit":
+                    found = self._limits(found, {"cpus" if key == "cpus" else "memory": value}, (key,))
+                case "deploy":
+                    found = self._deploy(found, value)
+                case _:
+                    self._need((key,), f"{key} = {str(value)[:60]!r}")
+        return found
+
+    def _says_nothing(self, key: str, value: Any, told: dict[str, Any]) -> bool:
+        match key:
+            case "image":
+                return "build" in told  # then it is the name that the built image gets
+            case "volumes":
+                return isinstance(value, list) and self._ignored_volumes.issuperset(map(str, value))
+            case "command" | "entrypoint":
+                words = value if isinstance(value, list) else [value]
+                return not words or bool(_IDLE.fullmatch(" ".join(map(str, words)).strip()))
+            case _:
+                return key in _WITHOUT_MEANING
+
+    def _build(self, found: Service, told: Any) -> Service:
+        told = {"context": told} if isinstance(told, str) else told
+        if not isinstance(told, dict):
+            self._refuse(("build",), "expected a directory, or 'context' and 'dockerfile'")
+            return found
+        for key in told.keys() - {"context", "dockerfile"}:
+            self._need(("build", str(key)), f"build.{key}")
+        context = (self._path.parent / self._text("build", told.get("context", "."))).resolve()
+        dockerfile = self._text("build", told.get("dockerfile", "Dockerfile"))
+        if not context.is_relative_to(self._root):
+            self._refuse(("build",), f"context {told.get('context')!r} leads out of the task")
+        elif not (context / dockerfile).is_file():
+            self._refuse(("build",), f"{context / dockerfile} is missing")
+        elif not (context / dockerfile).resolve().is_relative_to(self._root):
+            self._refuse(("build",), f"{dockerfile!r} leads out of the task")
+        return found._replace(build=context, dockerfile=os.path.normpath(dockerfile))
+
+    def _environment(self, told: Any) -> dict[str, str]:
+        if isinstance(told, dict):
+            pairs = {str(name): value for name, value in told.items()}
+        elif isinstance(told, list) and all(isinstance(one, str) for one in told):
+            pairs = {name: value if sign else None for name, sign, value in (one.partition("=") for one in told)}
+        else:
+            self._refuse(("environment",), "expected names with values")
+            return {}
+        found = {}
+        for name, value in pairs.items():
+            # as Compose has it, a name without a value takes the one of this machine, if it is set here
+            text = os.environ.get(name) if value is None else self._text("environment", value)
+            if text is not None:
+                found[name] = text
+        return found
+
+    def _deploy(self, found: Service, told: Any) -> Service:
+        match told:
+            case {"resources": {"limits": dict(limits), **resources}, **others} if not others:
+                if not set(resources) - {"reservations"}:
+                    return self._limits(found, limits, ("deploy", "resources", "limits"))
+        self._need(("deploy",), "deploy")
+        return found
+
+    def _limits(self, found: Service, told: dict[str, Any], where: tuple[str, ...]) -> Service:
+        for key, value in told.items():
+            text = self._text(where[-1], value)
+            try:
+                if key == "cpus":
+                    found = found._replace(cpus=float(text))
+                elif key == "memory" and (size := size_bytes(text)) is not None:
+                    found = found._replace(memory_bytes=size)
+                else:
+                    self._need(where, f"limit {key} = {text!r}")
+            except ValueError:
+                self._refuse(where, f"{key} = {text!r}: expected a number")
+        return found
+
+    def _text(self, key: str, value: Any) -> str:
+        """The value with variables put in, as Compose writes them."""
+        if isinstance(value, bool):
+            return str(value).lower()
+        if not isinstance(value, str | int | float):
+            self._refuse((key,), f"{str(value)[:60]!r}: expected a text")
+            return ""
+
+        def variable(found: re.Match[str]) -> str:
+            name, sign, other = found[1] or found[2], found[3] or "", found[4] or ""
+            if name is None:
+                return "$"
+            here = self._known.get(name, os.environ.get(name))
+            if sign.endswith("+"):
+                return other if here else ""
+            if here is not None and not (sign.startswith(":") and not here):
+                return here
+            if not sign.endswith("-"):
+                self._refuse((key,), f"${{{name}}} is not set here: set it, or write ${{{name}:-default}}")
+            return other
+
+        return _VARIABLE.sub(variable, str(value))
+
+    def _refuse(self, where: tuple[str, ...], message: str) -> None:
+        place = (*self._where, *where)
+        self.problems.append(Problem(self._path, self._read.line(place), f"{'.'.join(place)}: {message}"))
+
+    def _need(self, where: tuple[str, ...], message: str) -> None:
+        self.needs.append((self._read.line((*self._where, *where)), message))
+
+
+def size_bytes(text: str) -> int | None:
+    """Return the bytes of `2G`, `512M`, `1.5 GiB` or a plain number; None for any other text. 1K is 1024."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return None
+    return int(float(found[1]) * 1024 ** "bkmgt".index(found[2].lower() or "b"))

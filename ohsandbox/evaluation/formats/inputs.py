@@ -1,0 +1,137 @@
+"""The files of a task as readers open them: bounded, of the task's own tree, and what `.harborignore` leaves out."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pathspec import GitIgnoreSpec
+
+from ohsandbox.errors import UsageError
+from ohsandbox.evaluation import images
+from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
+
+if TYPE_CHECKING:
+    from ohsandbox.evaluation.task import TaskEnvironment
+
+MAX_TEXT_BYTES = 4 * 1024**2
+"""Of a file that a person writes: instructions and scripts of public tasks have at most 200 KB."""
+MAX_TREE_FILES = 100_000
+IGNORE_NAME = ".harborignore"
+
+
+def read_text(path: Path, root: Path, *, missing: str, limit_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Read a file of the task in root as UTF-8.
+
+    Raises:
+        InvalidTask: it is missing (the text says what it is for), no regular file, too large, no UTF-8, not readable,
+            or a link that leads out of the task.
+    """
+    try:
+        if path.is_symlink() and not path.resolve().is_relative_to(root):
+            raise InvalidTask([Problem(path, None, f"leads out of the task, to {path.readlink()}: put the file here")])
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise InvalidTask([Problem(path, None, "is no regular file")])
+        if found.st_size > limit_bytes:
+            told = f"has {found.st_size:,} bytes: expected at most {limit_bytes:,}"
+            raise InvalidTask([Problem(path, None, told)])
+        text = path.read_bytes().decode()
+    except (FileNotFoundError, NotADirectoryError):
+        raise InvalidTask([Problem(path, None, f"missing: {missing}")]) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InvalidTask([Problem(path, line, "is not UTF-8: save it as UTF-8")]) from None
+    except OSError as error:
+        raise InvalidTask([Problem(path, None, f"cannot be read: {error.strerror}")]) from None
+    if "\0" in text:
+        raise InvalidTask([Problem(path, text[: text.index("\0")].count("\n") + 1, "holds a NUL character: remove it")])
+    return text
+
+
+class Tree(NamedTuple):
+    """A directory whose files are copied into a sandbox."""
+
+    problems: list[Problem]
+    excluded: tuple[str, ...]
+    """What `.harborignore` files below it leave out, as relative paths; of a directory only its own path."""
+
+
+def look_at_tree(source: Path, root: Path) -> Tree:
+    """Look at every file below source, a directory of the task in root; no file is opened but `.harborignore`."""
+    if not source.resolve().is_relative_to(root):
+        return Tree([Problem(source, None, "leads out of the task: put the directory here")], ())
+    problems, excluded, specs = list[Problem](), list[str](), dict[str, GitIgnoreSpec]()
+    count = 0
+    for place, below, names in os.walk(source, onerror=lambda error: problems.append(_unreadable(error))):
+        here = Path(place)
+        if IGNORE_NAME in names:
+            specs[place] = GitIgnoreSpec.from_lines(
+                read_text(here / IGNORE_NAME, root, missing="a list of patterns").splitlines()
+            )
+        ignored = {name for name in (*below, *names) if _is_ignored(here / name, source, specs, name in below)}
+        excluded += [(here / name).relative_to(source).as_posix() for name in sorted(ignored)]
+        below[:] = [name for name in below if name not in ignored]
+        count += len(names)
+        if count > MAX_TREE_FILES:
+            return Tree(
+                [Problem(source, None, f"holds more than {MAX_TREE_FILES:,} files: put them into an image")], ()
+            )
+        for name in (*below, *names):
+            if name not in ignored and (problem := _problem_of_entry(here / name, root)):
+                problems.append(problem)
+    return Tree(problems, tuple(excluded))
+
+
+def _is_ignored(path: Path, source: Path, specs: dict[str, GitIgnoreSpec], is_directory: bool) -> bool:  # noqa: FBT001
+    if path.name == IGNORE_NAME:
+        return True
+    excluded = False
+    for parent in [*reversed([one for one in path.parents if one.is_relative_to(source)])] if specs else ():
+        if (spec := specs.get(str(parent))) is not None:
+            told = spec.check_file(path.relative_to(parent).as_posix() + "/" * is_directory).include
+            excluded = excluded if told is None else told
+    return excluded
+
+
+def _problem_of_entry(path: Path, root: Path) -> Problem | None:
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        if not path.resolve().is_relative_to(root):
+            return Problem(path, None, f"leads out of the task, to {path.readlink()}: put the file here")
+    elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        return Problem(path, None, "is neither a file nor a directory: remove it")
+    elif not os.access(path, os.R_OK):
+        return Problem(path, None, "cannot be read: permission denied")
+    return None
+
+
+def _unreadable(error: OSError) -> Problem:
+    return Problem(Path(error.filename), None, f"cannot be read: {error.strerror}")
+
+
+def environment_problems(told: TaskEnvironment) -> list[tuple[str, str]]:
+    """Return what an engine would refuse, as pairs of a field's name and a sentence; no engine is asked."""
+    asked: dict[str, dict[str, object]] = {
+        "image": {"image": told.image} if told.image is not None else {},
+        "workdir": {"workdir": told.workdir},
+        "env": {"env": told.env},
+        "cpus": {"cpus": told.cpus},
+        "memory_bytes": {"memory_bytes": told.memory_bytes},
+        "disk_bytes": {"disk_bytes": told.disk_bytes},
+    }
+    try:
+        images.check_options(**{name: value for options in asked.values() for name, value in options.items()})
+    except UsageError:
+        pass  # which of them is asked now, each by itself: that takes five times as long
+    else:
+        return []
+    found = []
+    for field, options in asked.items():
+        try:
+            images.check_options(**options)
+        except UsageError as error:
+            found.append((field, str(error)))
+    return found

@@ -1,0 +1,139 @@
+"""The outcome of each test in what test programs print: pytest, unittest and Django, SymPy, harnesses that sum up."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TestOutcome = Literal["passed", "xfailed", "skipped", "xpassed", "failed", "error"]
+_FROM_GOOD_TO_BAD: tuple[TestOutcome, ...] = ("passed", "xfailed", "skipped", "xpassed", "failed", "error")
+GOOD: frozenset[TestOutcome] = frozenset({"passed", "xfailed"})
+"""What a test that must pass may be: as SWE-bench counts."""
+HARMLESS: frozenset[TestOutcome] = GOOD | {"skipped"}
+"""What any test may be where all must pass: as Terminal-Bench counts."""
+_PYTEST: dict[str, TestOutcome] = {
+    "PASSED": "passed", "FAILED": "failed", "ERROR": "error", "SKIPPED": "skipped", "XFAIL": "xfailed",
+    "XPASS": "xpassed",
+}  # fmt: skip
+_UNITTEST: dict[str, TestOutcome] = {
+    "ok": "passed", "FAIL": "failed", "ERROR": "error", "skipped": "skipped", "expected failure": "xfailed",
+    "unexpected success": "xpassed",
+}  # fmt: skip
+_SYMPY: dict[str, TestOutcome] = {
+    "ok": "passed",
+    "F": "failed",
+    "E": "error",
+    "f": "xfailed",
+    "X": "xpassed",
+    "s": "skipped",
+}
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_SUMMARY_HEADER = re.compile(r"=+ short test summary info =+")
+_SUMMARY = re.compile(r"(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS):? (\S.*)")
+_PROGRESS = re.compile(
+    r"(\S.{0,500}) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?: \([^()]{0,500}\))? {1,200}\[ {0,2}\d{1,3}%\]"
+)
+_COUNT = re.compile(r"\[\d+\] ")
+_UNITTEST_END = re.compile(r"(ok|FAIL|ERROR|skipped|expected failure|unexpected success)(?: ['\"].*)?")
+_UNITTEST_HEADING = re.compile(r"(FAIL|ERROR): (\S.*)")
+_SYMPY_LINE = re.compile(r"(test_\w{1,200}) (ok|F|E|f|X|s)(?: \[[A-Z]+\])?")
+_SUMMED_UP = re.compile(r"(SWEBench|SWE-Perf|MLEBench) results starts here")
+_SWELANCER = re.compile(r"swe lancer (success|failure)", re.IGNORECASE)
+
+
+def outcomes(printed: str) -> dict[str, TestOutcome]:
+    """Return the outcomes of all tests that a text names; of a test that is named twice the worse one.
+
+    So a program under test that prints `PASSED name` cannot hide the line of a test that failed. Where pytest has
+    summed up, only its summaries and its progress count, no other line. Names are pytest's node ids, or what unittest
+    prints before ` ... `: `test_x (module.Class)`, or the first line of the test's docstring.
+    """
+    found: dict[str, TestOutcome] = {}
+    for name, outcome in _named(_ESCAPE.sub("", printed)):
+        known = found.get(name, outcome)
+        found[name] = max(known, outcome, key=_FROM_GOOD_TO_BAD.index)
+    return found
+
+
+def failures(found: dict[str, TestOutcome], must_pass: tuple[str, ...]) -> list[str]:
+    """Return those of must_pass that did not pass, or were not found; all that failed where must_pass is empty.
+
+    The lists of SWE-bench end a name at its first space: `test_a[x y]` is `test_a[x` there, and stands for all such.
+    """
+    if not must_pass:
+        return [name for name, outcome in found.items() if outcome not in HARMLESS]
+    cut: dict[str, TestOutcome] = {}
+    for name, outcome in found.items():
+        short = name.split(" ", 1)[0]
+        cut[short] = max(cut.get(short, outcome), outcome, key=_FROM_GOOD_TO_BAD.index)
+    return [name for name in must_pass if found.get(name, cut.get(name)) not in GOOD]
+
+
+def _named(printed: str) -> Iterator[tuple[str, TestOutcome]]:
+    lines = [line.rstrip() for line in printed.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    has_summary = any(map(_SUMMARY_HEADER.fullmatch, lines))
+    in_summary, summed_up = not has_summary, ""
+    unittest = _Unittest()
+    for line in lines:
+        if has_summary and line.startswith("="):
+            in_summary = bool(_SUMMARY_HEADER.fullmatch(line))
+        elif in_summary and (told := _SUMMARY.fullmatch(line)):
+            yield from _of_summary(told[1], told[2])
+        elif progress := _PROGRESS.fullmatch(line):
+            yield progress[1], _PYTEST[progress[2]]
+        elif begins := _SUMMED_UP.fullmatch(line):
+            summed_up = begins[1]
+        elif summed_up and line:
+            yield summed_up, "passed" if line in {"PASSED", "ALL TESTS PASSED"} else "failed"
+            summed_up = ""
+        elif lancer := _SWELANCER.search(line):
+            yield "SWE-Lancer", "passed" if lancer[1].lower() == "success" else "failed"
+        elif not has_summary and (sympy := _SYMPY_LINE.fullmatch(line)):
+            yield sympy[1], _SYMPY[sympy[2]]
+        elif not has_summary:
+            yield from unittest.read(line)
+
+
+class _Unittest:
+    """Reads what unittest prints with `-v`: a name, ` ... ` and how it ended, which may stand on a later line."""
+
+    def __init__(self) -> None:
+        self._begun: list[str] = []
+        self._before = ""
+
+    def read(self, line: str) -> Iterator[tuple[str, TestOutcome]]:
+        ended = None
+        if heading := _UNITTEST_HEADING.fullmatch(line):
+            yield heading[2], _UNITTEST[heading[1]]
+        elif " ... " in line:
+            name, _, rest = line.rpartition(" ... ")
+            # with a docstring, the name stands on a line of its own before the docstring's first line
+            has_docstring = not name.startswith("test") and self._before.startswith("test")
+            self._begun = [name, self._before] if has_docstring else [name]
+            ended = _UNITTEST_END.fullmatch(rest)
+        elif self._begun:
+            ended = _UNITTEST_END.fullmatch(line)
+        if ended:
+            yield from ((name, _UNITTEST[ended[1]]) for name in self._begun)
+            self._begun = []
+        self._before = line
+
+
+def _of_summary(status: str, rest: str) -> Iterator[tuple[str, TestOutcome]]:
+    """A line of pytest's summary. Only PASSED lines have no ` - reason`, and parameters may hold that."""
+    if status == "SKIPPED" and _COUNT.match(rest):
+        return  # [2] path:line: reason, which names no test
+    yield rest if status == "PASSED" else _without_reason(rest), _PYTEST[status]
+
+
+def _without_reason(rest: str) -> str:
+    """The node id: up to the first ` - ` that is not inside of the brackets of its parameters."""
+    bracket = rest.find("[")
+    first = rest.find(" - ")
+    if first < 0 or not 0 <= bracket < first:
+        return rest if first < 0 else rest[:first]
+    end = rest.find("] - ", bracket)
+    return rest[: end + 1] if end >= 0 else rest if rest.endswith("]") else rest[:first]
