@@ -17,7 +17,7 @@ from ohsandbox.evaluation.formats import compose
 from ohsandbox.evaluation.formats.harbor_file import (
     HarborArtifact,
     HarborCollect,
-    HarborEnvironment,
+    HarborTaskEnvironment,
     HarborFile,
     HarborHealthcheck,
     HarborNetwork,
@@ -64,7 +64,7 @@ _Where = tuple[str | int, ...]
 class _Verifying(NamedTuple):
     """Where a separate verifier runs, and whether its image brings the tests."""
 
-    told: HarborEnvironment
+    told: HarborTaskEnvironment
     place: Path
     where: _Where
     brings_tests: bool
@@ -184,7 +184,7 @@ class _HarborReader:
                 return "none"
             if one.network_mode is not None:
                 return "open" if one.network_mode == "public" else "none"
-            if isinstance(one, HarborEnvironment) and one.allow_internet is not None:
+            if isinstance(one, HarborTaskEnvironment) and one.allow_internet is not None:
                 return "open" if one.allow_internet else "none"
         return default
 
@@ -257,7 +257,7 @@ class _HarborReader:
             self.problems.append(Problem(source / needs, None, "is left out by a .harborignore: it is needed"))
         return (Files(target=target, source=source, excluded=tree.excluded),)
 
-    def _environment(self, told: HarborEnvironment, place: Path, where: _Where) -> TaskEnvironment:
+    def _environment(self, told: HarborTaskEnvironment, place: Path, where: _Where) -> TaskEnvironment:
         build = place if (place / "Dockerfile").is_file() else None
         service = compose.Service()
         if (place / compose.FILE_NAME).is_file():

@@ -96,7 +96,7 @@ class _HarborMcpServer(Section):
     headers: dict[str, str] = {}
 
 
-class HarborEnvironment(HarborNetwork):
+class HarborTaskEnvironment(HarborNetwork):
     """[environment], of the task or of its verifier."""
 
     build_timeout_sec: float = Field(default=600, gt=0)
@@ -118,7 +118,7 @@ class HarborEnvironment(HarborNetwork):
     storage: str | None = None
 
     @model_validator(mode="after")
-    def _sizes_agree(self) -> HarborEnvironment:
+    def _sizes_agree(self) -> HarborTaskEnvironment:
         for name in ("memory", "storage"):
             text, told = getattr(self, name), getattr(self, f"{name}_mb")
             if text is None:
@@ -157,7 +157,7 @@ class HarborVerifier(HarborNetwork):
     env: dict[str, str] = {}
     user: str | int | None = None
     environment_mode: Literal["shared", "separate"] | None = None
-    environment: HarborEnvironment | None = None
+    environment: HarborTaskEnvironment | None = None
     collect: list[HarborCollect] = []
 
     @model_validator(mode="after")
@@ -228,7 +228,7 @@ class HarborFile(Section):
     metadata: dict[str, Any] = {}
     agent: HarborAgent = HarborAgent()
     verifier: HarborVerifier = HarborVerifier()
-    environment: HarborEnvironment = HarborEnvironment()
+    environment: HarborTaskEnvironment = HarborTaskEnvironment()
     solution: _HarborSolution = _HarborSolution()
     steps: list[HarborStep] = []
 
