@@ -17,11 +17,11 @@ from ohsandbox.evaluation.formats import compose
 from ohsandbox.evaluation.formats.harbor_file import (
     HarborArtifact,
     HarborCollect,
-    HarborTaskEnvironment,
     HarborFile,
     HarborHealthcheck,
     HarborNetwork,
     HarborStep,
+    HarborTaskEnvironment,
     HarborVerifier,
 )
 from ohsandbox.evaluation.formats.inputs import IGNORE_NAME, environment_problems, look_at_tree, read_text
