@@ -42,9 +42,7 @@ def check_options(**asked: object) -> None:
     try:
         SandboxLimits.model_validate(given)
     except ValidationError as error:
-        first = error.errors()[0]
-        told = ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in given.values())
-        raise UsageError(f"{told}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        raise UsageError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
     options.checked(**{"image": "scratch", **asked})
     env = asked.get("env")
     invocation.check_env(env if isinstance(env, dict) else None)

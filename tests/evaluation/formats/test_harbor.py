@@ -83,7 +83,7 @@ def test_what_a_caller_allows_holds_where_the_task_says_nothing(tmp_path: Path) 
         ("version = 1.0\n", "task.toml:1: version = 1.0: expected a valid string"),
         ('[environment]\nmemory = "lots"\n', "task.toml:1: environment: memory = 'lots': expected a size such as 2G"),
         ('[environment]\nmemory = "2G"\nmemory_mb = 1\n', "task.toml:1: environment: memory = '2G' contradicts"),
-        ("[environment]\nmemory_mb = 1\n", "task.toml:2: environment.memory_mb: 1048576: input"),
+        ("[environment]\nmemory_mb = 1\n", "task.toml:2: environment.memory_mb: SandboxLimits(...)"),
         ("[environment]\ngpus = 1\n", "task.toml:2: environment.gpus: gpus are not supported"),
         ('[environment]\nos = "Windows"\n', "task.toml:2: environment.os: sandboxes run Linux"),
         ('[environment]\ndocker_image = "UPPER/x"\n', "task.toml:2: environment.docker_image: 'UPPER/x' is not"),
