@@ -156,5 +156,5 @@ def test_named_tests_must_all_have_passed(sandbox: DockerRuntime, tmp_path: Path
     printed = "printf 'PASSED t.py::a\\nFAILED t.py::b\\nPASSED t.py::c - note\\n'"
     files = [Files(target="/tests", texts={"x": "y"})]
     score = judge(sandbox, printed, tmp_path, verdict="tests", must_pass=["t.py::a", "t.py::b"], files=files)
-    assert score.rewards == {"reward": 0, "passed": 1}
+    assert score.rewards == {"reward": 0, "passed": 1, "failed": 1}
     assert judge(sandbox, printed, tmp_path, verdict="tests", must_pass=["t.py::a", "t.py::c"]).reward == 1
