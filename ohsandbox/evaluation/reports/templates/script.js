@@ -25,9 +25,10 @@
   const order = new Intl.Collator(undefined, { numeric: true });
   const buttons = [...document.querySelectorAll("button[data-sort]")];
   buttons.forEach((button) => button.addEventListener("click", () => {
-    const key = button.dataset.sort, down = button.getAttribute("aria-sort") === "ascending";
-    buttons.forEach((other) => other.removeAttribute("aria-sort"));
-    button.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const key = button.dataset.sort, down = button.dataset.order === "up";
+    buttons.forEach((other) => { delete other.dataset.order; other.removeAttribute("aria-pressed"); });
+    button.dataset.order = down ? "down" : "up";
+    button.setAttribute("aria-pressed", "true");
     const sign = down ? -1 : 1;
     const sorted = [...rows].sort((a, b) => sign * (key === "t" ? order.compare(a.dataset.t, b.dataset.t) : a.dataset[key] - b.dataset[key]));
     list.append(...sorted);
