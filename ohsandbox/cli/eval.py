@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.cli.options import EvalOptions, RunOptions
+    from ohsandbox.evaluation.executor import TrialExecutor
 
 
 def run_tasks(path: Path, how: EvalOptions, what: RunOptions) -> int:
@@ -36,7 +37,7 @@ def run_tasks(path: Path, how: EvalOptions, what: RunOptions) -> int:
         timeout_multiplier=how.timeout_multiplier, fail_fast=how.fail_fast,
     )  # fmt: skip
     progress = open_progress(no_tui=how.no_tui)
-    run = Run(plan, how.output, tell=progress)
+    run = Run(plan, how.output, tell=progress, executor=_executor(how))
     try:
         with progress:
             run()
@@ -48,3 +49,13 @@ def run_tasks(path: Path, how: EvalOptions, what: RunOptions) -> int:
             say("The same command goes on with the trials that are left.")
         raise
     return exit_code(report_results([how.output]), how.min_pass_rate)
+
+
+def _executor(how: EvalOptions) -> TrialExecutor | None:
+    if how.engine == "local":
+        if how.address is not None:
+            raise UsageError("--address is the address of a Ray cluster. Remedy: add --engine ray.")
+        return None
+    from ohsandbox.evaluation.ray_executor import RayExecutor  # noqa: PLC0415 - an extra, and slow
+
+    return RayExecutor(how.concurrent, address=how.address)

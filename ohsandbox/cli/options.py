@@ -400,6 +400,12 @@ class EvalOptions:
         "Repeat the tasks that failed N times, to tell flaky from broken; they count in no rate.",
         "N", default=0, min=0, max=1000,
     )  # fmt: skip
+    engine: Literal["local", "ray"] = _eval(
+        "local: this machine's engine. ray: the engines of a Ray cluster's nodes, -n trials on each.", default="local"
+    )
+    address: str | None = _eval(
+        "Address of the Ray cluster.  [default: RAY_ADDRESS, else this machine alone]", "ADDRESS"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,9 @@ class TrialSpec(NamedTuple):
 class TrialExecutor(Protocol):
     """Carries out trials, `slots` of them at the same time."""
 
-    slots: int
+    @property
+    def slots(self) -> int:
+        """How many trials may run now; it may change."""
 
     def check(self) -> None:
         """Find out whether trials can run at all, before the first.

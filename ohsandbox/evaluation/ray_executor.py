@@ -1,0 +1,293 @@
+"""Trials on the nodes of a Ray cluster, each with a Docker engine of its own; needs the extra `ohsandbox[ray]`.
+
+An actor on each node does what `LocalExecutor` does here. A task's files go to a node once, a trial's files come back
+with its result. A node that dies fails its trials as infrastructure errors, which the run tries again elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import math
+import os
+import signal
+import tarfile
+import tempfile
+import threading
+import time
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox import __version__
+from ohsandbox.errors import EngineUnavailable, OhsandboxError, UsageError
+from ohsandbox.evaluation.executor import LocalExecutor, TrialSpec
+from ohsandbox.evaluation.images import Images
+from ohsandbox.evaluation.results import Fault, TrialResult
+from ohsandbox.runtime.factory import open_inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_TASK_BYTES = 512 * 1024**2
+"""Of a task's files together, packed: they travel through the memory of Ray's object store."""
+LOOK_EVERY_S = 5.0
+"""How often nodes that joined the cluster are looked for."""
+JOIN_S = 120.0
+"""A node's worker starts in a process of its own, which imports us: 2 s, and more on a busy machine."""
+CLOSE_S = 60.0
+"""Removing a sandbox takes 0.2 s, and some more beside others."""
+
+
+class PackedTask(NamedTuple):
+    """A task's files for another machine."""
+
+    digest: str
+    data: bytes
+    """A gzipped archive with one directory `N` for each path."""
+    paths: tuple[str, ...]
+    """The paths on this machine, in the order of these directories."""
+
+
+def pack(spec: TrialSpec) -> PackedTask:
+    """Pack every file and directory that the task names.
+
+    Raises:
+        UsageError: they are over MAX_TASK_BYTES.
+    """
+    paths = tuple(sorted({str(path) for path in _paths(spec.task.model_dump(exclude={"path"}))}))
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
+        for number, path in enumerate(paths):
+            archive.add(path, arcname=str(number))
+    if buffer.tell() > MAX_TASK_BYTES:
+        raise UsageError(
+            f"The files of task {spec.task.id!r} take {buffer.tell()} bytes, more than {MAX_TASK_BYTES} can be sent to "
+            "a node. Remedy: put them into an image."
+        )
+    return PackedTask(spec.task_digest, buffer.getvalue(), paths)
+
+
+def _paths(value: object) -> Iterator[Path]:
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _paths(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _paths(one)
+
+
+def _relocated(value: Any, places: Mapping[str, Path]) -> Any:
+    if isinstance(value, Path):
+        return places.get(str(value), value)
+    if isinstance(value, dict):
+        return {name: _relocated(one, places) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_relocated(one, places) for one in value]
+    return value
+
+
+class NodeWorker:
+    """Carries out the trials of one node. An actor of Ray: its methods run in `slots` threads."""
+
+    def __init__(self, slots: int) -> None:
+        """Remove what a worker that was killed here has left."""
+        self._directory = tempfile.TemporaryDirectory(prefix="ohsandbox-eval-")
+        self._local = LocalExecutor(slots, Images(), lambda _: None)
+        self._lock = threading.Lock()
+        with contextlib.suppress(OhsandboxError), open_inventory() as inventory:
+            inventory.collect_garbage()
+
+    def check(self) -> tuple[str, str | None]:
+        """Return the version of ohsandbox here, and why no trial can run here, or None."""
+        try:
+            self._local.check()
+        except OhsandboxError as error:
+            return __version__, str(error)
+        return __version__, None
+
+    def run(self, spec: TrialSpec, packed: PackedTask) -> tuple[str, bytes]:
+        """Carry the trial out; return its result as JSON, and its files as a gzipped archive."""
+        root = Path(self._directory.name)
+        with self._lock:
+            places = self._unpacked(packed, root)
+        task = type(spec.task).model_validate(_relocated(spec.task.model_dump(), places))
+        with tempfile.TemporaryDirectory(dir=root, prefix="trial-") as directory:
+            result = self._local.submit(spec._replace(task=task), Path(directory)).result()
+            buffer = io.BytesIO()
+            with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
+                archive.add(directory, arcname=".")
+        return result.model_dump_json(), buffer.getvalue()
+
+    @staticmethod
+    def _unpacked(packed: PackedTask, root: Path) -> dict[str, Path]:
+        place = root / hashlib.sha256(packed.digest.encode()).hexdigest()[:32]
+        if not place.exists():
+            with tempfile.TemporaryDirectory(dir=root) as temporary:
+                inner = Path(temporary, "files")
+                with tarfile.open(fileobj=io.BytesIO(packed.data)) as archive:
+                    archive.extractall(inner, filter="tar")  # our own archive: modes and links are to stay
+                inner.mkdir(exist_ok=True)
+                inner.rename(place)
+        return {path: place / str(number) for number, path in enumerate(packed.paths)}
+
+    def close(self) -> None:
+        """End the trials that run, and remove the files."""
+        self._local.close()
+        self._directory.cleanup()
+
+
+class _Node:
+    """A node that trials can run on."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+        self.running = 0
+
+
+class RayExecutor:
+    """Spreads trials over the nodes of a cluster, `slots_per_node` on each at the same time."""
+
+    def __init__(self, slots_per_node: int, *, address: str | None = None) -> None:
+        """Join the cluster. address None: that of RAY_ADDRESS, else a cluster of this machine alone.
+
+        Raises:
+            UsageError: Ray is not installed, or no cluster answers at the address.
+        """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            import ray  # noqa: PLC0415 - an extra
+        except ImportError:
+            raise UsageError("--engine ray needs Ray. Remedy: pip install 'ohsandbox[ray]'.") from None
+        self._ray: Any = ray
+        self._per_node = slots_per_node
+        self._nodes: dict[str, _Node] = {}
+        self._refused: dict[str, str] = {}
+        self._packed: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._looked_at = -math.inf
+        with _signal_handlers_kept():
+            try:
+                ray.init(address, log_to_driver=False, include_dashboard=False, logging_level="error")
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                where = address or os.environ.get("RAY_ADDRESS")
+                raise UsageError(f"No Ray cluster answers at {where}: {str(error).splitlines()[0]}") from None
+
+    @property
+    def slots(self) -> int:
+        """The slots of all nodes that are alive; looks for new ones."""
+        self._look()
+        return max(1, len(self._nodes)) * self._per_node
+
+    def check(self) -> None:
+        """See `TrialExecutor.check`: at least one node must have an engine and our version."""
+        self._look()
+        if not self._nodes:
+            reasons = "; ".join(self._refused.values()) or "it has no node"
+            raise EngineUnavailable(f"No node of the Ray cluster can run trials: {reasons}")
+
+    def submit(self, spec: TrialSpec, directory: Path) -> Future[TrialResult]:
+        """See `TrialExecutor.submit`."""
+        ours: Future[TrialResult] = Future()
+        with self._lock:
+            if not self._nodes:
+                ours.set_result(_lost(spec, "NodeLost", "no node of the Ray cluster is alive"))
+                return ours
+            node_id, node = min(self._nodes.items(), key=lambda item: item[1].running)
+            node.running += 1
+            packed = self._packed.get(spec.task_digest)
+            if packed is None:
+                packed = self._packed[spec.task_digest] = self._ray.put(pack(spec))
+        theirs = node.actor.run.remote(spec, packed).future()
+        theirs.add_done_callback(partial(self._ended, spec=spec, directory=directory, node_id=node_id, ours=ours))
+        return ours
+
+    def _ended(
+        self, theirs: Future[Any], *, spec: TrialSpec, directory: Path, node_id: str, ours: Future[TrialResult]
+    ) -> None:
+        """Called in a thread of Ray."""
+        try:
+            text, data = theirs.result()
+            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+                archive.extractall(directory, filter="data")
+            ours.set_result(TrialResult.model_validate_json(text))
+        except self._ray.exceptions.RayTaskError as error:  # our own code failed there
+            ours.set_exception(error.cause or error)
+        except self._ray.exceptions.RayError as error:
+            with self._lock:
+                self._nodes.pop(node_id, None)
+            ours.set_result(_lost(spec, type(error).__name__, str(error).splitlines()[0]))
+        except BaseException as error:  # noqa: BLE001 - told to the run
+            ours.set_exception(error)
+        finally:
+            with self._lock:
+                if node_id in self._nodes:
+                    self._nodes[node_id].running -= 1
+
+    def _look(self) -> None:
+        """Find nodes that joined or left."""
+        with self._lock:
+            if time.monotonic() - self._looked_at < LOOK_EVERY_S:
+                return
+            self._looked_at = time.monotonic()
+            alive = {one["NodeID"] for one in self._ray.nodes() if one["Alive"]}
+            for node_id in self._nodes.keys() - alive:
+                del self._nodes[node_id]
+            for node_id in alive - self._nodes.keys() - self._refused.keys():
+                self._join(node_id)
+
+    def _join(self, node_id: str) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - as above
+
+        actor = (
+            self._ray.remote(NodeWorker)
+            .options(
+                num_cpus=0,  # slots are counted here: sandboxes have their own limits, and no part of Ray's processors
+                max_concurrency=self._per_node + 1,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+            )
+            .remote(self._per_node)
+        )
+        try:
+            version, fault = self._ray.get(actor.check.remote(), timeout=JOIN_S)
+        except self._ray.exceptions.RayError as error:
+            fault, version = str(error).splitlines()[0], __version__
+        if version != __version__:
+            fault = f"it has ohsandbox {version}, and this machine {__version__}"
+        if fault is None:
+            self._nodes[node_id] = _Node(actor)
+        else:
+            self._refused[node_id] = f"node {node_id[:12]}: {fault}"
+
+    def close(self) -> None:
+        """See `TrialExecutor.close`; leaves the cluster."""
+        with self._lock:
+            closing = [node.actor.close.remote() for node in self._nodes.values()]
+            self._nodes.clear()
+        self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S) if closing else None
+        self._ray.shutdown()
+
+
+def _lost(spec: TrialSpec, kind: str, message: str) -> TrialResult:
+    return TrialResult(
+        task=spec.task.id, attempt=spec.attempt, outcome="infrastructure_error", agent=spec.agent.name,
+        task_digest=spec.task_digest, fault=Fault(phase="node", kind=kind, message=message),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _signal_handlers_kept() -> Iterator[None]:
+    """Ray sets one of its own for SIGTERM."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)

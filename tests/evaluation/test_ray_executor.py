@@ -1,0 +1,91 @@
+"""A cluster of two nodes on this machine, which share its engine; one of them dies in the middle."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.evaluation.agents import OracleAgent
+from ohsandbox.evaluation.formats import load_tasks
+from ohsandbox.evaluation.progress import TrialEnded, TryFailed
+from ohsandbox.evaluation.runner import Run, RunPlan
+from ohsandbox.runtime.sandboxes import list_sandboxes
+from tests.evaluation.test_run_on_an_engine import write_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ohsandbox.evaluation.progress import RunEvent
+
+if os.environ.get("CI") != "true":
+    pytest.importorskip("ray")
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Ray's own sockets and processes
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+NOTICED_SOON = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500} | {
+    "health_check_timeout_ms": 1000, "health_check_failure_threshold": 4,
+}  # fmt: skip
+"""A dead node is noticed in seconds; Ray's own settings take a minute."""
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A head and a second node."""
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    from ray.cluster_utils import Cluster  # noqa: PLC0415 - slow
+
+    node = {"num_cpus": 1, "object_store_memory": 100 * 1024**2}
+    made = Cluster(initialize_head=True, head_node_args=node | {"_system_config": NOTICED_SOON})
+    made.add_node(**node)
+    yield made
+    made.shutdown()
+
+
+def test_a_node_that_dies_loses_nothing_and_the_results_are_those_of_one_machine(cluster: Any, tmp_path: Path) -> None:
+    from ohsandbox.evaluation.ray_executor import RayExecutor  # noqa: PLC0415 - as above
+
+    for number in range(8):
+        write_task(tmp_path / "tasks" / f"task-{number}", solution="sleep 1; echo 42 >/tmp/answer")
+    tasks = load_tasks(tmp_path / "tasks").tasks
+    told: list[RunEvent] = []
+    killer: list[threading.Thread] = []
+
+    def tell(event: RunEvent) -> None:
+        told.append(event)
+        if isinstance(event, TrialEnded) and not killer:  # others are in their middle
+            second = cluster.list_all_nodes()[1]
+            killer.append(threading.Thread(target=cluster.remove_node, args=(second, False)))
+            killer[0].start()
+
+    executor = RayExecutor(2, address=cluster.address)
+    executor.check()
+    assert executor.slots == 4
+    run = Run(RunPlan(tasks, OracleAgent()), tmp_path / "out", executor=executor, tell=tell)
+    results = run()
+    killer[0].join()
+    assert {key.task: one.outcome for key, one in results.items()} == {f"task-{n}": "pass" for n in range(8)}
+    again = [event.key for event in told if isinstance(event, TryFailed)]
+    assert again, "no trial was lost with the node"
+    assert all(results[key].infrastructure_tries > 1 for key in again)
+    for number in range(8):
+        trial = tmp_path / "out" / "trials" / f"task-{number}" / "1"
+        assert (trial / "verifier" / "reward.txt").read_text() == "1\n"
+        assert (trial / "agent" / "oracle.txt").exists()
+    local = Run(RunPlan(tasks[:1], OracleAgent()), tmp_path / "local")()
+    [one] = local.values()
+    same = {"task", "attempt", "outcome", "reward", "rewards", "agent", "task_digest", "image", "image_digest"}
+    assert one.model_dump(include=same) == results["task-0", 1].model_dump(include=same)  # type: ignore[index] # a key
+    # those of the dead node were removed by the start of the next run
+    assert list_sandboxes(labels={"eval": run.record.run_id}) == []
