@@ -150,19 +150,25 @@ class FakeClock(Clock):
 class FakeProvider:
     """The server; a context manager. Asked for more than it has, it answers status 400."""
 
-    def __init__(self, *replies: Reply, answer: Callable[[Request], Reply] | None = None) -> None:
-        """Answer from replies; or with what answer makes of each request, in the request's own thread."""
+    def __init__(
+        self, *replies: Reply, answer: Callable[[Request], Reply] | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        """Answer from replies; or with what answer makes of each request, in the request's own thread.
+
+        host is the address to listen on: that of the engine's bridge, say, for programs in a sandbox.
+        """
         self._replies, self._answer = deque(replies), answer
         self.requests: list[Request] = []
         """What has arrived, in order."""
         self.arrived = threading.Event()
         """Set with the first request."""
-        self._server = _Server(("127.0.0.1", 0), self._handler())
+        self._server = _Server((host, 0), self._handler())
 
     @property
     def base_url(self) -> str:
         """What `LLMConfig.base_url` is set to."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}/v1"
 
     def config(self, **changes: Any) -> LLMConfig:
         """A config that asks this server."""

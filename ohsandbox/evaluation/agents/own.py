@@ -50,6 +50,11 @@ class OhsandboxAgent(EvaluatedAgent):
 
     name = "ohsandbox"
 
+    @property
+    def _name(self) -> str:
+        """Of the model."""
+        return self._config.model
+
     def __init__(self, settings: Settings, *, extensions: Sequence[str] = (), tool_choice: str = "auto") -> None:
         """Take settings as `ohsandbox run` does; nobody is asked, and no checkpoint is taken.
 
@@ -63,14 +68,26 @@ class OhsandboxAgent(EvaluatedAgent):
         self._config = self._settings.llm_config()
         if self._config.api_key is not None:
             self.secrets = self.secrets.hiding({"api_key": self._config.api_key.get_secret_value()})
+        self._open_shared()
+
+    def _open_shared(self) -> None:
         self._model = open_model(self._config)
         """The one of all conversations where it is a script; else it only imports what the others need."""
         self._back_off = SharedBackOff()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which has a back-off of its own."""
+        return {name: value for name, value in self.__dict__.items() if name not in {"_model", "_back_off"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open_shared()
 
     @property
     def settings(self) -> dict[str, Any]:
         """See `EvaluatedAgent.settings`."""
         told = {name: value for name in _TOLD if (value := getattr(self._config, name)) is not None}
+        told["model"] = self._name
         if self._config.base_url is not None:
             address = urlsplit(self._config.base_url)
             told["base_url"] = address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
@@ -88,7 +105,7 @@ class OhsandboxAgent(EvaluatedAgent):
     def begin(self, tell: Tell) -> None:
         """Import the model's client while images are pulled, and have waits for the provider told."""
         self._model.preload()
-        self._back_off.tell = lambda wait_s: tell(RateLimited(self._config.model, wait_s))
+        self._back_off.tell = lambda wait_s: tell(RateLimited(self._name, wait_s))
 
     def work(self, runtime: Runtime, assignment: Assignment) -> AgentReport:
         """See `EvaluatedAgent.work`."""
@@ -124,7 +141,7 @@ class OhsandboxAgent(EvaluatedAgent):
         return LLM(self._config, back_off=member) if isinstance(self._model, LLM) else self._model
 
     def _report(self, result: RunResult, fault: AgentReport) -> AgentReport:
-        used = {"usage": result.usage.model_dump(), "cost_usd": result.cost_usd, "model": self._config.model}
+        used = {"usage": result.usage.model_dump(), "cost_usd": result.cost_usd, "model": self._name}
         if fault.fault is None and result.status is ConversationStatus.ERROR:
             fault = self._fault(result.error)
         return fault.model_copy(update=used)
@@ -143,6 +160,10 @@ class ReplayAgent(OhsandboxAgent):
 
     name = "replay"
 
+    @property
+    def _name(self) -> str:
+        return f"replay:{self._recorded.path}"
+
     def __init__(self, recorded: Path, settings: Settings) -> None:
         """Take the directory of the other run's results.
 
@@ -153,7 +174,6 @@ class ReplayAgent(OhsandboxAgent):
         if not (recorded / "trials").is_dir():
             raise UsageError(f"{recorded} holds no results of a run. Remedy: name the directory that --output named.")
         super().__init__(settings.with_flags(model="scripted:demo", api_key=None))
-        self._config = self._config.model_copy(update={"model": f"replay:{recorded}"})
 
     def _open(self, assignment: Assignment, _member: BackOffMember) -> ChatModel:
         """The recorded answers of the same step of the same trial.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents import OhsandboxAgent, ReplayAgent
+from ohsandbox.evaluation.progress import RateLimited
 from ohsandbox.persistence import read_events
 from ohsandbox.settings import Settings
 from ohsandbox.testing.provider import FakeProvider, calls, error, text
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from ohsandbox import CLIRuntime
     from ohsandbox.evaluation.agents import Assignment
+    from ohsandbox.evaluation.progress import RunEvent
 
 Assign = Callable[..., "Assignment"]
 KEY = "sk-eval-key-of-no-value-0123456789"
@@ -107,6 +110,23 @@ def test_out_of_time_the_conversation_is_stopped(tmp_path: Path, sandbox: CLIRun
     assert read_events(conversation_of(assignment))[-1].data["status"] == "CANCELED"
 
 
+def test_a_wait_for_the_provider_is_told_and_is_not_the_agents_time(sandbox: CLIRuntime, assign: Assign) -> None:
+    assignment = assign(timeout_s=3)
+    told: list[RunEvent] = []
+    with FakeProvider(error(429, "slow down", {"Retry-After": "200"})) as provider:
+        agent = asking(provider)
+        agent.begin(told.append)
+
+        def cancel() -> None:
+            if provider.arrived.wait(60):
+                assignment.cancel.wait(3.5)
+            assignment.cancel.set()
+
+        threading.Thread(target=cancel).start()
+        assert agent.work(sandbox, assignment).fault == "Cancelled"
+    assert told == [RateLimited("openai/fake", 200.0)]
+
+
 @pytest.mark.parametrize("command", ["sleep 60", "trap '' INT TERM HUP; sleep 60"])
 def test_cancelled_the_work_ends_and_its_log_is_whole(
     tmp_path: Path, sandbox: CLIRuntime, assign: Assign, command: str
@@ -151,6 +171,12 @@ def test_a_secret_is_there_for_commands_and_masked_in_the_log(
     assert sandbox.read_bytes("token") == b"ghp_value_of_no_use_0123\n"
     assert b"ghp_value" not in (conversation_of(assignment) / "sdk_events.jsonl").read_bytes()
     assert sandbox.execute("echo [$GH_TOKEN]").output == "[]\n"
+
+
+def test_it_can_be_sent_to_another_process(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
+    sent = pickle.loads(pickle.dumps(scripted(tmp_path, bash("echo hello >said"), {"content": "Said."})))
+    assert sent.work(sandbox, assign()).fault is None
+    assert sandbox.read_bytes("said") == b"hello\n"
 
 
 def test_a_recorded_run_is_replayed_with_its_answers(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
