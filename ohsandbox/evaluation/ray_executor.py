@@ -31,6 +31,8 @@ from ohsandbox.runtime.factory import open_inventory
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ohsandbox.evaluation.agents import EvaluatedAgent
+
 MAX_TASK_BYTES = 512 * 1024**2
 """Of a task's files together, packed: they travel through the memory of Ray's object store."""
 LOOK_EVERY_S = 5.0
@@ -98,6 +100,8 @@ class NodeWorker:
         """Remove what a worker that was killed here has left."""
         self._directory = tempfile.TemporaryDirectory(prefix="ohsandbox-eval-")
         self._local = LocalExecutor(slots, Images(), lambda _: None)
+        self._agents: dict[str, EvaluatedAgent] = {}
+        """By run: one for all trials here, so that they share its back-off."""
         self._lock = threading.Lock()
         with contextlib.suppress(OhsandboxError), open_inventory() as inventory:
             inventory.collect_garbage()
@@ -115,9 +119,10 @@ class NodeWorker:
         root = Path(self._directory.name)
         with self._lock:
             places = self._unpacked(packed, root)
+            agent = self._agents.setdefault(spec.options.run_id, spec.agent)
         task = type(spec.task).model_validate(_relocated(spec.task.model_dump(), places))
         with tempfile.TemporaryDirectory(dir=root, prefix="trial-") as directory:
-            result = self._local.submit(spec._replace(task=task), Path(directory)).result()
+            result = self._local.submit(spec._replace(task=task, agent=agent), Path(directory)).result()
             buffer = io.BytesIO()
             with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
                 archive.add(directory, arcname=".")

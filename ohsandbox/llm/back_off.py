@@ -48,6 +48,10 @@ class SharedBackOff:
         self._refusals = 0
         """In a row; those of requests that were under way at the same time are one."""
 
+    def __reduce__(self) -> tuple[type[SharedBackOff], tuple[()]]:
+        """On another machine it is a new one: conversations there wait for each other."""
+        return SharedBackOff, ()
+
     def member(self) -> BackOffMember:
         """Return what one conversation passes the gate by."""
         return BackOffMember(self)

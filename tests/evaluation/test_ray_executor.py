@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -89,3 +90,16 @@ def test_a_node_that_dies_loses_nothing_and_the_results_are_those_of_one_machine
     assert one.model_dump(include=same) == results["task-0", 1].model_dump(include=same)  # type: ignore[index] # a key
     # those of the dead node were removed by the start of the next run
     assert list_sandboxes(labels={"eval": run.record.run_id}) == []
+
+
+def test_agents_travel() -> None:
+    from ohsandbox.cli.eval_agents import make_agent  # noqa: PLC0415 - slow
+    from ohsandbox.cli.options import EvalOptions, RunOptions  # noqa: PLC0415 - as above
+
+    agents = (
+        make_agent(EvalOptions(), RunOptions(model="scripted:demo")),
+        make_agent(EvalOptions(agent_command="true", agent_env=["TOKEN=abcdefgh"]), RunOptions()),
+        make_agent(EvalOptions(agent="nop"), RunOptions()),
+    )
+    for agent in agents:
+        assert pickle.loads(pickle.dumps(agent)).name == agent.name  # noqa: S301 - our own
