@@ -102,4 +102,4 @@ def test_agents_travel() -> None:
         make_agent(EvalOptions(agent="nop"), RunOptions()),
     )
     for agent in agents:
-        assert pickle.loads(pickle.dumps(agent)).name == agent.name  # noqa: S301 - our own
+        assert pickle.loads(pickle.dumps(agent)).name == agent.name
