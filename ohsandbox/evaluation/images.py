@@ -12,6 +12,7 @@ from ohsandbox import SandboxLimits
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import build, images, options
 from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.process import invocation
 
 if TYPE_CHECKING:
@@ -92,3 +93,24 @@ class Images:
             engine.close()
         # `COPY file .` of a Dockerfile without WORKDIR puts the file into the root directory
         return Image(name, facts.digest or facts.id, None if environment.image else facts.workdir or "/")
+
+
+def engine_facts() -> dict[str, str]:
+    """What of an engine can change a result: its version, that of its parts, kernel, storage and control groups.
+
+    Raises:
+        EngineUnavailable: no engine answers.
+    """
+    engine = connect()
+    try:
+        with engine_errors("asking the engine for its version"):
+            told, info = dict(engine.api.version()), dict(engine.api.info())
+    finally:
+        engine.close()
+    parts = [f"{one.get('Name')} {one.get('Version')}" for one in told.get("Components") or ()]
+    found = {
+        "engine": ", ".join(parts) or told.get("Version"), "kernel": told.get("KernelVersion"),
+        "architecture": told.get("Arch"), "storage": info.get("Driver"), "cgroup": info.get("CgroupVersion"),
+        "oci_runtime": info.get("DefaultRuntime"),
+    }  # fmt: skip
+    return {name: str(value) for name, value in found.items() if value}

@@ -6,6 +6,7 @@ import contextlib
 import fnmatch
 import heapq
 import os
+import platform
 import threading
 import time
 import uuid
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ohsandbox import __version__
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.evaluation.executor import LocalExecutor, TrialSpec
-from ohsandbox.evaluation.images import Images
+from ohsandbox.evaluation.images import Images, engine_facts
 from ohsandbox.evaluation.progress import RunBegan, TrialBegan, TrialCancelled, TrialEnded, TryFailed
 from ohsandbox.evaluation.results import FAILED, UNTOLD, ResultsDirectory, TrialKey, TrialResult
 from ohsandbox.evaluation.trial import TrialOptions
@@ -64,6 +65,8 @@ class RunRecord(BaseModel):
     shard: str | None = None
     tasks: dict[str, str]
     """Id to digest."""
+    machines: list[dict[str, str]] = []
+    """Where it ran: Python, processors, engine; more than one if it went on elsewhere."""
 
 
 class RunPlan(NamedTuple):
@@ -177,6 +180,7 @@ class Run:
         """
         with self._alone(), contextlib.closing(self._executor):
             self._executor.check()
+            self._note_machine()
             _remove_what_the_dead_left()
             done = {key: one for key, one in self.results.finished().items() if one.outcome not in UNTOLD}
             self._tell(RunBegan(len(self.keys()), dict(done)))
@@ -184,6 +188,16 @@ class Run:
             self._do((key for key in self.keys() if key not in done), done)
             self._do((key for key in self._repeats(done) if key not in done), done)
         return done
+
+    def _note_machine(self) -> None:
+        """Add what this machine is to the record, where it is not known yet."""
+        here = {"python": platform.python_version(), "system": platform.platform(), "processors": str(os.cpu_count())}
+        here["concurrent trials"] = str(self._executor.slots)
+        with contextlib.suppress(OhsandboxError):  # with the sandboxes on other machines, none may be here
+            here |= engine_facts()
+        if here not in self.record.machines:
+            self.record = self.record.model_copy(update={"machines": [*self.record.machines, here]})
+            self.results.write_json(RUN_NAME, self.record.model_dump_json(indent=2) + "\n")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -118,3 +118,29 @@ def test_hostile_names_are_safe_in_a_comparison(tmp_path: Path, invoke: Invoke) 
     assert ended.code == 1
     assert "\x1b" not in ended.out
     assert "\u202e" not in ended.out
+
+
+def _write_task(place: Path, image: str, test: str) -> None:
+    files = {
+        "task.toml": f'[environment]\ndocker_image = "{image}"\n', "instruction.md": "Do it.\n",
+        "solution/solve.sh": "#!/bin/sh\ntouch /tmp/done\n", "tests/test.sh": f"#!/bin/sh\n{test}\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+
+@pytest.mark.docker
+def test_a_run_tells_progress_on_stderr_and_the_summary_on_stdout(tmp_path: Path, invoke: Invoke, image: str) -> None:
+    _write_task(tmp_path / "tasks" / "good", image, "test -e /tmp/done && echo 1 >/logs/verifier/reward.txt")
+    _write_task(tmp_path / "tasks" / "bad", image, "echo no such luck; echo 0 >/logs/verifier/reward.txt")
+    ended = invoke("eval", str(tmp_path / "tasks"), "-o", str(tmp_path / "out"), "--min-pass-rate", "0.6")
+    assert (ended.code, len(ended.err.splitlines())) == (1, 2), ended.err
+    assert ended.out.startswith("1 pass, 1 fail\nPass rate 50.0 %")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["images"][image][0].startswith("sha256:")
+    assert report["machines"][0].keys() >= {"python", "engine", "kernel", "processors"}
+    assert "no such luck" in (tmp_path / "out" / "junit.xml").read_text()
+    assert invoke("eval", str(tmp_path / "tasks"), "-o", str(tmp_path / "out"), "--min-pass-rate", "0.5").code == 0

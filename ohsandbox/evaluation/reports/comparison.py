@@ -200,5 +200,5 @@ def _run(report: Report, name: str) -> ComparedRun:
 def _settings(a: Report, b: Report) -> dict[str, tuple[Any, Any]]:
     one, two = (report.runs[0] if report.runs else {} for report in (a, b))
     found = {name: (one.get(name), two.get(name)) for name in {**one, **two} if name not in _NOT_SETTINGS}
-    found |= {"models": (a.models, b.models), "images": (a.images, b.images), "engines": (a.engines, b.engines)}
+    found |= {"models": (a.models, b.models), "images": (a.images, b.images), "machines": (a.machines, b.machines)}
     return {name: pair for name, pair in found.items() if pair[0] != pair[1]}

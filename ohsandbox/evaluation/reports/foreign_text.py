@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ohsandbox.evaluation.verifier import OUTPUT_NAME
 from ohsandbox.review_text import on_one_line, visible
 from ohsandbox.runtime.shell.terminal import sanitize_for_terminal
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.reports.report import Report
     from ohsandbox.evaluation.results import TrialResult
 
-OUTPUT_NAME = "test-stdout.txt"
 TAIL_BYTES = 4096
 """Of a verifier's output: about fifty lines, in which a failure stands."""
 MAX_TAILS_BYTES = 8 * 1024**2

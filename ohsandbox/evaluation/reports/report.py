@@ -111,7 +111,8 @@ class Report(ReportPart):
     models: list[str] = []
     images: dict[str, list[str]] = {}
     """Name to digests; more than one means that the image changed between trials."""
-    engines: list[str] = []
+    machines: list[dict[str, str]] = []
+    """Where the runs took place: Python, processors, engine."""
     fixed_environment: dict[str, str] = {}
     """Variables that are the same in every trial, the hash seed among them."""
     runs: list[dict[str, Any]]
@@ -213,6 +214,7 @@ def _build(records: list[RunRecord], digests: dict[str, str], found: dict[TrialK
         by_task.setdefault(key.task, []).append(found[key])
     trials = [result for results in by_task.values() for result in results]
     shards = _missing_shards(records)
+    machines = [machine for record in records for machine in record.machines]
     tasks = [_task(task, digests.get(task, ""), results, attempts) for task, results in by_task.items()]
     counts = [TaskCount(task.passed, task.counted) for task in tasks]
     outcomes = Counter(result.outcome for result in trials if not result.is_repeat)
@@ -227,9 +229,9 @@ def _build(records: list[RunRecord], digests: dict[str, str], found: dict[TrialK
         totals=_totals(trials, tasks),
         models=sorted({result.model for result in trials if result.model}),
         images=_images(trials),
-        engines=sorted({str(engine) for result in trials if (engine := getattr(result, "engine", None))}),
+        machines=[machine for at, machine in enumerate(machines) if machine not in machines[:at]],
         fixed_environment=FIXED_ENV,
-        runs=[record.model_dump(mode="json", exclude={"tasks"}) for record in records],
+        runs=[record.model_dump(mode="json", exclude={"tasks", "machines"}) for record in records],
         tasks=tasks,
         trials=trials,
     )
