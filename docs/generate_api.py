@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ MODULES = (
     "ohsandbox.testing.conformance",
 )
 """What each exports, a section a module; a name is described where it stands first."""
+exported: set[str] = set()
+"""Paths of all that has a place of its own on the page."""
 HEAD = """\
 # API reference
 
@@ -32,24 +35,42 @@ every other module is internal and may change in any release. How the parts work
 """
 
 
+TWIN = re.compile(r"(cancellable|waited|awaited)\((?:\w+\.)*(\w+)\)")
+"""How `runtime/aio.py` makes the async form of a method or function."""
+TWINS_HEAD = "| awaited | as | a task that is cancelled |\n|---|---|---|"
+ENDS = {
+    "cancellable": "ends what it does",
+    "waited": "waits for its end",
+    "awaited": "ends it, where it takes `cancel`",
+}
+
+
 def page() -> str:
     """The whole text."""
     package = griffe.load("ohsandbox", search_paths=[ROOT], docstring_parser="google", resolve_aliases=True)
+    exported.update(_target(one).path for name in MODULES for _, one in _exports(package, name))
     described: set[str] = set()
     return "\n".join([HEAD, *(line for name in MODULES for line in _module(package, name, described))]).rstrip() + "\n"
 
 
 def _module(package: griffe.Object | griffe.Alias, name: str, described: set[str]) -> Iterator[str]:
-    module = package[name.partition(".")[2]] if "." in name else package
     yield f"## `{name}`\n"
-    for exported in sorted(str(one) for one in module.exports or _classes(module)):
-        found = module.members.get(exported)
-        if found is None or exported.startswith("__"):
-            continue
-        target = found.final_target if isinstance(found, griffe.Alias) else found
+    for shown, found in _exports(package, name):
+        target = _target(found)
         if target.path not in described:
             described.add(target.path)
-            yield from _described(target, exported)
+            yield from _described(target, shown)
+
+
+def _exports(package: griffe.Object | griffe.Alias, name: str) -> Iterator[tuple[str, griffe.Object | griffe.Alias]]:
+    module = package[name.partition(".")[2]] if "." in name else package
+    for shown in sorted(str(one) for one in module.exports or _classes(module)):
+        if not shown.startswith("__") and shown in module.members:
+            yield shown, module.members[shown]
+
+
+def _target(found: griffe.Object | griffe.Alias) -> griffe.Object:
+    return found.final_target if isinstance(found, griffe.Alias) else found  # type: ignore[return-value]
 
 
 def _classes(module: griffe.Object | griffe.Alias) -> list[str]:
@@ -67,6 +88,8 @@ def _described(one: griffe.Object, name: str) -> Iterator[str]:
         yield f"### `{name}{f'({bases})' if bases else ''}`\n"
     else:
         yield f"### `{name}`\n"
+        if isinstance(one, griffe.Attribute) and (twin := TWIN.fullmatch(str(one.value))):
+            yield f"`{twin[2]}`, awaited; a task that is cancelled {ENDS[twin[1]]}.\n"
     yield from _prose(one)
     if isinstance(one, griffe.Class):
         yield from _members(one)
@@ -75,7 +98,7 @@ def _described(one: griffe.Object, name: str) -> Iterator[str]:
 def _members(one: griffe.Class) -> Iterator[str]:
     if isinstance(made := one.members.get("__init__"), griffe.Function):
         yield f"```python\n{_signature(made, one.name)}\n```\n"
-    public = [member for name, member in one.members.items() if not name.startswith("_")]
+    public = [member for name, member in _all_members(one).items() if not name.startswith("_")]
     fields = [member for member in public if isinstance(member, griffe.Attribute) and _is_told(member)]
     for member in fields:
         told = _one_line(member)
@@ -87,6 +110,22 @@ def _members(one: griffe.Class) -> Iterator[str]:
             yield f"#### `{one.name}.{member.name}`\n"
             yield f"```python\n{_signature(member)}\n```\n"
             yield from _prose(member)
+    if twins := [(member, found) for member in public if (found := TWIN.fullmatch(str(getattr(member, "value", ""))))]:
+        yield f"#### Async methods of `{one.name}`\n"
+        yield TWINS_HEAD
+        for member, found in twins:
+            yield f"| `{member.name}(...)` | `{found[2]}(...)` | {ENDS[found[1]]} |"
+        yield ""
+
+
+def _all_members(one: griffe.Class) -> dict[str, griffe.Object | griffe.Alias]:
+    """Its own, then those of bases that have no place of their own on the page, and none by another class that has."""
+    described = {above.path for base in one.mro() if base.path in exported for above in base.mro()}
+    members = dict(one.members)
+    for base in one.mro():
+        if base.path.startswith("ohsandbox.") and base.path not in exported | described:
+            members |= {name: member for name, member in base.members.items() if name not in members}
+    return members
 
 
 def _is_told(field: griffe.Attribute) -> bool:

@@ -25,11 +25,18 @@ if TYPE_CHECKING:
     from ohsandbox.llm import LLM, ChatModel, LLMConfig, ReplayLLM, ScriptedLLM, open_model
     from ohsandbox.mcp import MCPClient
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.docker import Build, BuiltImage, DockerRuntime, SandboxLimits, build_image
+    from ohsandbox.runtime.docker import Build, BuiltImage, DockerRuntime, SandboxLimits, abuild_image, build_image
     from ohsandbox.runtime.inventory import SandboxInfo
     from ohsandbox.runtime.local import CLIRuntime
     from ohsandbox.runtime.results import CommandObservation, ExecResult
-    from ohsandbox.runtime.sandboxes import find_sandbox, list_sandboxes, remove_sandbox
+    from ohsandbox.runtime.sandboxes import (
+        afind_sandbox,
+        alist_sandboxes,
+        aremove_sandbox,
+        find_sandbox,
+        list_sandboxes,
+        remove_sandbox,
+    )
     from ohsandbox.schema import Action, ErrorObservation, Observation, TextObservation
     from ohsandbox.settings import Settings
     from ohsandbox.state import ConversationState
@@ -85,6 +92,10 @@ __all__ = [
     "ToolResult",
     "UsageError",
     "__version__",
+    "abuild_image",
+    "afind_sandbox",
+    "alist_sandboxes",
+    "aremove_sandbox",
     "build_image",
     "find_sandbox",
     "list_sandboxes",
@@ -108,11 +119,18 @@ _HOMES = {
     "llm": ("LLM", "ChatModel", "LLMConfig", "ReplayLLM", "ScriptedLLM", "open_model"),
     "mcp": ("MCPClient",),
     "runtime.base": ("Runtime",),
-    "runtime.docker": ("Build", "BuiltImage", "DockerRuntime", "SandboxLimits", "build_image"),
+    "runtime.docker": ("Build", "BuiltImage", "DockerRuntime", "SandboxLimits", "abuild_image", "build_image"),
     "runtime.local": ("CLIRuntime",),
     "runtime.inventory": ("SandboxInfo",),
     "runtime.results": ("CommandObservation", "ExecResult"),
-    "runtime.sandboxes": ("find_sandbox", "list_sandboxes", "remove_sandbox"),
+    "runtime.sandboxes": (
+        "afind_sandbox",
+        "alist_sandboxes",
+        "aremove_sandbox",
+        "find_sandbox",
+        "list_sandboxes",
+        "remove_sandbox",
+    ),
     "schema": ("Action", "ErrorObservation", "Observation", "TextObservation"),
     "settings": ("Settings",),
     "state": ("ConversationState",),

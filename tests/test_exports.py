@@ -20,7 +20,8 @@ EXPORTS = {
         ModelError Observation OhsandboxError ReplayLLM RunLimits RunResult Runtime
         SDKEvent SandboxInfo SandboxLimits SandboxUnavailable ScriptedLLM Settings TextObservation Tool
         ToolAnnotations ToolDefinition ToolError ToolExecutor ToolFlags ToolRegistry ToolResult UsageError
-        __version__ build_image find_sandbox list_sandboxes open_model register_tool remove_sandbox
+        __version__ abuild_image afind_sandbox alist_sandboxes aremove_sandbox build_image find_sandbox
+        list_sandboxes open_model register_tool remove_sandbox
     """,
     "ohsandbox.compat": """
         RISK_LEVELS SECURITY_RISK_DESC TASK_TRACKER_TOOL_NAME Action ActionSecurityRisk

@@ -19,6 +19,7 @@ from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from pathlib import Path
 
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.conversation.result import RunResult
@@ -43,6 +44,9 @@ class AsyncConversation(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> RunResult: ...  # noqa: D102
+
+    @abstractmethod
+    def fork(self, at: int | SDKEvent | None = None, *, workspace: Path | str | None = None) -> Self: ...  # noqa: D102
 
     @abstractmethod
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus: ...  # noqa: D102
@@ -73,6 +77,10 @@ class AsyncConversation(ABC):
     async def astop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus:
         """Await `stop`."""
         return await in_thread(partial(self.stop, timeout_s))
+
+    async def afork(self, at: int | SDKEvent | None = None, *, workspace: Path | str | None = None) -> Self:
+        """Await `fork`, to its end also where the task is cancelled."""
+        return await in_thread(partial(self.fork, at, workspace=workspace))
 
     async def arun(self, text: str, timeout_s: float | None = None) -> RunResult:
         """Await `run`; a task that is cancelled meanwhile stops the run (`stop`) and waits for its end.

@@ -19,8 +19,7 @@ from harbor.environments.definition import (
 )
 from harbor.models.trial.config import ResourceMode
 
-from ohsandbox import DockerRuntime, SandboxLimits, build_image
-from ohsandbox.runtime import to_thread
+from ohsandbox import DockerRuntime, SandboxLimits, abuild_image
 
 MIB = 1024**2
 
@@ -67,7 +66,7 @@ class HarborEnvironment(BaseEnvironment):
         )
         image, workdir = str(task.docker_image), task.workdir
         if not is_prebuilt:
-            built = await to_thread(build_image, self.environment_dir)
+            built = await abuild_image(self.environment_dir)
             image, workdir = built.name, task.workdir or built.workdir
         limits: dict[str, Any] = {}
         if (cpus := self._resource_limit_value("cpu", auto_mode=ResourceMode.LIMIT)) is not None:

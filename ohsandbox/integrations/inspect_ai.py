@@ -36,12 +36,12 @@ from ohsandbox import (
     SandboxLimits,
     SandboxUnavailable,
     UsageError,
-    build_image,
+    abuild_image,
     list_sandboxes,
     remove_sandbox,
 )
 from ohsandbox.errors import SandboxFileError, UnknownUserError, WorkdirError
-from ohsandbox.runtime.aio import in_thread, to_thread
+from ohsandbox.runtime.aio import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +111,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
         """Pull or build the image once, and see that a sandbox of it starts."""
         wanted = _config(config)
         if wanted.build is not None:
-            cls._built[wanted.build] = await to_thread(build_image, wanted.build)
+            cls._built[wanted.build] = await abuild_image(wanted.build)
         await (await cls._started(wanted)).runtime.aclose()
 
     @classmethod
@@ -128,7 +128,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
         options = dict(config)
         if (place := options.pop("build")) is not None:
             if place not in cls._built:
-                cls._built[place] = await to_thread(build_image, place)
+                cls._built[place] = await abuild_image(place)
             built = cls._built[place]
             options |= {"image": built.name, "workdir": config.workdir or built.workdir}
         runtime = await DockerRuntime(labels=LABELS, **options).astart()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import queue
 import threading
 from abc import ABC, abstractmethod
@@ -78,8 +79,21 @@ def waited(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P]
     return _named(awaited, method)
 
 
+def awaited(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The async form of a function; cancelling the task ends it where it takes `cancel`, else its end is waited for."""
+    takes_cancel = "cancel" in inspect.signature(function).parameters
+
+    async def call(*args: P.args, **options: P.kwargs) -> T:
+        if takes_cancel:
+            return await to_thread(function, *args, **options)
+        return await in_thread(partial(function, *args, **options))
+
+    return _named(call, function)
+
+
 def _named(awaited: Callable[P, T], method: Callable[..., object]) -> Callable[P, T]:
     update_wrapper(awaited, method)
+    vars(awaited).pop("__isabstractmethod__", None)
     awaited.__name__ = f"a{method.__name__}"
     awaited.__qualname__ = method.__qualname__.removesuffix(method.__name__) + awaited.__name__
     return awaited

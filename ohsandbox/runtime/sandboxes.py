@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.arguments import expect, expect_texts_by_name, suggests_names
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime.aio import awaited
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.runtime.inventory import SandboxInfo
 
@@ -83,3 +84,8 @@ def remove_sandbox(sandbox: str | SandboxInfo) -> None:
             raise UsageError(
                 f"Sandbox {info.name!r} was not created from this state directory. Remove it with docker rm"
             )
+
+
+alist_sandboxes = awaited(list_sandboxes)
+afind_sandbox = awaited(find_sandbox)
+aremove_sandbox = awaited(remove_sandbox)

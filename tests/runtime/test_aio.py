@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import subprocess
 import sys
 import textwrap
 import threading
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from ohsandbox.errors import SandboxFileNotFoundError, UsageError
+from ohsandbox import Runtime, abuild_image, afind_sandbox, alist_sandboxes, aremove_sandbox
+from ohsandbox.errors import EngineUnavailable, SandboxFileNotFoundError, UsageError
 from ohsandbox.runtime import aio, to_thread
 from ohsandbox.testing import FakeRuntime
 from ohsandbox.testing.conformance.case import is_running, number_nobody_sleeps
@@ -23,7 +26,6 @@ from tests.aio import on, on_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
-    from pathlib import Path
 
 TREE = "setsid sleep {0} & sleep {0} & echo begun; wait"
 
@@ -45,6 +47,35 @@ async def cancelled_once_it_prints(call: Callable[..., Coroutine[Any, Any, objec
 
 # --- the same as the blocking methods ---
 
+AT_ONCE = {
+    "describe", "discard_changes", "environment", "get_tools", "give_secrets", "hold", "last_output", "list_sessions",
+    "reopen_session", "take_notices",
+}  # fmt: skip
+"""They ask the sandbox nothing."""
+FOR_BACKENDS = {
+    "channel", "check_alive", "fork", "leave", "open_channel", "ran_out_of_memory", "recover", "recover_from",
+    "restart", "snippet", "watch", "with_recovery",
+}  # fmt: skip
+"""Called by ourselves, or by who writes a runtime."""
+
+
+def test_each_public_method_of_a_runtime_that_asks_the_sandbox_has_an_async_form_in_the_reference() -> None:
+    methods = {name for name, one in inspect.getmembers(Runtime, inspect.isfunction) if not name.startswith("_")}
+    blocking = {name for name in methods if not inspect.iscoroutinefunction(getattr(Runtime, name))}
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    for name in blocking - AT_ONCE - FOR_BACKENDS:
+        awaited = f"a{name}"
+        assert inspect.iscoroutinefunction(getattr(Runtime, awaited, None)), f"{name} has no async form"
+        assert f"| `{awaited}(...)` | `{name}(...)` |" in page or f"#### `Runtime.{awaited}`" in page
+
+
+@on_each
+async def test_sandboxes_are_found_and_refused_as_by_the_blocking_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    for call in (alist_sandboxes(), afind_sandbox("x"), aremove_sandbox("x"), abuild_image("none/such")):
+        with pytest.raises((EngineUnavailable, UsageError), match=r"No Docker engine answers|does not exist"):
+            await call
+
 
 @on_each
 async def test_each_call_returns_what_the_blocking_one_does(runtime: FakeRuntime, tmp_path: Path) -> None:
@@ -56,6 +87,15 @@ async def test_each_call_returns_what_the_blocking_one_does(runtime: FakeRuntime
     assert await runtime.adownload("notes/a", tmp_path / "a") == []
     assert await runtime.aupload(tmp_path / "a", "notes/b") == []
     assert runtime.read_bytes("notes/b") == b"text"
+    await runtime.aset_env({"Y": "2"})
+    await runtime.aopen_session("other", workdir="/tmp")
+    assert (await runtime.aexecute("echo $Y $PWD", session="other")).output == "2 /tmp\n"
+    await runtime.ainterrupt("other")
+    await runtime.aclose_session("other")
+    assert runtime.list_sessions() == ["main"]
+    assert await runtime.ais_alive()
+    assert (await runtime.aresume()).how == "same"
+    assert (await runtime.aworkspace_changes()).changes == runtime.workspace_changes().changes
     seen = await runtime.aexecute_tool("file_read", {"path": "notes/b"})
     assert seen == runtime.execute_tool("file_read", {"path": "notes/b"})
 

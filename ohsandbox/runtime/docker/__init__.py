@@ -1,7 +1,7 @@
 """Sandboxes in containers of a Docker engine."""
 
-from ohsandbox.runtime.docker.build import Build, BuiltImage, build_image
+from ohsandbox.runtime.docker.build import Build, BuiltImage, abuild_image, build_image
 from ohsandbox.runtime.docker.container_config import SandboxLimits
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
-__all__ = ["Build", "BuiltImage", "DockerRuntime", "SandboxLimits", "build_image"]
+__all__ = ["Build", "BuiltImage", "DockerRuntime", "SandboxLimits", "abuild_image", "build_image"]

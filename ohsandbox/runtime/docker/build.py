@@ -19,6 +19,7 @@ from ohsandbox.arguments import expect, expect_texts_by_name, suggests_names
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked, write_atomically
+from ohsandbox.runtime.aio import awaited
 from ohsandbox.runtime.docker import builders, images
 from ohsandbox.runtime.docker.build_context import DIGEST_CHARS, BuildContext
 from ohsandbox.runtime.docker.engine import connect
@@ -156,6 +157,9 @@ def build_image(
     if facts is None:
         raise ImageUnavailable(f"Image {name!r} was built and is not here any more. Remedy: try again.")
     return BuiltImage(name, facts.workdir or "/")
+
+
+abuild_image = awaited(build_image)
 
 
 @contextlib.contextmanager
