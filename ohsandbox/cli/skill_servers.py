@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -61,7 +60,8 @@ def _fields(server: SkillServer, proposed: ProposedServers) -> Iterator[tuple[st
     """What the definition says: the command line or URL first, then each other key, and where it runs."""
     said = server.definition
     if server.config.command is not None:
-        yield "command", shlex.join([said.pop("command"), *said.pop("args", ())])
+        yield "command", server.command_line
+        said = {key: value for key, value in said.items() if key not in {"command", "args"}}
     else:
         yield "url", said.pop("url")
     for name in ("env", "headers"):

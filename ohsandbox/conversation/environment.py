@@ -130,8 +130,9 @@ class Environment:
         servers = self.read_servers()
         if self._tools is None and self.runtime is not None and self.runtime.is_alive():
             self._look_at_skills(self.runtime, servers)
-            if self._skill_servers.waiting is None:
-                servers.begin(self.runtime, self._skill_servers.approved)
+            approved = self._skill_servers.approved
+            if self._skill_servers.waiting is None and (servers.to_begin or approved):
+                servers.begin(self.runtime, approved)
 
     @property
     def pending_servers(self) -> ProposedServers | None:
@@ -142,6 +143,10 @@ class Environment:
         """A sub-agent has its parent's servers."""
         if self._config.depth == 0 and self._config.skill_servers != "never":
             self._skill_servers.look(runtime, taken=[*servers.configured, *list_registered_tools()])
+
+    def _stop_revoked(self) -> None:
+        if self.servers is not None and (revoked := self._skill_servers.revoked):
+            self.servers.stop(revoked)
 
     def prepare(self, state_of: Callable[[Runtime], ConversationState], *, canceled: threading.Event) -> ToolsMap:
         """Start the sandbox and its MCP servers, make the agent's tools, and store the system message where it changed.
@@ -164,6 +169,7 @@ class Environment:
                 self._skill_servers.refuse("the agent's servers run already and are their owner's. Configure them.")
             self._skill_servers.decide(self._config.skill_servers)
             servers.begin(runtime, self._skill_servers.approved)
+            self._stop_revoked()
             state = state_of(runtime)
             tools = self._config.agent.initialize(state)
             servers.offer(tools, canceled=canceled)
@@ -196,8 +202,7 @@ class Environment:
         if self.runtime is not None:
             self.runtime.hold()
         if self._tools is not None:
-            if self.servers is not None and (revoked := self._skill_servers.revoked):
-                self.servers.stop(revoked)
+            self._stop_revoked()
             self.read_servers().refresh(self._tools)
 
     def interrupt(self, names: Iterable[str]) -> None:

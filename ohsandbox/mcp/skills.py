@@ -11,6 +11,7 @@ import hashlib
 import json
 import posixpath
 import re
+import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import SandboxFileError
@@ -34,8 +35,8 @@ MAX_DEFINITION_BYTES = 16 * 1024
 """Of a front matter and of a `.mcp.json`; the parser of YAML reads 100 KB a second."""
 MAX_DEFINING_FILES = 32
 MAX_SERVERS = 16
-MAX_CHARS = 6_000
-"""Of all definitions together: 16 of usual length, and where each newline is spelt out still under 200 rows."""
+MAX_CHARS = 10_000
+"""Of all definitions and command lines together: 16 of usual length, in some 100 rows; all spelt out, some 200."""
 MAX_PATH_CHARS = 300
 MAX_YAML_DEPTH = 8
 MAX_REFUSED = 10
@@ -63,6 +64,11 @@ class SkillServer(NamedTuple):
     """Of the definition, relative to the working directory."""
     line: int
     """Where it begins there, from 1."""
+
+    @property
+    def command_line(self) -> str:
+        """The command and its arguments, quoted as a shell would have them; empty for a url."""
+        return "" if self.config.command is None else shlex.join([self.config.command, *self.config.args])
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -118,7 +124,7 @@ def _collected(runtime: Runtime, refused: list[str]) -> Sequence[SkillServer]:
         _take(found, refused, path, data, runtime)
         if len(found) > MAX_SERVERS:
             raise _TooManySkillsError(f"more than {MAX_SERVERS} servers")
-    chars = sum(len(json.dumps([one.file, one.definition])) for one in found.values())
+    chars = sum(len(json.dumps([one.file, one.definition, one.command_line])) for one in found.values())
     if chars > MAX_CHARS:
         raise _TooManySkillsError(
             f"definitions of {chars:,} characters, more than the {MAX_CHARS:,} that a person reads"

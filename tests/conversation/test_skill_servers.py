@@ -246,6 +246,15 @@ def test_revoked_approval_ends_them_at_the_next_request_and_for_good(tmp_path: P
         assert offered(conversation) == ["finish"]
 
 
+def test_approval_revoked_before_the_first_message_offers_nothing(tmp_path: Path, runtime: Runtime) -> None:
+    _approved(tmp_path, runtime)
+    with converse(tmp_path, runtime) as conversation:
+        conversation.revoke(1)
+        conversation.run("go")
+        assert offered(conversation) == ["finish"]
+        assert "are not started" in notices(conversation)[-1]
+
+
 # --- what they cannot do ------------------------------------------------------------------------------
 
 

@@ -264,10 +264,10 @@ def test_path_that_hides_characters_is_refused() -> None:
     assert "holds characters that cannot be seen" in told.refused[0]
 
 
-def _many(count: int, *, of: int = 1, size: int = 0) -> dict[str, str]:
+def _many(count: int, *, of: int = 1, size: int = 0, letter: str = "y") -> dict[str, str]:
     return {
         f".openhands/skills/{number}.md": skill(**{
-            f"s{number}-{one}": {"command": "x", "args": ["y" * size]} for one in range(of)
+            f"s{number}-{one}": {"command": "x", "args": [letter * size]} for one in range(of)
         })
         for number in range(count)
     }  # fmt: skip
@@ -278,7 +278,8 @@ def _many(count: int, *, of: int = 1, size: int = 0) -> dict[str, str]:
     [
         (_many(1, of=skills.MAX_SERVERS + 1), "more than 16 servers"),
         (_many(9, of=2), "more than 16 servers"),
-        (_many(2, size=6_000), "definitions of 12,"),
+        (_many(2, size=3_000), "definitions of 12,"),
+        (_many(1, size=1_500, letter="'"), "definitions of 12,"),
         (dict.fromkeys(_many(40), skill()), "more than 32 files that name servers"),
         (dict.fromkeys(_many(501), "x"), "more than 500 files"),
         ({f".openhands/skills/{number}": "x" for number in range(10_001)}, "10000 names"),
@@ -289,7 +290,18 @@ def _many(count: int, *, of: int = 1, size: int = 0) -> dict[str, str]:
             "two servers of one name",
         ),
     ],
-    ids=["in one file", "in all", "characters", "files", "skills", "names", "directories", "depth", "one name"],
+    ids=[
+        "in one file",
+        "in all",
+        "characters",
+        "quotes",
+        "files",
+        "skills",
+        "names",
+        "directories",
+        "depth",
+        "one name",
+    ],
 )
 def test_where_there_is_too_much_none_starts_and_one_line_says_so(files: dict[str, str], fact: str) -> None:
     told = found(files)
