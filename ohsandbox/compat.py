@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 from ohsandbox.agent import (
     RISK_LEVELS,
@@ -95,13 +95,13 @@ _PARAMS = {
 # --- actions ----------------------------------------------------------------------------------------------------------
 
 
-class _Constructor(type):
+class _Constructor(type, Generic[P, T]):
     """The type of a name that is called to make an action of ours, and that `isinstance` and `match` know it by."""
 
-    make: Callable[..., Action]
+    make: Callable[P, T]
     kinds: tuple[type[Action], ...]
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: P.args, **kwargs: P.kwargs) -> T:
         return cls.make(*args, **kwargs)
 
     def __instancecheck__(cls, one: object) -> bool:
@@ -111,11 +111,11 @@ class _Constructor(type):
         return issubclass(kind, cls.kinds)
 
 
-def _makes(*kinds: type[Action]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    def constructor(make: Callable[P, T]) -> Callable[P, T]:
+def _makes(*kinds: type[Action]) -> Callable[[Callable[P, T]], _Constructor[P, T]]:
+    def constructor(make: Callable[P, T]) -> _Constructor[P, T]:
         facts = {"make": staticmethod(make), "kinds": kinds, "__signature__": inspect.signature(make)}
         described = {"__doc__": make.__doc__, "__module__": make.__module__}
-        return cast("Callable[P, T]", _Constructor(make.__name__, (), {**facts, **described}))
+        return _Constructor(make.__name__, (), {**facts, **described})
 
     return constructor
 

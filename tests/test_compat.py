@@ -331,6 +331,21 @@ def test_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines()[0] == "file_editor True 60.0"
 
 
+def test_type_checkers_know_a_constructor_s_arguments_and_take_it_in_isinstance() -> None:
+    """Mypy reads this: an error, or an ignore that is none, would fail its run."""
+
+    def kind_of(action: Action) -> str:
+        if isinstance(action, compat.AgentFinishAction):
+            return "end"
+        return "file" if isinstance(action, (compat.FileEditAction, compat.FileReadAction)) else "other"
+
+    words: str = compat.AgentFinishAction(final_thought="done").message
+    assert (words, kind_of(compat.AgentFinishAction())) == ("done", "end")
+    assert kind_of(compat.FileEditAction("a", content="x")) == "file"
+    with pytest.raises(TypeError):
+        compat.AgentFinishAction(thought="x")  # type: ignore[call-arg]
+
+
 def test_each_name_of_compat_stands_on_the_page() -> None:
     page = (Path(__file__).parents[1] / "docs" / "compatibility.md").read_text(encoding="utf-8")
     beside = {"Action", "ActionSecurityRisk", "CondensationAction", "FileEditSource", "FileReadSource", "RISK_LEVELS"}
