@@ -100,6 +100,8 @@ class Verifier(Model):
     verdict: VerdictKind = "reward"
     must_pass: tuple[str, ...] = ()
     """With the verdict "tests": the tests that must pass."""
+    must_not_fail: tuple[str, ...] = ()
+    """With the verdict "tests": the tests that must pass or be skipped. Without both, this holds of all."""
     timeout_s: float = 600
     env: dict[str, str] = {}
     user: str | None = None

@@ -31,6 +31,8 @@ _SYMPY: dict[str, TestOutcome] = {
     "s": "skipped",
 }
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_BEGIN, _END = ">>>>> Start Test Output", ">>>>> End Test Output"
+"""Between these, scripts of SWE-bench run the tests; what is outside of them is set-up."""
 _SUMMARY_HEADER = re.compile(r"=+ short test summary info =+")
 _SUMMARY = re.compile(r"(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS):? (\S.*)")
 _PROGRESS = re.compile(
@@ -52,24 +54,35 @@ def outcomes(printed: str) -> dict[str, TestOutcome]:
     prints before ` ... `: `test_x (module.Class)`, or the first line of the test's docstring.
     """
     found: dict[str, TestOutcome] = {}
+    begin, end = printed.find(_BEGIN), printed.rfind(_END)
+    if 0 <= begin < end:
+        printed = printed[begin:end]
     for name, outcome in _named(_ESCAPE.sub("", printed)):
         known = found.get(name, outcome)
         found[name] = max(known, outcome, key=_FROM_GOOD_TO_BAD.index)
     return found
 
 
-def failures(found: dict[str, TestOutcome], must_pass: tuple[str, ...]) -> list[str]:
-    """Return those of must_pass that did not pass, or were not found; all that failed where must_pass is empty.
+def failures(
+    found: dict[str, TestOutcome], must_pass: tuple[str, ...], must_not_fail: tuple[str, ...] = ()
+) -> list[str]:
+    """Return those that did not do as they must, or were not found; where none are named, all that failed.
 
-    The lists of SWE-bench end a name at its first space: `test_a[x y]` is `test_a[x` there, and stands for all such.
+    The lists of SWE-bench end some names in their parameters, as `test_a[x` for `test_a[x y]`: such a name stands for
+    all that begin with it.
     """
-    if not must_pass:
+    if not must_pass and not must_not_fail:
         return [name for name, outcome in found.items() if outcome not in HARMLESS]
-    cut: dict[str, TestOutcome] = {}
-    for name, outcome in found.items():
-        short = name.split(" ", 1)[0]
-        cut[short] = max(cut.get(short, outcome), outcome, key=_FROM_GOOD_TO_BAD.index)
-    return [name for name in must_pass if found.get(name, cut.get(name)) not in GOOD]
+    asked = [(name, GOOD) for name in must_pass] + [(name, HARMLESS) for name in must_not_fail]
+    return [name for name, good in asked if not (met := _meant(found, name)) or not good.issuperset(met)]
+
+
+def _meant(found: dict[str, TestOutcome], name: str) -> list[TestOutcome]:
+    if name in found:
+        return [found[name]]
+    if name.count("[") <= name.count("]"):
+        return []
+    return [outcome for one, outcome in found.items() if one.startswith(name)]
 
 
 def _named(printed: str) -> Iterator[tuple[str, TestOutcome]]:

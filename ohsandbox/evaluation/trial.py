@@ -170,6 +170,7 @@ class Trial:
                     self.task, step, self.attempt, directory / "agent", self._scaled(step.agent.timeout_s), self._cancel
                 ),
             )
+        self._notes += report.notes
         with self._timed("collect", step):
             runtime.end_processes()  # nothing of the agent runs while it is judged
             self._notes += fetch(runtime, "/logs/agent", directory / "agent" / "logs")

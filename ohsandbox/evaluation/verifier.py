@@ -95,7 +95,7 @@ def verify(
         case "exit code":
             return _by_exit_code(ended)
         case "tests":
-            return _by_tests(ended, output.decode(errors="replace"), verifier.must_pass)
+            return _by_tests(ended, output.decode(errors="replace"), verifier)
         case "reward":
             return _by_reward(directory, ended)
 
@@ -164,15 +164,15 @@ def _by_exit_code(ended: ExecResult) -> Score:
     return Score({"reward": float(ended.exit_code == 0)})
 
 
-def _by_tests(ended: ExecResult, printed: str, must_pass: tuple[str, ...]) -> Score:
-    """By the outcome of each test; all must have passed where none are named."""
+def _by_tests(ended: ExecResult, printed: str, verifier: Verifier) -> Score:
+    """By the outcome of each test; none may have failed where none are named."""
     if ended.exit_code == SETUP_FAILED:
         raise NoVerdict(f"the tests could not be set up: {printed.strip()[-500:]}")
-    found = outcomes(printed)
-    if not found and not must_pass:
+    found, named = outcomes(printed), (*verifier.must_pass, *verifier.must_not_fail)
+    if not found and not named:
         raise NoVerdict(f"the tests ended with exit code {ended.exit_code} and printed no test's outcome")
-    failed = failures(found, must_pass)
-    passed = len(must_pass or found) - len(failed)
+    failed = failures(found, verifier.must_pass, verifier.must_not_fail)
+    passed = len(named or found) - len(failed)
     return Score({"reward": float(not failed), "passed": float(passed), "failed": float(len(failed))})
 
 

@@ -105,9 +105,19 @@ def test_tests_that_must_pass_are_missing_when_they_were_not_run() -> None:
     assert failures(outcomes(PYTEST), must) == ["test_a.py::test_bad[a - b]", "test_a.py::gone"]
 
 
-def test_a_name_that_was_cut_at_a_space_stands_for_all_that_begin_so() -> None:
+def test_a_name_that_was_cut_in_its_parameters_stands_for_all_that_begin_so() -> None:
     assert failures(outcomes(PYTEST), ("test_a.py::test_param[x", "test_a.py::test_param[a")) == []
-    assert failures({"a[x y]": "passed", "a[x z]": "failed"}, ("a[x",)) == ["a[x"]
+    assert failures({"a[x y]": "passed", "a[x z]": "failed"}, ("a[x", "a", "a[]")) == ["a[x", "a", "a[]"]
+
+
+def test_tests_that_passed_before_may_be_skipped_and_must_be_found() -> None:
+    found = outcomes("PASSED a\nFAILED b\n")
+    assert failures({**found, "c": "skipped"}, ("c",), ("a", "b", "c", "d")) == ["c", "b", "d"]
+
+
+def test_only_what_is_between_the_marks_of_swe_bench_counts() -> None:
+    text = "FAILED a\n+ : '>>>>> Start Test Output'\nPASSED a\n+ : '>>>>> End Test Output'\nFAILED b\n"
+    assert outcomes(text) == {"a": "passed"}
 
 
 def test_without_names_all_must_pass_and_skipped_ones_do_not_matter() -> None:

@@ -1,8 +1,9 @@
-"""Who works on a task: the solution that comes with it, nobody, our agent, a recorded run, or any command."""
+"""Who works on a task: its own solution, nobody, our agent, a recorded run, predictions, or any command."""
 
 from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent
 from ohsandbox.evaluation.agents.command import CommandAgent
 from ohsandbox.evaluation.agents.own import OhsandboxAgent, ReplayAgent
+from ohsandbox.evaluation.agents.predictions import PredictionsAgent
 from ohsandbox.evaluation.agents.solution import NopAgent, OracleAgent
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "NopAgent",
     "OhsandboxAgent",
     "OracleAgent",
+    "PredictionsAgent",
     "ReplayAgent",
 ]

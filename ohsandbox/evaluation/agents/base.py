@@ -33,6 +33,8 @@ class AgentReport(BaseModel):
     message: str = ""
     is_model_fault: bool = False
     """The model or its provider failed, not the agent."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the result should know, and is nobody's fault."""
     usage: dict[str, int] = {}
     cost_usd: float | None = None
     model: str | None = None

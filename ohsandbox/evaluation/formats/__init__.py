@@ -6,18 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.evaluation.formats import harbor, terminal_bench
+from ohsandbox.evaluation.formats import harbor, inline, swe_bench, terminal_bench
+from ohsandbox.evaluation.formats.inputs import read_text
+from ohsandbox.evaluation.formats.json_lines import read_lines
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
+from ohsandbox.evaluation.formats.yaml_file import parse_yaml
 from ohsandbox.evaluation.task import Task  # noqa: TC001 - NamedTuple's annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ohsandbox.evaluation.task import Network
-
 __all__ = ["InvalidTask", "LoadedTasks", "Problem", "load_tasks"]
 
 LIST_SUFFIXES = (".jsonl", ".yaml", ".yml")
+MAX_LIST_BYTES = 64 * 1024**2
 _LISTS_IN_DIRECTORIES = tuple(f"tasks{suffix}" for suffix in LIST_SUFFIXES)
 _SIGNS_OF_A_TASK = (
     "instruction.md", "run-tests.sh", "solution.sh", "docker-compose.yaml", "tests", "solution", "environment", "steps",
@@ -38,15 +40,13 @@ class LoadedTasks(NamedTuple):
     """In the order of files and lines."""
 
 
-def load_tasks(paths: Path | Sequence[Path], *, network: Network = "none") -> LoadedTasks:
+def load_tasks(paths: Path | Sequence[Path]) -> LoadedTasks:
     """Read the tasks at paths: a task, a list of tasks, a directory of those, or one of such directories.
 
     A task with a problem is not among the tasks. Two tasks of the same id are a problem: their results would have one
     name. Hidden directories are left out, and those without any file of a task.
-
-    network: what an agent has where its task does not say.
     """
-    loader = _Loader(network)
+    loader = _Loader()
     for path in [paths] if isinstance(paths, Path) else paths:
         loader.load(path)
     by_id: dict[str, Task] = {}
@@ -59,8 +59,7 @@ def load_tasks(paths: Path | Sequence[Path], *, network: Network = "none") -> Lo
 
 
 class _Loader:
-    def __init__(self, network: Network) -> None:
-        self.network = network
+    def __init__(self) -> None:
         self.tasks: list[Task] = []
         self.problems: list[Problem] = []
 
@@ -84,7 +83,7 @@ class _Loader:
             told = "has task.toml and task.yaml: keep the one that counts"
             self.problems.append(Problem(directory, None, told))
         elif readers:
-            self._read(partial(readers[0], network=self.network), directory)
+            self._read(directory, partial(readers[0], directory.resolve()))
         return bool(readers)
 
     def _directory(self, directory: Path, *, datasets: bool) -> None:
@@ -122,12 +121,34 @@ class _Loader:
         if path.suffix not in LIST_SUFFIXES:
             self.problems.append(Problem(path, None, f"is no list of tasks: {_HINT}"))
             return
-        self.problems.append(Problem(path, None, "lists are not read yet"))
-
-    def _read(self, read: Callable[[Path], Task], directory: Path) -> None:
         try:
-            self.tasks.append(read(directory.resolve()))
+            if path.suffix == ".jsonl":
+                self._lines(path)
+            else:
+                self._items(path)
+        except InvalidTask as error:
+            self.problems += error.problems
+
+    def _lines(self, path: Path) -> None:
+        for line in read_lines(path):
+            if line.problem is not None:
+                self.problems.append(line.problem)
+            elif swe_bench.is_instance(line.value):
+                self._read(path, partial(swe_bench.read_line, line, path))
+            else:
+                self._read(path, partial(inline.read_item, line.value, path, line.line_of))
+
+    def _items(self, path: Path) -> None:
+        read = parse_yaml(read_text(path, path.resolve().parent, missing="", limit_bytes=MAX_LIST_BYTES), path)
+        if not isinstance(read.value, list):
+            raise InvalidTask([Problem(path, 1, "expected a list of tasks, each beginning with '- id: NAME'")])
+        for number, item in enumerate(read.value):
+            self._read(path, partial(inline.read_item, item, path, read.at(number).line))
+
+    def _read(self, place: Path, read: Callable[[], Task]) -> None:
+        try:
+            self.tasks.append(read())
         except InvalidTask as error:
             self.problems += error.problems
         except OSError as error:
-            self.problems.append(Problem(directory, None, f"cannot be read: {error.strerror}"))
+            self.problems.append(Problem(place, None, f"cannot be read: {error.strerror}"))

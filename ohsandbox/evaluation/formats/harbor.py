@@ -75,18 +75,18 @@ def is_task(directory: Path) -> bool:
     return (directory / FILE_NAME).is_file()
 
 
-def read(directory: Path, *, network: Network = "none") -> Task:
-    """Read a task; network is what its agent has where the task does not say.
+def read(directory: Path) -> Task:
+    """Read a task.
 
     Raises:
         InvalidTask: with all that is wrong.
     """
-    return _HarborReader(directory, network).task()
+    return _HarborReader(directory).task()
 
 
 class _HarborReader:
-    def __init__(self, directory: Path, network: Network) -> None:
-        self.directory, self.network = directory, network
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.file = directory / FILE_NAME
         self.problems: list[Problem] = []
         self.notes: dict[str, None] = {}
@@ -148,7 +148,7 @@ class _HarborReader:
             agent=AgentPhase(
                 timeout_s=step.agent.timeout_sec or told.agent.timeout_sec,
                 user=_user(step.agent.user, told.agent.user),
-                network=self._network(networks, default=self.network),
+                network=self._network(networks, default="none"),
             ),
             verifier=self._verifier(told, step, place, where),
             solution=self._solution(told, place),

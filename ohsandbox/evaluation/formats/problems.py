@@ -102,6 +102,9 @@ def _sentence(found: Any, schema: type[BaseModel]) -> tuple[tuple[int | str, ...
 
 def _value_sentence(found: Any, name: str) -> str:
     said = found["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    if found["type"] == "model_type":
+        said = "keys with values"
+        name = name or "the file"
     if not name:
         return str(said)
     if found["type"] == "value_error":

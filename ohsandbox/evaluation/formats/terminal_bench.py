@@ -80,18 +80,18 @@ def is_task(directory: Path) -> bool:
     return (directory / "task.yaml").is_file()
 
 
-def read(directory: Path, *, network: Network = "none") -> Task:
-    """Read a task; network is what its agent has where the task does not say.
+def read(directory: Path) -> Task:
+    """Read a task.
 
     Raises:
         InvalidTask: with all that is wrong.
     """
-    return _TerminalBenchReader(directory, network).task()
+    return _TerminalBenchReader(directory).task()
 
 
 class _TerminalBenchReader:
-    def __init__(self, directory: Path, network: Network) -> None:
-        self.directory, self.network = directory, network
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.file = directory / "task.yaml"
         self.problems: list[Problem] = []
         self.notes: list[str] = []
@@ -152,7 +152,7 @@ class _TerminalBenchReader:
         if not file.is_file():
             if not (self.directory / "Dockerfile").is_file():
                 self.problems.append(Problem(file, None, "missing: give a Compose file, or a Dockerfile"))
-            return TaskEnvironment(build=self.directory, env={"TEST_DIR": TESTS_DIR}), (self.network, "open")
+            return TaskEnvironment(build=self.directory, env={"TEST_DIR": TESTS_DIR}), ("none", "open")
         try:
             service, needs = compose.collapse(file, self.directory, known=_KNOWN, ignored_volumes=_LOG_VOLUMES)
         except InvalidTask as error:
@@ -167,7 +167,7 @@ class _TerminalBenchReader:
         )  # fmt: skip
         self.problems += [Problem(file, None, f"{name}: {why}") for name, why in environment_problems(environment)]
         if service.network is None:
-            return environment, (self.network, "open")
+            return environment, ("none", "open")
         told: Network = "none" if service.network == "none" else "open"
         return environment, (told, told)
 
@@ -206,8 +206,7 @@ def _commands(read: YamlFile, path: Path) -> list[_TerminalCommand]:
         try:
             found.append(_TerminalCommand.model_validate(one))
         except ValidationError as error:
-            line_of = lambda where, number=number: read.line((number, *where))  # noqa: E731
-            problems += problems_of(error, _TerminalCommand, path, line_of)
+            problems += problems_of(error, _TerminalCommand, path, read.at(number).line)
     if problems:
         raise InvalidTask(problems)
     return found

@@ -26,15 +26,19 @@ class YamlFile(NamedTuple):
     value: Any
     node: Any
 
-    def line(self, location: Sequence[int | str]) -> int | None:
+    def at(self, number: int) -> YamlFile:
+        """Return an item of the list that the document is."""
+        return YamlFile(self.value[number], self.node.value[number])
+
+    def line(self, location: Sequence[int | str]) -> int:
         """Return the line of a key or item; of its nearest parent where it has none itself."""
-        node, line = self.node, None
+        node, line = self.node, 1 if self.node is None else int(self.node.start_mark.line) + 1
         for part in location:
             found = _child(node, part)
             if found is None:
                 break
             mark, node = found
-            line = mark.line + 1
+            line = int(mark.line) + 1
         return line
 
 

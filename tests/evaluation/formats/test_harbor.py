@@ -63,13 +63,6 @@ def test_a_phase_has_the_last_word_about_its_network(tmp_path: Path) -> None:
     assert (step.agent.network, step.verifier.network) == ("none", "open")
 
 
-def test_what_a_caller_allows_holds_where_the_task_says_nothing(tmp_path: Path) -> None:
-    path = write_tree(tmp_path / "add", HARBOR)
-    assert harbor.read(path, network="open").steps[0].agent.network == "open"
-    write_tree(path, HARBOR, task_toml="[environment]\nallow_internet = false\n")
-    assert harbor.read(path, network="open").steps[0].agent.network == "none"
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -83,7 +83,7 @@ def test_aliases_that_multiply_are_refused(tmp_path: Path) -> None:
         ("dockerfile: Dockerfile", "dockerfile: Missing", ":3: services.client.build: "),
         ("dockerfile: Dockerfile", "context: ../..", ":3: services.client.build: context '../..' leads out"),
         ("LANG=C.UTF-8", "KEY=${NO_SUCH_KEY}", ":8: services.client.environment: ${NO_SUCH_KEY} is not set here"),
-        ("services:", "service:", ": names no service: expected 'services'"),
+        ("services:", "service:", ":1: names no service: expected 'services'"),
     ],
 )  # fmt: skip
 def test_a_compose_file_that_asks_for_more_is_told_with_its_line(tmp_path: Path, old: str, new: str, told: str) -> None:

@@ -1,0 +1,95 @@
+"""The agent of SWE-bench's harness: a file of predictions, whose patches are applied inside the sandboxes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.evaluation.agents.base import AgentReport, EvaluatedAgent, program_report, run_logged
+from ohsandbox.evaluation.formats.json_lines import read_lines
+from ohsandbox.evaluation.formats.problems import InvalidTask
+from ohsandbox.evaluation.patches import NOT_APPLIED, apply_script, complete
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.evaluation.agents.base import Assignment
+    from ohsandbox.runtime import Runtime
+
+MAX_PREDICTION_BYTES = 1024**3
+"""Of a line: a patch of 200 MB has been seen, where an agent committed a build."""
+PATCH = "/logs/agent/model.patch"
+
+
+class _Place(NamedTuple):
+    offset: int
+    model: str | None
+
+
+class PredictionsAgent(EvaluatedAgent):
+    """Applies the patch that a file has for a task; a patch that does not apply, or is not there, solves nothing."""
+
+    name = "predictions"
+
+    def __init__(self, path: Path) -> None:
+        """Look at every line of a JSONL file of `instance_id`, `model_patch` and `model_name_or_path`.
+
+        Raises:
+            UsageError: it cannot be read, or a line is no prediction; with the file and the line.
+        """
+        super().__init__()
+        self._path = path
+        self._places: dict[str, _Place] = {}
+        found = hashlib.sha256()
+        try:
+            for line in read_lines(path, limit_bytes=MAX_PREDICTION_BYTES):
+                if line.problem is not None:
+                    raise UsageError(f"{line.problem}. Remedy: mend the file of predictions.")
+                self._add(line.value, line.number, line.offset)
+                found.update(json.dumps(line.value, sort_keys=True).encode())
+        except InvalidTask as error:
+            raise UsageError(f"{error}. Remedy: mend the file of predictions.") from None
+        self._digest = f"sha256:{found.hexdigest()}"
+
+    def _add(self, told: dict[str, Any], number: int, offset: int) -> None:
+        name, patch, model = told.get("instance_id"), told.get("model_patch"), told.get("model_name_or_path")
+        where = f"{self._path}:{number}"
+        if not isinstance(name, str) or "model_patch" not in told:
+            raise UsageError(
+                f"{where}: expected 'instance_id' and 'model_patch'. Remedy: mend the file of predictions."
+            )
+        if not isinstance(patch, str | None) or not isinstance(model, str | None):
+            raise UsageError(f"{where}: 'model_patch' and 'model_name_or_path' are texts. Remedy: mend the file.")
+        if name in self._places:
+            raise UsageError(f"{where}: a second prediction for {name!r}. Remedy: leave one out.")
+        self._places[name] = _Place(offset, model)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """See `EvaluatedAgent.settings`."""
+        return {**super().settings, "predictions": self._digest}
+
+    def work(self, runtime: Runtime, assignment: Assignment) -> AgentReport:
+        """See `EvaluatedAgent.work`."""
+        place = self._places.get(assignment.task.id)
+        if place is None:
+            return AgentReport(notes=(f"no prediction in {self._path.name}",))
+        if not (patch := self._patch(place)):
+            return AgentReport(model=place.model, notes=("the prediction's patch is empty",))
+        user = assignment.step.agent.user
+        runtime.write_bytes(PATCH, complete(patch).encode(), user="root", mode=0o644)
+        ended = run_logged(
+            runtime, ["/bin/sh", "-c", apply_script(PATCH)], assignment.directory / "apply.txt",
+            masker=self.secrets.masker, cancel=assignment.cancel, user=user, timeout_s=assignment.timeout_s,
+        )  # fmt: skip
+        if ended.exit_code == NOT_APPLIED:
+            return AgentReport(model=place.model, notes=("the prediction's patch does not apply: see apply.txt",))
+        return program_report(ended, assignment.timeout_s).model_copy(update={"model": place.model})
+
+    def _patch(self, place: _Place) -> str:
+        with self._path.open("rb") as opened:
+            opened.seek(place.offset)
+            told = json.loads(opened.readline(MAX_PREDICTION_BYTES))
+        return told["model_patch"] or ""

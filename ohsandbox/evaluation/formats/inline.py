@@ -1,0 +1,160 @@
+"""Our own lists of small tasks: an object in each line of a `.jsonl` file, or the items of a list in a `.yaml` file."""
+
+from __future__ import annotations
+
+import posixpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+
+from ohsandbox.evaluation.formats.compose import size_bytes
+from ohsandbox.evaluation.formats.inputs import environment_problems
+from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, Section, problems_of, unusable_texts
+from ohsandbox.evaluation.task import (
+    AgentPhase,
+    Artifact,
+    Files,
+    Network,
+    Solution,
+    Step,
+    Task,
+    TaskEnvironment,
+    Verifier,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SOLUTION_DIR = "/solution"
+
+
+def _size(value: Any) -> Any:
+    if isinstance(value, str):
+        if (found := size_bytes(value)) is None:
+            raise ValueError(f"{value!r}: expected a size such as 512M or 2G")
+        return found
+    return value
+
+
+class InlineLimits(Section):
+    """What a task may use."""
+
+    cpus: float | None = Field(default=None, gt=0, description="Processors.")
+    memory: Annotated[int | None, BeforeValidator(_size, json_schema_input_type=int | str)] = Field(
+        default=None, description="Bytes, or a text such as 512M or 2G."
+    )
+    timeout: float | None = Field(default=None, gt=0, description="Seconds for the agent; none without it.")
+    check_timeout: float = Field(default=600, gt=0, description="Seconds for the check.")
+
+
+class InlineNetwork(Section):
+    """What can be reached."""
+
+    agent: Network = Field(default="none", description="While the agent works.")
+    check: Network = Field(default="none", description="During the check.")
+
+
+def _relative(files: dict[str, str]) -> dict[str, str]:
+    for name in files:
+        if posixpath.isabs(name) or posixpath.normpath(name).split("/")[0] in {"..", "."}:
+            raise ValueError(f"{name!r}: expected a path relative to the working directory, without '..'")
+    return files
+
+
+class InlineTask(Section):
+    """A task. The paths of its files are relative to the working directory."""
+
+    id: str = Field(min_length=1, max_length=200, description="Its name in the results; unique in a run.")
+    image: str | None = Field(default=None, description="The sandbox's image. Either this or build.")
+    build: str | None = Field(
+        default=None, description="A directory with a Dockerfile, relative to this file and below its directory."
+    )
+    prompt: str = Field(min_length=1, description="What the agent is asked to do.")
+    check: str = Field(min_length=1, description="A shell command after the agent; exit code 0 passes.")
+    files: dict[str, str] = Field(default={}, description="Files that the agent finds: path to text.")
+    check_files: dict[str, str] = Field(
+        default={}, description="Files that are put in after the agent, in place of what has their paths: path to text."
+    )
+    solution: str | None = Field(default=None, description="A shell command that solves it, for the agent `oracle`.")
+    limits: InlineLimits = InlineLimits()
+    network: InlineNetwork = InlineNetwork()
+    env: dict[str, str] = Field(default={}, description="Environment variables of all commands.")
+    user: str | None = Field(default=None, description="User of the agent; the image's without it.")
+    workdir: str | None = Field(default=None, description="An absolute path; the image's without it.")
+    artifacts: list[str] = Field(default=[], description="Files and directories that are kept with the results.")
+
+    @field_validator("files", "check_files")
+    @classmethod
+    def _paths_are_relative(cls, value: dict[str, str]) -> dict[str, str]:
+        return _relative(value)
+
+    @field_validator("artifacts")
+    @classmethod
+    def _artifacts_stay(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if not name or ".." in name.split("/"):
+                raise ValueError(f"{name!r}: expected a path without '..'")
+        return value
+
+    @model_validator(mode="after")
+    def _has_an_image(self) -> InlineTask:
+        if (self.image is None) == (self.build is None):
+            raise ValueError("expected either 'image' or 'build'")
+        return self
+
+
+def read_item(value: Any, file: Path, line_of: Callable[[Sequence[int | str]], int | None]) -> Task:
+    """Read one task of a list in file; line_of is the line of a key of it.
+
+    Raises:
+        InvalidTask: with all that is wrong.
+    """
+    if places := unusable_texts(value):
+        told = f"{'.'.join(places[0])}: holds a NUL character: remove it"
+        raise InvalidTask([Problem(file, line_of(places[0]), told)])
+    try:
+        told_task = InlineTask.model_validate(value)
+    except ValidationError as error:
+        raise InvalidTask(problems_of(error, InlineTask, file, line_of)) from None
+    build = None if told_task.build is None else _build(told_task.build, file, line_of)
+    task = _task(told_task, file, build)
+    if found := environment_problems(task.environment):
+        names = {"memory_bytes": ("limits", "memory"), "cpus": ("limits", "cpus")}
+        raise InvalidTask([Problem(file, line_of(names.get(name, (name,))), f"{name}: {why}") for name, why in found])
+    return task
+
+
+def _build(told: str, file: Path, line_of: Callable[[Sequence[int | str]], int | None]) -> Path:
+    root = file.parent.resolve()
+    directory = (root / told).resolve()
+    if Path(told).is_absolute() or not directory.is_relative_to(root):
+        raise InvalidTask([Problem(file, line_of(("build",)), f"build = {told!r}: expected a directory below {root}")])
+    if not (directory / "Dockerfile").is_file():
+        raise InvalidTask(
+            [Problem(file, line_of(("build",)), f"build = {told!r}: {directory / 'Dockerfile'} is missing")]
+        )
+    return directory
+
+
+def _task(told: InlineTask, file: Path, build: Path | None) -> Task:
+    solution = None
+    if told.solution is not None:
+        texts = {"solve.sh": told.solution.rstrip("\n") + "\n"}
+        solution = Solution(command=f"sh {SOLUTION_DIR}/solve.sh", files=(Files(target=SOLUTION_DIR, texts=texts),))
+    step = Step(
+        instruction=told.prompt,
+        files=(Files(target=".", texts=told.files),) if told.files else (),
+        agent=AgentPhase(timeout_s=told.limits.timeout, user=told.user, network=told.network.agent),
+        verifier=Verifier(
+            command=told.check, verdict="exit code", timeout_s=told.limits.check_timeout, network=told.network.check,
+            files=(Files(target=".", texts=told.check_files),) if told.check_files else (),
+        ),
+        solution=solution,
+        artifacts=tuple(Artifact(source=one) for one in told.artifacts),
+    )  # fmt: skip
+    environment = TaskEnvironment(
+        image=told.image, build=build, workdir=told.workdir, cpus=told.limits.cpus, memory_bytes=told.limits.memory,
+        env=told.env,
+    )  # fmt: skip
+    return Task(id=told.id, path=file, format="inline", environment=environment, steps=(step,))
