@@ -16,7 +16,7 @@ MAX_LINE_BYTES = 64 * 1024**2
 """Of a task; the largest instance of SWE-bench's datasets has 3 MB, mostly a patch of the tests."""
 
 
-class Line(NamedTuple):
+class JsonLine(NamedTuple):
     """A line that is no blank one."""
 
     number: int
@@ -32,7 +32,7 @@ class Line(NamedTuple):
         return self.number
 
 
-def read_lines(path: Path, *, limit_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
+def read_lines(path: Path, *, limit_bytes: int = MAX_LINE_BYTES) -> Iterator[JsonLine]:
     """Read a file line by line.
 
     Raises:
@@ -53,14 +53,14 @@ def read_lines(path: Path, *, limit_bytes: int = MAX_LINE_BYTES) -> Iterator[Lin
         raise InvalidTask([Problem(path, None, f"cannot be read: {error.strerror}")]) from None
 
 
-def _parsed(data: bytes, path: Path, number: int, offset: int) -> Line:
+def _parsed(data: bytes, path: Path, number: int, offset: int) -> JsonLine:
     try:
         value = strict_json.parse(data)
     except ValueError as error:
-        return Line(number, offset, {}, Problem(path, number, f"not JSON: {error}"))
+        return JsonLine(number, offset, {}, Problem(path, number, f"not JSON: {error}"))
     if not isinstance(value, dict):
-        return Line(number, offset, {}, Problem(path, number, 'expected an object, as in {"id": ...}'))
+        return JsonLine(number, offset, {}, Problem(path, number, 'expected an object, as in {"id": ...}'))
     if places := unusable_texts(value):
         told = f"{'.'.join(places[0])}: holds a NUL character or half of a surrogate pair: remove it"
-        return Line(number, offset, {}, Problem(path, number, told))
-    return Line(number, offset, value)
+        return JsonLine(number, offset, {}, Problem(path, number, told))
+    return JsonLine(number, offset, value)

@@ -19,7 +19,7 @@ from ohsandbox.evaluation.verifier import SETUP_FAILED
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ohsandbox.evaluation.formats.json_lines import Line
+    from ohsandbox.evaluation.formats.json_lines import JsonLine
 
 PLACE, SOLUTION_DIR = "/swe-bench", "/solution"
 WORKDIR = "/testbed"
@@ -83,7 +83,7 @@ def is_instance(value: dict[str, Any]) -> bool:
     return "instance_id" in value
 
 
-def read_line(line: Line, file: Path) -> Task:
+def read_line(line: JsonLine, file: Path) -> Task:
     """Read one instance of a list in file.
 
     Raises:
