@@ -105,8 +105,9 @@ class ConversationConfig:
     @property
     def skill_servers(self) -> SkillServersPolicy:
         """Whether MCP servers that skills of the workspace bring start."""
-        named = None if self.settings is None else self.settings.skill_servers
-        return self.given_skill_servers or named or "ask"
+        if self.given_skill_servers is not None:
+            return self.given_skill_servers
+        return (None if self.settings is None else self.settings.skill_servers) or "ask"
 
     @property
     def output(self) -> OutputLimits:

@@ -116,19 +116,19 @@ class ConversationServers:
         Raises:
             MCPConfigError: a variable is not set.
         """
-        if skill_servers and not self.is_lent:
-            self._config = merged(MCPConfig(servers=dict(skill_servers)), self._config or MCPConfig())
-        if self._config is not None and self.servers is None:
+        if self.servers is None and (self._config is not None or skill_servers):
+            ours = self._config or MCPConfig()
+            theirs = {name: server for name, server in skill_servers.items() if name not in ours.servers}
             self.servers = MCPServers(
-                self._config,
+                merged(ours, MCPConfig(servers=theirs)),
                 runtime,
                 variables=runtime.secrets.variables(os.environ),
                 pins=Pins(pins_path()),
                 on_event=self._hear,
                 limits=self._limits,
-                foreign=skill_servers,
+                foreign=theirs,
             ).start()
-            self._news.extend(MCPEvent("", "warning", text) for text in self._config.warnings)
+            self._news.extend(MCPEvent("", "warning", text) for text in ours.warnings)
         if self.servers is not None:
             self._runtime = runtime
             runtime.mcp = self.servers

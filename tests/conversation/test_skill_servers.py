@@ -277,7 +277,7 @@ def test_their_tools_never_take_a_name_from_others(tmp_path: Path, runtime: Runt
     configured = {"mcpServers": {"mine": entry(include=["echo"])}}
     with converse(tmp_path, runtime, mcp_config=configured, skill_servers="allow") as conversation:
         conversation.run("go")
-        assert offered(conversation) == ["finish", "odd__echo", "odd__env", "echo"]
+        assert offered(conversation) == ["finish", "echo", "odd__echo", "odd__env"]
         *refused, started = notices(conversation)
         assert [sentence.partition(" in ")[0] for sentence in refused] == [
             "A skill's MCP server is not started. 'mine'", "A skill's MCP server is not started. 'Execute_Bash'",
