@@ -100,6 +100,8 @@ def _summary(report: Report) -> Iterator[str]:
         yield f"Pass rate {percent(rate.value)} ({interval}; {rate.tasks} tasks, {rate.trials} trials)"
     if len(report.pass_at) > 1:
         yield ", ".join(f"pass@{k} {percent(value)}" for k, value in report.pass_at.items())
+    if not report.trials:
+        return
     totals = report.totals
     cost = "" if totals.cost_usd is None else f", {dollars(totals.cost_usd)}"
     per_task = totals.cost_per_solved_task_usd
