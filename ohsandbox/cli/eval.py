@@ -12,6 +12,7 @@ from ohsandbox.cli.rendering.text import hide, say
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select
+from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,7 @@ def run_tasks(path: Path, how: EvalOptions, what: RunOptions) -> int:
         concurrent=how.concurrent, infrastructure_tries=how.infrastructure_retries + 1,
         repeat_failed=how.repeat_failed, shard=shard,
         timeout_multiplier=how.timeout_multiplier, fail_fast=how.fail_fast,
+        separate_verifier=how.verifier == "separate", ca_bundle=_ca_bundle(how, what),
     )  # fmt: skip
     progress = open_progress(no_tui=how.no_tui)
     run = Run(plan, how.output, tell=progress, executor=_executor(how))
@@ -59,3 +61,9 @@ def _executor(how: EvalOptions) -> TrialExecutor | None:
     from ohsandbox.evaluation.ray_executor import RayExecutor  # noqa: PLC0415 - an extra, and slow
 
     return RayExecutor(how.concurrent, address=how.address)
+
+
+def _ca_bundle(how: EvalOptions, what: RunOptions) -> str | None:
+    """The flag, else the setting, as `run` has it."""
+    bundle = how.ca_bundle or Settings.load(what.settings).ca_bundle
+    return None if bundle is None else str(bundle)

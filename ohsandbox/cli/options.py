@@ -393,6 +393,13 @@ class EvalOptions:
     timeout_multiplier: float = _eval(
         "Multiply the time limits of all tasks.", "X", default=1.0, parser=_positive_number
     )
+    verifier: Literal["shared", "separate"] = _eval(
+        "shared: tests run in the agent's sandbox, after it. separate: in a fresh one, which gets only what it changed "
+        "in the working directory, and the task's artifacts.", default="shared",
+    )  # fmt: skip
+    ca_bundle: Path | None = _eval(
+        "PEM file with additional CA certificates to trust in the sandboxes.", "FILE", parser=path
+    )
     infrastructure_retries: int = _eval(
         "New tries of a trial that the engine, an image or this machine failed.", "N", default=2, min=0, max=100
     )

@@ -7,10 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path  # noqa: TC003 - NamedTuple's annotation
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ohsandbox.evaluation.processors import Processors
 from ohsandbox.evaluation.progress import PhaseBegan
 from ohsandbox.evaluation.results import TrialKey, TrialResult
 from ohsandbox.evaluation.task import Task  # noqa: TC001 - as Path
-from ohsandbox.evaluation.trial import Trial, TrialOptions
+from ohsandbox.evaluation.trial import Trial
+from ohsandbox.evaluation.trial_sandbox import TrialOptions  # noqa: TC001 - as Path
 
 if TYPE_CHECKING:
     from ohsandbox.evaluation.agents import EvaluatedAgent
@@ -62,17 +64,19 @@ class LocalExecutor:
         self.slots = slots
         self._images, self._tell = images, tell
         self._cancel = threading.Event()
+        self._processors = Processors((), concurrent=slots)
         self._pool = ThreadPoolExecutor(slots, thread_name_prefix="trial")
 
     def check(self) -> None:
         """See `TrialExecutor.check`."""
-        self._images.check_engine()
+        self._processors = Processors(self._images.processors(), concurrent=self.slots)
 
     def submit(self, spec: TrialSpec, directory: Path) -> Future[TrialResult]:
         """See `TrialExecutor.submit`."""
         key = spec.key
         trial = Trial(
-            spec.task, spec.attempt, spec.agent, self._images, spec.options, directory=directory,
+            spec.task, spec.attempt, spec.agent, self._images, spec.options, processors=self._processors,
+            directory=directory,
             task_digest=spec.task_digest, cancel=self._cancel, tell=lambda phase: self._tell(PhaseBegan(key, phase)),
         )  # fmt: skip
         return self._pool.submit(trial.run)

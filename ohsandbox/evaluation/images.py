@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from ohsandbox import SandboxLimits
 from ohsandbox.errors import UsageError
+from ohsandbox.evaluation.processors import of_this_machine
 from ohsandbox.runtime.docker import build, images, options
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.error_mapping import engine_errors
@@ -56,10 +58,23 @@ class Images:
         self._tell = tell
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], Future[Image]] = {}
+        self.lacks_utf8: dict[str, bool] = {}
+        """By image: whether it lacks the locale C.UTF-8, once a sandbox has told."""
 
-    def check_engine(self) -> None:
-        """Raise EngineUnavailable where no engine answers."""
-        connect().close()
+    def processors(self) -> tuple[int, ...]:
+        """The processors of the engine's machine that trials may be pinned to; empty where that is another machine.
+
+        Raises:
+            EngineUnavailable: no engine answers.
+        """
+        engine = connect()
+        try:
+            with engine_errors("asking the engine for its processors"):
+                told = engine.api.info()
+        finally:
+            engine.close()
+        is_here = (told.get("KernelVersion"), told.get("NCPU")) == (os.uname().release, os.cpu_count())
+        return of_this_machine() if is_here and engine.address.is_local else ()
 
     def get(self, environment: TaskEnvironment) -> Image:
         """Return the environment's image, pulled or built if missing.

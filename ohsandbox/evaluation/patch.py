@@ -10,7 +10,7 @@ import posixpath
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from ohsandbox.errors import UsageError
+from ohsandbox.evaluation.verifier import NoVerdict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +128,7 @@ def apply_patch(runtime: Runtime, baseline: Baseline, patch: Path) -> None:
     """Bring the work tree of a fresh sandbox to the baseline's commit and apply the patch.
 
     Raises:
-        UsageError: it does not apply.
+        NoVerdict: it does not apply.
     """
     name = posixpath.join("/tmp", "ohsandbox-work.diff")  # noqa: S108 - a sandbox in which nobody else is
     runtime.upload(patch, name, user="root")
@@ -139,4 +139,4 @@ def apply_patch(runtime: Runtime, baseline: Baseline, patch: Path) -> None:
     runtime.run(["/bin/sh", "-c", 'rm -f -- "$1"', "sh", name], user="root", workdir="/")
     if done.exit_code != 0:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
-        raise UsageError(f"The agent's patch cannot be applied: {done.cause or said}")
+        raise NoVerdict(f"the agent's patch cannot be applied: {done.cause or said}")

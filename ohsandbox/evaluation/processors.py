@@ -1,4 +1,4 @@
-"""The processors of this machine: each trial has its own while there are enough, and what others took of them is known."""
+"""The processors of this machine: each trial has its own while they last, and what others took of them is known."""
 
 from __future__ import annotations
 

@@ -40,6 +40,8 @@ class Phase(Record):
     name: str
     started_at: datetime
     seconds: float
+    network: str | None = None
+    """Of the sandbox in which it took place, "none" or "open"."""
 
 
 class Fault(Record):
@@ -55,8 +57,27 @@ class Resources(Record):
     """What the sandbox used; None where the engine does not tell."""
 
     peak_memory_bytes: int | None = None
+    """Most at any moment, files that the kernel keeps in memory included."""
     cpu_s: float | None = None
     oom_kills: int | None = None
+    """Processes that were killed because memory ran out, before the verifier."""
+    verifier_oom_kills: int | None = None
+    throttled_s: float | None = None
+    """Time for which processes waited because the task's share of processors was used up."""
+
+
+class Load(Record):
+    """The processors of a trial, and who else used them."""
+
+    cpus: float
+    processors: list[int] = []
+    """Those that its processes were pinned to; empty where the engine is not on this machine."""
+    time_factor: float = 1.0
+    """Limits of time were multiplied by it: so many trials could compete for each processor."""
+    others: float | None = None
+    """The part of these processors' time that went to others, in the worst phase."""
+    pressure: float | None = None
+    """The part of the time in which some process of the machine waited for a processor, in the worst phase."""
 
 
 class StepResult(Record):
@@ -64,6 +85,7 @@ class StepResult(Record):
 
     name: str
     rewards: dict[str, float] = {}
+    fault: Fault | None = None
 
 
 class TrialResult(Record):
@@ -90,6 +112,7 @@ class TrialResult(Record):
     seconds: float = 0.0
     phases: list[Phase] = []
     resources: Resources = Resources()
+    load: Load | None = None
     usage: dict[str, int] = {}
     """Tokens, by the names of `Usage`."""
     cost_usd: float | None = None

@@ -22,7 +22,7 @@ from ohsandbox.evaluation.executor import LocalExecutor, TrialSpec
 from ohsandbox.evaluation.images import Images, engine_facts
 from ohsandbox.evaluation.progress import RunBegan, TrialBegan, TrialCancelled, TrialEnded, TryFailed
 from ohsandbox.evaluation.results import FAILED, UNTOLD, ResultsDirectory, TrialKey, TrialResult
-from ohsandbox.evaluation.trial import TrialOptions
+from ohsandbox.evaluation.trial_sandbox import TrialOptions
 from ohsandbox.private_files import open_locked
 from ohsandbox.runtime.factory import open_inventory
 
@@ -63,6 +63,7 @@ class RunRecord(BaseModel):
     attempts: int
     timeout_multiplier: float = 1.0
     shard: str | None = None
+    separate_verifier: bool = False
     tasks: dict[str, str]
     """Id to digest."""
     machines: list[dict[str, str]] = []
@@ -85,6 +86,10 @@ class RunPlan(NamedTuple):
     fail_fast: bool = False
     """Begin no further trial after one that did not pass."""
     shard: Shard | None = None
+    separate_verifier: bool = False
+    """Judge in fresh sandboxes, which get only what the agent has changed."""
+    ca_bundle: str | None = None
+    """A PEM file that common tools in the sandboxes trust."""
 
 
 def select(tasks: Sequence[Task], *, patterns: Sequence[str] = (), shard: Shard | None = None) -> list[Task]:
@@ -135,14 +140,18 @@ class Run:
         self._digests = {task.id: task.digest() for task in plan.tasks}
         path.mkdir(parents=True, exist_ok=True)
         self.record = self._recorded()
-        self._options = TrialOptions(run_id=self.record.run_id, timeout_multiplier=plan.timeout_multiplier)
+        self._options = TrialOptions(
+            run_id=self.record.run_id, timeout_multiplier=plan.timeout_multiplier,
+            separate_verifier=plan.separate_verifier, ca_bundle=plan.ca_bundle,
+        )  # fmt: skip
 
     def _recorded(self) -> RunRecord:
         plan = self.plan
         made = RunRecord(
             run_id=uuid.uuid4().hex[:12], agent=plan.agent.name, agent_settings=plan.agent.settings,
             attempts=plan.attempts, timeout_multiplier=plan.timeout_multiplier,
-            shard=None if plan.shard is None else str(plan.shard), tasks=self._digests,
+            shard=None if plan.shard is None else str(plan.shard), separate_verifier=plan.separate_verifier,
+            tasks=self._digests,
         )  # fmt: skip
         path = self.results.path / RUN_NAME
         try:
@@ -152,7 +161,8 @@ class Run:
             return made
         except ValidationError:
             raise UsageError(f"{path} is not the record of a run. Remedy: name another directory.") from None
-        for name in ("agent", "agent_settings", "attempts", "timeout_multiplier", "shard", "tasks"):
+        compared = "agent", "agent_settings", "attempts", "timeout_multiplier", "shard", "separate_verifier", "tasks"
+        for name in compared:
             if (was := getattr(before, name)) != (now := getattr(made, name)):
                 what = _changed_tasks(before.tasks, made.tasks) if name == "tasks" else f"{name} was {was} and is {now}"
                 raise UsageError(

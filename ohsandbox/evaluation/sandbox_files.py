@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 import posixpath
 import shutil
@@ -16,7 +17,7 @@ from ohsandbox.errors import SandboxFileError, ToolError
 from ohsandbox.runtime.files.transfer import TransferLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ohsandbox.evaluation.task import Files
     from ohsandbox.runtime import DirEntry, Runtime
@@ -89,11 +90,21 @@ def _is_small(entry: DirEntry) -> bool:
     return entry.kind == "file" and is_plain and entry.size_bytes <= MAX_SMALL_BYTES
 
 
-def fetch(runtime: Runtime, source: str, target: Path) -> list[str]:
+def fetch(runtime: Runtime, source: str, target: Path, *, exclude: Sequence[str] = ()) -> list[str]:
     """Copy a file or directory of the sandbox to target, as root reads it; what was left out, with the reasons.
 
-    What does not exist is not copied and not told.
+    What does not exist is not copied and not told; nor is what matches a pattern of exclude by its name or by its path
+    below source.
     """
+    left_out = _fetch(runtime, source, target)
+    for path in sorted(target.rglob("*"), reverse=True) if exclude else ():
+        names = (path.name, path.relative_to(target).as_posix())
+        if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in exclude):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    return left_out
+
+
+def _fetch(runtime: Runtime, source: str, target: Path) -> list[str]:
     with contextlib.suppress(OSError):  # a file that goes or grows meanwhile: the archive says what was left out
         entries = runtime.list_dir(source, user="root")
         if not entries:

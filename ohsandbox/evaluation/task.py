@@ -73,6 +73,13 @@ class Artifact(Model):
     destination: str | None = None
     """Below the directory of artifacts; None: as source."""
     exclude: tuple[str, ...] = ()
+    """Patterns (`*.o`) of names or of paths below source that are not kept."""
+
+    @property
+    def name(self) -> str:
+        """Its path below the directory of artifacts, which it does not leave."""
+        parts = (self.destination or self.source).split("/")
+        return "/".join(part for part in parts if part not in {"", ".", ".."}) or "root"
 
 
 class AgentPhase(Model):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import DockerRuntime
-from ohsandbox.errors import UsageError
 from ohsandbox.evaluation import patch as patches
 from ohsandbox.evaluation.patch import apply_patch, find_baseline, write_patch
+from ohsandbox.evaluation.verifier import NoVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +145,7 @@ def test_a_patch_that_cannot_be_made_is_told(
     assert "could not make a patch" in str(write_patch(agent, baseline, target))
     assert not target.exists()
     target.write_text("nonsense\n")
-    with pytest.raises(UsageError, match="cannot be applied"):
+    with pytest.raises(NoVerdict, match="cannot be applied"):
         apply_patch(fresh, baseline, target)
 
 

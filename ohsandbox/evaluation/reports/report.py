@@ -13,7 +13,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.results import COUNTED, Outcome, ResultsDirectory, TrialKey, TrialResult
 from ohsandbox.evaluation.runner import RUN_NAME, RunRecord
 from ohsandbox.evaluation.statistics import CONFIDENCE, TaskCount, pass_at, pass_rate
-from ohsandbox.evaluation.trial import FIXED_ENV
+from ohsandbox.evaluation.trial_sandbox import FIXED_ENV
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

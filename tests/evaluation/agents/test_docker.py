@@ -18,7 +18,7 @@ from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.images import Images
 from ohsandbox.evaluation.results import ResultsDirectory, TrialKey
 from ohsandbox.evaluation.runner import Run, RunPlan
-from ohsandbox.evaluation.trial import TrialOptions
+from ohsandbox.evaluation.trial_sandbox import TrialOptions
 from ohsandbox.persistence import read_events
 from ohsandbox.secrets import Secrets
 from ohsandbox.settings import Settings

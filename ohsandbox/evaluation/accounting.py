@@ -1,0 +1,82 @@
+"""What the sandboxes of a trial use, and whether others took the processors that its limits of time stand on."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Literal
+
+from ohsandbox.errors import OhsandboxError
+from ohsandbox.evaluation.processors import LoadMeter
+from ohsandbox.evaluation.results import Load, Resources
+from ohsandbox.runtime.docker.usage import ResourceUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ohsandbox import DockerRuntime
+    from ohsandbox.evaluation.processors import CpuShare, ProcessorLease
+
+Worker = Literal["agent", "verifier"]
+
+
+class Accounting:
+    """The books of one trial."""
+
+    def __init__(self, lease: ProcessorLease) -> None:
+        self._lease = lease
+        self._used: dict[str, ResourceUsage] = {}
+        """By the id of a sandbox, what it has used so far."""
+        self._kills: dict[Worker, int | None] = {"agent": None, "verifier": None}
+        self._shares: list[CpuShare] = []
+        self.cut_short: set[Worker] = set()
+        """Whose limit of time was not what was promised, since others took the processors."""
+
+    @contextlib.contextmanager
+    def watched(self, runtime: DockerRuntime, worker: Worker, limit_s: float | None) -> Iterator[None]:
+        """Count what worker uses in the block; limit_s is what the task gives it. Costs 1 ms."""
+        meter = LoadMeter(self._lease.numbers)
+        try:
+            yield
+        finally:
+            before = self._used.get(runtime.id, ResourceUsage(cpu_s=0.0, oom_kills=0))
+            now = ResourceUsage()
+            with contextlib.suppress(OhsandboxError):
+                now = runtime.resource_usage()
+            self._used[runtime.id] = now
+            if now.oom_kills is not None:
+                # a sandbox that was restarted counts from zero again
+                new = now.oom_kills - (before.oom_kills or 0)
+                self._kills[worker] = (self._kills[worker] or 0) + (new if new >= 0 else now.oom_kills)
+            own = None if now.cpu_s is None else max(now.cpu_s - (before.cpu_s or 0.0), 0.0)
+            share = meter.read(own)
+            self._shares.append(share)
+            if limit_s is not None and share.cut_short(limit_s):
+                self.cut_short.add(worker)
+
+    def killed(self, worker: Worker) -> str:
+        """A clause on processes of worker that were killed for want of memory; empty without any."""
+        kills = self._kills[worker]
+        return f" ({kills} processes were killed: memory ran out)" if kills else ""
+
+    @property
+    def resources(self) -> Resources:
+        """Of all sandboxes together."""
+        used = self._used.values()
+        peaks = [one.peak_memory_bytes for one in used if one.peak_memory_bytes is not None]
+        cpu = [one.cpu_s for one in used if one.cpu_s is not None]
+        throttled = [one.throttled_s for one in used if one.throttled_s is not None]
+        return Resources(
+            peak_memory_bytes=max(peaks, default=None), cpu_s=sum(cpu) if cpu else None,
+            oom_kills=self._kills["agent"], verifier_oom_kills=self._kills["verifier"],
+            throttled_s=sum(throttled) if throttled else None,
+        )  # fmt: skip
+
+    @property
+    def load(self) -> Load:
+        """Of the processors, in the worst phase."""
+        others = [share.others for share in self._shares if share.others is not None]
+        pressure = [share.pressure for share in self._shares if share.pressure is not None]
+        return Load(
+            cpus=self._lease.cpus, processors=list(self._lease.numbers), time_factor=self._lease.time_factor,
+            others=max(others, default=None), pressure=max(pressure, default=None),
+        )  # fmt: skip

@@ -1,0 +1,77 @@
+"""An agent's work, brought from its sandbox into a fresh one, in which nothing else of the agent's is."""
+
+from __future__ import annotations
+
+import posixpath
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ohsandbox.evaluation.patch import apply_patch, find_baseline
+from ohsandbox.evaluation.sandbox_files import FETCH_LIMITS
+from ohsandbox.evaluation.verifier import NoVerdict
+
+if TYPE_CHECKING:
+    from ohsandbox.evaluation.patch import Baseline
+    from ohsandbox.evaluation.task import Artifact
+    from ohsandbox.runtime import Runtime
+
+_EMPTY = 'find "$1" -mindepth 1 -maxdepth 1 ! -path "$1/.git" -exec rm -rf {} + && stat -c %u:%g "$1"'
+"""The history of a repository stays the fresh sandbox's own."""
+_HIDE, _SHOW = '[ ! -e "$1/.git" ] || mv "$1/.git" "$2"', '[ ! -e "$2" ] || mv "$2" "$1/.git"'
+_ASIDE = "/var/tmp/ohsandbox-history"  # noqa: S108 - root's move of a name
+MAX_S = 300.0
+
+
+def hand_over_patch(fresh: Runtime, baseline: Baseline, patch: Path) -> None:
+    """Apply a patch to the same repository of a fresh sandbox.
+
+    Raises:
+        NoVerdict: the repository is another one, or the patch does not apply.
+    """
+    found = find_baseline(fresh)
+    if found != baseline:
+        now = None if found is None else found.commit
+        raise NoVerdict(f"the fresh sandbox is at commit {now}, the agent began with {baseline.commit}")
+    apply_patch(fresh, baseline, patch)
+
+
+def hand_over_tree(agent: Runtime, fresh: Runtime, directory: str) -> list[str]:
+    """Replace a directory of the fresh sandbox by the agent's, history of a repository apart; what was left out.
+
+    Raises:
+        NoVerdict: it is too large, or the whole file system.
+    """
+    directory = posixpath.normpath(directory)
+    if directory == "/":
+        raise NoVerdict("the working directory is /, so what the agent changed cannot be told from the image")
+    with tempfile.TemporaryDirectory(prefix="ohsandbox-work-") as name:
+        here = Path(name, "work")
+        _as_root(agent, _HIDE, directory, _ASIDE)
+        try:
+            left_out = agent.download(directory, here, user="root", limits=FETCH_LIMITS)
+        except OSError as error:
+            raise NoVerdict(f"the agent's files cannot be brought to the verifier: {error}") from error
+        finally:
+            _as_root(agent, _SHOW, directory, _ASIDE)
+        owner = _as_root(fresh, _EMPTY, directory)
+        fresh.upload(here, directory, user=owner)
+        shutil.rmtree(here, ignore_errors=True)
+    return [f"{one.path}: {one.reason}" for one in left_out]
+
+
+def hand_over_artifacts(fresh: Runtime, artifacts: tuple[Artifact, ...], collected: Path) -> None:
+    """Copy artifacts that were collected on this machine to where they were in the agent's sandbox."""
+    for artifact in artifacts:
+        here = collected / artifact.name
+        if here.exists():
+            fresh.upload(here, posixpath.join("/", artifact.source), user="root")
+
+
+def _as_root(runtime: Runtime, script: str, *arguments: str) -> str:
+    done = runtime.run(["/bin/sh", "-c", script, "sh", *arguments], user="root", workdir="/", timeout_s=MAX_S)
+    if done.exit_code != 0:
+        said = done.stderr.decode(errors="replace").strip()[-300:]
+        raise NoVerdict(f"the agent's files cannot be brought to the verifier: {done.cause or said}")
+    return done.stdout.decode().strip()

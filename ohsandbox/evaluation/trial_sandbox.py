@@ -1,0 +1,152 @@
+"""The sandboxes of a trial: made from the task's image with the run's options, and brought to where a step begins."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+from ohsandbox import DockerRuntime, SandboxLimits
+from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.evaluation.sandbox_files import put
+
+if TYPE_CHECKING:
+    import threading
+
+    from ohsandbox.evaluation.images import Images
+    from ohsandbox.evaluation.processors import ProcessorLease
+    from ohsandbox.evaluation.task import Healthcheck, Network, Step, TaskEnvironment
+    from ohsandbox.runtime import Runtime
+
+LABEL = "eval"
+FIXED_ENV = {"TZ": "UTC", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "0"}
+"""The same for every trial, so that its verdict does not depend on the machine; a task's own variables win."""
+OLD_LANGUAGE = {"LANG": "C", "LC_ALL": "C"}
+"""For an image without C.UTF-8 (glibc before 2.35 without the locale), where each bash and perl would warn of it."""
+_MAKE_LOGS = (
+    "mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod 777 /logs/agent /logs/verifier /logs/artifacts"
+)
+_LACKS_LANGUAGE = '[ "$(LC_ALL=C.UTF-8 bash -c : 2>&1)" ] && command -v bash'
+SETUP_S = 600.0
+"""For the set-up of a step, which has no limit of its own; as long as an image may be built."""
+
+
+class TrialOptions(BaseModel):
+    """What holds for all trials of a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    timeout_multiplier: float = 1.0
+    ca_bundle: str | None = None
+    oci_runtime: str = ""
+    separate_verifier: bool = False
+    """Judge in a fresh sandbox, which gets only what the agent has changed."""
+
+
+class HealthcheckFailed(SandboxUnavailable):
+    """A healthcheck failed as often as it may. Before the first agent that is the infrastructure's fault."""
+
+
+class TrialSandboxes:
+    """Makes the sandboxes of one trial."""
+
+    def __init__(
+        self,
+        images: Images,
+        options: TrialOptions,
+        lease: ProcessorLease,
+        *,
+        labels: dict[str, str],
+        cancel: threading.Event,
+    ) -> None:
+        self._images, self._options, self._lease, self._cancel = images, options, lease, cancel
+        self._labels = {LABEL: options.run_id, **labels}
+
+    def make(self, environment: TaskEnvironment, network: Network) -> DockerRuntime:
+        """Return a sandbox that is not started.
+
+        Raises:
+            ImageUnavailable, EngineUnavailable: there is no image for it.
+            UsageError: the task asks for what no sandbox can be.
+        """
+        image = self._images.get(environment)
+        limits: dict[str, Any] = {
+            "cpus": self._lease.cpus if environment.cpus is None else min(environment.cpus, self._lease.cpus),
+            "cpuset": self._lease.cpuset,
+            "memory_bytes": environment.memory_bytes,
+            "disk_bytes": environment.disk_bytes,
+        }
+        language = OLD_LANGUAGE if self._images.lacks_utf8.get(image.name) else {}
+        return DockerRuntime(
+            image.name,
+            env={**FIXED_ENV, **language, **environment.env},
+            workdir=environment.workdir or image.workdir,
+            network=network,
+            limits=SandboxLimits(**{name: value for name, value in limits.items() if value is not None}),
+            labels=self._labels,
+            ca_bundle=self._options.ca_bundle,
+            runtime=self._options.oci_runtime,
+        )
+
+    def prepare(self, runtime: DockerRuntime, environment: TaskEnvironment) -> None:
+        """Make what every task finds: /logs, the files of its environment, a service that is healthy.
+
+        Raises:
+            UsageError: the image does not allow it.
+            HealthcheckFailed: the service is not.
+        """
+        made = runtime.run(["/bin/sh", "-c", _MAKE_LOGS], user="root", workdir="/")
+        if made.exit_code != 0:
+            raise UsageError(f"/logs cannot be made in the sandbox: {made.stderr.decode(errors='replace').strip()}")
+        name = self._images.get(environment).name
+        if name not in self._images.lacks_utf8:  # once for each image: 3 ms
+            lacks = runtime.run(["/bin/sh", "-c", _LACKS_LANGUAGE], workdir="/").exit_code == 0
+            self._images.lacks_utf8[name] = lacks
+            if lacks:
+                runtime.set_env({key: OLD_LANGUAGE[key] for key in OLD_LANGUAGE.keys() - environment.env.keys()})
+        for files in environment.files:
+            put(runtime, files, user=None)
+        if environment.healthcheck is not None:
+            self.await_health(runtime, environment.healthcheck)
+
+    def set_up(self, runtime: Runtime, step: Step) -> None:
+        """Do what a step does before its agent.
+
+        Raises:
+            UsageError: its set-up failed.
+            HealthcheckFailed: its healthcheck failed.
+        """
+        for files in step.files:
+            put(runtime, files, user=step.agent.user)
+        if step.setup is not None:
+            ended = runtime.run(
+                ["/bin/sh", "-c", step.setup], user=step.agent.user, cancel=self._cancel, timeout_s=SETUP_S
+            )
+            if ended.exit_code != 0:
+                how = f"was stopped after {SETUP_S:g} s" if ended.timed_out else f"ended with code {ended.exit_code}"
+                printed = (ended.stdout + ended.stderr).decode(errors="replace").strip()[-500:]
+                raise UsageError(f"The set-up of step {step.name!r} {how}: {printed}")
+        if step.healthcheck is not None:
+            self.await_health(runtime, step.healthcheck)
+
+    def await_health(self, runtime: Runtime, check: Healthcheck) -> None:
+        """Wait until the command succeeds, or the trial is cancelled.
+
+        Raises:
+            HealthcheckFailed: it failed as often as it may.
+        """
+        began, failures = time.monotonic(), 0
+        while not self._cancel.is_set():
+            ended = runtime.run(["/bin/sh", "-c", check.command], timeout_s=check.timeout_s, cancel=self._cancel)
+            if ended.exit_code == 0:
+                return
+            starting = time.monotonic() - began < check.start_period_s
+            failures += not starting
+            if failures >= check.retries:
+                printed = (ended.stdout + ended.stderr).decode(errors="replace").strip()[-200:]
+                raise HealthcheckFailed(
+                    f"The task's healthcheck failed {failures} times: {check.command[:200]}: {printed}"
+                )
+            self._cancel.wait(check.start_interval_s if starting else check.interval_s)
