@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.evaluation.processors import LoadMeter
 from ohsandbox.evaluation.results import Load, Resources
-from ohsandbox.runtime.docker.usage import ResourceUsage
+from ohsandbox.runtime.results import ResourceUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

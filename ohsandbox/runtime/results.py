@@ -150,3 +150,16 @@ class PullProgress(NamedTuple):
     layers_total: int = 0
     detail: str = ""
     """Of a build: the step, or what it said last."""
+
+
+class ResourceUsage(NamedTuple):
+    """What all processes of a sandbox together have used since it was started; None where its kernel does not tell."""
+
+    peak_memory_bytes: int | None = None
+    """Files that the kernel keeps in memory included."""
+    cpu_s: float | None = None
+    """Processor time; two busy processors give two seconds a second."""
+    oom_kills: int | None = None
+    """Processes that were killed because memory ran out."""
+    throttled_s: float | None = None
+    """Time for which its processes waited because they had used up their share of processors (`SandboxLimits.cpus`)."""

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.guard import Git
     from ohsandbox.runtime.docker.options import Profile
     from ohsandbox.runtime.docker.sandbox import Sandbox
-    from ohsandbox.runtime.docker.usage import ResourceUsage
-    from ohsandbox.runtime.results import Checkpoint, PullProgress
+    from ohsandbox.runtime.results import Checkpoint, PullProgress, ResourceUsage
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from ohsandbox.runtime.results import ResourceUsage
 
 _FILES = (
     "memory.peak", "memory.events", "cpu.stat",
@@ -14,19 +14,6 @@ READ = (
     'while read -r ohs_k ohs_v;do echo "${ohs_f##*/}" "$ohs_k" "$ohs_v";done </sys/fs/cgroup/$ohs_f;done'
 ).encode()
 """Worker shell, builtins alone: 1 ms."""
-
-
-class ResourceUsage(NamedTuple):
-    """What all processes of a sandbox together have used since it was started; None where its kernel does not tell."""
-
-    peak_memory_bytes: int | None = None
-    """Files that the kernel keeps in memory included."""
-    cpu_s: float | None = None
-    """Processor time; two busy processors give two seconds a second."""
-    oom_kills: int | None = None
-    """Processes that were killed because memory ran out."""
-    throttled_s: float | None = None
-    """Time for which its processes waited because they had used up their share of processors (`SandboxLimits.cpus`)."""
 
 
 def parse(said: bytes) -> ResourceUsage:

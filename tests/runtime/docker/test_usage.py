@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.runtime.docker.container_config import MIB, SandboxLimits
-from ohsandbox.runtime.docker.usage import ResourceUsage, parse
+from ohsandbox.runtime.docker.usage import parse
+from ohsandbox.runtime.results import ResourceUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
