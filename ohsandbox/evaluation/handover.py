@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ohsandbox.evaluation.patch import apply_patch, find_baseline
+from ohsandbox.evaluation.agent_patch import apply_patch, find_baseline
 from ohsandbox.evaluation.sandbox_files import FETCH_LIMITS
 from ohsandbox.evaluation.verifier import NoVerdict
 
 if TYPE_CHECKING:
-    from ohsandbox.evaluation.patch import Baseline
+    from ohsandbox.evaluation.agent_patch import Baseline
     from ohsandbox.evaluation.task import Artifact
     from ohsandbox.runtime import Runtime
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.evaluation.accounting import Accounting
+from ohsandbox.evaluation.agent_patch import find_baseline, write_patch
 from ohsandbox.evaluation.agents.base import AgentReport, Assignment
 from ohsandbox.evaluation.handover import hand_over_artifacts, hand_over_patch, hand_over_tree
 from ohsandbox.evaluation.masking import mask_tree
-from ohsandbox.evaluation.patch import find_baseline, write_patch
 from ohsandbox.evaluation.results import Fault, Phase, StepResult, TrialResult
 from ohsandbox.evaluation.sandbox_files import fetch
 from ohsandbox.evaluation.trial_sandbox import HealthcheckFailed, TrialOptions, TrialSandboxes
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox import DockerRuntime
+    from ohsandbox.evaluation.agent_patch import Baseline
     from ohsandbox.evaluation.agents import EvaluatedAgent
     from ohsandbox.evaluation.images import Images
-    from ohsandbox.evaluation.patch import Baseline
     from ohsandbox.evaluation.processors import ProcessorLease, Processors
     from ohsandbox.evaluation.results import Outcome
     from ohsandbox.evaluation.task import Network, Step, Task

@@ -13,7 +13,7 @@ from ohsandbox.evaluation.processors import CpuShare, LoadMeter, Processors
 from ohsandbox.evaluation.task import Task
 from ohsandbox.evaluation.trial import Trial
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
-from tests.evaluation.test_patch import BASE, give_git
+from tests.evaluation.test_agent_patch import BASE, give_git
 
 if TYPE_CHECKING:
     from pathlib import Path

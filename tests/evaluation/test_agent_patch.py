@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import DockerRuntime
-from ohsandbox.evaluation import patch as patches
-from ohsandbox.evaluation.patch import apply_patch, find_baseline, write_patch
+from ohsandbox.evaluation import agent_patch as patches
+from ohsandbox.evaluation.agent_patch import apply_patch, find_baseline, write_patch
 from ohsandbox.evaluation.verifier import NoVerdict
 
 if TYPE_CHECKING:
