@@ -2,7 +2,7 @@
 
 Each conversation that waits and retries by itself meets the limit again with all the others. Here the first refusal
 holds all requests back, for as long as the provider says or for a random time that grows with each refusal in a row.
-Then one request goes; each answer lets one more be under way, so that a few refusals find the limit, not one from each
+Then one request goes, and answers let more be under way, so that a few refusals find the limit, not one from each
 conversation.
 """
 
@@ -43,6 +43,9 @@ class SharedBackOff:
         self._opens_at = -math.inf
         self._allowed = math.inf
         """So many requests may be under way of which it is not known whether they are refused."""
+        self._known_good = math.inf
+        """Half of what was allowed when one was refused last: up to it each answer allows one more, above it only as
+        many answers as are allowed already do, as TCP probes a path (RFC 5681 3.1)."""
         self._under_way: dict[BackOffTurn, float] = {}
         """When they began."""
         self._refusals = 0
@@ -63,7 +66,7 @@ class SharedBackOff:
             if now < self._opens_at:
                 return self._opens_at - now
             unknown = sum(now - began < ADMITTED_AFTER_S for began in self._under_way.values())
-            if unknown >= self._allowed:
+            if unknown + 1 > self._allowed:
                 return _LOOK_EVERY_S
             self._under_way[turn] = now
             return 0.0
@@ -73,16 +76,18 @@ class SharedBackOff:
         with self._lock:
             began = self._under_way.pop(turn, -math.inf)
             if is_answered and began > self._closed_at:
-                self._refusals, self._allowed = 0, self._allowed + 1
+                self._refusals = 0
+                self._allowed += 1 if self._allowed < self._known_good else 1 / self._allowed
 
     def refuse(self, turn: BackOffTurn, refusal: Failure, *, num_retries: int) -> float | None:
         """Close the gate; the seconds for which all wait, or None where they have been refused too often in a row."""
         now, asked_s = self.clock.now(), retry_after_s(refusal.retry_after)
         with self._lock:
+            met = min(self._allowed, len(self._under_way))
             is_first = self._under_way.pop(turn, -math.inf) > self._closed_at
             self.last_refusal = refusal
             if is_first:
-                self._closed_at, self._allowed = now, 1
+                self._closed_at, self._allowed, self._known_good = now, 1, max(1, met / 2)
                 self._refusals += 1
                 if self._refusals > num_retries:
                     self._refusals = 0
