@@ -36,7 +36,7 @@ class BuildContext:
 
     Raises:
         OSError: the directory cannot be read.
-        UsageError: its `.dockerignore` is no file, or over MAX_IGNORE_BYTES.
+        UsageError: its `.dockerignore` is no regular file, or over MAX_IGNORE_BYTES.
     """
 
     def __init__(self, build: Build) -> None:
@@ -65,7 +65,11 @@ class BuildContext:
     def _ignored(self) -> list[str]:
         """The patterns of the Dockerfile's own `.dockerignore`, or else of the directory's."""
         for path in (f"{self._build.dockerfile}.dockerignore", ".dockerignore"):
-            with contextlib.suppress(FileNotFoundError), _parent(self._root, path) as (parent, name):
+            with (
+                _told(self._root / path),
+                contextlib.suppress(FileNotFoundError),
+                _parent(self._root, path) as (parent, name),
+            ):
                 with _opened(name, parent) as (opened, found):
                     if found.st_size > MAX_IGNORE_BYTES:
                         raise UsageError(
@@ -108,6 +112,16 @@ class BuildContext:
                 f"The build's directory {str(self._root)!r} has over {MAX_CONTEXT_BYTES >> 30} GiB (at {path!r}). "
                 "Remedy: list what the image does not need in .dockerignore."
             )
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{str(path)!r} cannot be read: {error.strerror or error}. Remedy: make it a regular file, and no link."
+        ) from error
 
 
 class _Hashed:
