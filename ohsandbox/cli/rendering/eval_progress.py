@@ -46,6 +46,9 @@ IMAGE_LINES_S = 10.0
 HEARTBEAT_S = 60.0
 """Without a terminal a line comes at least so often: some CI systems end a job that prints nothing for 10 minutes."""
 REFRESHES_PER_S = 4
+BAR_COLUMNS = 40
+ECHO_COLUMNS = 4
+"""The terminal's own `^C` comes behind the bar, and must not begin a line."""
 _STYLES: dict[Outcome, str] = {"pass": "green", "fail": "red", "agent_error": "red"}
 
 
@@ -229,8 +232,10 @@ class LiveProgress(EvalProgress):
                     Text(seconds(now - one.since), style="dim"),
                 )  # fmt: skip
             images = [Text(safe_line(progress_text(one)), style="dim") for one in self._images.values()]
-            done = ProgressBar(total=max(1, self._trials), completed=self._before + self._ended, width=40)
-            return Group(table, *images, done, Text(f"{self._counts()}, {seconds(now - self._began)}"))
+            told = Text(f"{self._counts()}, {seconds(now - self._began)}", no_wrap=True, overflow="ellipsis")
+            width = max(1, min(BAR_COLUMNS, self._console.width - ECHO_COLUMNS))
+            bar = ProgressBar(total=max(1, self._trials), completed=self._before + self._ended, width=width)
+            return Group(*([table] if self._running else []), *images, told, bar)
 
 
 def describe(result: TrialResult) -> str:

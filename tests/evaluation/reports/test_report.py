@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.reports import load_report, read_results, write_reports
-from ohsandbox.evaluation.reports.report import Report
+from ohsandbox.evaluation.reports.report import PassRate, Report, TaskReport, Totals
 from tests.evaluation.results import HOSTILE_NAMES, HOSTILE_OUTPUT, trial, write_run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_outcomes_are_counted_apart_and_only_verdicts_make_the_rate(tmp_path: Path) -> None:
@@ -127,3 +124,9 @@ def test_every_report_is_written_of_hostile_and_of_empty_results(tmp_path: Path)
             "report.json", "junit.xml", "summary.md", "report.html"
         }  # fmt: skip
         assert load_report(run / "out" / "report.json").report == load_report(run / "out" / "report.json").report
+
+
+def test_the_page_of_the_documents_names_every_field() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "evaluation.md").read_text()
+    for model in (Report, PassRate, Totals, TaskReport):
+        assert [name for name in model.model_fields if f"`{name}`" not in page] == []
