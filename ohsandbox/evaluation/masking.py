@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -36,15 +38,29 @@ def mask_tree(root: Path, masker: Masker) -> None:
             elif path.is_file():
                 _mask_file(path, masker)
             if (other := _masked(os.fsencode(name), masker)) is not None:
-                path.rename(path.with_name(os.fsdecode(other)))
+                _rename(path, os.fsdecode(other))
+
+
+def _rename(path: Path, name: str) -> None:
+    """Give it the name, or remove it where that is too long or another's."""
+    try:
+        path.rename(path.with_name(name))
+    except OSError:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _mask_file(path: Path, masker: Masker) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not mode & stat.S_IRUSR:  # it came out of a sandbox so
+        path.chmod(mode := mode | stat.S_IRUSR)
     with path.open("rb") as source:
         if not any(is_mask for _, is_mask in _pieces(source, masker)):
             return
         source.seek(0)
-        mode, target = stat.S_IMODE(os.fstat(source.fileno()).st_mode), path.with_name(path.name + _SUFFIX)
+        target = path.with_name(f"{secrets.token_hex(8)}{_SUFFIX}")  # its own name may be as long as one can be
         with target.open("wb") as written:
             for piece, _ in _pieces(source, masker):
                 written.write(piece)

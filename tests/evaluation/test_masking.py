@@ -46,3 +46,18 @@ def test_modes_stay_and_a_file_without_secrets_is_not_touched(tmp_path: Path) ->
     mask_tree(tmp_path, MASKER)
     assert (tmp_path / "with").stat().st_mode & 0o777 == 0o750
     assert (tmp_path / "without").stat() == before
+
+
+def test_a_name_that_its_mask_would_make_too_long_goes(tmp_path: Path) -> None:
+    (tmp_path / f"{'x' * (255 - len(VALUE))}{VALUE}").write_text("x")
+    (tmp_path / f"{'y' * 255}").write_text(VALUE)
+    mask_tree(tmp_path, Masker({"A_NAME_THAT_IS_LONGER_THAN_THE_VALUE": VALUE}))
+    assert [path.name for path in tmp_path.iterdir()] == ["y" * 255]
+    assert VALUE not in (tmp_path / f"{'y' * 255}").read_text()
+
+
+def test_a_file_that_nobody_may_read_is_masked(tmp_path: Path) -> None:
+    (tmp_path / "closed").write_text(VALUE)
+    (tmp_path / "closed").chmod(0)
+    mask_tree(tmp_path, MASKER)
+    assert (tmp_path / "closed").read_text() == "<secret:KEY>"
