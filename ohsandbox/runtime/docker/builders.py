@@ -6,6 +6,7 @@ Both get the same archive, tell the same progress, and fail with the same errors
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import subprocess
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.docker.build import Build
     from ohsandbox.runtime.docker.engine import Engine
+
+log = logging.getLogger(__name__)
 
 BUILD_LABEL = "ohsandbox.build"
 """For a person's `docker images --filter label=...`; which image `gc` may remove says a record of ours."""
@@ -75,6 +78,7 @@ class BuildReport:
         step = PullProgress("", "building", layers_done=done, layers_total=total, detail=one_line(text))
         if key not in self._steps:
             self._steps[key] = self._now = step
+            log.info("building %s, step %d of %d: %s", self._build.context, done, total, step.detail)
             self._tell(step)
 
     def say(self, key: str, text: str) -> None:

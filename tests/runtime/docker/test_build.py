@@ -71,7 +71,10 @@ def builder(request: pytest.FixtureRequest, engine: Engine, monkeypatch: pytest.
 
 @pytest.mark.docker
 @pytest.mark.usefixtures("builder")
-def test_an_image_is_built_once_for_each_content(context: Callable[..., Path], engine: Engine) -> None:
+def test_an_image_is_built_once_for_each_content(
+    context: Callable[..., Path], engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ohsandbox")
     root = context("COPY a.txt /made/\nRUN echo built >>/made/a.txt\n", **{"a.txt": "one\n"})
     told: list[PullProgress] = []
     with DockerRuntime(build=root, progress=told.append) as runtime:
@@ -82,6 +85,7 @@ def test_an_image_is_built_once_for_each_content(context: Callable[..., Path], e
     assert last.layers_done == last.layers_total > 2
     assert re.search(r"Dockerfile: building, step (\d) of \1: RUN echo built >>/made/a.txt$", progress_text(last))
     assert told[-1].status == "done"
+    assert [line for line in caplog.messages if line.endswith(": RUN echo built >>/made/a.txt")]
     assert engine.api.images(first, filters={"label": f"{builders.BUILD_LABEL}=1"})
     told.clear()
     os.utime(root / "a.txt", (1, 1))
