@@ -4,7 +4,7 @@ What a command does is in a module of its own, imported when the command runs: `
 it raises, `entrypoint` explains on one line, and makes it an exit code.
 """
 
-# ruff: noqa: B008, PLC0415, TC003 - `option` is read once; a command's module is imported when it runs; typer reads types
+# ruff: noqa: B008, PLC0415 - `option` is read once; a command's module is imported when it runs
 from __future__ import annotations
 
 import sys
@@ -32,6 +32,7 @@ from ohsandbox.cli.options import (
     ServeOptions,
     SettingsFile,
     ShellOptions,
+    ValidateOptions,
     Yes,
     path,
 )
@@ -434,9 +435,15 @@ def _evaluation(ctx: typer.Context) -> None:
         typer.echo(ctx.get_help())
 
 
+Tasks = Annotated[
+    list[Path],
+    typer.Argument(metavar="TASKS...", help="A task, a list of tasks in .jsonl or .yaml, or a directory of tasks."),
+]
+
+
 @command(evaluation, "run")
 def run_evaluation(
-    tasks: Annotated[Path, typer.Argument(metavar="TASKS", help="A task, or a directory of tasks.", parser=path)],
+    tasks: Tasks,
     how: EvalOptions,
     what: Annotated[RunOptions, EVALUATED_MODEL],
 ) -> int:
@@ -444,6 +451,25 @@ def run_evaluation(
     from ohsandbox.cli.eval import run_tasks
 
     return run_tasks(tasks, how, what)
+
+
+@command(evaluation, "validate")
+def validate_evaluation(tasks: Tasks, how: ValidateOptions) -> int:
+    """Check tasks: read them strictly, then run the solution, which must pass, and nothing, which must not.
+
+    Exit codes: 0 all are valid, 1 one is not, 2 one cannot be read or carried out, 4 engine or sandbox failed.
+    """
+    from ohsandbox.cli.eval_validate import validate_tasks
+
+    return validate_tasks(tasks, how)
+
+
+@command(evaluation, "schema")
+def print_evaluation_schema() -> int:
+    """Print the JSON Schema of a task in a .jsonl or .yaml list."""
+    from ohsandbox.cli.eval_validate import print_schema
+
+    return print_schema()
 
 
 @command(evaluation, "report")

@@ -7,32 +7,29 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.eval_agents import make_agent
 from ohsandbox.cli.eval_reports import exit_code, report_results
+from ohsandbox.cli.eval_validate import read_tasks
 from ohsandbox.cli.rendering.eval_progress import open_progress
 from ohsandbox.cli.rendering.text import hide, say
 from ohsandbox.errors import UsageError
-from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ohsandbox.cli.options import EvalOptions, RunOptions
     from ohsandbox.evaluation.executor import TrialExecutor
 
 
-def run_tasks(path: Path, how: EvalOptions, what: RunOptions) -> int:
+def run_tasks(paths: Sequence[Path], how: EvalOptions, what: RunOptions) -> int:
     """Run them, and say what came of it."""
-    loaded = load_tasks(path)
-    if loaded.problems:
-        for problem in loaded.problems:
-            say(str(problem))
-        raise UsageError(f"{len(loaded.problems)} problems in {path}: nothing was started. Remedy: mend them.")
+    tasks = read_tasks(paths)
     agent = make_agent(how, what)
     hide(agent.secrets.masker)
     shard = None if how.shard is None else Shard(*map(int, how.shard.split("/")))
     plan = RunPlan(
-        select(loaded.tasks, patterns=how.filters or (), shard=shard), agent, attempts=how.attempts,
+        select(tasks, patterns=how.filters or (), shard=shard), agent, attempts=how.attempts,
         concurrent=how.concurrent, infrastructure_tries=how.infrastructure_retries + 1,
         repeat_failed=how.repeat_failed, shard=shard,
         timeout_multiplier=how.timeout_multiplier, fail_fast=how.fail_fast,

@@ -11,7 +11,14 @@ from ohsandbox.cli.model import complete
 from ohsandbox.cli.options import EVALUATED_MODEL, RunOptions
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
-from ohsandbox.evaluation.agents import CommandAgent, NopAgent, OhsandboxAgent, OracleAgent, ReplayAgent
+from ohsandbox.evaluation.agents import (
+    CommandAgent,
+    NopAgent,
+    OhsandboxAgent,
+    OracleAgent,
+    PredictionsAgent,
+    ReplayAgent,
+)
 from ohsandbox.secrets import Secrets, check_name
 
 if TYPE_CHECKING:
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.options import EvalOptions
     from ohsandbox.evaluation.agents import EvaluatedAgent
 
-AGENTS = ("oracle", "nop", "ohsandbox", "command", "replay:DIR")
+AGENTS = ("oracle", "nop", "ohsandbox", "command", "predictions", "replay:DIR")
 _FLAGS = {"secrets": "--secret"}
 """Of the options that are not named as their fields are."""
 
@@ -36,6 +43,8 @@ def make_agent(how: EvalOptions, what: RunOptions) -> EvaluatedAgent:
     of_model = [name for name in for_model if getattr(what, name) != getattr(default, name)]
     of_command = [name for name in ("agent_command", "agent_env", "agent_setup") if getattr(how, name) is not None]
     name, _, recorded = (how.agent or _implied(how, what)).partition(":")
+    if how.predictions is not None and name != "predictions":
+        raise UsageError(f"--predictions is not for the agent {name!r}. Leave it out, or leave --agent out.")
     agent: EvaluatedAgent
     match name, recorded:
         case "oracle" | "nop", "":
@@ -47,6 +56,9 @@ def make_agent(how: EvalOptions, what: RunOptions) -> EvaluatedAgent:
         case "command", "":
             _refuse(name, of_model)
             agent = _command(how)
+        case "predictions", "" if how.predictions is not None:
+            _refuse(name, [*of_model, *of_command])
+            agent = PredictionsAgent(how.predictions)
         case "replay", directory if directory:
             _refuse(name, [*of_command, *(one for one in of_model if one in {"model", "api_key", "base_url"})])
             agent = _replay(what, Path(directory))
@@ -59,6 +71,8 @@ def make_agent(how: EvalOptions, what: RunOptions) -> EvaluatedAgent:
 
 
 def _implied(how: EvalOptions, what: RunOptions) -> str:
+    if how.predictions is not None:
+        return "predictions"
     if how.agent_command is not None:
         return "command"
     return "oracle" if what.model is None else "ohsandbox"

@@ -335,6 +335,10 @@ class ServeOptions:
 
 _eval = partial(option, rich_help_panel="Evaluation")
 _agent = partial(option, rich_help_panel="Agent")
+_agent_network = _agent("Network while the agent works, for all tasks.  [default: what the task says]")
+_concurrent = _eval("Trials at the same time.", "N", default=4, flags=["--concurrent", "-n"], min=1, max=256)
+_timeout_multiplier = _eval("Multiply the time limits of all tasks.", "X", default=1.0, parser=_positive_number)
+_filters = _eval("Only tasks whose id matches, as in 'sum-*'; may be repeated.", "PATTERN", flags=["--filter", "-f"])
 EVALUATED_MODEL = frozenset(
     {"settings", "secrets", "model", "api_key", "base_url", "tool_choice", "max_iterations", "max_time_s", "max_tokens"}
     | {"max_cost_usd", "instructions", "mcp_config", "enable", "disable"}
@@ -372,27 +376,26 @@ class EvalOptions:
         "NAME[=VALUE]",
     )
     agent_setup: str | None = _agent("Shell command that runs as root before --agent-command.", "COMMAND")
-    agent_network: Literal["none", "open"] | None = _agent(
-        "Network while the agent works, for all tasks.  [default: what the task says]"
-    )
+    agent_network: Literal["none", "open"] | None = _agent_network
+    predictions: Path | None = _agent(
+        "Apply the patches of this file, a JSONL of instance_id and model_patch as SWE-bench has it, in the place of "
+        "an agent.",
+        "FILE", parser=path,
+    )  # fmt: skip
     output: Path = _eval(
         "Directory of the results; what is finished there is not run again.",
         "DIR", default=Path("eval-results"), flags=["--output", "-o"], parser=path,
     )  # fmt: skip
-    concurrent: int = _eval("Trials at the same time.", "N", default=4, flags=["--concurrent", "-n"], min=1, max=256)
+    concurrent: int = _concurrent
     attempts: int = _eval("Trials of each task.", "N", default=1, flags=["--attempts", "-k"], min=1, max=1000)
     min_pass_rate: float = _eval("Exit with 1 below this.", "RATE", default=1.0, min=0, max=1)
     no_tui: NoTui = False
     fail_fast: bool = switch("Start no more trials after one that did not pass.", "--fail-fast")
-    filters: list[str] | None = _eval(
-        "Only tasks whose id matches, as in 'sum-*'; may be repeated.", "PATTERN", flags=["--filter", "-f"]
-    )
+    filters: list[str] | None = _filters
     shard: str | None = _eval(
         "Only part I of N of the tasks, for N machines; `eval report` puts the results together.", "I/N", parser=_shard
     )
-    timeout_multiplier: float = _eval(
-        "Multiply the time limits of all tasks.", "X", default=1.0, parser=_positive_number
-    )
+    timeout_multiplier: float = _timeout_multiplier
     verifier: Literal["shared", "separate"] = _eval(
         "shared: tests run in the agent's sandbox, after it. separate: in a fresh one, which gets only what it changed "
         "in the working directory, and the task's artifacts.", default="shared",
@@ -413,6 +416,24 @@ class EvalOptions:
     address: str | None = _eval(
         "Address of the Ray cluster.  [default: RAY_ADDRESS, else this machine alone]", "ADDRESS"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions:
+    """How tasks are validated."""
+
+    static: bool = switch("Read the tasks only: no sandbox is started.", "--static")
+    output: Path | None = _eval(
+        "Directory of the results; what is finished there is not run again.  [default: a temporary one, which is "
+        "removed if all tasks are valid]",
+        "DIR", flags=["--output", "-o"], parser=path,
+    )  # fmt: skip
+    concurrent: int = _concurrent
+    filters: list[str] | None = _filters
+    agent_network: Literal["none", "open"] | None = _agent_network
+    timeout_multiplier: float = _timeout_multiplier
+    no_tui: NoTui = False
+    as_json: bool = switch("Print JSON.", "--json")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,106 @@
+"""`ohsandbox eval validate`: which tasks are valid, and how that ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from ohsandbox.cli.eval_validate import print_schema, prove, read_tasks, validate_tasks
+from ohsandbox.cli.options import ValidateOptions
+from ohsandbox.errors import UsageError
+from ohsandbox.evaluation.results import Fault, TrialResult
+from ohsandbox.evaluation.task import Solution, Step, Task, TaskEnvironment, Verifier
+
+if TYPE_CHECKING:
+    from ohsandbox.evaluation.results import Outcome
+
+IMAGE = "ohsandbox-base:debian"
+GOOD = {
+    "id": "good", "image": IMAGE, "prompt": "Copy it.", "files": {"a/in.txt": "1\n"},
+    "solution": "cp a/in.txt a/out.txt", "check": "sh check.sh",
+    "check_files": {"check.sh": "cmp a/out.txt a/in.txt\n"},
+}  # fmt: skip
+
+
+def result(outcome: Outcome, reward: float | None = None) -> TrialResult:
+    fault = None if reward is not None else Fault(phase="verifier", kind="NoVerdict", message="why")
+    return TrialResult(
+        task="t", attempt=1, outcome=outcome, reward=reward, agent="x", task_digest="sha256:0", fault=fault
+    )
+
+
+def task(*, has_solution: bool = True) -> Task:
+    solution = Solution(command="true") if has_solution else None
+    step = Step(instruction="x", verifier=Verifier(command="true"), solution=solution)
+    return Task(id="t", path=Path("/x"), format="inline", environment=TaskEnvironment(image="x"), steps=(step,))
+
+
+@pytest.mark.parametrize(
+    ("oracle", "nop", "finding", "code"),
+    [
+        (("pass", 1), ("fail", 0), "valid", 0),
+        (("pass", 1), ("pass", 1), "doing nothing passes", 1),
+        (("fail", 0.5), ("fail", 0), "the solution does not pass: fail", 1),
+        (("pass", 1), ("verifier_error", None), "doing nothing gets no verdict: NoVerdict in verifier: why", 1),
+        (("invalid", None), ("fail", 0), "the solution: NoVerdict in verifier: why", 2),
+        (("invalid", None), ("infrastructure_error", None), "the solution: NoVerdict in verifier: why; doing", 4),
+        (None, None, "valid", 0),
+    ],
+)
+def test_a_task_is_judged_by_its_two_trials(oracle: Any, nop: Any, finding: str, code: int) -> None:
+    proof = prove(task(), oracle and result(*oracle), nop and result(*nop))
+    assert proof.finding.startswith(finding)
+    assert proof.code == code
+
+
+def test_without_a_solution_nothing_is_proven() -> None:
+    proof = prove(task(has_solution=False), None, result("fail", 0))
+    assert proof == ("t", "-", "0", "no solution: nothing proves that it can be solved", 1)
+
+
+def test_problems_are_told_and_nothing_is_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"id": 1}\n{"idd": "x"}\n')
+    with pytest.raises(UsageError, match=r"problems in .*: nothing was started"):
+        validate_tasks([tmp_path], ValidateOptions())
+    told = capsys.readouterr().err
+    assert "tasks.jsonl:1: id = 1: expected a valid string" in told
+    assert "tasks.jsonl:2: unknown key 'idd': did you mean 'id'?" in told
+
+
+def test_static_reads_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(GOOD))
+    assert validate_tasks([tmp_path], ValidateOptions(static=True)) == 0
+    assert capsys.readouterr().out == "1 task read: no problem\n"
+
+
+def test_the_schema_takes_what_the_reader_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_schema() == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    valid = {**GOOD, "limits": {"memory": "1G", "cpus": 1}, "network": {"agent": "open"}}
+    jsonschema.validate(valid, schema)
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(valid))
+    assert [one.id for one in read_tasks([tmp_path])] == ["good"]
+    for wrong in ({**GOOD, "x": 1}, {"id": "a"}, {**GOOD, "limits": {"cpus": 0}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+
+
+@pytest.mark.docker
+def test_solutions_must_pass_and_doing_nothing_must_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = [GOOD, {**GOOD, "id": "solved", "check": "true"}, {**GOOD, "id": "unsolvable", "check": "false"}]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+    how = ValidateOptions(output=tmp_path / "out", no_tui=True)
+    assert validate_tasks([tmp_path / "tasks.jsonl"], how) == 1
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["TASK", "ORACLE", "NO-OP", "FINDING"],
+        ["good", "1", "0", "valid"],
+        ["solved", "1", "1", "doing", "nothing", "passes"],
+        ["unsolvable", "0", "0", "the", "solution", "does", "not", "pass:", "fail"],
+        ["1", "of", "3", "tasks", "valid"],
+    ]
+    assert (tmp_path / "out/oracle/trials/good/1/result.json").exists()
