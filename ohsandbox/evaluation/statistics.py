@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 MAX_EXACT_STEPS = 2_000_000
 """Of the exact sign-flip test, about a second; beyond it random sign flips are drawn."""
-DRAWS = 100_000
-"""A p-value of 0.05 is then known to 0.0014 (two standard errors)."""
+MAX_DRAWS, MIN_DRAWS = 100_000, 10_000
+"""A p-value of 0.05 is then known to 0.0014 and 0.0044 (two standard errors)."""
+MAX_DRAWN_STEPS = 20_000_000
+"""Of random sign flips, some seconds: one for each draw and each size that differences have."""
 
 
 class TaskCount(NamedTuple):
@@ -114,7 +116,7 @@ def paired_test(differences: Sequence[Fraction]) -> PairedTest:
 
     Where all that are not zero have one size, as with one attempt a task, it is McNemar's test in its exact form: of
     b + c tasks that differ, the smaller number against a fair coin (Q. McNemar, Psychometrika 12 (1947) 153-157).
-    Else Fisher's sign-flip test over tasks, exact by counting all sums, or for many tasks by `DRAWS` random flips with
+    Else Fisher's sign-flip test over tasks, exact by counting all sums, or for many tasks by random flips with
     a fixed seed, and p = (hits + 1) / (draws + 1) (B. Phipson and G. K. Smyth, Stat. Appl. Genet. Mol. Biol. 9 (2010)
     article 39).
     """
@@ -162,13 +164,14 @@ def _exact_flips(groups: dict[int, int], span: int, observed: int) -> PairedTest
 
 def _drawn_flips(groups: dict[int, int], observed: int) -> PairedTest:
     draw = random.Random(0)  # noqa: S311 - the same input gives the same p-value
+    draws = max(MIN_DRAWS, min(MAX_DRAWS, MAX_DRAWN_STEPS // len(groups)))
     far = lower = 0
-    for _ in range(DRAWS):
+    for _ in range(draws):
         total = sum(size * (2 * draw.getrandbits(count).bit_count() - count) for size, count in groups.items())
         far += abs(total) >= abs(observed)
         lower += total <= observed
-    method = f"sign flips over tasks, {DRAWS} drawn"
-    return PairedTest((far + 1) / (DRAWS + 1), (lower + 1) / (DRAWS + 1), method)
+    method = f"sign flips over tasks, {draws} drawn"
+    return PairedTest((far + 1) / (draws + 1), (lower + 1) / (draws + 1), method)
 
 
 def mean_difference(differences: Sequence[Fraction], *, confidence: float = CONFIDENCE) -> Estimate | None:

@@ -19,6 +19,7 @@ from tests.evaluation.results import HOSTILE_NAMES, trial, write_run
         (["pass", "fail"], 1.0, 1),
         (["pass", "fail"], 0.5, 0),
         (["pass", "agent_error"], 0.6, 1),
+        (["pass"] * 7 + ["fail"] * 3, 0.7, 0),
         (["pass", "verifier_error"], 1.0, 1),
         (["pass", "invalid"], 0.0, 2),
         (["pass", "infrastructure_error"], 0.0, 4),

@@ -163,18 +163,29 @@ def _facts(result: TrialResult) -> Iterator[str]:
         yield f"model {foreign_text.name(result.model)}"
     for name, count in result.usage.items():
         yield f"{count:,} {foreign_text.name(name).replace('_', ' ')}"
-    used = result.resources
-    if used.peak_memory_bytes is not None:
-        yield f"peak memory {used.peak_memory_bytes / 1024**2:,.0f} MiB"
-    if used.cpu_s is not None:
-        yield f"processor {numbers.seconds(used.cpu_s)}"
-    if used.oom_kills:
-        yield f"{used.oom_kills} processes ended for want of memory"
+    for step in result.steps:
+        told = ", ".join(f"{foreign_text.name(name)} {value:g}" for name, value in step.rewards.items())
+        yield f"step {foreign_text.name(step.name)}: {told or 'no verdict'}"
+    yield from _use(result)
     if result.is_repeat:
         yield "repeat of a task that failed; counts in no rate"
     if result.infrastructure_tries > 1:
         yield f"{result.infrastructure_tries} tries"
     yield from map(foreign_text.message, result.notes)
+
+
+def _use(result: TrialResult) -> Iterator[str]:
+    used, load = result.resources, result.load
+    if used.peak_memory_bytes is not None:
+        yield f"peak memory {used.peak_memory_bytes / 1024**2:,.0f} MiB"
+    if used.cpu_s is not None:
+        yield f"processor {numbers.seconds(used.cpu_s)}"
+    if used.throttled_s:
+        yield f"throttled {numbers.seconds(used.throttled_s)}"
+    if kills := (used.oom_kills or 0) + (used.verifier_oom_kills or 0):
+        yield f"{kills} processes killed for lack of memory"
+    if load is not None and load.others is not None:
+        yield f"others used {numbers.percent(load.others)} of its processors"
 
 
 def _chart(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 REPORT_SCHEMA = 1
 REPORT_NAME = "report.json"
 OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined] # a Literal has them
-MERGED_FIELDS = ("agent", "agent_settings", "attempts", "timeout_multiplier")
-"""What shards of one run have in common."""
+OF_ONE_SHARD = {"run_id", "shard", "tasks", "machines"}
+"""Fields of a run's record that shards of one run do not have in common."""
 
 
 class ReportPart(BaseModel):
@@ -193,10 +193,11 @@ def _record(path: Path) -> RunRecord:
 
 
 def _require_same_plan(first_path: Path, first: RunRecord, path: Path, record: RunRecord) -> None:
-    for name in MERGED_FIELDS:
-        if (one := getattr(first, name, None)) != (other := getattr(record, name, None)):
+    one, other = (made.model_dump(mode="json", exclude=OF_ONE_SHARD) for made in (first, record))
+    for name in {**one, **other}:
+        if (was := one.get(name)) != (now := other.get(name)):
             raise UsageError(
-                f"{first_path} and {path} are results of different runs: {name} is {one!r} and {other!r}. "
+                f"{first_path} and {path} are results of different runs: {name} is {was!r} and {now!r}. "
                 "Remedy: `ohsandbox eval compare` compares runs; a report merges shards of one."
             )
     for task in first.tasks.keys() & record.tasks.keys():

@@ -13,7 +13,7 @@ import pytest
 from ohsandbox.evaluation.reports import read_results
 from ohsandbox.evaluation.reports.comparison import compare, comparison_html
 from ohsandbox.evaluation.reports.html import html
-from ohsandbox.evaluation.results import Phase
+from ohsandbox.evaluation.results import Load, Phase, Resources, StepResult
 from tests.evaluation.results import BEGAN, HOSTILE_NAMES, HOSTILE_OUTPUT, trial, write_run
 
 if TYPE_CHECKING:
@@ -85,9 +85,28 @@ def test_hostile_names_are_shown_as_they_are(page: str) -> None:
 
 def test_a_trial_shows_its_phases_its_fault_and_the_end_of_its_output(tmp_path: Path) -> None:
     phases = [Phase(name=name, started_at=BEGAN, seconds=1.0) for name in ("sandbox", "agent", "new-one")]
-    failed = trial("a", "agent_error", phases=phases, infrastructure_tries=2, cost_usd=0.25)
+    used = Resources(peak_memory_bytes=64 * 1024**2, cpu_s=3.5, oom_kills=1, verifier_oom_kills=1)
+    steps = [StepResult(name="first", rewards={"reward": 0.5}), StepResult(name="second")]
+    failed = trial(
+        "a", "agent_error", phases=phases, infrastructure_tries=2, cost_usd=0.25, resources=used, steps=steps,
+        load=Load(cpus=1, others=0.25),
+    )  # fmt: skip
     page = html(read_results([write_run(tmp_path, [failed, trial("b")], output=b"the end")]))
-    for expected in ("agent: Timeout: it took too long", "the end", "2 tries", "$0.25", 'class="phase-other"'):
+    for expected in (
+        "agent: Timeout: it took too long",
+        "the end",
+        "2 tries",
+        "$0.25",
+        'class="phase-other"',
+        "peak memory 64 MiB",
+    ):
+        assert expected in page
+    for expected in (
+        "step first: reward 0.5 · step second: no verdict",
+        "2 processes killed",
+        "others used 25.0 %",
+        "64 MiB",
+    ):
         assert expected in page
     assert page.count("<pre") == 1, "the output of a trial that passed is not shown"
 
