@@ -34,6 +34,7 @@ def run_tasks(paths: Sequence[Path], how: EvalOptions, what: RunOptions) -> int:
         repeat_failed=how.repeat_failed, shard=shard,
         timeout_multiplier=how.timeout_multiplier, fail_fast=how.fail_fast,
         separate_verifier=how.verifier == "separate", ca_bundle=_ca_bundle(how, what),
+        image_budget_bytes=how.image_budget,
     )  # fmt: skip
     progress = open_progress(no_tui=how.no_tui)
     run = Run(plan, how.output, tell=progress, executor=_executor(how))
@@ -57,7 +58,7 @@ def _executor(how: EvalOptions) -> TrialExecutor | None:
         return None
     from ohsandbox.evaluation.ray_executor import RayExecutor  # noqa: PLC0415 - an extra, and slow
 
-    return RayExecutor(how.concurrent, address=how.address)
+    return RayExecutor(how.concurrent, address=how.address, image_budget_bytes=how.image_budget)
 
 
 def _ca_bundle(how: EvalOptions, what: RunOptions) -> str | None:

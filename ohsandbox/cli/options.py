@@ -410,6 +410,11 @@ class EvalOptions:
         "Repeat the tasks that failed N times, to tell flaky from broken; they count in no rate.",
         "N", default=0, min=0, max=1000,
     )  # fmt: skip
+    image_budget: int | None = _eval(
+        "Remove images that eval built or pulled, the least recently used first, when all of them take more than this. "
+        " [default: 40g]",
+        "SIZE", parser=_byte_size(minimum=1024**2),
+    )  # fmt: skip
     engine: Literal["local", "ray"] = _eval(
         "local: this machine's engine. ray: the engines of a Ray cluster's nodes, -n trials on each.", default="local"
     )

@@ -84,4 +84,5 @@ class LocalExecutor:
     def close(self) -> None:
         """See `TrialExecutor.close`."""
         self._cancel.set()
+        self._images.close()
         self._pool.shutdown(cancel_futures=True)

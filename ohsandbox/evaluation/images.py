@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections import Counter
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
 from ohsandbox import SandboxLimits
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import CallCancelledError, ImageUnavailable, UsageError
 from ohsandbox.evaluation.processors import of_this_machine
 from ohsandbox.runtime.docker import build, images, options
 from ohsandbox.runtime.docker.engine import connect
@@ -18,10 +20,15 @@ from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.process import invocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ohsandbox.evaluation.task import TaskEnvironment
+    from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.results import PullProgress
+
+
+DEFAULT_BUDGET_BYTES = 40 * 1024**3
+"""What the images that we built or pulled may take together, apart from layers that they share with others."""
 
 
 class Image(NamedTuple):
@@ -52,14 +59,18 @@ def check_options(**asked: object) -> None:
 
 
 class Images:
-    """Pulls and builds; a second caller of the same image waits for the first."""
+    """Pulls and builds; a second caller of the same image waits for the first. Keeps what it made under a budget."""
 
-    def __init__(self, *, tell: Callable[[PullProgress], None] | None = None) -> None:
-        self._tell = tell
+    def __init__(self, *, tell: Callable[[PullProgress], None] | None = None, budget_bytes: int | None = None) -> None:
+        """budget_bytes None is DEFAULT_BUDGET_BYTES."""
+        self._tell, self._budget_bytes = tell, budget_bytes or DEFAULT_BUDGET_BYTES
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], Future[Image]] = {}
         self.lacks_utf8: dict[str, bool] = {}
         """By image: whether it lacks the locale C.UTF-8, once a sandbox has told."""
+        self._users = Counter[str]()
+        """Trials by the name of the image that they use: it is not removed meanwhile."""
+        self._making: set[threading.Event] = set()
 
     def processors(self) -> tuple[int, ...]:
         """The processors of the engine's machine that trials may be pinned to; empty where that is another machine.
@@ -76,15 +87,37 @@ class Images:
         is_here = (told.get("KernelVersion"), told.get("NCPU")) == (os.uname().release, os.cpu_count())
         return of_this_machine() if is_here and engine.address.is_local else ()
 
-    def get(self, environment: TaskEnvironment) -> Image:
-        """Return the environment's image, pulled or built if missing.
+    @contextlib.contextmanager
+    def held(self, environment: TaskEnvironment) -> Iterator[Image]:
+        """The environment's image, pulled or built if missing; it stays until the end of the context.
 
         Raises:
-            ImageUnavailable: it cannot be pulled or built.
+            ImageUnavailable: it cannot be pulled or built, or was not built in the task's time for it.
+            UsageError: a step of its Dockerfile fails.
             EngineUnavailable: no engine answers.
+            CallCancelledError: `close` was called.
         """
-        built = ("build", f"{environment.build}\0{environment.dockerfile}")
-        key = ("image", environment.image) if environment.image else built
+        while True:
+            image = self.get(environment)
+            with self._lock:
+                if _key(environment) in self._known:  # else it was removed in this moment
+                    self._users[image.name] += 1
+                    break
+        try:
+            yield image
+        finally:
+            with self._lock:
+                self._users[image.name] -= 1
+
+    def close(self) -> None:
+        """End the pulls and builds that go on."""
+        with self._lock:
+            for cancel in self._making:
+                cancel.set()
+
+    def get(self, environment: TaskEnvironment) -> Image:
+        """The environment's image as `held` has it, for one who holds it already."""
+        key = _key(environment)
         with self._lock:
             is_first = key not in self._known
             future = self._known.setdefault(key, Future())
@@ -98,16 +131,43 @@ class Images:
         return future.result()
 
     def _make(self, environment: TaskEnvironment) -> Image:
+        cancel, limit_s = threading.Event(), environment.build_timeout_s
+        timer = threading.Timer(limit_s, cancel.set)
+        with self._lock:
+            self._making.add(cancel)
+        timer.start()
         engine = connect()
         try:
             if (name := environment.image) is None:
                 asked = build.checked(build.Build(str(environment.build), environment.dockerfile))
-                name = build.ensure(engine, asked, progress=self._tell)
-            facts = images.ensure(engine, name, progress=self._tell)
+                name = build.ensure(engine, asked, progress=self._tell, cancel=cancel)
+            elif images.inspect(engine, name) is None:
+                build.note_pulled(engine, name)
+            facts = images.ensure(engine, name, progress=self._tell, cancel=cancel)
+            build.note_used(engine, name)
+            self._trim(engine, name)
+        except CallCancelledError:
+            if timer.is_alive():
+                raise
+            where = environment.image or environment.build
+            raise ImageUnavailable(f"{where} was not there after the {limit_s:g} s that its task gives it.") from None
         finally:
+            timer.cancel()
             engine.close()
+            with self._lock:
+                self._making.discard(cancel)
         # `COPY file .` of a Dockerfile without WORKDIR puts the file into the root directory
         return Image(name, facts.digest or facts.id, None if environment.image else facts.workdir or "/")
+
+    def _trim(self, engine: Engine, newest: str) -> None:
+        """Remove images of ours, the least recently used first, until the others fit in the budget."""
+        with self._lock:
+            busy = {newest, *(name for name, count in self._users.items() if count)}
+            gone = build.trim(engine, self._budget_bytes, keep=busy)
+            self._known = {
+                key: future for key, future in self._known.items()
+                if not (future.done() and not future.exception() and future.result().name in gone)
+            }  # fmt: skip
 
 
 def engine_facts() -> dict[str, str]:
@@ -129,3 +189,9 @@ def engine_facts() -> dict[str, str]:
         "oci_runtime": info.get("DefaultRuntime"),
     }  # fmt: skip
     return {name: str(value) for name, value in found.items() if value}
+
+
+def _key(environment: TaskEnvironment) -> tuple[str, str]:
+    if environment.image:
+        return "image", environment.image
+    return "build", f"{environment.build}\0{environment.dockerfile}"

@@ -96,10 +96,10 @@ def _relocated(value: Any, places: Mapping[str, Path]) -> Any:
 class NodeWorker:
     """Carries out the trials of one node. An actor of Ray: its methods run in `slots` threads."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, image_budget_bytes: int | None) -> None:
         """Remove what a worker that was killed here has left."""
         self._directory = tempfile.TemporaryDirectory(prefix="ohsandbox-eval-")
-        self._local = LocalExecutor(slots, Images(), lambda _: None)
+        self._local = LocalExecutor(slots, Images(budget_bytes=image_budget_bytes), lambda _: None)
         self._agents: dict[str, EvaluatedAgent] = {}
         """By run: one for all trials here, so that they share its back-off."""
         self._lock = threading.Lock()
@@ -157,7 +157,9 @@ class _Node:
 class RayExecutor:
     """Spreads trials over the nodes of a cluster, `slots_per_node` on each at the same time."""
 
-    def __init__(self, slots_per_node: int, *, address: str | None = None) -> None:
+    def __init__(
+        self, slots_per_node: int, *, address: str | None = None, image_budget_bytes: int | None = None
+    ) -> None:
         """Join the cluster. address None: that of RAY_ADDRESS, else a cluster of this machine alone.
 
         Raises:
@@ -169,7 +171,7 @@ class RayExecutor:
         except ImportError:
             raise UsageError("--engine ray needs Ray. Remedy: pip install 'ohsandbox[ray]'.") from None
         self._ray: Any = ray
-        self._per_node = slots_per_node
+        self._per_node, self._image_budget_bytes = slots_per_node, image_budget_bytes
         self._nodes: dict[str, _Node] = {}
         self._refused: dict[str, str] = {}
         self._packed: dict[str, Any] = {}
@@ -255,7 +257,7 @@ class RayExecutor:
                 max_concurrency=self._per_node + 1,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
             )
-            .remote(self._per_node)
+            .remote(self._per_node, self._image_budget_bytes)
         )
         try:
             version, fault = self._ray.get(actor.check.remote(), timeout=JOIN_S)

@@ -90,6 +90,8 @@ class RunPlan(NamedTuple):
     """Judge in fresh sandboxes, which get only what the agent has changed."""
     ca_bundle: str | None = None
     """A PEM file that common tools in the sandboxes trust."""
+    image_budget_bytes: int | None = None
+    """What images that eval built or pulled may take together; None: 40 GiB."""
 
 
 def select(tasks: Sequence[Task], *, patterns: Sequence[str] = (), shard: Shard | None = None) -> list[Task]:
@@ -135,7 +137,9 @@ class Run:
         self.plan = plan
         self.results = ResultsDirectory(path)
         self._listener, self._listener_lock = tell, threading.Lock()
-        self._executor = executor or LocalExecutor(plan.concurrent, Images(tell=self._tell), self._tell)
+        self._executor = executor or LocalExecutor(
+            plan.concurrent, Images(tell=self._tell, budget_bytes=plan.image_budget_bytes), self._tell
+        )
         self._tasks = {task.id: task for task in plan.tasks}
         self._digests = {task.id: task.digest() for task in plan.tasks}
         path.mkdir(parents=True, exist_ok=True)

@@ -117,10 +117,10 @@ class Trial:
         )  # fmt: skip
         if (asked := task.environment.cpus or 0) > lease.cpus:
             self._notes.append(f"the task asks for {asked:g} processors, and this machine has {lease.cpus:g}")
-        with self._timed("image"):
-            image = self._images.get(task.environment)
-        self._result = self._result.model_copy(update={"image": image.name, "image_digest": image.digest})
         with contextlib.ExitStack() as stack:
+            with self._timed("image"):
+                image = stack.enter_context(self._images.held(task.environment))
+            self._result = self._result.model_copy(update={"image": image.name, "image_digest": image.digest})
             self._network = self._network_of(task.steps[0])
             with self._timed("sandbox"):
                 runtime = stack.enter_context(self._sandboxes.make(task.environment, self._network))
@@ -191,7 +191,10 @@ class Trial:
     def _verify(self, runtime: DockerRuntime, step: Step, directory: Path, patch_fault: str | None) -> Score:
         verifier = step.verifier
         if verifier.environment is not None:
-            with self._sandboxes.make(verifier.environment, verifier.network) as other:
+            with (
+                self._images.held(verifier.environment),
+                self._sandboxes.make(verifier.environment, verifier.network) as other,
+            ):
                 self._network = verifier.network
                 self._sandboxes.prepare(other, verifier.environment)
                 hand_over_artifacts(other, step.artifacts, directory / "artifacts")

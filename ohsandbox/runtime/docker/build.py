@@ -7,6 +7,7 @@ image was last used; `gc` removes images that were not used for UNUSED_S, and no
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
 import time
@@ -30,7 +31,7 @@ from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from ohsandbox.runtime.docker.engine import Engine
 
@@ -178,7 +179,72 @@ def _build(engine: Engine, job: builders.BuildJob, tell: Callable[[PullProgress]
     report.check()
 
 
-# --- images that nobody has used for long ---
+# --- images that nobody has used for long, or that take too much ---
+
+
+def note_pulled(engine: Engine, image: str) -> None:
+    """Note that we, and nobody else, are about to pull an image; `trim` may remove it one day."""
+    write_atomically(_pull_record(image), f"{engine.address.url}\n{image}".encode(), durable=False)
+
+
+def note_used(engine: Engine, image: str) -> None:
+    """Note that an image is used now, if it is one of ours."""
+    for record, name in _records(engine):
+        if name == image:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(record)
+
+
+def trim(engine: Engine, budget_bytes: int, *, keep: Collection[str]) -> set[str]:
+    """Remove images that we built or noted as pulled, the least recently used first, until the others fit.
+
+    What an image shares with others does not count, nor is it freed by a removal. keep names images that stay; one of
+    which there is a container stays, too. Returns the names of those that were removed.
+    """
+    with engine_errors("measuring images"):
+        usage = engine.api.df()
+    own_bytes = {
+        tag: max(0, int(one.get("Size") or 0) - max(0, int(one.get("SharedSize") or 0)))
+        for one in usage.get("Images") or [] for tag in one.get("RepoTags") or []
+    }  # fmt: skip
+    ours = [(record, name) for record, name in _records(engine) if _tagged(name) in own_bytes]
+    total, gone = sum(own_bytes[_tagged(name)] for _, name in ours), set[str]()
+    for record, name in sorted(ours, key=lambda one: one[0].stat().st_mtime):
+        if total <= budget_bytes:
+            break
+        if name not in keep and _remove(engine, name):
+            record.unlink(missing_ok=True)
+            total -= own_bytes[_tagged(name)]
+            gone.add(name)
+    return gone
+
+
+def _tagged(name: str) -> str:
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def _remove(engine: Engine, name: str) -> bool:
+    """Whether the image is gone; not where there is a container of it."""
+    with contextlib.suppress(SandboxUnavailable), engine_errors(f"removing image {name}"):
+        if not engine.api.containers(all=True, filters={"ancestor": name}):
+            engine.api.remove_image(name)
+            return True
+    return False
+
+
+def _pull_record(image: str) -> Path:
+    return subdirectory("pulled") / hashlib.sha256(image.encode()).hexdigest()[:DIGEST_CHARS]
+
+
+def _records(engine: Engine) -> list[tuple[Path, str]]:
+    """The records of this engine's images that we built or pulled, and their names."""
+    found = []
+    for record in (*subdirectory("builds").iterdir(), *subdirectory("pulled").iterdir()):
+        with contextlib.suppress(OSError):
+            address, _, image = record.read_text(encoding="utf-8").partition("\n")
+            if address == engine.address.url and len(record.name) == DIGEST_CHARS:
+                found.append((record, image or f"{REPOSITORY}:{record.name}"))
+    return found
 
 
 def unused(engine: Engine) -> list[str]:

@@ -348,3 +348,24 @@ def test_a_build_that_cannot_be_is_refused_without_an_engine(
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/never-asked.sock")
     with pytest.raises(UsageError, match=said):
         DockerRuntime(**arguments)
+
+
+LAYER = "RUN dd if=/dev/zero of=/filler-{0} bs=1048576 count=4 2>/dev/null\n"
+
+
+def test_images_of_ours_are_kept_under_a_budget_the_least_recently_used_goes(
+    context: Callable[..., Path], engine: Engine
+) -> None:
+    names = []
+    for age, which in enumerate("abc"):
+        names.append(builds.ensure(engine, checked(context(LAYER.format(which)))))
+        [record] = [path for path, name in builds._records(engine) if name == names[-1]]
+        os.utime(record, (1000.0 + age, 1000.0 + age))
+    builds.note_used(engine, names[0])
+    assert builds.trim(engine, 14 * 1024**2, keep=()) == set()
+    with DockerRuntime(names[1]):  # in use
+        assert builds.trim(engine, 9 * 1024**2, keep=()) == {names[2]}
+    assert builds.trim(engine, 5 * 1024**2, keep={names[1]}) == {names[0]}
+    here = {tag for image in engine.api.images() for tag in image["RepoTags"] or []}
+    assert names[1] in here
+    assert not {names[0], names[2]} & here
