@@ -168,9 +168,9 @@ class Run:
         compared = "agent", "agent_settings", "attempts", "timeout_multiplier", "shard", "separate_verifier", "tasks"
         for name in compared:
             if (was := getattr(before, name)) != (now := getattr(made, name)):
-                what = _changed_tasks(before.tasks, made.tasks) if name == "tasks" else f"{name} was {was} and is {now}"
                 raise UsageError(
-                    f"{path.parent} holds the results of another run: {what}. Remedy: name another directory (-o)."
+                    f"{path.parent} holds the results of another run: {_changed(name, was, now)}. "
+                    "Remedy: name another directory (-o)."
                 )
         return before
 
@@ -278,6 +278,16 @@ def _remove_what_the_dead_left() -> None:
     """A run that was killed could not remove its sandboxes; their leases say that nobody owns them any more."""
     with contextlib.suppress(OhsandboxError), open_inventory() as inventory:
         inventory.collect_garbage()
+
+
+def _changed(name: str, was: Any, now: Any) -> str:
+    """In words, of several settings the first that differs."""
+    if name == "tasks":
+        return _changed_tasks(was, now)
+    if name == "agent_settings":
+        name = next(one for one in (*now, *was) if was.get(one) != now.get(one))
+        was, now = was.get(name), now.get(name)
+    return f"{name} was {was} and is {now}"
 
 
 def _changed_tasks(before: dict[str, str], now: dict[str, str]) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from ohsandbox.errors import EngineUnavailable, UsageError
 from ohsandbox.evaluation import runner
-from ohsandbox.evaluation.agents import NopAgent
+from ohsandbox.evaluation.agents import CommandAgent, NopAgent
 from ohsandbox.evaluation.progress import TrialEnded, TryFailed
 from ohsandbox.evaluation.results import Fault, TrialKey, TrialResult
 from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select
@@ -154,6 +154,14 @@ def test_a_directory_belongs_to_one_plan(tmp_path: Path, changed: dict[str, obje
     with pytest.raises(UsageError, match="holds the results of another run: ") as caught:
         Run(plan._replace(**other), tmp_path / "out", executor=FakeExecutor(lambda _: "pass"))  # type: ignore[arg-type]
     assert said in str(caught.value)
+
+
+def test_an_agent_with_other_settings_is_another_agent(tmp_path: Path) -> None:
+    plan = RunPlan(tasks(tmp_path, "a"), CommandAgent("agent --fast"))
+    Run(plan, tmp_path / "out", executor=FakeExecutor(lambda _: "pass"))
+    other = plan._replace(agent=CommandAgent("agent --slow"))
+    with pytest.raises(UsageError, match="command was agent --fast and is agent --slow"):
+        Run(other, tmp_path / "out", executor=FakeExecutor(lambda _: "pass"))
 
 
 def test_a_changed_task_is_another_task(tmp_path: Path) -> None:

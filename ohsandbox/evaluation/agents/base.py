@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MAX_LOG_BYTES = 16 * 1024**2
 """Of what an agent's program prints, the beginning up to this is kept."""
 
+_CAUSES = {126: "a command cannot be executed", 127: "a command was not found"}
+"""What a shell means by its exit code (POSIX XCU 2.8.2)."""
+
 
 class AgentReport(BaseModel):
     """What an agent's work came to."""
@@ -120,8 +123,9 @@ def program_report(ended: ExecResult, timeout_s: float | None) -> AgentReport:
     if ended.timed_out:
         return AgentReport(fault="Timeout", message=f"it took longer than {timeout_s:g} s")
     if ended.exit_code != 0:
-        cause = f" ({ended.cause})" if ended.cause else ""
-        return AgentReport(fault="ExitCode", message=f"it ended with exit code {ended.exit_code}{cause}")
+        cause = ended.cause or _CAUSES.get(ended.exit_code or 0)
+        told = f" ({cause})" if cause else ""
+        return AgentReport(fault="ExitCode", message=f"it ended with exit code {ended.exit_code}{told}")
     return AgentReport()
 
 

@@ -43,6 +43,11 @@ def test_an_exit_code_is_the_agents_fault(sandbox: CLIRuntime, assign: Assign) -
     assert (report.fault, report.message) == ("ExitCode", "it ended with exit code 3")
 
 
+def test_a_program_that_is_not_in_the_image_is_told(sandbox: CLIRuntime, assign: Assign) -> None:
+    report = CommandAgent("no-such-agent").work(sandbox, assign())
+    assert report.message == "it ended with exit code 127 (a command was not found)"
+
+
 def test_out_of_time_it_is_killed(sandbox: CLIRuntime, assign: Assign) -> None:
     assert CommandAgent("echo begun; sleep 60").work(sandbox, assign(timeout_s=0.5)).fault == "Timeout"
 
