@@ -13,7 +13,7 @@ from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.evaluation.reports import load_report, read_results, write_reports
 from ohsandbox.evaluation.reports.comparison import compare, comparison_html
 from ohsandbox.evaluation.reports.markdown import markdown
-from ohsandbox.evaluation.reports.numbers import dollars, percent, seconds
+from ohsandbox.evaluation.reports.numbers import dollars, percent, probability, seconds
 from ohsandbox.private_files import write_atomically
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def compare_runs(a: Path, b: Path, how: CompareOptions) -> int:
     regressions = made.changes.get("broken", 0)
     too_many = how.max_regressions is not None and regressions > how.max_regressions
     if made.is_worse(how.alpha):
-        say(f"B is worse than A: p = {made.effect.p_worse:.4f}, at most {how.alpha:g}.")
+        say(f"B is worse than A: {probability(made.effect.p_worse)}, at most {how.alpha:g}.")
     if too_many:
         say(f"{regressions} tasks are broken, more than {how.max_regressions}.")
     return NOT_REACHED if too_many or made.is_worse(how.alpha) else PASSED
@@ -132,7 +132,7 @@ def _print_comparison(made: Comparison) -> None:
         f"B - A: {percent(effect.value, signed=True)}, {effect.confidence:.0%} interval "
         f"{percent(effect.low, signed=True)} to {percent(effect.high, signed=True)}, over {made.compared_tasks} tasks"
     )
-    print(f"p = {effect.p_value:.4f} two-sided, {effect.p_worse:.4f} for worse ({effect.test})")
+    print(f"Two-sided {probability(effect.p_value)}; that B is worse: {probability(effect.p_worse)} ({effect.test})")
     for title, pair, shown in (
         ("Time", made.seconds_per_task, seconds),
         ("Cost", made.cost_usd_per_task, dollars),

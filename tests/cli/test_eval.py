@@ -86,7 +86,7 @@ def test_compare_fails_on_a_regression_and_not_on_noise(tmp_path: Path, invoke: 
         assert invoke("eval", "compare", a, b).code == code
     ended = invoke("eval", "compare", good, bad)
     assert "10 broken, 2 failing, 8 passing" in ended.out
-    assert "p = 0.0020 two-sided, 0.0010 for worse (McNemar, exact)" in ended.out
+    assert "Two-sided p = 0.0020; that B is worse: p = 0.0010 (McNemar, exact)" in ended.out
     assert ended.err == "ohsandbox: B is worse than A: p = 0.0010, at most 0.05.\n"
     assert invoke("eval", "compare", good, bad, "--alpha", "0.0005").code == 0
     assert invoke("eval", "compare", good, noisy, "--max-regressions", "2").code == 0

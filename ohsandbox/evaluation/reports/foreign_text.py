@@ -57,22 +57,26 @@ def tail_limit(report: Report) -> int:
     return min(TAIL_BYTES, MAX_TAILS_BYTES // max(1, others))
 
 
-def output_tail(directory: Path | None, *, limit_bytes: int = TAIL_BYTES) -> str:
+def output_tail(directory: Path | None, *, of_agent: bool = False, limit_bytes: int = TAIL_BYTES) -> str:
     """The end of what the verifiers of a trial printed, one after the other, as `printed` shows it; "" without any.
 
     Args:
         directory: of the trial; None where it is not here.
-        limit_bytes: of each verifier.
+        of_agent: also what the agent's programs printed, before that.
+        limit_bytes: of each file.
     """
     if directory is None:
         return ""
-    steps = sorted(directory.glob(f"steps/*/verifier/{OUTPUT_NAME}"))
     parts = []
-    for path in [directory / "verifier" / OUTPUT_NAME, *steps]:
-        if tail := _tail(path, limit_bytes):
-            step = f"--- step {name(path.parts[-3])} ---\n" if path in steps else ""
-            parts.append(f"{step}{tail}")
-    return "\n".join(parts)
+    for place in (directory, *sorted(directory.glob("steps/*"))):
+        step = "" if place == directory else f"step {name(place.name)}, "
+        logs = sorted(place.glob("agent/*.txt")) if of_agent else []
+        parts += [(f"{step}agent, {path.name}", _tail(path, limit_bytes)) for path in logs]
+        parts.append((f"{step}verifier", _tail(place / "verifier" / OUTPUT_NAME, limit_bytes)))
+    found = [(title, tail) for title, tail in parts if tail]
+    if [title for title, _ in found] == ["verifier"]:
+        return found[0][1]
+    return "\n".join(f"--- {title} ---\n{tail}" for title, tail in found)
 
 
 def _tail(path: Path, limit_bytes: int) -> str:

@@ -110,10 +110,9 @@ def _environment() -> jinja2.Environment:
         autoescape=True, loader=jinja2.FileSystemLoader(directory), undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    made.filters.update(
-        name=foreign_text.name, percent=numbers.percent, seconds=numbers.seconds, dollars=numbers.dollars
-    )
-    made.globals |= {"seconds": numbers.seconds, "dollars": numbers.dollars}
+    shown = {one.__name__: one for one in (numbers.percent, numbers.seconds, numbers.dollars, numbers.probability)}
+    made.filters |= {"name": foreign_text.name, **shown}
+    made.globals |= shown
     for kind, file in (("style", "style.css"), ("script", "script.js")):
         text = (directory / file).read_text(encoding="utf-8")
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -134,7 +133,7 @@ def _row(result: TrialResult, source: ReportSource, limit_bytes: int) -> TrialRo
         why=foreign_text.message(foreign_text.reason(result)),
         phases=list(_phases(result)),
         facts=list(_facts(result)),
-        tail=foreign_text.output_tail(directory, limit_bytes=limit_bytes),
+        tail=foreign_text.output_tail(directory, of_agent=result.outcome == "agent_error", limit_bytes=limit_bytes),
     )
 
 

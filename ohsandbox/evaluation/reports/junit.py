@@ -42,7 +42,9 @@ def junit_xml(source: ReportSource) -> bytes:
     cases = _Cases(suite, f"eval.{foreign_text.name(report.agent_name)}")
     limit_bytes = foreign_text.tail_limit(report)
     for result in (one for one in report.trials if not one.is_repeat):
-        cases.add(result, foreign_text.output_tail(source.directory(result), limit_bytes=limit_bytes))
+        of_agent = result.outcome == "agent_error"
+        tail = foreign_text.output_tail(source.directory(result), of_agent=of_agent, limit_bytes=limit_bytes)
+        cases.add(result, tail)
     for task in report.tasks:
         for _ in range(task.missing):
             ET.SubElement(cases.case(task.id, 0.0), "skipped", {"message": "not finished"})

@@ -6,6 +6,7 @@ NOTHING = "\N{EN DASH}"
 _MINUTE, _HOUR = 60, 3600
 _SHORT_S = 10
 _CENT = 0.01
+_LEAST = 0.0001
 
 
 def percent(part: float | None, *, signed: bool = False) -> str:
@@ -40,3 +41,8 @@ def dollars(cost_usd: float | None, *, signed: bool = False) -> str:
         return NOTHING
     sign = "-" if cost_usd < 0 else "+" if signed else ""
     return f"{sign}${abs(cost_usd):.{4 if 0 < abs(cost_usd) < _CENT else 2}f}"
+
+
+def probability(value: float) -> str:
+    """A p-value: `p = 0.0312`, or `p < 0.0001`."""
+    return f"p < {_LEAST}" if value < _LEAST else f"p = {value:.4f}"

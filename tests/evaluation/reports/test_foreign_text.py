@@ -33,7 +33,7 @@ def test_the_outputs_of_steps_follow_each_other_with_their_names(tmp_path: Path)
         place = tmp_path / "steps" / step / "verifier"
         place.mkdir(parents=True)
         (place / "test-stdout.txt").write_text(f"output of {step}\n")
-    assert output_tail(tmp_path) == "--- step a ---\noutput of a\n\n--- step b ---\noutput of b\n"
+    assert output_tail(tmp_path) == "--- step a, verifier ---\noutput of a\n\n--- step b, verifier ---\noutput of b\n"
 
 
 def test_a_link_in_the_place_of_the_output_is_not_followed(tmp_path: Path) -> None:
@@ -42,3 +42,11 @@ def test_a_link_in_the_place_of_the_output_is_not_followed(tmp_path: Path) -> No
     (tmp_path / "trial" / "verifier" / "test-stdout.txt").symlink_to(tmp_path / "secret")
     assert output_tail(tmp_path / "trial") == ""
     assert output_tail(None) == ""
+
+
+def test_what_the_agent_printed_stands_before_the_verifier_where_it_is_asked_for(tmp_path: Path) -> None:
+    for place, text in (("agent/oracle.txt", "denied\n"), ("verifier/test-stdout.txt", "missing\n")):
+        (tmp_path / place).parent.mkdir()
+        (tmp_path / place).write_text(text)
+    assert output_tail(tmp_path) == "missing\n"
+    assert output_tail(tmp_path, of_agent=True) == "--- agent, oracle.txt ---\ndenied\n\n--- verifier ---\nmissing\n"

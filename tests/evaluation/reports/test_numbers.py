@@ -1,6 +1,6 @@
 from functools import partial
 
-from ohsandbox.evaluation.reports.numbers import dollars, percent, seconds
+from ohsandbox.evaluation.reports.numbers import dollars, percent, probability, seconds
 
 
 def test_parts_are_percent_and_only_all_is_100() -> None:
@@ -20,3 +20,7 @@ def test_durations_are_in_units_that_fit() -> None:
 def test_amounts_below_a_cent_are_not_nothing() -> None:
     assert [*map(dollars, (0, 1.256, 0.0034, None))] == ["$0.00", "$1.26", "$0.0034", "\N{EN DASH}"]
     assert dollars(-0.5, signed=True) == "-$0.50"
+
+
+def test_a_p_value_is_never_nothing() -> None:
+    assert [*map(probability, (1.0, 0.03125, 0.00001))] == ["p = 1.0000", "p = 0.0312", "p < 0.0001"]
