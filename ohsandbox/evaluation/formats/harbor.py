@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 TESTS_DIR, SOLUTION_DIR, LOGS_DIR = "/tests", "/solution", "/logs"
 TEST_COMMAND = f"({TESTS_DIR}/test.sh) > {LOGS_DIR}/verifier/test-stdout.txt 2>&1"
-SOLVE_COMMAND = f"{SOLUTION_DIR}/solve.sh"
+SOLVE_COMMAND = f"chmod +x {SOLUTION_DIR}/solve.sh && {SOLUTION_DIR}/solve.sh"
 FILE_NAME = "task.toml"
 _CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)

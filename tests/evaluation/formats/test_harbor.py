@@ -36,7 +36,7 @@ def test_a_task_with_old_keys_is_read(tmp_path: Path) -> None:
     assert (step.agent.timeout_s, step.verifier.timeout_s) == (300, 120)
     assert step.verifier.command == "(/tests/test.sh) > /logs/verifier/test-stdout.txt 2>&1"
     assert step.solution is not None
-    assert step.solution.command == "/solution/solve.sh"
+    assert step.solution.command == "chmod +x /solution/solve.sh && /solution/solve.sh"
 
 
 @pytest.mark.parametrize(
