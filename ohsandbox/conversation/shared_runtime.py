@@ -50,8 +50,8 @@ class SharedRuntime(Runtime):
         return self._lender.is_alive()
 
     def describe(self) -> dict[str, str]:
-        """The lender's facts."""
-        return self._lender.describe()
+        """The lender's facts, and who the user is here."""
+        return self._lender.describe() | ({} if self._user is None else {"user": str(self._user)})
 
     def open_channel(
         self,

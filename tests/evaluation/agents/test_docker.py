@@ -139,7 +139,9 @@ def test_the_model_works_as_the_user_of_the_step_and_cannot_forge_its_own_log(tm
     assert (result.outcome, result.fault, result.usage["prompt_tokens"]) == ("pass", None, 30)
     agent = tmp_path / "out/trials/answer/1/agent"
     [log] = (agent / "conversation").glob("*/sdk_events.jsonl")
-    [first, _] = [event.data for event in read_events(log.parent) if event.type == "tool_result"]
+    events = read_events(log.parent)
+    assert "user: nobody" in next(event.data["content"] for event in events if event.type == "system_message")
+    [first, _] = [event.data for event in events if event.type == "tool_result"]
     assert first["result"]["output"].startswith("nobody")
     assert (agent / "logs/conversation/x/sdk_events.jsonl").read_text() == "forged\n"
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,11 +18,9 @@ from ohsandbox.evaluation.agents import OhsandboxAgent, ReplayAgent
 from ohsandbox.evaluation.progress import RateLimited
 from ohsandbox.persistence import read_events
 from ohsandbox.settings import Settings
-from ohsandbox.testing.provider import FakeProvider, calls, error, text
+from ohsandbox.testing.provider import FakeProvider, Reply, Request, calls, error, text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ohsandbox import CLIRuntime
     from ohsandbox.evaluation.agents import Assignment
     from ohsandbox.evaluation.progress import RunEvent
@@ -171,6 +172,36 @@ def test_a_secret_is_there_for_commands_and_masked_in_the_log(
     assert sandbox.read_bytes("token") == b"ghp_value_of_no_use_0123\n"
     assert b"ghp_value" not in (conversation_of(assignment) / "sdk_events.jsonl").read_bytes()
     assert sandbox.execute("echo [$GH_TOKEN]").output == "[]\n"
+
+
+def _ours() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("ohsandbox")}
+
+
+def test_agents_at_work_together_leave_no_thread_and_no_descriptor(
+    tmp_path: Path, sandbox: CLIRuntime, assign: Assign
+) -> None:
+    def answer(request: Request) -> Reply:
+        spoken = sum(message["role"] == "assistant" for message in request.body["messages"])
+        return calls(("execute_bash", {"command": "echo at work"})) if spoken == 0 else text("Done.")
+
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with FakeProvider(answer=answer) as provider:
+        agent = asking(provider)
+        agent.work(sandbox, assign())  # what is opened once for all
+        threads, opened = set(threading.enumerate()), descriptors()
+        directories = [tmp_path / f"agent-{number}" for number in range(8)]
+        for directory in directories:
+            directory.mkdir()
+        with ThreadPoolExecutor(8) as pool:
+            reports = pool.map(lambda one: agent.work(sandbox, assign()._replace(directory=one)), directories)
+            assert [report.fault for report in reports] == [None] * 8
+        deadline = time.monotonic() + 20
+        while (left := _ours() - threads or descriptors() > opened) and time.monotonic() < deadline:
+            time.sleep(0.05)  # what ends may be seen for a moment
+    assert not left
 
 
 def test_it_can_be_sent_to_another_process(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
