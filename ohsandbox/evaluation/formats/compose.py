@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.evaluation.formats.inputs import read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
 from ohsandbox.evaluation.formats.yaml_file import YamlFile, parse_yaml
+from ohsandbox.evaluation.task import Files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +24,7 @@ _WITHOUT_MEANING = frozenset({
 })  # fmt: skip
 """A sandbox has its own name and first process, and `expose` opens nothing; an image of another platform is refused
 when it is pulled."""
+_BIND_KEYS = frozenset({"type", "source", "target", "read_only"})
 _IDLE = re.compile(
     r"(?:(?:/usr)?(?:/bin/)?(?:ba)?sh -c )?(?:exec )?"
     r"(?:sleep (?:infinity|inf|[0-9]+d?)|tail -f /dev/null|(?:/bin/)?(?:ba)?sh)"
@@ -43,6 +46,8 @@ class Service(NamedTuple):
     memory_bytes: int | None = None
     network: str | None = None
     """`none`, or `bridge`."""
+    files: tuple[Files, ...] = ()
+    """Files of the task that Compose would bind into the container: copies, so that nothing is written back."""
 
 
 class Collapsed(NamedTuple):
@@ -100,14 +105,15 @@ class _ServiceReader:
             if value is None or self._says_nothing(key, value, told):
                 continue
             match key:
-                case "image":
-                    found = found._replace(image=self._text(key, value))
                 case "build":
                     found = self._build(found, value)
-                case "working_dir":
-                    found = found._replace(workdir=self._text(key, value))
+                case "image" | "working_dir":
+                    text = self._text(key, value)
+                    found = found._replace(image=text) if key == "image" else found._replace(workdir=text)
                 case "environment":
                     found = found._replace(env=self._environment(value))
+                case "volumes" if isinstance(value, list):
+                    found = found._replace(files=tuple(filter(None, map(self._bound, value))))
                 case "network_mode" if value in {"none", "bridge"}:
                     found = found._replace(network=value)
                 case "cpus" | "mem_limit":
@@ -122,8 +128,6 @@ class _ServiceReader:
         match key:
             case "image":
                 return "build" in told  # then it is the name that the built image gets
-            case "volumes":
-                return isinstance(value, list) and self._ignored_volumes.issuperset(map(str, value))
             case "command" | "entrypoint":
                 words = value if isinstance(value, list) else [value]
                 return not words or bool(_IDLE.fullmatch(" ".join(map(str, words)).strip()))
@@ -146,6 +150,27 @@ class _ServiceReader:
         elif not (context / dockerfile).resolve().is_relative_to(self._root):
             self._refuse(("build",), f"{dockerfile!r} leads out of the task")
         return found._replace(build=context, dockerfile=os.path.normpath(dockerfile))
+
+    def _bound(self, volume: Any) -> Files | None:
+        """The files of a volume `./here:/there`, or of its long form; None where it is another kind of volume."""
+        if str(volume) in self._ignored_volumes:
+            return None
+        if isinstance(volume, str):
+            here, _, there = self._text("volumes", volume).partition(":")
+            there = there.removesuffix(":ro").removesuffix(":rw")
+        elif isinstance(volume, dict) and volume.get("type") == "bind" and not set(volume) - _BIND_KEYS:
+            here, there = (self._text("volumes", volume.get(key, "")) for key in ("source", "target"))
+        else:
+            here, there = "", ""
+        source = (self._path.parent / here).resolve()
+        is_ours = here.startswith(".") and source.is_relative_to(self._root) and there.startswith("/")
+        if is_ours and ":" not in there and source.is_dir():
+            return Files(target=there, source=source)
+        if is_ours and ":" not in there and source.is_file():
+            text = read_text(source, self._root, missing="a volume")
+            return Files(target=posixpath.dirname(there), texts={posixpath.basename(there): text})
+        self._need(("volumes",), f"volume {str(volume)[:60]!r}")
+        return None
 
     def _environment(self, told: Any) -> dict[str, str]:
         if isinstance(told, dict):

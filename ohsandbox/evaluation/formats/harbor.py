@@ -56,7 +56,7 @@ _COMPOSE_VOLUMES = frozenset({
     "${HOST_ARTIFACTS_PATH}:${ENV_ARTIFACTS_PATH}",
 })  # fmt: skip
 """Logs are copied out of the sandbox."""
-_KEYS = {"image": "docker_image", "memory_bytes": "memory_mb", "disk_bytes": "storage_mb"}
+_KEYS = {"image": "docker_image", "memory_bytes": "memory_mb"}
 """The names of `task.toml` for fields of `TaskEnvironment` that have another."""
 _Where = tuple[str | int, ...]
 
@@ -267,25 +267,31 @@ class _HarborReader:
             self.problems.append(Problem(missing, None, "missing: give a Dockerfile, a Compose file or docker_image"))
         if build is not None and not (place / "Dockerfile").resolve().is_relative_to(self.directory):
             self.problems.append(Problem(place / "Dockerfile", None, "leads out of the task: put the file here"))
-        for name, value in (("gpus", told.gpus), ("tpu", told.tpu), ("gpu_types", told.gpu_types)):
-            if value:
-                self._say(where, name, f"{name} are not supported: sandboxes have none")
-        if told.os != "linux":
-            self._say(where, "os", "sandboxes run Linux")
-        for name in ("mcp_servers", "skills_dir"):
-            if getattr(told, name):
-                self.notes[f"{name} of the environment is not offered to the agent"] = None
+        self._tell_unsupported(told, where)
         image = told.docker_image or (None if build or service.build else service.image)
         found = TaskEnvironment(
             image=image, build=None if image else service.build or build, dockerfile=service.dockerfile,
             build_timeout_s=told.build_timeout_sec, workdir=told.workdir or service.workdir,
             cpus=told.cpus or service.cpus, memory_bytes=told.memory_bytes or service.memory_bytes,
-            disk_bytes=told.storage_bytes, env={**service.env, **self._resolved(told.env, (*where, "env"))},
+            files=service.files, env={**service.env, **self._resolved(told.env, (*where, "env"))},
             healthcheck=_healthcheck(told.healthcheck),
         )  # fmt: skip
         for field, said in environment_problems(found):
             self._say(where, _KEYS.get(field, field), said)
         return found
+
+    def _tell_unsupported(self, told: HarborTaskEnvironment, where: _Where) -> None:
+        for name, value in (("gpus", told.gpus), ("tpu", told.tpu), ("gpu_types", told.gpu_types)):
+            if value:
+                self._say(where, name, f"{name} are not supported: sandboxes have none")
+        if told.os != "linux":
+            self._say(where, "os", "sandboxes run Linux")
+        if told.storage_bytes:
+            # most engines cannot bound a container's disk, and nearly all public tasks have this key
+            self.notes["the environment's storage is not bounded"] = None
+        for name in ("mcp_servers", "skills_dir"):
+            if getattr(told, name):
+                self.notes[f"{name} of the environment is not offered to the agent"] = None
 
     def _service(self, file: Path) -> compose.Service:
         try:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MAX_PROBLEMS_OF_A_TASK = 50
 """A file of another kind that only has the right name would fill the terminal."""
+_NEAR = 0.75
+"""Similarity from which an unknown key is taken for a misspelt one: `timeout` for `timeout_sec`, not `name` for
+`env_name`."""
 _HEADER = re.compile(r"\s*\[\[?([^\[\]]+)\]\]?\s*(?:#.*)?")
 _KEY = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 _UNPRINTABLE = re.compile("[\0\ud800-\udfff]")
@@ -120,10 +123,12 @@ def _name(location: Sequence[int | str]) -> str:
 
 def _hint(schema: type[BaseModel], location: Sequence[int | str]) -> str:
     key = str(location[-1])
-    if near := get_close_matches(key, sorted(_keys_at(schema, location)), n=1):
+    if near := get_close_matches(key, sorted(_keys_at(schema, location)), n=1, cutoff=_NEAR):
         return f": did you mean {near[0]!r}?"
     places = [_name(place) or "the top of the file" for place, keys in _sections(schema, ()) if key in keys]
-    return f": it belongs in {' or '.join(places[:3])}" if places else ""
+    if places:
+        return f": it belongs in {' or '.join(places[:3])}"
+    return ": what only describes belongs in [metadata]" if "metadata" in schema.model_fields else ""
 
 
 def _short(value: object) -> str:

@@ -164,6 +164,7 @@ class _TerminalBenchReader:
         environment = TaskEnvironment(
             image=service.image, build=service.build, dockerfile=service.dockerfile, workdir=service.workdir,
             env={"TEST_DIR": TESTS_DIR, **service.env}, cpus=service.cpus, memory_bytes=service.memory_bytes,
+            files=service.files,
         )  # fmt: skip
         self.problems += [Problem(file, None, f"{name}: {why}") for name, why in environment_problems(environment)]
         if service.network is None:

@@ -30,7 +30,8 @@ def test_a_task_with_old_keys_is_read(tmp_path: Path) -> None:
     task = read(tmp_path)
     assert (task.id, task.format, task.metadata["difficulty"]) == ("add", "harbor", "easy")
     assert (task.environment.build, task.environment.cpus) == (tmp_path / "add/environment", 1)
-    assert (task.environment.memory_bytes, task.environment.disk_bytes) == (2 * 1024**3, 10 * 1024**3)
+    assert (task.environment.memory_bytes, task.environment.disk_bytes) == (2 * 1024**3, None)
+    assert task.notes == ("the environment's storage is not bounded",)
     [step] = task.steps
     assert step.instruction == "# Add\n\nWrite the sum of 1 and 2 to /app/sum.txt.\n"
     assert (step.agent.timeout_s, step.verifier.timeout_s) == (300, 120)
@@ -68,6 +69,8 @@ def test_a_phase_has_the_last_word_about_its_network(tmp_path: Path) -> None:
     [
         ("[agent]\ntimeout = 3\n", "task.toml:2: unknown key 'agent.timeout': did you mean 'timeout_sec'?"),
         ("[agent]\nmemory_mb = 3\n", "task.toml:2: unknown key 'agent.memory_mb': it belongs in"),
+        ("[agent]\nname = 'x'\n", "task.toml:2: unknown key 'agent.name': it belongs in task or"),
+        ("[agent]\nnonsense = 1\n", "task.toml:2: unknown key 'agent.nonsense': what only describes belongs in"),
         ("[agent]\ntimeout_sec = -1\n", "task.toml:2: agent.timeout_sec = -1: expected greater than 0"),
         ("[agent]\ntimeout_sec = inf\n", "task.toml:2: agent.timeout_sec = inf: expected a finite number"),
         ("[agent]\nuser = 1.5\n", "task.toml:2: agent.user = 1.5: expected a string or an integer"),
@@ -181,6 +184,22 @@ def test_a_compose_file_that_adds_options_only_needs_no_compose(tmp_path: Path) 
         InvalidTask, match=r"docker-compose\.yaml:1: needs Docker Compose, not supported yet: 2 services"
     ):
         harbor.read(root)
+
+
+def test_files_of_the_task_that_compose_would_bind_are_copied(tmp_path: Path) -> None:
+    root = write_tree(tmp_path / "add", HARBOR)
+    (root / "environment" / "data").mkdir()
+    (root / "environment" / "grade.py").write_text("pass\n")
+    compose = root / "environment" / "docker-compose.yaml"
+    long = "{type: bind, source: ./grade.py, target: /srv/g.py, read_only: true}"
+    compose.write_text(f"services:\n  main:\n    volumes: ['./data:/data:ro', {long}]\n")
+    data, grade = harbor.read(root).environment.files
+    assert (data.source, data.target) == (root / "environment/data", "/data")
+    assert (grade.texts, grade.target) == ({"g.py": "pass\n"}, "/srv")
+    for volume in ("/etc:/data", "./../..:/data", "data:/data", "./data:/data:z", "./missing:/data"):
+        compose.write_text(f"services:\n  main:\n    volumes: ['{volume}']\n")
+        with pytest.raises(InvalidTask, match=r":3: needs Docker Compose, not supported yet: volume '"):
+            harbor.read(root)
 
 
 def test_a_compose_file_of_another_name_is_a_file_like_any_other(tmp_path: Path) -> None:

@@ -47,7 +47,10 @@ def test_all_problems_are_told_at_once_in_order(tmp_path: Path) -> None:
     write_tree(tmp_path / "b", HARBOR, task_toml="x = 1\n", instruction_md=None)
     write_tree(tmp_path / "a", TERMINAL_BENCH, run_tests_sh=None)
     write_tree(tmp_path / "c", HARBOR)
-    assert told(tmp_path) == ["a/run-tests.sh: missing: it runs the tests", "b/task.toml:1: unknown key 'x'"]
+    assert told(tmp_path) == [
+        "a/run-tests.sh: missing: it runs the tests",
+        "b/task.toml:1: unknown key 'x': what only describes belongs in [metadata]",
+    ]
     assert [task.id for task in load_tasks(tmp_path).tasks] == ["c"]
 
 
