@@ -87,6 +87,9 @@ def test_an_interrupted_run_leaves_no_sandbox_and_no_half_result(place: Path, nu
     assert running.returncode == code, printed
     assert "Traceback" not in printed
     assert 1 <= len(results(place)) < 6
+    report = json.loads((place / "out" / "report.json").read_text())
+    assert (report["complete"], report["trials_planned"], report["trials_finished"]) == (False, 6, len(results(place)))
+    assert f"Partial: {len(results(place))} of 6 trials are finished." in printed
     assert all(one["outcome"] == "pass" for one in results(place).values())
     assert sandboxes_of(place) == []
 
