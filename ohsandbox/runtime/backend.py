@@ -21,14 +21,14 @@ from ohsandbox.errors import (
 )
 from ohsandbox.paths import subdirectory
 from ohsandbox.runtime.process.cancellation import ProcessTree
-from ohsandbox.runtime.process.invocation import FIRST_SIGNAL_CODE
+from ohsandbox.runtime.process.run import FIRST_SIGNAL_CODE
 from ohsandbox.runtime.process.worker import (
-    INPUT_LEFT,
     UNCOUNTED,
     CallCancelled,
     CallInterrupted,
     CallResult,
     CallTimedOut,
+    Exchange,
     WorkerCall,
     WorkerPool,
     WorkerUnusable,
@@ -84,7 +84,7 @@ class Backend(ABC):
         self._added_env: dict[str, str] = {}
         """Variables of `set_env`."""
         self._pool = WorkerPool(lambda argv, user: self.channel(argv, env=self.environment(), user=user))
-        self._running: dict[Worker, tuple[WorkerCall, float]] = {}
+        self._running: dict[Worker, Exchange] = {}
         """Calls of processes that run now, and when they began."""
         self._ended: set[Worker] = set()
         """Those of them that `close` has ended."""
@@ -437,33 +437,44 @@ class Backend(ABC):
                 f"The sandbox {self.id} did not answer in {timeout_s:g} s; look at it with `ohsandbox ps`"
             ) from None
 
-    def _call(self, call: WorkerCall) -> CallResult:
-        outcome = self.with_recovery(partial(self._call_once, call), WorkerUnusable)
+    def _begin_call(self, call: WorkerCall) -> Exchange | None:
+        """Send a call from an event loop's thread, for `_call`; None, and nothing was sent, where that might block."""
+        if (exchange := self._pool.begin(call._replace(user=self._worker_user(call.user)))) is not None:
+            self._running[exchange.worker] = exchange
+        return exchange
+
+    def _call(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
+        """Run a call to its end; begun: it is sent already."""
+        first = [begun]
+        outcome = self.with_recovery(lambda: self._call_once(call, first.pop() if first else None), WorkerUnusable)
         return self._call_once(call._replace(to_end=True)) if outcome.status == UNCOUNTED else outcome
 
-    def _call_once(self, call: WorkerCall) -> CallResult:
+    def _call_once(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
         call = call._replace(user=self._worker_user(call.user))
-        worker, began = self._pool.take(call.user), time.monotonic()
+        exchange = begun or Exchange(self._pool.take(call.user), call)
+        worker = exchange.worker
         if call.mark:
-            self._running[worker] = call, began
+            self._running[worker] = exchange
         try:
-            outcome = worker.call(call)
+            if begun is None:
+                worker.send(exchange)
+            outcome = worker.finish(exchange)
         except (CallTimedOut, CallCancelled):
-            self._kill_call(call, worker, began)
+            self._kill_call(exchange)
             raise
         except CallInterrupted as died:
             if loss := self._loss_soon():
                 raise loss from None
             self._check_not_ended(worker)
             if (code := worker.channel.wait()) < FIRST_SIGNAL_CODE:  # else it was killed
-                raise _not_served(worker, code, died.outcome) from None
+                raise worker.not_served(code, died.outcome) from None
             return died.outcome._replace(status=str(code))
         except SandboxUnavailable as failure:
             worker.retired = True
             raise self._loss() or failure from None
         except BaseException:
             worker.retired = True
-            self._kill_call(call, worker, began)
+            self._kill_call(exchange)
             raise
         else:
             self._check_not_ended(worker)
@@ -479,33 +490,19 @@ class Backend(ABC):
 
     def _end_calls(self) -> None:
         """End the processes of calls in flight; each is an error of its own thread then."""
-        for worker, (call, began) in self._running.copy().items():
+        for worker, exchange in self._running.copy().items():
             self._ended.add(worker)
-            self._kill_call(call, worker, began)
+            self._kill_call(exchange)
 
     def _worker_user(self, user: str | int | None) -> str | int | None:
         """The name under which the pool keeps a user's workers; None is the sandbox's own user."""
         return user
 
-    def _kill_call(self, call: WorkerCall, worker: Worker, began: float) -> None:
+    def _kill_call(self, exchange: Exchange) -> None:
         """SIGKILL a call's processes and its worker. One without a mark, as our own, has none to kill."""
-        if not call.mark:
+        if not (call := exchange.call).mark:
             return
-        ask, pid = partial(self.snippet, user=call.user), worker.channel.pid
+        ask, pid = partial(self.snippet, user=call.user), exchange.worker.channel.pid
         with contextlib.suppress(OhsandboxError):
-            ProcessTree(ask, pid, call.mark, began=began, limit_kib=call.limit_kib).kill()
+            ProcessTree(ask, pid, call.mark, began=exchange.began, limit_kib=call.limit_kib).kill()
             ask(b"kill -KILL %d" % pid)
-
-
-def _not_served(worker: Worker, code: int, outcome: CallResult) -> SandboxUnavailable:
-    """The error for a worker that ended by itself: a call without its end mark never succeeded."""
-    if code == INPUT_LEFT:
-        return SandboxUnavailable(
-            "A call was cut off: the sandbox's `dd` did not hand its input on, so what it has done is not known. "
-            "Remedy: look at what `dd` is there, go back with `ohsandbox undo`, or make a new sandbox."
-        )
-    words = " ".join((outcome.stderr or outcome.stdout).decode("utf-8", "replace").split())[:200]
-    said = f"its shell ended with exit code {code}" + (f": {words}" if words else "")
-    if not outcome.stdout and (worker.calls == 1 or worker.complains(outcome.stderr)):
-        return WorkerUnusable(f"The sandbox could not start a process ({said}).")
-    return SandboxUnavailable(f"A call was cut off ({said}), so what it has done is not known. Remedy: look at it.")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 from ohsandbox.arguments import expect
 from ohsandbox.errors import UnknownSessionError, UsageError
 from ohsandbox.runtime import tools
-from ohsandbox.runtime.aio import AsyncLifecycle, cancellable, waited
+from ohsandbox.runtime.aio import AsyncLifecycle, Begun, cancellable, waited
 from ohsandbox.runtime.backend import Backend
-from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.files import operations, transfer
 from ohsandbox.runtime.process import invocation
 from ohsandbox.runtime.process.cancellation import killing
-from ohsandbox.runtime.process.worker import DEFAULT_LIMIT_BYTES, CallCancelled, CallTimedOut, WorkerCall
+from ohsandbox.runtime.process.run import AT_ONCE_OPTIONS, Process
+from ohsandbox.runtime.process.worker import DEFAULT_LIMIT_BYTES, WorkerCall
 from ohsandbox.runtime.registered_tools import RegisteredTools
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, LeftOut, ResumeReport
 from ohsandbox.runtime.shell.shell import SessionOptions, Shell
@@ -181,6 +181,16 @@ class Runtime(Backend, AsyncLifecycle):
             raise UsageError("env and workdir apply to a new command only. Leave them out with is_input")
         return self._shell(session).execute(command, wait, is_input=is_input, text=text, listener=on_output)
 
+    def _begin_execute(self, *words: Any, **options: Any) -> Begun[CommandObservation] | None:
+        """`execute`, begun in an event loop's thread; None where that might block."""
+        if len(words) != 1 or options.keys() - {"session", "timeout_s", "cancel"} or options["cancel"].is_set():
+            return None
+        session, wait = options.pop("session", MAIN), WaitOptions(**options)
+        invocation.check_seconds(timeout_s=wait.timeout_s)
+        invocation.check_command(words[0], session, None, is_input=False)
+        shell = self._shells.get(session)
+        return None if shell is None else shell.begin(words[0], wait)
+
     def _session_of(self, session: str, user: str | int) -> str:
         """The session of that user beside this one, opened where it is not; this one where it is the user's."""
         with self._lock:
@@ -317,30 +327,22 @@ class Runtime(Backend, AsyncLifecycle):
             WorkdirError: also FileNotFoundError or NotADirectoryError.
             SandboxUnavailable: the sandbox went away.
         """
-        invocation.check_seconds(timeout_s=timeout_s)
-        invocation.check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
-        invocation.check_buffer("stdin", stdin)
-        invocation.check_bytes_limit(limit_bytes)
-        process = invocation.Process(argv, env or {}, merge_streams=merge_streams)
-        directory = self._absolute(workdir or ".")
+        process = Process(
+            argv, self._absolute, stdin=stdin, env=env, workdir=workdir, user=user, timeout_s=timeout_s,
+            limit_bytes=limit_bytes, merge_streams=merge_streams, on_output=on_output, cancel=cancel,
+        )  # fmt: skip
         if cancel is not None and cancel.is_set():
             return ExecResult(None, b"", b"", not_started=True, cause="cancelled", cancelled=True)
-        try:
-            outcome = self._call(
-                WorkerCall(
-                    process.body, directory, stdin, user=user, timeout_s=timeout_s, limit_bytes=limit_bytes,
-                    mark=process.mark, limit_kib=process.limit_kib, on_output=on_output, cancel=cancel,
-                )
-            )  # fmt: skip
-        except (CallTimedOut, CallCancelled) as ended:
-            return process.ended(ended.outcome, cancelled=isinstance(ended, CallCancelled))
-        invocation.check_entered(outcome.status, directory)
-        result = process.result(outcome)
-        if on_output is not None and result.not_started:
-            on_output("stdout" if merge_streams else "stderr", result.stdout or result.stderr)
-        if result.exit_code == KILLED and self.ran_out_of_memory():
-            return result._replace(cause="out of memory")
-        return result
+        return process.run(self._call, self.ran_out_of_memory)
+
+    def _begin_run(self, *words: Any, **options: Any) -> Begun[ExecResult] | None:
+        """`run`, begun in an event loop's thread; None where that might block."""
+        if len(words) != 1 or options.keys() - AT_ONCE_OPTIONS or options["cancel"].is_set():
+            return None
+        process = Process(words[0], self._absolute, **options)
+        begun = self._begin_call(process.call)
+        finish = partial(process.run, partial(self._call, begun=begun), self.ran_out_of_memory)
+        return None if begun is None else Begun(partial(begun.worker.ended, begun), finish)
 
     # --- files --------------------------------------------------------------------------------
 
@@ -492,8 +494,8 @@ class Runtime(Backend, AsyncLifecycle):
 
     # --- async: each method awaited; see `aio` ----------------------------------------------------
 
-    aexecute = cancellable(execute)
-    arun = cancellable(run)
+    aexecute = cancellable(execute, _begin_execute)
+    arun = cancellable(run, _begin_run)
     aread_bytes = waited(read_bytes)
     awrite_bytes = waited(write_bytes)
     alist_dir = waited(list_dir)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
+import os
+import select
 import subprocess
 import sys
 import textwrap
@@ -14,26 +17,62 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
 from ohsandbox import Runtime, abuild_image, afind_sandbox, alist_sandboxes, aremove_sandbox
-from ohsandbox.errors import EngineUnavailable, SandboxFileNotFoundError, UsageError
+from ohsandbox.errors import EngineUnavailable, SandboxFileNotFoundError, UsageError, WorkdirMissingError
 from ohsandbox.runtime import aio, to_thread
+from ohsandbox.runtime.local import LocalChannel
 from ohsandbox.testing import FakeRuntime
 from ohsandbox.testing.conformance.case import is_running, number_nobody_sleeps
 from tests.aio import on, on_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+
+    from ohsandbox.runtime import Channel
 
 TREE = "setsid sleep {0} & sleep {0} & echo begun; wait"
 
 
-@pytest.fixture
-def runtime() -> Iterator[FakeRuntime]:
-    with FakeRuntime() as started:
+class OneDescriptor(LocalChannel):
+    """A process whose streams come over one descriptor, as an engine's do."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self._both = select.epoll()
+        for descriptor in super().filenos():
+            self._both.register(descriptor, select.EPOLLIN)
+
+    def filenos(self) -> list[int]:
+        return [self._both.fileno()] if super().filenos() else []
+
+    def close(self) -> None:
+        super().close()
+        self._both.close()
+
+
+class EngineLike(FakeRuntime):
+    """A `FakeRuntime` whose workers have channels like those of an engine."""
+
+    def open_channel(self, argv: Sequence[str], *, tty: bool = False, **options: Any) -> Channel:
+        env = options.get("env") or {}
+        if tty or "OHSANDBOX_KEEPER" in env:
+            return super().open_channel(argv, tty=tty, **options)
+        return OneDescriptor(argv, tty=False, env={**os.environ, **env}, workdir=self.workdir)
+
+
+@pytest.fixture(params=[FakeRuntime, EngineLike])
+def runtime(request: pytest.FixtureRequest) -> Iterator[FakeRuntime]:
+    with request.param() as started:
         yield started
+
+
+def a_minute_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no call need a thread because this machine is busy."""
+    monkeypatch.setattr(aio, "AT_ONCE_S", 60.0)
 
 
 async def cancelled_once_it_prints(call: Callable[..., Coroutine[Any, Any, object]]) -> None:
@@ -154,6 +193,78 @@ async def test_a_subclass_s_own_method_is_the_one_that_is_awaited() -> None:
 def test_the_methods_have_the_signature_and_the_words_of_the_blocking_ones() -> None:
     assert FakeRuntime.arun.__doc__ == FakeRuntime.run.__doc__
     assert FakeRuntime.arun.__qualname__ == "Runtime.arun"
+
+
+# --- without a thread ---
+
+
+@on_each
+async def test_a_short_call_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EngineLike() as runtime:
+        runtime.execute("X=1")
+        while not runtime._pool._idle[None]:
+            runtime.run(["true"])
+        a_minute_without_threads(monkeypatch)
+        monkeypatch.setattr(aio, "_idle_or_new", None)
+        told = await runtime.aexecute("echo $X; (exit 4)", timeout_s=90)
+        assert (told.output, told.exit_code) == ("1\n", 4)
+        assert (await runtime.arun(["sh", "-c", "echo $Y; exit 5"], env={"Y": "2"}))[:2] == (5, b"2\n")
+        with pytest.raises(WorkdirMissingError):
+            await runtime.arun(["true"], workdir="/missing")
+
+
+@on_each
+async def test_a_blocking_call_from_the_event_loop_waits_for_an_awaited_one(
+    runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime.execute("true")
+    a_minute_without_threads(monkeypatch)
+    results: list[str] = []
+
+    async def awaited() -> None:
+        results.append((await runtime.aexecute("until [ -e go ]; do sleep 0.02; done; echo done")).output)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(awaited)
+        await anyio.lowlevel.checkpoint()
+        timer = threading.Timer(0.2, runtime.write_bytes, ("go", b""))
+        timer.start()
+        assert runtime.execute("echo after").output == "after\n"
+        timer.join()
+    assert results == ["done\n"]
+
+
+@on_each
+async def test_a_time_limit_that_is_shorter_than_the_wait_without_a_thread_is_kept(runtime: FakeRuntime) -> None:
+    runtime.execute("true")
+    number = number_nobody_sleeps()
+    assert (await runtime.aexecute(f"sleep {number}", timeout_s=0.02)).timed_out
+    assert (await runtime.arun(["sleep", number], timeout_s=0.02)).timed_out
+    assert not is_running(runtime, f"sleep {number}", within_s=0)
+
+
+@on_each
+async def test_much_output_and_a_shell_that_ends_are_what_a_blocking_call_tells(runtime: FakeRuntime) -> None:
+    runtime.execute("true")
+    assert len((await runtime.aexecute("yes | head -c 300000")).output) == 300000
+    assert len((await runtime.arun(["head", "-c", "300000", "/dev/zero"])).stdout) == 300000
+    assert (await runtime.aexecute("exit 3")).exit_code == 3
+    assert (await runtime.aexecute("kill -9 $$")).exit_code == 137
+    assert (await runtime.arun(["sh", "-c", "kill -9 $$"])).exit_code == 137
+    assert (await runtime.arun(["sh", "-c", "kill -9 $PPID"])).exit_code == 137
+    assert (await runtime.aexecute("echo ok")).output == "ok\n"
+
+
+@on("asyncio")
+async def test_a_call_whose_task_is_thrown_away_ends_and_gives_its_session_back(runtime: FakeRuntime) -> None:
+    number = number_nobody_sleeps()
+    runtime.execute("true")
+    call = runtime.aexecute(f"sleep {number}")
+    call.send(None)
+    with contextlib.suppress(RuntimeError):  # it waits for the end of the command, which nothing can await
+        call.close()
+    assert (await runtime.aexecute("echo ok")).output == "ok\n"
+    assert not is_running(runtime, f"sleep {number}", within_s=0)
 
 
 # --- many at once ---

@@ -1,4 +1,4 @@
-"""One process: shell words, checks of its options, the shell text that executes it, and its result."""
+"""Shell words, checks of the options of calls, and shell text that executes a process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.arguments import expect, is_number, wrong
 from ohsandbox.errors import UsageError, WorkdirMissingError, WorkdirNotADirectoryError
-from ohsandbox.runtime.results import ExecResult
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable
-
-    from ohsandbox.runtime.process.worker import CallResult
 
 NEWLINE = "ohs_nl='\n'"
 """Run once by every shell that reads words of `quote`."""
@@ -27,10 +24,6 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _RESERVED_ENV = re.compile(r"(?i:ohs_|ohsandbox_).*|UID|EUID|PPID|BASHOPTS|SHELLOPTS")
 """Ours, and those that bash has made read-only: an open shell cannot export them."""
-
-FIRST_SIGNAL_CODE = 129
-LAST_SIGNAL_CODE = 192
-"""A shell reports death by signal N as 128 + N; Linux has 64 signals."""
 
 
 def quote(text: str | bytes) -> bytes:
@@ -293,46 +286,3 @@ def limit_mark() -> int:
     user (`su -`), in a session of their own and when their parents are gone; /proc/PID/limits shows it to every user.
     """
     return _LEAST_LIMIT_KIB + secrets.randbelow(_LEAST_LIMIT_KIB)
-
-
-_WORDING = re.compile(r"^(?:line )?\d*:? *(?:exec: )?(?:line \d+: )?")
-"""The prefix that dash, bash and ash put before the program's name: '1: exec: ', 'line 1: exec: ', 'exec: line 0: '."""
-
-
-class Process:
-    """A program with its arguments and environment."""
-
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, merge_streams: bool = False) -> None:
-        """Check the arguments. merge_streams redirects standard error to standard output.
-
-        Raises:
-            UsageError: argv is empty, or one string, or something in it or in env cannot be passed to a process.
-        """
-        check_argv(argv)
-        check_env_names(env)
-        expect("merge_streams", merge_streams, bool, optional=False)
-        self.mark = f"OHSANDBOX_CALL={secrets.token_hex(8)}"
-        self.limit_kib = limit_mark()
-        exports = b"".join(b" %s=%s" % (name.encode(), quote(value)) for name, value in env.items())
-        self._merged = merge_streams
-        merged = b"exec 2>&1;" if merge_streams else b""  # dash 0.5.12 drops it after a `(...)` that ends in exec
-        begin = b"ulimit -S -m %d 2>/dev/null;%s" % (self.limit_kib, merged)
-        self.body = b"(%sexport %s%s;exec %s)" % (begin, self.mark.encode(), exports, quote_all(argv))
-
-    def result(self, outcome: CallResult) -> ExecResult:
-        """Convert the worker's outcome to an `ExecResult`."""
-        code = int(outcome.status)
-        if outcome.complaint:
-            said = _WORDING.sub("", outcome.complaint).encode() + b"\n"
-            out, err = (said, b"") if self._merged else (outcome.stdout, said)
-            return ExecResult(code, out, err, not_started=True, cause="not started")
-        cause = f"signal {code - 128}" if FIRST_SIGNAL_CODE <= code <= LAST_SIGNAL_CODE else None
-        return ExecResult(code, outcome.stdout, outcome.stderr, truncated=outcome.truncated, cause=cause)
-
-    @staticmethod
-    def ended(so_far: CallResult, *, cancelled: bool) -> ExecResult:
-        """The `ExecResult` of a process that was killed by its timeout or, cancelled, by its caller."""
-        return ExecResult(
-            None, so_far.stdout, so_far.stderr, timed_out=not cancelled, truncated=so_far.truncated,
-            cause="cancelled" if cancelled else "timeout", cancelled=cancelled,
-        )  # fmt: skip

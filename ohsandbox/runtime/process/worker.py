@@ -19,7 +19,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.channel import Channel, Stream
+from ohsandbox.runtime.aio import AT_ONCE_BYTES, Signal, is_short, when_readable
+from ohsandbox.runtime.channel import KILLED, Channel, Stream
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
 from ohsandbox.runtime.process.invocation import NEWLINE, quote, script_on_stdin
 
@@ -128,6 +129,22 @@ class WorkerUnusable(SandboxUnavailable):
     """A new worker ended before it served its first call, so nothing of the call has run."""
 
 
+class Exchange:
+    """A call on its way through a worker: its mark, what has come of it, and until when it may last."""
+
+    def __init__(self, worker: Worker, call: WorkerCall) -> None:
+        self.worker, self.call = worker, call
+        self.mark = secrets.token_hex(16)
+        self.streams = {stream: _Collector(self.mark, call.limit_bytes) for stream in Stream}
+        self.began = time.monotonic()
+        self.deadline = math.inf if call.timeout_s is None else self.began + call.timeout_s
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end marks of both streams have arrived."""
+        return all(stream.ended for stream in self.streams.values())
+
+
 class Worker:
     """A shell that stays open and runs one call at a time. Owned by one thread at a time."""
 
@@ -141,23 +158,19 @@ class Worker:
         self._complaint = f"{secret}: ".encode()
         self._feeder: threading.Thread | None = None
 
-    def call(self, call: WorkerCall) -> CallResult:
-        """Run a call to its end.
+    def finish(self, exchange: Exchange) -> CallResult:
+        """Wait for the end of a call that was sent.
 
         Raises:
             CallCancelled, CallTimedOut, CallStalled: with the output until then. The processes still run.
             CallInterrupted: the worker ended; with the output until then.
             SandboxUnavailable: the connection broke.
         """
-        mark = secrets.token_hex(16)
-        self.calls += 1
-        streams = {stream: _Collector(mark, call.limit_bytes) for stream in Stream}
-        relay = None if call.on_output is None else _OutputRelay(call.on_output, mark, self._complaint)
-        self._send(call, mark.encode())
+        call, streams = exchange.call, exchange.streams
+        relay = None if call.on_output is None else _OutputRelay(call.on_output, exchange.mark, self._complaint)
         stall_s = math.inf if call.stall_s is None else call.stall_s
-        deadline = math.inf if call.timeout_s is None else time.monotonic() + call.timeout_s
-        while not all(stream.ended for stream in streams.values()):
-            left_s = deadline - time.monotonic()
+        while not exchange.ended:
+            left_s = exchange.deadline - time.monotonic()
             chunks = self._read(min(stall_s, left_s), call.cancel)
             if not chunks:
                 self.retired = True
@@ -176,8 +189,32 @@ class Worker:
             self.retired = self.retired or unread
         return outcome
 
-    def _send(self, call: WorkerCall, mark: bytes) -> None:
+    async def ended(self, exchange: Exchange, signal: Signal) -> bool:
+        """Read, in an event loop, what comes of a call without `on_output`; whether `finish` then has nothing to do.
+
+        It has where the call takes longer than AT_ONCE_S, prints much, was killed, or its worker broke.
+        """
+        size = 0
+
+        def is_over() -> bool:
+            """Read once; whether nothing more is to be read in the event loop."""
+            nonlocal size
+            try:
+                chunks = self.channel.read(0)
+            except (SandboxUnavailable, OSError):
+                return True  # `finish` reads, and raises, it again
+            for chunk in chunks or ():
+                exchange.streams[chunk.stream].feed(chunk.data)
+                size += len(chunk.data)
+            return not chunks or size > AT_ONCE_BYTES or exchange.ended
+
+        await when_readable((self.channel.filenos() or [-1])[0], is_over, signal)
+        return exchange.ended and exchange.streams[Stream.STDOUT].status not in (UNCOUNTED, str(KILLED))
+
+    def send(self, exchange: Exchange) -> None:
         """Write the call's line, and its stdin where that is small and counted; else a thread writes stdin."""
+        call, mark = exchange.call, exchange.mark.encode()
+        self.calls += 1
         to_end = call.to_end or len(call.stdin) > INLINE_STDIN_BYTES
         if to_end:
             fed = b"{ %s; }" % call.body
@@ -217,6 +254,19 @@ class Worker:
     def complains(self, stderr: bytes) -> bool:
         """Whether stderr begins with a message of this shell, as when it cannot fork; no program knows its name."""
         return stderr.startswith(self._complaint)
+
+    def not_served(self, code: int, outcome: CallResult) -> SandboxUnavailable:
+        """The error for a worker that ended by itself: a call without its end mark never succeeded."""
+        if code == INPUT_LEFT:
+            return SandboxUnavailable(
+                "A call was cut off: the sandbox's `dd` did not hand its input on, so what it has done is not known. "
+                "Remedy: look at what `dd` is there, go back with `ohsandbox undo`, or make a new sandbox."
+            )
+        words = " ".join((outcome.stderr or outcome.stdout).decode("utf-8", "replace").split())[:200]
+        said = f"its shell ended with exit code {code}" + (f": {words}" if words else "")
+        if not outcome.stdout and (self.calls == 1 or self.complains(outcome.stderr)):
+            return WorkerUnusable(f"The sandbox could not start a process ({said}).")
+        return SandboxUnavailable(f"A call was cut off ({said}), so what it has done is not known. Remedy: look at it.")
 
     def _outcome(self, streams: dict[Stream, _Collector]) -> CallResult:
         out, err = streams[Stream.STDOUT], streams[Stream.STDERR]
@@ -346,14 +396,8 @@ class WorkerPool:
             SandboxUnavailable: none can be started.
             UnknownUserError: user does not exist in the sandbox.
         """
-        while True:
-            with self._lock:
-                idle = self._idle[user].pop() if self._idle[user] else None
-            if idle is None:
-                break
-            if idle.channel.read(0) is None:  # silent and open: it is alive
-                return idle
-            idle.channel.close()
+        if (idle := self.take_idle(user)) is not None:
+            return idle
         secret = f"ohs-{secrets.token_hex(8)}"
         argv, script = script_on_stdin(SCRIPT, secret)
         generation = self._generation
@@ -362,6 +406,31 @@ class WorkerPool:
         worker = Worker(channel, secret)
         worker.generation = generation
         return worker
+
+    def begin(self, call: WorkerCall) -> Exchange | None:
+        """Send call to an idle worker; None, and nothing was sent, where that might block."""
+        if is_short(call.timeout_s) or (worker := self.take_idle(call.user)) is None:
+            return None
+        if len(worker.channel.filenos() or ()) != 1:  # with none it may block, and one alone can be awaited
+            self.give_back(worker, call.user)
+            return None
+        exchange = Exchange(worker, call)
+        try:
+            worker.send(exchange)
+        except BaseException:
+            worker.retired = True
+            self.give_back(worker, call.user)
+            raise
+        return exchange
+
+    def take_idle(self, user: str | int | None) -> Worker | None:
+        """Take an idle worker; None where none is left. It blocks for nothing."""
+        while True:
+            with self._lock:
+                idle = self._idle[user].pop() if self._idle[user] else None
+            if idle is None or idle.channel.read(0) is None:  # silent and open: it is alive
+                return idle
+            idle.channel.close()
 
     def give_back(self, worker: Worker, user: str | int | None = None) -> None:
         """Return a worker to the pool; a retired one is read until the holders of its streams end."""

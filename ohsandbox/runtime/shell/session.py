@@ -18,6 +18,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.aio import AT_ONCE_BYTES, Signal
 from ohsandbox.runtime.channel import KILLED, POLL_MS
 from ohsandbox.runtime.process.invocation import NEWLINE, exports, limit_mark, quote, script_on_stdin
 from ohsandbox.runtime.shell.output import FAREWELL, Capture
@@ -150,6 +151,8 @@ class ShellSession:
         """None until the shell has ended, or if its exit code is unknown."""
         self.failure: SandboxUnavailable | None = None
         self.changed = threading.Condition()
+        self._tell: Callable[[], None] | None = None
+        """Told of the running command's end, or the shell's, beside `changed`."""
         self._relay: OutputRelay | None = None
         self._on_overflow = on_overflow
         self._background = Capture(limit_bytes=BACKGROUND_BYTES)
@@ -219,6 +222,22 @@ class ShellSession:
     def said_farewell(self) -> bool:
         """Whether an interactive bash has exited, so that its 'exit' ends the output."""
         return self._bash and not self.alive
+
+    @property
+    def takes_at_once(self) -> bool:
+        """Whether the shell can take a short command without blocking the caller."""
+        return self.alive and self._keeper.filenos() is not None
+
+    async def ended(self, signal: Signal) -> bool:
+        """Await the end of the running command; whether it came, and handling it blocks for nothing."""
+        with self.changed:
+            self._tell = signal.set
+            if not self.alive or self.call is None or self.call.finished:
+                signal.set_here()
+        await signal.wait_shortly()
+        if (call := self.call) is None or not call.ended or call.report is None:
+            return False
+        return call.report.exit_code != KILLED and call.capture.size <= AT_ONCE_BYTES
 
     def send(self, call: ShellCommand, by_file: str | None = None) -> None:
         """Send the shell a command, or the text in its place; by_file is a file of the sandbox that holds it."""
@@ -419,14 +438,20 @@ class ShellSession:
     def _finish(self) -> None:
         if self.call and self.call.finished and self.call.report:
             self.cwd = self.call.report.cwd
-            self.changed.notify_all()
+            self._notify()
 
     def _end(self, exit_code: int | None, failure: SandboxUnavailable | None) -> None:
         with self.changed:
             self.exit_code, self.failure = exit_code, failure
             if self.call and self.call.report:
                 self.cwd = self.call.report.cwd
-            self.changed.notify_all()
+            self._notify()
+
+    def _notify(self) -> None:
+        self.changed.notify_all()
+        if (tell := self._tell) is not None:
+            self._tell = None
+            tell()
 
 
 def _without_farewell(text: str) -> str:

@@ -13,12 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
+from ohsandbox.runtime.aio import Begun, is_short
 from ohsandbox.runtime.channel import KILLED
 from ohsandbox.runtime.files.operations import read_body
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S, ProcessTree
 from ohsandbox.runtime.process.invocation import quote
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.runtime.shell.output import ListenerFailed, OutputRelay, OverflowFile
+from ohsandbox.runtime.shell.running import RunningCommand
 from ohsandbox.runtime.shell.session import ShellCommand, ShellSession, ShellUnusable
 from ohsandbox.runtime.shell.terminal import clean, keystrokes
 from ohsandbox.runtime.shell.wait import CommandWait, WaitOptions, WaitOutcome
@@ -41,15 +43,11 @@ COMMAND_BY_FILE_BYTES = 16 * 1024
 """Shells read a pipe byte by byte: 1 MiB took 0.5 s through the FIFO and 20 ms from a file."""
 SNIPPET_S = 5.0
 """The kill ladder restarts a sandbox that cannot run a line of shell in this time."""
-UNANSWERED_S = 30.0
-"""A sandbox that cannot run a line of shell for this long, as under a fork bomb, is restarted."""
 ENV_SNAPSHOT_BYTES = 1024 * 1024
 LAST_PLAIN_CODE = 127
 """Above it a signal ended the program, perhaps before it restored the terminal."""
 NEEDED = ("cat", "mkdir", "mkfifo")
 """Programs that a session needs to start; it works without rm, stty, tty and sleep."""
-INTERRUPT = b"\x03"
-"""The INTR character of every terminal that we open."""
 
 _SETS_TERMINAL = re.compile(r"\b(?:stty|reset|tput|script|screen)\b")
 _RUNS_ON = frozenset({WaitOutcome.IDLE, WaitOutcome.EXPECTED, WaitOutcome.INPUT, WaitOutcome.YIELDED})
@@ -64,35 +62,6 @@ class SessionOptions(NamedTuple):
     user: str | int | None
 
 
-class RunningCommand(ProcessTree):
-    """A command that has not ended, and its processes; the functions of processes.sh look at them."""
-
-    def __init__(
-        self, snippet: Callable[[bytes], CallResult], session: ShellSession, call: ShellCommand, *, mark: str
-    ) -> None:
-        super().__init__(snippet, session.pid, mark, began=time.monotonic(), limit_kib=call.limit_kib)
-        self.session, self.call = session, call
-        self._shell = b"%d %s %s" % (session.pid, quote(f"{session.directory}/tty"), quote(f"{session.directory}/in"))
-
-    def probe(self) -> str:
-        """Return what the session's terminal is doing: 'idle', 'input', 'busy', 'spins' or 'gone'."""
-        return self._snippet(b"ohs_probe %s" % self._shell).stdout.decode("utf-8", "replace").strip()
-
-    def interrupt(self) -> None:
-        """Send SIGINT to the terminal's foreground process group, as Ctrl-C does, in any terminal mode."""
-        self._snippet(b"ohs_signal INT %d" % self.session.pid)
-
-    def type(self, data: bytes) -> None:
-        """Write to the terminal; an INTR whose signal fell between two commands and was lost is sent again."""
-        if data != INTERRUPT:
-            self.session.terminal.write(data)
-            return
-        front = self._snippet(b"ohs_front %d" % self.session.pid).stdout.strip()
-        self.session.terminal.write(data)
-        if front.isdigit():
-            self._snippet(b"ohs_insist %s %d" % (self._shell, int(front)))
-
-
 class Shell:
     """A persistent shell, one command at a time; threads queue."""
 
@@ -103,6 +72,8 @@ class Shell:
         self._holder = 0
         """Id of the thread whose call is running; 0 for none."""
         self._session: ShellSession | None = None
+        self._begun: Begun[CommandObservation] | None = None
+        """A call of an event loop that has the turn, perhaps without a thread."""
         self._running: RunningCommand | None = None
         self._descendants: ProcessTree | None = None
         """All processes started since the first shell."""
@@ -113,7 +84,6 @@ class Shell:
         self._background = self._restored = ""
         self._taken_over = self._again = False
         """_again: the command was sent to a second shell."""
-        self._unanswered_since = 0.0
         self._new_env: deque[tuple[str, str]] = deque()
         """Variables that the shell exports before its next command."""
         self._untidy = False
@@ -169,13 +139,41 @@ class Shell:
 
     def _queue(self, wait: WaitOptions) -> bool:
         """Wait for the running call to return; False if this caller's time ends or it is cancelled first."""
-        if wait.cancel is None:
-            return self._lock.acquire(timeout=-1 if wait.yield_s is None else min(wait.yield_s, threading.TIMEOUT_MAX))
         until = math.inf if wait.yield_s is None else time.monotonic() + wait.yield_s
-        while not wait.cancel.is_set() and (left_s := until - time.monotonic()) > 0:
+        while not (wait.cancel and wait.cancel.is_set()) and (left_s := until - time.monotonic()) > 0:
             if self._lock.acquire(timeout=min(LOOK_EVERY_S, left_s)):
                 return True
+            if (begun := self._begun) is not None:  # its event loop may wait for us
+                begun.start()
         return False
+
+    def begin(self, command: str, wait: WaitOptions) -> Begun[CommandObservation] | None:
+        """Send command from an event loop's thread. None: nothing was sent, for it might block; call `execute`."""
+        if is_short(wait.timeout_s) or len(command) > COMMAND_BY_FILE_BYTES or not command.strip():
+            return None
+        if not self._lock.acquire(blocking=False):
+            return None
+        session, begun = self._session, None
+        try:
+            if session is not None and session.takes_at_once and not (self._running or self._untidy):
+                self._again = False
+                running = self._send(session, command)
+                watch = self._watch(running, wait)
+                self._begun = begun = Begun(session.ended, lambda: self._finish(running, wait, watch))
+        except BrokenPipeError:
+            pass
+        finally:
+            if begun is None:
+                self._lock.release()
+        return begun
+
+    def _finish(self, running: RunningCommand, wait: WaitOptions, watch: CommandWait) -> CommandObservation:
+        """Wait for the command of `begin`, and give the turn back."""
+        try:
+            return self._watched(running, wait, watch=watch)
+        finally:
+            self._begun = None
+            self._lock.release()
 
     def start(self) -> None:
         """Start the shell before its first command."""
@@ -249,33 +247,45 @@ class Shell:
 
     def _begin(self, command: str, text: str = "") -> RunningCommand:
         session = self._ready()
-        self._background = session.take_background(self._host.secrets.masker)
-        call = ShellCommand(command, text, dict(self._new_env.popleft() for _ in range(len(self._new_env))))
-        running = RunningCommand(self._snippet, session, call, mark=self._mark)
         if self._untidy:
             self._snippet(b"ohs_tidy %s" % quote(f"{session.directory}/tty"))
-        self._untidy = bool(_SETS_TERMINAL.search(command))
         path = None
         if len(text or command) > COMMAND_BY_FILE_BYTES:
             path = f"{session.directory}/command"
             data = (text or command).encode("utf-8", "surrogateescape")
             self._host.write_bytes(path, data, mode=0o600, user=self._options.user)
         try:
-            session.send(running.call, path)
+            return self._send(session, command, text, path)
         except BrokenPipeError:  # the shell ended unnoticed; it has not read the command
-            self._new_env.extendleft(reversed(call.env.items()))
             self._restart(session, "The shell had ended and was started again")
             return self._begin(command, text)
+
+    def _send(self, session: ShellSession, command: str, text: str = "", path: str | None = None) -> RunningCommand:
+        """Send the command; raises BrokenPipeError where the shell has ended, and so has not read it."""
+        self._background += session.take_background(self._host.secrets.masker)
+        call = ShellCommand(command, text, dict(self._new_env.popleft() for _ in range(len(self._new_env))))
+        running = RunningCommand(self._snippet, session, call, mark=self._mark)
+        self._untidy = bool(_SETS_TERMINAL.search(command))
+        try:
+            session.send(call, path)
+        except BrokenPipeError:
+            self._new_env.extendleft(reversed(call.env.items()))
+            raise
         self._running = running
         return running
 
     def _watched(
-        self, running: RunningCommand, wait: WaitOptions, listener: Callable[[str], object] | None = None
+        self,
+        running: RunningCommand,
+        wait: WaitOptions,
+        listener: Callable[[str], object] | None = None,
+        *,
+        watch: CommandWait | None = None,
     ) -> CommandObservation:
         relay = None if listener is None else OutputRelay(listener, self._host.secrets.masker)
         running.session.relay_to(relay)
         try:
-            outcome = self._outcome(running, wait, relay)
+            outcome = self._outcome(watch or self._watch(running, wait, relay))
             if outcome is WaitOutcome.LOST and not running.call.began and not self._again:
                 # the old shell never read the command, so nothing of it ran: a new one gets it
                 self._new_env.extendleft(reversed(running.call.env.items()))
@@ -298,9 +308,12 @@ class Shell:
             running.session.relay_to(None)
         return observation
 
-    def _outcome(self, running: RunningCommand, wait: WaitOptions, relay: OutputRelay | None) -> WaitOutcome:
+    def _watch(self, running: RunningCommand, wait: WaitOptions, relay: OutputRelay | None = None) -> CommandWait:
+        probe = partial(running.probe_patiently, self._host.is_alive)
+        return CommandWait(running.session, running.call, probe, wait, relay=relay)
+
+    def _outcome(self, watch: CommandWait) -> WaitOutcome:
         """The outcome; LOST, and the sandbox restarted, if the sandbox cannot be asked what runs in it."""
-        watch = CommandWait(running.session, running.call, lambda: self._probe(running), wait, relay=relay)
         try:
             outcome = watch.outcome()
         except SandboxUnavailable as failure:
@@ -309,19 +322,6 @@ class Shell:
         if watch.notice:
             self._notices.append(watch.notice)
         return outcome
-
-    def _probe(self, running: RunningCommand) -> str:
-        """`RunningCommand.probe`; 'busy' while a loaded sandbox does not answer, for at most UNANSWERED_S."""
-        try:
-            said = running.probe()
-        except SandboxUnavailable:
-            now = time.monotonic()
-            self._unanswered_since = self._unanswered_since or now
-            if now - self._unanswered_since > UNANSWERED_S or not self._host.is_alive():
-                raise
-            return "busy"
-        self._unanswered_since = 0.0
-        return said
 
     def _kill(self, running: RunningCommand, *, quickly: bool = False) -> None:
         """Climb the ladder: SIGINT to the foreground, SIGTERM to all, SIGKILL to all, the shell, the whole sandbox.

@@ -125,14 +125,14 @@ def test_a_read_that_blocks_is_given_up_and_nothing_of_it_stays(
 def test_a_file_over_the_limit_is_not_moved(fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.run(["dd", "if=/dev/zero", "of=f", "bs=1", "count=0", "seek=64M"])
     moved: list[int] = []
-    call = Worker.call
+    finish = Worker.finish
 
     def counted(worker: Worker, *words: Any, **options: Any) -> CallResult:
-        outcome = call(worker, *words, **options)
+        outcome = finish(worker, *words, **options)
         moved.append(len(outcome.stdout))
         return outcome
 
-    monkeypatch.setattr(Worker, "call", counted)
+    monkeypatch.setattr(Worker, "finish", counted)
     with pytest.raises(SandboxFileError, match="larger than the limit of 67108863 bytes") as caught:
         fake.read_bytes("f", limit_bytes=(64 << 20) - 1)
     assert caught.value.errno == errno.EFBIG

@@ -1,0 +1,64 @@
+"""A command that runs in a shell, and its processes: what they do, and signals to them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.process.cancellation import ProcessTree
+from ohsandbox.runtime.process.invocation import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.process.worker import CallResult
+    from ohsandbox.runtime.shell.session import ShellCommand, ShellSession
+
+UNANSWERED_S = 30.0
+"""A sandbox that cannot run a line of shell for this long, as under a fork bomb, is restarted."""
+INTERRUPT = b"\x03"
+"""The INTR character of every terminal that we open."""
+
+
+class RunningCommand(ProcessTree):
+    """A command that has not ended, and its processes; the functions of processes.sh look at them."""
+
+    def __init__(
+        self, snippet: Callable[[bytes], CallResult], session: ShellSession, call: ShellCommand, *, mark: str
+    ) -> None:
+        super().__init__(snippet, session.pid, mark, began=time.monotonic(), limit_kib=call.limit_kib)
+        self.session, self.call = session, call
+        self._unanswered_since = 0.0
+        self._shell = b"%d %s %s" % (session.pid, quote(f"{session.directory}/tty"), quote(f"{session.directory}/in"))
+
+    def probe(self) -> str:
+        """Return what the session's terminal is doing: 'idle', 'input', 'busy', 'spins' or 'gone'."""
+        return self._snippet(b"ohs_probe %s" % self._shell).stdout.decode("utf-8", "replace").strip()
+
+    def probe_patiently(self, is_alive: Callable[[], bool]) -> str:
+        """`probe`; 'busy' while a loaded sandbox does not answer, for at most UNANSWERED_S and while is_alive()."""
+        try:
+            said = self.probe()
+        except SandboxUnavailable:
+            now = time.monotonic()
+            self._unanswered_since = self._unanswered_since or now
+            if now - self._unanswered_since > UNANSWERED_S or not is_alive():
+                raise
+            return "busy"
+        self._unanswered_since = 0.0
+        return said
+
+    def interrupt(self) -> None:
+        """Send SIGINT to the terminal's foreground process group, as Ctrl-C does, in any terminal mode."""
+        self._snippet(b"ohs_signal INT %d" % self.session.pid)
+
+    def type(self, data: bytes) -> None:
+        """Write to the terminal; an INTR whose signal fell between two commands and was lost is sent again."""
+        if data != INTERRUPT:
+            self.session.terminal.write(data)
+            return
+        front = self._snippet(b"ohs_front %d" % self.session.pid).stdout.strip()
+        self.session.terminal.write(data)
+        if front.isdigit():
+            self._snippet(b"ohs_insist %s %d" % (self._shell, int(front)))
