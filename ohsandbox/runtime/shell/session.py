@@ -152,7 +152,7 @@ class ShellSession:
         self.failure: SandboxUnavailable | None = None
         self.changed = threading.Condition()
         self._tell: Callable[[], None] | None = None
-        """Told of the running command's end, or the shell's, beside `changed`."""
+        """Called once the running command, or the shell, has ended."""
         self._relay: OutputRelay | None = None
         self._on_overflow = on_overflow
         self._background = Capture(limit_bytes=BACKGROUND_BYTES)
@@ -406,6 +406,7 @@ class ShellSession:
                     self._take_terminal(chunk.data)
                 else:
                     self._take_records(chunk.data)
+        self._tell_end()
         return chunks != []
 
     def _take_terminal(self, data: bytes) -> None:
@@ -438,18 +439,19 @@ class ShellSession:
     def _finish(self) -> None:
         if self.call and self.call.finished and self.call.report:
             self.cwd = self.call.report.cwd
-            self._notify()
+            self.changed.notify_all()
 
     def _end(self, exit_code: int | None, failure: SandboxUnavailable | None) -> None:
         with self.changed:
             self.exit_code, self.failure = exit_code, failure
             if self.call and self.call.report:
                 self.cwd = self.call.report.cwd
-            self._notify()
+            self.changed.notify_all()
+        self._tell_end()
 
-    def _notify(self) -> None:
-        self.changed.notify_all()
-        if (tell := self._tell) is not None:
+    def _tell_end(self) -> None:
+        """Not within `changed`, which the one that is told takes."""
+        if (tell := self._tell) is not None and (not self.alive or self.call is None or self.call.finished):
             self._tell = None
             tell()
 
