@@ -11,8 +11,10 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import math
 import queue
 import threading
+import time
 from abc import ABC, abstractmethod
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -29,6 +31,8 @@ P = ParamSpec("P")
 
 IDLE_S = 10.0
 """How long a thread waits for another call before it ends."""
+POLL_S = 0.05
+"""How often `cancel` is looked at where it is waited for."""
 AT_ONCE_S = 0.05
 """How long a call is awaited without a thread. Nothing looks at its time limit or its processes meanwhile."""
 AT_ONCE_BYTES = 64 * 1024
@@ -110,8 +114,7 @@ def _named(awaited: Callable[P, T], method: Callable[..., object]) -> Callable[P
 
 def _add_cancel(options: Any) -> threading.Event:
     """Have the options' `cancel` be set with the event that is returned, too."""
-    cancel, given = threading.Event(), options.get("cancel")
-    options["cancel"] = cancel if given is None else _EitherEvent(cancel, given)
+    options["cancel"] = cancel = _Cancel(options.get("cancel"))
     return cancel
 
 
@@ -154,15 +157,24 @@ class AsyncLifecycle(ABC):
         await self.aclose()
 
 
-class _EitherEvent(threading.Event):
-    """Set once the task is cancelled or the caller's own event is set."""
+class _Cancel(threading.Event):
+    """Set once the task is cancelled or the caller's own event is set. It is polled, in `wait` too."""
 
-    def __init__(self, ours: threading.Event, theirs: threading.Event) -> None:
-        super().__init__()
-        self._both = ours, theirs
+    def __init__(self, theirs: threading.Event | None) -> None:
+        """Without an Event's lock and condition, which are the slowest objects that an awaited call would make."""
+        self._ours, self._theirs = False, theirs
 
     def is_set(self) -> bool:
-        return any(event.is_set() for event in self._both)
+        return self._ours or (self._theirs is not None and self._theirs.is_set())
+
+    def set(self) -> None:
+        self._ours = True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while not self.is_set() and (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(POLL_S, left_s))
+        return self.is_set()
 
 
 class Signal:
@@ -188,10 +200,6 @@ class Signal:
         self._was_set = True
         if self._wake is not None:
             self._wake()
-
-    async def wait_shortly(self) -> None:
-        """Return once it was set, or after AT_ONCE_S."""
-        await self.wait(AT_ONCE_S)
 
     async def wait(self, timeout_s: float | None = None) -> None:
         """Return once it was set, or after timeout_s seconds."""
@@ -227,7 +235,7 @@ async def when_readable(descriptor: int, is_over: Callable[[], bool], signal: Si
 
     loop.add_reader(descriptor, arrived)
     try:
-        await signal.wait_shortly()
+        await signal.wait(AT_ONCE_S)
     finally:
         loop.remove_reader(descriptor)
 

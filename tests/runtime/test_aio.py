@@ -25,6 +25,7 @@ from ohsandbox import Runtime, abuild_image, afind_sandbox, alist_sandboxes, are
 from ohsandbox.errors import EngineUnavailable, SandboxFileNotFoundError, UsageError, WorkdirMissingError
 from ohsandbox.runtime import aio, to_thread
 from ohsandbox.runtime.local import LocalChannel
+from ohsandbox.runtime.shell import session
 from ohsandbox.testing import FakeRuntime
 from ohsandbox.testing.conformance.case import is_running, number_nobody_sleeps
 from tests.aio import on, on_each
@@ -72,7 +73,8 @@ def runtime(request: pytest.FixtureRequest) -> Iterator[FakeRuntime]:
 
 def a_minute_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no call need a thread because this machine is busy."""
-    monkeypatch.setattr(aio, "AT_ONCE_S", 60.0)
+    for module in (aio, session):
+        monkeypatch.setattr(module, "AT_ONCE_S", 60.0)
 
 
 async def cancelled_once_it_prints(call: Callable[..., Coroutine[Any, Any, object]]) -> None:
