@@ -52,7 +52,7 @@ async def to_thread(function: Callable[P, T], /, *args: P.args, **options: P.kwa
 async def in_thread(function: Callable[[], T], cancel: threading.Event | None = None) -> T:
     """Await `function()` in a thread; where the task is cancelled set cancel, and wait for its end all the same."""
     await anyio.lowlevel.checkpoint_if_cancelled()
-    call = Call(partial(contextvars.copy_context().run, function))
+    call = AwaitedCall(partial(contextvars.copy_context().run, function))
     call.start()
     return await call.result(cancel)
 
@@ -240,7 +240,7 @@ async def when_readable(descriptor: int, is_over: Callable[[], bool], signal: Si
         loop.remove_reader(descriptor)
 
 
-class Call(Generic[T]):
+class AwaitedCall(Generic[T]):
     """A function that is run once, in a thread or in an event loop, in which its end is awaited."""
 
     def __init__(self, function: Callable[[], T]) -> None:
@@ -289,7 +289,7 @@ class Call(Generic[T]):
                     await self.signal.wait()
 
 
-class Begun(Call[T]):
+class Begun(AwaitedCall[T]):
     """A call that an event loop has sent off. What is left of it is done in the loop's thread where that is short.
 
     Where another thread waits for the call's end it has to `start` it: the event loop may wait for that thread.
@@ -304,7 +304,7 @@ class Begun(Call[T]):
         self._ready = ready
 
     async def result(self, cancel: threading.Event | None) -> T:
-        """See `Call.result`."""
+        """See `AwaitedCall.result`."""
         try:
             is_ready = await self._ready(self.signal)
         except BaseException:
@@ -321,7 +321,7 @@ class _Thread(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="ohsandbox-call", daemon=True)
-        self.calls: queue.SimpleQueue[tuple[Call[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[tuple[AwaitedCall[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self.start()
 
     def run(self) -> None:
