@@ -157,7 +157,7 @@ class Shell:
         try:
             if session is not None and session.takes_at_once and not (self._running or self._untidy):
                 self._again = False
-                running = self._send(session, command)
+                running = self._begin(command, at_once=session)
                 watch = self._watch(running, wait)
                 self._begun = begun = Begun(session.ended, lambda: self._finish(running, wait, watch))
         except BrokenPipeError:
@@ -245,32 +245,27 @@ class Shell:
         self._notices.append(f"Enter was not pressed: the program {why}")
         return False
 
-    def _begin(self, command: str, text: str = "") -> RunningCommand:
-        session = self._ready()
+    def _begin(self, command: str, text: str = "", *, at_once: ShellSession | None = None) -> RunningCommand:
+        """Send the command. at_once: to this idle session, blocking for nothing; BrokenPipeError if it has ended."""
+        session, path = at_once or self._ready(), None
+        self._background += session.take_background(self._host.secrets.masker)
+        call = ShellCommand(command, text, dict(self._new_env.popleft() for _ in range(len(self._new_env))))
+        running = RunningCommand(self._snippet, session, call, mark=self._mark)
         if self._untidy:
             self._snippet(b"ohs_tidy %s" % quote(f"{session.directory}/tty"))
-        path = None
+        self._untidy = bool(_SETS_TERMINAL.search(command))
         if len(text or command) > COMMAND_BY_FILE_BYTES:
             path = f"{session.directory}/command"
             data = (text or command).encode("utf-8", "surrogateescape")
             self._host.write_bytes(path, data, mode=0o600, user=self._options.user)
         try:
-            return self._send(session, command, text, path)
+            session.send(running.call, path)
         except BrokenPipeError:  # the shell ended unnoticed; it has not read the command
+            self._new_env.extendleft(reversed(call.env.items()))
+            if at_once:
+                raise
             self._restart(session, "The shell had ended and was started again")
             return self._begin(command, text)
-
-    def _send(self, session: ShellSession, command: str, text: str = "", path: str | None = None) -> RunningCommand:
-        """Send the command; raises BrokenPipeError where the shell has ended, and so has not read it."""
-        self._background += session.take_background(self._host.secrets.masker)
-        call = ShellCommand(command, text, dict(self._new_env.popleft() for _ in range(len(self._new_env))))
-        running = RunningCommand(self._snippet, session, call, mark=self._mark)
-        self._untidy = bool(_SETS_TERMINAL.search(command))
-        try:
-            session.send(call, path)
-        except BrokenPipeError:
-            self._new_env.extendleft(reversed(call.env.items()))
-            raise
         self._running = running
         return running
 
