@@ -35,7 +35,7 @@ every other module is internal and may change in any release. How the parts work
 """
 
 
-TWIN = re.compile(r"(cancellable|waited|awaited)\((?:\w+\.)*(\w+)\)")
+TWIN = re.compile(r"(cancellable|waited|awaited)\((?:\w+\.)*(\w+)(?:, \w+)?\)")
 """How `runtime/aio.py` makes the async form of a method or function."""
 TWINS_HEAD = "| awaited | as | a task that is cancelled |\n|---|---|---|"
 ENDS = {
