@@ -116,6 +116,8 @@ class TrialResult(Record):
     usage: dict[str, int] = {}
     """Tokens, by the names of `Usage`."""
     cost_usd: float | None = None
+    rate_limit_wait_s: float = 0.0
+    """Of the agent's phases, what was waited because the provider limits the rate of requests."""
     infrastructure_tries: int = 1
     """How often it was begun: all but the last try ended with the infrastructure's fault."""
     load_average: float | None = None

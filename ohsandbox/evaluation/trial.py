@@ -243,6 +243,7 @@ class Trial:
             "outcome": outcome, "fault": fault, "reward": Score(rewards).reward if rewards else None,
             "rewards": rewards, "steps": steps if len(self.task.steps) > 1 else [],
             "usage": usage, "cost_usd": sum(costs) if costs else None,
+            "rate_limit_wait_s": sum(report.rate_limit_wait_s for report in reports),
             "model": next((report.model for report in reports if report.model), None),
         }  # fmt: skip
 

@@ -40,6 +40,8 @@ class AgentReport(BaseModel):
     """What a reader of the result should know, and is nobody's fault."""
     usage: dict[str, int] = {}
     cost_usd: float | None = None
+    rate_limit_wait_s: float = 0.0
+    """What was waited because the provider limits the rate of requests."""
     model: str | None = None
 
 

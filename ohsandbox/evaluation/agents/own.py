@@ -134,14 +134,17 @@ class OhsandboxAgent(EvaluatedAgent):
                 model.close()
         if result.answer:
             (assignment.directory / ANSWER_NAME).write_text(result.answer, "utf-8", "replace")
-        return self._report(result, fault)
+        return self._report(result, fault, member.waited_s)
 
     def _open(self, _assignment: Assignment, member: BackOffMember) -> ChatModel:
         """The model of one conversation: `LLM.cancel` ends all requests of its object."""
         return LLM(self._config, back_off=member) if isinstance(self._model, LLM) else self._model
 
-    def _report(self, result: RunResult, fault: AgentReport) -> AgentReport:
-        used = {"usage": result.usage.model_dump(), "cost_usd": result.cost_usd, "model": self._name}
+    def _report(self, result: RunResult, fault: AgentReport, waited_s: float) -> AgentReport:
+        used = {
+            "usage": result.usage.model_dump(), "cost_usd": result.cost_usd, "model": self._name,
+            "rate_limit_wait_s": round(waited_s, 3),
+        }  # fmt: skip
         if fault.fault is None and result.status is ConversationStatus.ERROR:
             fault = self._fault(result.error)
         return fault.model_copy(update=used)

@@ -124,7 +124,9 @@ def test_a_wait_for_the_provider_is_told_and_is_not_the_agents_time(sandbox: CLI
             assignment.cancel.set()
 
         threading.Thread(target=cancel).start()
-        assert agent.work(sandbox, assignment).fault == "Cancelled"
+        report = agent.work(sandbox, assignment)
+    assert report.fault == "Cancelled"
+    assert report.rate_limit_wait_s > 3
     assert told == [RateLimited("openai/fake", 200.0)]
 
 
