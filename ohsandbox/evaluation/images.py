@@ -7,6 +7,7 @@ import os
 import threading
 from collections import Counter
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
@@ -138,14 +139,16 @@ class Images:
         timer.start()
         engine = connect()
         try:
+            told = list[str]()
             if (name := environment.image) is None:
                 asked = build.checked(build.Build(str(environment.build), environment.dockerfile))
-                name = build.ensure(engine, asked, progress=self._tell, cancel=cancel)
+                name = build.ensure(engine, asked, progress=partial(self._hear, told), cancel=cancel)
             elif images.inspect(engine, name) is None:
                 build.note_pulled(engine, name)
-            facts = images.ensure(engine, name, progress=self._tell, cancel=cancel)
+            facts = images.ensure(engine, name, progress=partial(self._hear, told), cancel=cancel)
             build.note_used(engine, name)
-            self._trim(engine, name)
+            if "done" in told:  # it is new here
+                self._trim(engine, name)
         except CallCancelledError:
             if timer.is_alive():
                 raise
@@ -158,6 +161,11 @@ class Images:
                 self._making.discard(cancel)
         # `COPY file .` of a Dockerfile without WORKDIR puts the file into the root directory
         return Image(name, facts.digest or facts.id, None if environment.image else facts.workdir or "/")
+
+    def _hear(self, told: list[str], progress: PullProgress) -> None:
+        told.append(progress.status)
+        if self._tell is not None:
+            self._tell(progress)
 
     def _trim(self, engine: Engine, newest: str) -> None:
         """Remove images of ours, the least recently used first, until the others fit in the budget."""

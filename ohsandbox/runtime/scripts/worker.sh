@@ -34,8 +34,11 @@ ohs_lacks() {
   for ohs_c; do [ "$(command -v "$ohs_c")" ] || echo "$ohs_c"; done
 }
 
-# ohs_held: whether a process started since the call began still has our stdout or stderr open.
+# ohs_held: whether a process started since the call began still has our stdout or stderr open. Nothing is redirected
+# here: our stderr would be /dev/null then, which half of all daemons have open, and its real holders would not be seen.
+[ / -ef / ] 2>/dev/null || ohs_no_ef=1
 ohs_held() {
+  [ -z "$ohs_no_ef" ] || return 1
   for ohs_p in /proc/[0-9]*; do
     case $ohs_before in *" $ohs_p "*) continue ;; esac
     for ohs_f in "$ohs_p"/fd/*; do
@@ -54,7 +57,7 @@ ohs_end() {
   ohs_s=${ohs_why:-$2} ohs_word=$3
   [ -z "$3" ] || IFS= read -r ohs_word
   [ "$ohs_word" = "$3" ] || case $4:$ohs_s in *:[a-z]* | fed:254 | own:[!0]*) ;; *) exit 96 ;; esac   # INPUT_LEFT
-  if ohs_held; then ohs_reply=held; else ohs_reply=free; fi 2>/dev/null
+  if ohs_held; then ohs_reply=held; else ohs_reply=free; fi
   printf '%s:%s:%s\n' "$1" "$ohs_s" "$ohs_reply"
   printf '%s:%s:%s\n' "$1" "$ohs_s" "$ohs_reply" >&2
   [ "$ohs_word" = "$3" ] || exit
