@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,8 +11,6 @@ import pytest
 from ohsandbox.evaluation import load_tasks
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ohsandbox.evaluation.task import Task
 
 TASK = {"id": "add", "image": "python:3.13", "prompt": "Add.", "check": "python check.py"}
@@ -148,3 +147,11 @@ def test_the_same_id_twice_in_a_list_is_told(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text(f"{json.dumps(TASK)}\n" * 2)
     [problem] = load_tasks(tmp_path).problems
     assert "task 'add' is at" in problem.message
+
+
+def test_the_list_in_the_documentation_is_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "evaluation.md").read_text()
+    (tmp_path / "tasks.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    loaded = load_tasks(tmp_path)
+    assert loaded.problems == []
+    assert [task.id for task in loaded.tasks] == ["sum", "sum-as-nobody"]
