@@ -481,12 +481,16 @@ def report_evaluation(
     output: Path | None = option(
         "Where the reports go.  [default: the first DIR]", "DIR", flags=["--output", "-o"], parser=path
     ),
-) -> int:
+    min_pass_rate: float | None = option(
+        "Exit as `eval` does with this option, and with 1 if a shard is missing.  [default: exit with 0]",
+        "RATE", min=0, max=1,
+    ),
+) -> int:  # fmt: skip
     """Write report.json, junit.xml, summary.md and report.html anew from results."""
-    from ohsandbox.cli.eval_reports import report_results
+    from ohsandbox.cli.eval_reports import exit_code, report_results
 
-    report_results(directories, output)
-    return 0
+    report = report_results(directories, output)
+    return 0 if min_pass_rate is None else exit_code(report, min_pass_rate)
 
 
 @command(evaluation, "compare")

@@ -35,12 +35,16 @@ def exit_code(report: Report, min_pass_rate: float) -> int:
     """The exit code of a run.
 
     Where several hold, the first of these: 4, the infrastructure failed in a trial; 5, the model did; 2, a task is
-    invalid; 1, the pass rate is below min_pass_rate, or no trial counts. After 4 and 5 the same command goes on with
-    the trials that are left; 2 stays until the task is mended.
+    invalid; 1, the pass rate is below min_pass_rate, no trial counts, or not all are finished. After 4 and 5 the same
+    command goes on with the trials that are left; 2 stays until the task is mended. A shard without tasks is 0.
     """
     for outcome, code in (("infrastructure_error", INFRASTRUCTURE), ("model_error", MODEL), ("invalid", BAD_INPUT)):
         if report.outcomes.get(outcome):  # type: ignore[call-overload] # a literal each
             return code
+    if not report.complete:
+        return NOT_REACHED
+    if not report.trials_planned:
+        return PASSED
     reached = report.pass_rate is not None and report.pass_rate.value >= min_pass_rate
     return PASSED if reached else NOT_REACHED
 
@@ -94,7 +98,9 @@ def _summary(report: Report) -> Iterator[str]:
     if not report.complete:
         missing = f"; missing shards: {', '.join(report.missing_shards)}" if report.missing_shards else ""
         yield f"Partial: {report.trials_finished} of {report.trials_planned} trials are finished{missing}."
-    yield ", ".join(f"{count} {name}" for name, count in report.outcomes.items() if count) or "No trial is finished."
+    yield ", ".join(f"{count} {name}" for name, count in report.outcomes.items() if count) or (
+        "No trial is finished." if report.trials_planned else "No tasks."
+    )
     if (rate := report.pass_rate) is not None:
         interval = f"{rate.confidence:.0%} interval {percent(rate.low)} to {percent(rate.high)}"
         yield f"Pass rate {percent(rate.value)} ({interval}; {rate.tasks} tasks, {rate.trials} trials)"

@@ -27,7 +27,7 @@ from tests.evaluation.results import HOSTILE_NAMES, trial, write_run
         (["infrastructure_error", "model_error", "invalid", "fail"], 1.0, 4),
         (["model_error", "invalid", "fail"], 1.0, 5),
         (["invalid", "fail"], 1.0, 2),
-        ([], 0.0, 1),
+        ([], 1.0, 0),
     ],
 )
 def test_the_exit_code_says_what_stands_in_the_way(
@@ -35,6 +35,11 @@ def test_the_exit_code_says_what_stands_in_the_way(
 ) -> None:
     trials = [trial(f"t{number}", outcome) for number, outcome in enumerate(outcomes)]
     assert exit_code(read_results([write_run(tmp_path, trials)]).report, min_pass_rate) == code
+
+
+def test_what_is_not_finished_is_not_reached(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [trial("a")], tasks={"a": "sha256:1", "b": "sha256:1"})
+    assert exit_code(read_results([run]).report, 0.0) == 1
 
 
 def test_report_writes_all_reports_and_prints_a_summary(tmp_path: Path, invoke: Invoke) -> None:
@@ -53,6 +58,10 @@ def test_report_merges_shards_and_says_what_is_missing(tmp_path: Path, invoke: I
     paths = [str(write_run(tmp_path / str(part), [trial(f"t{part}")], shard=f"{part}/3")) for part in (1, 2)]
     ended = invoke("eval", "report", *paths)
     assert ended.out.startswith("Partial: 2 of 2 trials are finished; missing shards: 3/3.\n2 pass\n")
+    assert (ended.code, invoke("eval", "report", *paths, "--min-pass-rate", "1").code) == (0, 1)
+    paths.append(str(write_run(tmp_path / "3", [trial("t3", "fail")], shard="3/3")))
+    for rate, code in (("0.7", 1), ("0.6", 0)):
+        assert invoke("eval", "report", *paths, "--min-pass-rate", rate).code == code
 
 
 def test_the_summary_is_appended_for_github(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
