@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.config import limits_of
+from ohsandbox.conversation.config import keys_of, limits_of
 from ohsandbox.conversation.shared_runtime import SharedRuntime
 from ohsandbox.errors import LimitReachedError, LogWriteError, ModelError, SandboxUnavailable, UsageError
 from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent
@@ -59,16 +59,16 @@ class OhsandboxAgent(EvaluatedAgent):
         """Take settings as `ohsandbox run` does; nobody is asked, and no checkpoint is taken.
 
         Raises:
-            UsageError: the model cannot be opened, or a secret has no value.
+            UsageError: the model cannot be opened; a secret has no value, or is the key of the model.
         """
         tools = settings.tools.switched(off=_ALONE)
         self._settings = settings.with_flags(tools=tools, confirm="never", checkpoints=False)
         super().__init__(Secrets.load(settings.secrets))
         self._extensions, self._tool_choice = tuple(extensions), tool_choice
         self._config = self._settings.llm_config()
-        if self._config.api_key is not None:
-            self.secrets = self.secrets.hiding({"api_key": self._config.api_key.get_secret_value()})
         self._open_shared()
+        own = keys_of(self._model)
+        self.secrets = self.secrets.hiding(own, never=own.values())
 
     def _open_shared(self) -> None:
         self._model = open_model(self._config)

@@ -212,6 +212,23 @@ def test_it_can_be_sent_to_another_process(tmp_path: Path, sandbox: CLIRuntime, 
     assert sandbox.read_bytes("said") == b"hello\n"
 
 
+def test_the_key_of_the_model_never_enters_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with pytest.raises(UsageError, match="'TOKEN' is the key that the model is paid with"):
+        OhsandboxAgent(Settings(model="openai/fake", secrets={"TOKEN": "env:OPENAI_API_KEY"}))
+
+
+def test_a_step_of_several_is_replayed_with_its_own_answers(
+    tmp_path: Path, sandbox: CLIRuntime, assign: Assign
+) -> None:
+    recorded = assign(name="second")
+    place = tmp_path / "results" / "trials" / "task" / "1" / "steps" / "second" / "agent"
+    place.mkdir(parents=True)
+    scripted(tmp_path, {"content": "Second."}).work(sandbox, recorded._replace(directory=place))
+    ReplayAgent(tmp_path / "results", Settings()).work(sandbox, recorded)
+    assert (recorded.directory / "answer.md").read_text() == "Second."
+
+
 def test_a_recorded_run_is_replayed_with_its_answers(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
     scripted(tmp_path, bash("echo once >>log"), {"content": "First."}).work(sandbox, assign())
     agent = ReplayAgent(tmp_path / "results", Settings())
