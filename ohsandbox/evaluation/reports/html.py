@@ -179,6 +179,8 @@ def _use(result: TrialResult) -> Iterator[str]:
         yield f"peak memory {used.peak_memory_bytes / 1024**2:,.0f} MiB"
     if used.cpu_s is not None:
         yield f"processor {numbers.seconds(used.cpu_s)}"
+    if result.rate_limit_wait_s:
+        yield f"waited {numbers.seconds(result.rate_limit_wait_s)} for a provider that limits the rate"
     if used.throttled_s:
         yield f"throttled {numbers.seconds(used.throttled_s)}"
     if kills := (used.oom_kills or 0) + (used.verifier_oom_kills or 0):

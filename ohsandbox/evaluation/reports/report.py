@@ -64,6 +64,8 @@ class Totals(ReportPart):
     """cost_usd over the tasks of which an attempt passed."""
     solved_tasks: int
     infrastructure_retries: int
+    rate_limit_wait_s: float = 0.0
+    """Of seconds, what was waited because a provider limits the rate of requests."""
 
 
 class TaskReport(ReportPart):
@@ -79,7 +81,7 @@ class TaskReport(ReportPart):
     is_flaky: bool
     """Of its attempts, repeats included, some passed and some failed."""
     seconds: float | None = None
-    """Mean of the attempts."""
+    """Mean of the attempts, without waits for a provider that limits the rate of requests."""
     cost_usd: float | None = None
     """Mean of the attempts whose cost is known."""
 
@@ -261,7 +263,7 @@ def _task(task: str, digest: str, results: list[TrialResult], attempts: int) -> 
         counted=sum(result.outcome in COUNTED for result in first),
         missing=max(0, attempts - len(first)),
         is_flaky=len(told) > 1,
-        seconds=sum(result.seconds for result in results) / len(results) if results else None,
+        seconds=sum(one.seconds - one.rate_limit_wait_s for one in results) / len(results) if results else None,
         cost_usd=sum(costs) / len(costs) if costs else None,
     )
 
@@ -300,6 +302,7 @@ def _totals(trials: list[TrialResult], tasks: list[TaskReport]) -> Totals:
         cost_per_solved_task_usd=sum(costs) / solved if costs and solved else None,
         solved_tasks=solved,
         infrastructure_retries=sum(result.infrastructure_tries - 1 for result in trials),
+        rate_limit_wait_s=sum(result.rate_limit_wait_s for result in trials),
     )
 
 

@@ -62,6 +62,11 @@ def test_totals_are_sums_over_all_trials(tmp_path: Path) -> None:
     assert (totals.seconds, totals.tokens, totals.phases) == (6.0, {"input_tokens": 15}, {"agent": 4.5})
 
 
+def test_waits_for_a_provider_are_no_time_of_a_task(tmp_path: Path) -> None:
+    report = read_results([write_run(tmp_path, [trial("a", seconds=30.0, rate_limit_wait_s=20.0)])]).report
+    assert (report.tasks[0].seconds, report.totals.seconds, report.totals.rate_limit_wait_s) == (10.0, 30.0, 20.0)
+
+
 def test_a_report_names_what_a_reader_needs_to_trust_it(tmp_path: Path) -> None:
     source = read_results([write_run(tmp_path, [trial("a")], shard="1/2")])
     write_reports(source, tmp_path)
