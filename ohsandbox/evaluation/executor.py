@@ -69,7 +69,9 @@ class LocalExecutor:
 
     def check(self) -> None:
         """See `TrialExecutor.check`."""
-        self._processors = Processors(self._images.processors(), concurrent=self.slots)
+        numbers = self._images.processors()
+        if numbers != self._processors.numbers:
+            self._processors = Processors(numbers, concurrent=self.slots)
 
     def submit(self, spec: TrialSpec, directory: Path) -> Future[TrialResult]:
         """See `TrialExecutor.submit`."""

@@ -55,9 +55,9 @@ def hand_over_tree(agent: Runtime, fresh: Runtime, directory: str) -> list[str]:
             raise NoVerdict(f"the agent's files cannot be brought to the verifier: {error}") from error
         finally:
             _as_root(agent, _SHOW, directory, _ASIDE)
+        _drop(here / ".git")  # where the agent's shell has not moved it
         owner = _as_root(fresh, _EMPTY, directory)
         fresh.upload(here, directory, user=owner)
-        shutil.rmtree(here, ignore_errors=True)
     return [f"{one.path}: {one.reason}" for one in left_out]
 
 
@@ -67,6 +67,13 @@ def hand_over_artifacts(fresh: Runtime, artifacts: tuple[Artifact, ...], collect
         here = collected / artifact.name
         if here.exists():
             fresh.upload(here, posixpath.join("/", artifact.source), user="root")
+
+
+def _drop(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _as_root(runtime: Runtime, script: str, *arguments: str) -> str:

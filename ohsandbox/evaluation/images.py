@@ -86,7 +86,8 @@ class Images:
         finally:
             engine.close()
         is_here = (told.get("KernelVersion"), told.get("NCPU")) == (os.uname().release, os.cpu_count())
-        return of_this_machine() if is_here and engine.address.is_local else ()
+        can_pin = is_here and engine.address.is_local and told.get("CPUSet", True)  # a rootless engine may be denied it
+        return of_this_machine() if can_pin else ()
 
     @contextlib.contextmanager
     def held(self, environment: TaskEnvironment) -> Iterator[Image]:

@@ -43,6 +43,7 @@ class Processors:
 
     def __init__(self, numbers: tuple[int, ...], *, concurrent: int) -> None:
         """Numbers are those of the engine's machine; empty where they are not known. So many trials run at once."""
+        self.numbers = numbers
         self._in_use = dict.fromkeys(numbers, 0)
         self._concurrent = concurrent
         self._lock = threading.Lock()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.task import Network
 
 TESTS_DIR, SOLUTION_DIR, LOGS_DIR = "/tests", "/solution", "/logs"
-TEST_COMMAND = f"({TESTS_DIR}/test.sh) > {LOGS_DIR}/verifier/test-stdout.txt 2>&1"
+TEST_COMMAND = f"{TESTS_DIR}/test.sh"
 SOLVE_COMMAND = f"chmod +x {SOLUTION_DIR}/solve.sh && {SOLUTION_DIR}/solve.sh"
 FILE_NAME = "task.toml"
 _CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)

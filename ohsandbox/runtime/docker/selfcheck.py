@@ -91,7 +91,7 @@ def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
     total = facts.get("MemTotal", "")
     if "memory" not in facts and total.isdigit() and int(total) * 1024 <= limits.memory_bytes * _ROUNDING:
         # gVisor and Kata show the control group's limit as the machine's memory, and no control groups
-        checks |= {"memory": True, "processes": True, "processors": True}
+        checks |= dict.fromkeys(("memory", "processes", "processors", "cpuset"), True)
     return [name for name, holds in checks.items() if not holds]
 
 

@@ -35,7 +35,7 @@ def test_a_task_with_old_keys_is_read(tmp_path: Path) -> None:
     [step] = task.steps
     assert step.instruction == "# Add\n\nWrite the sum of 1 and 2 to /app/sum.txt.\n"
     assert (step.agent.timeout_s, step.verifier.timeout_s) == (300, 120)
-    assert step.verifier.command == "(/tests/test.sh) > /logs/verifier/test-stdout.txt 2>&1"
+    assert step.verifier.command == "/tests/test.sh"
     assert step.solution is not None
     assert step.solution.command == "chmod +x /solution/solve.sh && /solution/solve.sh"
 
