@@ -153,7 +153,7 @@ def test_a_verifier_that_writes_too_much_has_its_verdict(sandbox: DockerRuntime,
 
 @pytest.mark.docker
 def test_named_tests_must_all_have_passed(sandbox: DockerRuntime, tmp_path: Path) -> None:
-    printed = "printf 'PASSED t.py::a\\nFAILED t.py::b\\nPASSED t.py::c - note\\n'"
+    printed = "printf 'PASSED t.py::a\\nFAILED t.py::b\\nPASSED t.py::c\\n'"
     files = [Files(target="/tests", texts={"x": "y"})]
     score = judge(sandbox, printed, tmp_path, verdict="tests", must_pass=["t.py::a", "t.py::b"], files=files)
     assert score.rewards == {"reward": 0, "passed": 1, "failed": 1}
