@@ -50,8 +50,8 @@ END_ALL = (
     b"ohs_i=0;while kill -KILL -1 2>/dev/null;ohs_n=0;for ohs_p in /proc/[0-9]*;do ohs_n=$((ohs_n+1));done;"
     b"[ $ohs_n -gt 3 ]&&[ $ohs_i -lt 2000 ];do ohs_i=$((ohs_i+1));done;:"
 )
-"""Also waits until they are gone, without a fork: PID 1 with its `sleep`, and this shell, remain. The 500 processes of a
-fork bomb held the limit for some time after their end on a busy machine, so that nothing could start."""
+"""Also waits until they are gone, without a fork: PID 1 with its `sleep`, and this shell, remain. The 500 processes of
+a fork bomb held the limit for some time after their end on a busy machine, so that nothing could start."""
 _ROOT = {"0", "root"}
 
 
