@@ -267,9 +267,8 @@ class Trial:
         return self.agent.network or step.agent.network
 
     def _set_network(self, runtime: DockerRuntime, network: Network) -> None:
-        if network != self._network:
-            runtime.set_network(network)
-            self._network = network
+        runtime.set_network(network)
+        self._network = network
 
     def _scaled(self, timeout_s: float | None) -> float | None:
         """A limit of the task, as the run's user has it."""

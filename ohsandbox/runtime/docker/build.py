@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import tempfile
 import time
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from ohsandbox.runtime.docker.engine import Engine
+
+log = logging.getLogger(__name__)
 
 REPOSITORY = "ohsandbox-build"
 UNUSED_S = 14 * 24 * 3600.0
@@ -201,8 +204,14 @@ def trim(engine: Engine, budget_bytes: int, *, keep: Collection[str]) -> set[str
     What an image shares with others does not count, nor is it freed by a removal. keep names images that stay; one of
     which there is a container stays, too. Returns the names of those that were removed.
     """
-    with engine_errors("measuring images"):
-        usage = engine.api.df()
+    if not _records(engine):
+        return set()
+    try:
+        with engine_errors("measuring images"):
+            usage = engine.api.df()
+    except SandboxUnavailable as error:  # "a disk usage operation is already running", another process's, say
+        log.warning("no image is removed this time: %s", error)
+        return set()
     own_bytes = {
         tag: max(0, int(one.get("Size") or 0) - max(0, int(one.get("SharedSize") or 0)))
         for one in usage.get("Images") or [] for tag in one.get("RepoTags") or []
