@@ -115,7 +115,8 @@ def test_a_separate_verifier_gets_nothing_of_a_root_agents_but_its_files(forgery
 
 def test_a_separate_verifier_gets_artifacts_and_what_earlier_steps_were_set_up_with(tmp_path: Path) -> None:
     first = {"do": "echo made >/srv/out", "test": f"[ -e /etc/tool ] && grep -q made /srv/out && echo 1 {REWARD}",
-             "name": "one", "setup": "touch /etc/tool", "agent": {"network": "open"}, "artifacts": [{"source": "/srv/out"}]}  # fmt: skip
+             "name": "one", "setup": "touch /etc/tool",
+             "agent": {"network": "open"}, "artifacts": [{"source": "/srv/out"}]}  # fmt: skip
     second = {"do": "! ls -d /sys/class/net/eth* && echo x >x; rm y 2>/dev/null; touch /tmp/stays", "name": "two",
               "test": f"[ -e /etc/tool ] && [ -e x ] && [ ! -e /tmp/stays ] && echo 1 {REWARD}"}  # fmt: skip
     result = carry_out(task(tmp_path, first, second), tmp_path, separate_verifier=True)
