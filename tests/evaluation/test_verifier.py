@@ -83,7 +83,8 @@ def test_a_reward_that_the_agent_has_written_does_not_count(
 def test_a_fork_bomb_of_another_user_is_over_before_the_verdict(sandbox: DockerRuntime, tmp_path: Path) -> None:
     bomb = f"b() {{ {ONE}; b | b & }}; b >/dev/null 2>&1; sleep 0.5"
     agent_does(sandbox, LOGS + "true")
-    agent_does(sandbox, bomb, user="agent")
+    sandbox.run(["/bin/sh", "-c", bomb], user="agent")  # its own shell may fail to fork
+    sandbox.end_processes()
     counted = 'sleep 0.2; n=$(ls -d /proc/[0-9]* | wc -l); [ "$n" -lt 12 ] && echo 0 >/logs/verifier/reward.txt'
     assert judge(sandbox, counted, tmp_path).reward == 0
 
