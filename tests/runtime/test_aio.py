@@ -281,6 +281,22 @@ async def test_thirty_commands_run_at_the_same_time(runtime: FakeRuntime) -> Non
     assert not all_are_there.broken
 
 
+@pytest.mark.docker
+@on("asyncio")
+async def test_thirty_commands_at_once_leave_their_workers_for_the_next_thirty(
+    flavour: Callable[[str], Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = flavour("debian")
+    for _ in range(2):
+        all_are_there = threading.Barrier(30, timeout=60)
+        wait = partial(lambda barrier, *_: barrier.wait(), all_are_there)
+        async with anyio.create_task_group() as group:
+            for _ in range(30):
+                group.start_soon(partial(runtime.arun, ["echo"], on_output=wait))
+        monkeypatch.setattr(runtime, "open_channel", None)  # the next ones start no process
+    assert not all_are_there.broken
+
+
 @on_each
 async def test_the_event_loop_goes_on_while_a_command_runs(runtime: FakeRuntime) -> None:
     release = anyio.Event()

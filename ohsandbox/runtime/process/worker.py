@@ -45,8 +45,8 @@ INLINE_STDIN_BYTES = 64 * 1024
 """Stdin up to this size goes through the worker's own stream, counted; larger stdin gets its own worker and end of
 file. 64 KiB never block the writer: the socket alone buffers 208 KiB (net.core.wmem_default)."""
 
-SPARE_WORKERS = 4
-"""Idle workers kept for each user; each concurrent call beyond them costs an exec."""
+SPARE_WORKERS = 32
+"""Idle workers kept for each user; each concurrent call beyond them costs an exec. One is a shell, and 1 MiB here."""
 
 NO_FORK = 254
 """Exit code of bash as /bin/sh for a pipeline that it cannot fork; other shells exit."""
