@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ohsandbox.errors import SandboxFileError, ToolError
+from ohsandbox.errors import SandboxFileError, ToolError, UsageError
 from ohsandbox.runtime.files.transfer import TransferLimits
 
 if TYPE_CHECKING:
@@ -29,6 +29,25 @@ MAX_SMALL_BYTES = 1024**2
 FETCH_LIMITS = TransferLimits(total_bytes=200 * 1024**2, file_bytes=200 * 1024**2, leaves_out=True)
 """What a trial takes out of a sandbox at most at a time; what is over it is left out and told."""
 
+_READABLE = """
+for one; do
+  chmod -R a+rX -- "$one" && for script in "$one"/*.sh; do [ ! -f "$script" ] || chmod a+rx -- "$script"; done
+done
+"""
+"""As root: archives and checkouts lose modes, and who runs them may be any user."""
+
+
+def put_for_all(runtime: Runtime, files: Sequence[Files]) -> None:
+    """Copy files as root, so that every user can read them and run their scripts.
+
+    Raises:
+        SandboxFileError, SandboxUnavailable: as `put`.
+    """
+    for one in files:
+        put(runtime, one, user="root")
+    if directories := [one.target for one in files if one.source]:
+        runtime.run(["/bin/sh", "-c", _READABLE, "sh", *directories], user="root", workdir="/")
+
 
 def put(runtime: Runtime, files: Files, *, user: str | None) -> None:
     """Copy the files into their directory, which is made; they belong to user and keep their modes.
@@ -36,7 +55,12 @@ def put(runtime: Runtime, files: Files, *, user: str | None) -> None:
     Raises:
         SandboxFileError: the sandbox cannot store them, or this machine cannot read them.
         SandboxUnavailable: the sandbox went away.
+        UsageError: the owner that the files name is no user of the sandbox.
     """
+    if files.owner is not None:
+        put(runtime, files.model_copy(update={"owner": None}), user="root")
+        _give(runtime, files, files.owner)
+        return
     for name, text in files.texts.items():
         mode = 0o755 if text.startswith("#!") else 0o644
         runtime.write_bytes(posixpath.join(files.target, name), text.encode(), mode=mode, user=user)
@@ -54,6 +78,20 @@ def put(runtime: Runtime, files: Files, *, user: str | None) -> None:
         return
     for name, path, mode in small:
         runtime.write_bytes(posixpath.join(files.target, name), path.read_bytes(), mode=mode, user=user)
+
+
+def _give(runtime: Runtime, files: Files, owner: str) -> None:
+    """Make owner the owner of the texts and of all directories from the target to them."""
+    target = posixpath.normpath(posixpath.join(runtime.workdir, files.target))
+    paths = {target}
+    for name in map(posixpath.normpath, files.texts):
+        while name:
+            paths.add(posixpath.join(target, name))
+            name = posixpath.dirname(name)  # noqa: PLW2901 - up to the target
+    given = runtime.run(["chown", "-h", owner, "--", *sorted(paths - {"/"})], user="root", workdir="/")
+    if given.exit_code != 0:
+        said = given.stderr.decode(errors="replace").strip()[-300:]
+        raise UsageError(f"The files at {target} cannot be given to {owner!r}: {said}")
 
 
 def _left_out(files: Files, place: str, names: list[str]) -> set[str]:

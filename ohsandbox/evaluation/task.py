@@ -31,6 +31,8 @@ class Files(Model):
     excluded: tuple[str, ...] = ()
     """Of source, files and directories that are left out, as relative paths."""
     texts: dict[str, str] = {}
+    owner: str | None = None
+    """Who owns the target and the texts; None: the user who puts them in."""
 
 
 class Healthcheck(Model):

@@ -136,10 +136,11 @@ class _Unittest:
 
 
 def _of_summary(status: str, rest: str) -> Iterator[tuple[str, TestOutcome]]:
-    """A line of pytest's summary. Only PASSED lines have no ` - reason`, and parameters may hold that."""
+    """A line of pytest's summary. PASSED lines have no ` - reason`, and parameters may hold that."""
     if status == "SKIPPED" and _COUNT.match(rest):
         return  # [2] path:line: reason, which names no test
-    yield rest if status == "PASSED" else _without_reason(rest), _PYTEST[status]
+    is_name = status == "PASSED" and rest.endswith("]")
+    yield rest if is_name else _without_reason(rest), _PYTEST[status]
 
 
 def _without_reason(rest: str) -> str:

@@ -10,7 +10,7 @@ import stat
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.evaluation.sandbox_files import fetch, put
+from ohsandbox.evaluation.sandbox_files import fetch, put_for_all
 from ohsandbox.evaluation.test_outcomes import failures, outcomes
 
 if TYPE_CHECKING:
@@ -35,12 +35,6 @@ mkdir -p -- "$1" && chmod 777 -- "$1" && [ ! -h "$1" ]
 """
 """As root, before the tests come in: whatever the agent has put there is gone, be it a link, a directory or a file. A
 mount point (a VOLUME of the image) stays, empty."""
-_READABLE = """
-for one; do
-  chmod -R a+rX -- "$one" && for script in "$one"/*.sh; do [ ! -f "$script" ] || chmod a+rx -- "$script"; done
-done
-"""
-"""As root: archives and checkouts lose modes, and the verifier may run as any user."""
 TIDY_S = 300.0
 """A million files are removed in some 20 s."""
 
@@ -140,10 +134,7 @@ def _prepare(runtime: Runtime, verifier: Verifier) -> None:
     if tidied.exit_code != 0:
         said = tidied.stderr.decode(errors="replace").strip()[-300:]
         raise NoVerdict(f"what lies at {LOGS} or at the place of the tests cannot be removed: {said}")
-    for files in verifier.files:
-        put(runtime, files, user="root")
-    if directories := [one.target for one in verifier.files if one.source]:
-        as_root(["/bin/sh", "-c", _READABLE, "sh", *directories])
+    put_for_all(runtime, verifier.files)
 
 
 def _replaced(runtime: Runtime, verifier: Verifier) -> list[str]:

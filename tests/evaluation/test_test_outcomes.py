@@ -17,6 +17,7 @@ ERROR    root:a.py:3 - pip's dependency resolver
 PASSED test_a.py::TestA::test_good
 PASSED test_a.py::test_param[a - b]
 PASSED test_a.py::test_param[x y]
+PASSED test_a.py::test_param[[x] - y]
 SKIPPED [1] test_a.py:12: not here
 XFAIL test_a.py::test_known[- ] - a known bug
 XPASS test_a.py::test_surprise - no longer
@@ -33,6 +34,7 @@ def test_pytest_sums_up() -> None:
         "test_a.py::TestA::test_good": "passed",
         "test_a.py::test_param[a - b]": "passed",
         "test_a.py::test_param[x y]": "passed",
+        "test_a.py::test_param[[x] - y]": "passed",
         "test_a.py::test_known[- ]": "xfailed",
         "test_a.py::test_surprise": "xpassed",
         "test_a.py::test_bad[a - b]": "failed",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent, program_report, run_logged
-from ohsandbox.evaluation.sandbox_files import put
+from ohsandbox.evaluation.sandbox_files import put_for_all
 
 if TYPE_CHECKING:
     from ohsandbox.runtime import Runtime
@@ -32,8 +32,7 @@ class OracleAgent(EvaluatedAgent):
         step = assignment.step
         if (solution := step.solution) is None:
             raise UsageError(f"Task {assignment.task.id} has no solution. Remedy: add one, or use another agent.")
-        for files in solution.files:
-            put(runtime, files, user=step.agent.user)
+        put_for_all(runtime, solution.files)
         ended = run_logged(
             runtime, ["/bin/sh", "-c", solution.command], assignment.directory / "oracle.txt",
             masker=self.secrets.masker, cancel=assignment.cancel, env=solution.env, user=step.agent.user,

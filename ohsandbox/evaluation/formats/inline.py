@@ -80,7 +80,10 @@ class InlineTask(Section):
     limits: InlineLimits = InlineLimits()
     network: InlineNetwork = InlineNetwork()
     env: dict[str, str] = Field(default={}, description="Environment variables of all commands.")
-    user: str | None = Field(default=None, description="User of the agent; the image's without it.")
+    user: str | None = Field(
+        default=None,
+        description="User of the agent, who gets the working directory and the files; the image's without it.",
+    )
     workdir: str | None = Field(default=None, description="An absolute path; the image's without it.")
     artifacts: list[str] = Field(default=[], description="Files and directories that are kept with the results.")
 
@@ -144,7 +147,6 @@ def _task(told: InlineTask, file: Path, build: Path | None) -> Task:
         solution = Solution(command=f"sh {SOLUTION_DIR}/solve.sh", files=(Files(target=SOLUTION_DIR, texts=texts),))
     step = Step(
         instruction=told.prompt,
-        files=(Files(target=".", texts=told.files),) if told.files else (),
         agent=AgentPhase(timeout_s=told.limits.timeout, user=told.user, network=told.network.agent),
         verifier=Verifier(
             command=told.check, verdict="exit code", timeout_s=told.limits.check_timeout, network=told.network.check,
@@ -156,5 +158,6 @@ def _task(told: InlineTask, file: Path, build: Path | None) -> Task:
     environment = TaskEnvironment(
         image=told.image, build=build, workdir=told.workdir, cpus=told.limits.cpus, memory_bytes=told.limits.memory,
         env=told.env,
+        files=(Files(target=".", texts=told.files, owner=told.user),) if told.files or told.user else (),
     )  # fmt: skip
     return Task(id=told.id, path=file, format="inline", environment=environment, steps=(step,))

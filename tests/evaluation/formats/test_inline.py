@@ -56,7 +56,9 @@ def test_a_line_with_all_keys_is_read(tmp_path: Path) -> None:
     assert (step.instruction, step.agent.user, step.agent.timeout_s) == ("Add.", "nobody", 60)
     assert (step.agent.network, step.verifier.network, step.verifier.timeout_s) == ("open", "none", 5)
     assert (step.verifier.command, step.verifier.verdict) == ("python check.py", "exit code")
-    assert [one.texts for one in (*step.files, *step.verifier.files)] == [{"src/add.py": "x"}, {"check.py": "y"}]
+    [files] = environment.files
+    assert (files.target, files.texts, files.owner) == (".", {"src/add.py": "x"}, "nobody")
+    assert [one.texts for one in step.verifier.files] == [{"check.py": "y"}]
     assert step.solution is not None
     assert step.solution.files[0].texts == {"solve.sh": "echo 1 > x\n"}
     assert [one.source for one in step.artifacts] == ["/srv/out"]
