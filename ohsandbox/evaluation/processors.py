@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 _STAT, _PRESSURE = Path("/proc/stat"), Path("/proc/pressure/cpu")
 DEFAULT_CPUS = 2.0
 """Of a task that does not say: as `SandboxLimits.cpus`."""
-LEAST_OWN = 0.05
-"""A trial that used less of the time was not waiting for a processor: each of 20 that compete gets as much."""
+LEAST_OWN, LEAST_OWN_S = 0.01, 0.1
+"""A trial that used less of the time, or fewer seconds, slept: one that did not got 4 % beside 25 busy processes, and to
+start the shell of a test takes 0.05 s."""
 SHORT_OF_TIME = 0.9
 """A limit was cut short where less than this part of it was left to the trial by others."""
 
@@ -111,7 +112,7 @@ class CpuShare(NamedTuple):
         if self.own is None or self.others is None:
             return False
         idle = 1.0 - self.own - self.others
-        wanted = self.own >= LEAST_OWN and self.own >= idle
+        wanted = self.own >= max(LEAST_OWN, idle, LEAST_OWN_S / self.seconds)
         return wanted and self.seconds * (1.0 - self.others) < SHORT_OF_TIME * limit_s
 
 

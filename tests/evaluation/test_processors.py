@@ -32,9 +32,10 @@ def test_no_trial_gets_more_than_there_are() -> None:
 @pytest.mark.parametrize(
     ("own", "others", "cut"),
     [
+        (0.04, 0.96, True),
         (0.3, 0.7, True),  # of 10 s, 3 were the trial's to use
         (0.3, 0.05, False),  # it had all that it wanted
-        (0.01, 0.99, False),  # it slept, whatever others did
+        (0.005, 0.995, False),  # it slept, whatever others did
         (0.2, 0.5, False),  # a third was left idle: it waited for something else
         (0.95, 0.05, False),
         (None, None, False),

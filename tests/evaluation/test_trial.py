@@ -209,7 +209,7 @@ def test_a_timeout_while_others_used_the_processors_is_no_verdict(
 ) -> None:
     what = task(tmp_path, {"do": "true", "test": "sleep 100", "verifier": {"timeout_s": 0.2}})
     assert carry_out(what, tmp_path).outcome == "verifier_error"
-    monkeypatch.setattr(LoadMeter, "read", lambda *_: CpuShare(seconds=0.2, own=0.3, others=0.7, pressure=1.0))
+    monkeypatch.setattr(LoadMeter, "read", lambda *_: CpuShare(seconds=1.0, own=0.12, others=0.88, pressure=1.0))
     result = carry_out(what, tmp_path, attempt=2)
     assert (result.outcome, result.fault.kind) == ("infrastructure_error", "Contention")
-    assert "others used 70% of its processors" in result.fault.message
+    assert "others used 88% of its processors" in result.fault.message
