@@ -17,8 +17,8 @@ _STAT, _PRESSURE = Path("/proc/stat"), Path("/proc/pressure/cpu")
 DEFAULT_CPUS = 2.0
 """Of a task that does not say: as `SandboxLimits.cpus`."""
 LEAST_OWN, LEAST_OWN_S = 0.01, 0.1
-"""A trial that used less of the time, or fewer seconds, slept: one that did not got 4 % beside 25 busy processes, and to
-start the shell of a test takes 0.05 s."""
+"""A trial that used less of the time, or fewer seconds, slept: one that did not got 4 % beside 25 busy processes, and
+to start the shell of a test takes 0.05 s."""
 SHORT_OF_TIME = 0.9
 """A limit was cut short where less than this part of it was left to the trial by others."""
 
