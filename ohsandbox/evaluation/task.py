@@ -169,15 +169,16 @@ class Task(Model):
         Raises:
             OSError: one of its files cannot be read.
         """
-        told = (
-            self.model_dump_json(exclude={"path"}).replace(str(self.path.resolve()), ".").replace(str(self.path), ".")
-        )
+        task, root = self, self.path
+        if not root.is_dir():
+            # of a list, the line and the directory that its image is built from; where they lie does not matter
+            task = self.model_copy(update={"environment": self.environment.model_copy(update={"build": None})})
+            root = self.environment.build or root
+        told = task.model_dump_json(exclude={"path"})
+        told = told.replace(str(self.path.resolve()), ".").replace(str(self.path), ".")
         found = hashlib.sha256(told.encode("utf-8", "surrogatepass"))
-        root = self.path if self.path.is_dir() else None
-        for file in sorted(root.rglob("*")) if root else ():
-            found.update(
-                f"\0{file.relative_to(root or file)}\0{file.lstat().st_mode:o}\0".encode("utf-8", "surrogateescape")
-            )
+        for file in sorted(root.rglob("*")):
+            found.update(f"\0{file.relative_to(root)}\0{file.lstat().st_mode:o}\0".encode("utf-8", "surrogateescape"))
             if file.is_symlink():
                 found.update(str(file.readlink()).encode("utf-8", "surrogateescape"))
             elif file.is_file():

@@ -71,6 +71,15 @@ def test_a_directory_is_built_that_lies_beside_the_list(tmp_path: Path) -> None:
     assert (task.environment.image, task.environment.build) == (None, tmp_path / "image")
 
 
+def test_the_digest_follows_what_an_image_is_built_from_and_not_where_it_lies(tmp_path: Path) -> None:
+    digests = []
+    for name, text in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / name / "image").mkdir(parents=True)
+        (tmp_path / name / "image" / "Dockerfile").write_text(text)
+        digests += [task.digest() for task in read(tmp_path / name, {**TASK, "image": None, "build": "image"})]
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_a_list_in_yaml_may_repeat_by_alias(tmp_path: Path) -> None:
     (tmp_path / "tasks.yaml").write_text(YAML)
     one, two = load_tasks(tmp_path).tasks
