@@ -10,8 +10,8 @@ import stat
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ohsandbox.evaluation.printed_outcomes import failures, outcomes
 from ohsandbox.evaluation.sandbox_files import fetch, put_for_all
-from ohsandbox.evaluation.test_outcomes import failures, outcomes
 
 if TYPE_CHECKING:
     import threading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ohsandbox.evaluation.test_outcomes import failures, outcomes
+from ohsandbox.evaluation.printed_outcomes import failures, outcomes
 
 PYTEST = """\
 ============================= test session starts ==============================
