@@ -114,7 +114,7 @@ class _ServiceReader:
                     found = found._replace(env=self._environment(value))
                 case "volumes" if isinstance(value, list):
                     found = found._replace(files=tuple(filter(None, map(self._bound, value))))
-                case "network_mode" if value in {"none", "bridge"}:
+                case "network_mode" if value in ("none", "bridge"):  # of any type, also one without a hash
                     found = found._replace(network=value)
                 case "cpus" | "mem_limit":
                     found = self._limits(found, {"cpus" if key == "cpus" else "memory": value}, (key,))
