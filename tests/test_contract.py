@@ -16,7 +16,7 @@ from ohsandbox.agent.calls import find_tool
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.storage import find_stored
 from ohsandbox.errors import LogCorruptError, UsageError
-from ohsandbox.events import ConversationStatus, user_message
+from ohsandbox.events import ConversationStatus, SDKEvent, user_message
 from ohsandbox.llm import LLMConfig
 from ohsandbox.persistence import EventLog, read_events
 from ohsandbox.runtime.base import Runtime
@@ -471,6 +471,7 @@ def test_log_of_the_four_keys_alone_loads_resumes_and_round_trips(tmp_path: Path
     ]  # fmt: skip
     assert log.read_text().splitlines()[: len(lines)] == lines
     read = read_events(log)
+    assert [SDKEvent.model_validate_json(line).ts for line in lines] == [event.ts for event in read[: len(lines)]]
     assert [event.seq for event in read] == list(range(len(read)))
     copied = tmp_path / "copy.jsonl"
     copied.write_text("".join(event.model_dump_json(exclude={"seq"}) + "\n" for event in read))

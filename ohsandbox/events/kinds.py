@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
@@ -309,6 +310,15 @@ class SDKEvent(BaseModel):
         if isinstance(kind, str) and kind in KINDS:
             return cast("Self", KINDS[kind].model_validate(value))
         return check(value)
+
+    @field_validator("ts", mode="before")
+    @classmethod
+    def _with_zone(cls, value: Any) -> Any:
+        """A text without a zone is UTC, in a log of another program; a `datetime` without one is refused."""
+        with suppress(ValueError):
+            if isinstance(value, str) and (ts := datetime.fromisoformat(value)).tzinfo is None:
+                return ts.replace(tzinfo=UTC)
+        return value
 
     @field_validator("ts")
     @classmethod
