@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ohsandbox.arguments import expect
+from ohsandbox.arguments import expect, suggests_names
 from ohsandbox.errors import UnknownSessionError, UsageError
 from ohsandbox.runtime import tools
 from ohsandbox.runtime.aio import AsyncLifecycle, Begun, cancellable, waited
@@ -128,6 +128,7 @@ class Runtime(Backend, AsyncLifecycle):
 
     # --- shells -------------------------------------------------------------------------------
 
+    @suggests_names
     def execute(
         self,
         command: str,
@@ -296,6 +297,7 @@ class Runtime(Backend, AsyncLifecycle):
 
     # --- processes ----------------------------------------------------------------------------
 
+    @suggests_names
     def run(
         self,
         argv: Sequence[str],
