@@ -16,13 +16,14 @@ from typing import IO, TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY
+from ohsandbox.runtime.docker.build_ignore import kept_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ohsandbox.runtime.docker.build import Build
 
-MAX_IGNORE_BYTES = 1 << 20
+MAX_IGNORE_BYTES = 1 << 16
 """Of a `.dockerignore`; each of its patterns is tried on each path."""
 MAX_CONTEXT_BYTES = 16 << 30
 """Twice the largest images of agents; a forgotten data set is told before it is copied twice."""
@@ -40,10 +41,9 @@ class BuildContext:
     """
 
     def __init__(self, build: Build) -> None:
-        from docker.utils import exclude_paths  # noqa: PLC0415 - 0.14 s, needed only with an engine
-
         self._build, self._root = build, Path(build.context)
-        self._paths = sorted(exclude_paths(str(self._root), self._ignored(), dockerfile=build.dockerfile))
+        needed = f"!{build.dockerfile}", "!.dockerignore"
+        self._paths = sorted(kept_paths(self._root, [*self._ignored(), *needed]))
 
     def digest(self) -> str:
         """The hash of all that decides what the image holds: names, modes and contents, but no times and owners.

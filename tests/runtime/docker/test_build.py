@@ -29,6 +29,7 @@ from ohsandbox.runtime.docker import build as builds
 from ohsandbox.runtime.docker import builders
 from ohsandbox.runtime.docker.build import checked
 from ohsandbox.runtime.docker.build_context import MAX_IGNORE_BYTES, BuildContext
+from ohsandbox.runtime.docker.build_ignore import kept_paths
 from ohsandbox.runtime.docker.builders import buildkit_command
 from ohsandbox.runtime.docker.inventory import DockerInventory
 
@@ -286,8 +287,43 @@ def test_a_dockerignore_that_is_no_file_is_refused_and_not_waited_for(
 def test_a_dockerignore_without_end_is_refused(plain: Build) -> None:
     with Path(plain.context, ".dockerignore").open("wb") as opened:
         opened.truncate(MAX_IGNORE_BYTES + 1)
-    with pytest.raises(UsageError, match="more than 1048576"):
+    with pytest.raises(UsageError, match="more than 65536"):
         BuildContext(plain)
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept"),
+    [
+        ([], "a a/x.log a/y b b/a b/a/y"),
+        (["# no", "", "."], "a a/x.log a/y b b/a b/a/y"),
+        (["/a/"], "b b/a b/a/y"),
+        (["*.log", "b/.."], "a a/x.log a/y b b/a b/a/y"),
+        (["**/*.log"], "a a/y b b/a b/a/y"),
+        (["**/y"], "a a/x.log b b/a"),
+        (["a/**"], "a b b/a b/a/y"),
+        (["?/../b/a"], "a a/x.log a/y b"),
+        (["**", "!b/*/[!x]"], "b/a/y"),
+        (["a", "!a/y", "!**/*.log"], "a/x.log a/y b b/a b/a/y"),
+        (["!a/y", "a"], "b b/a b/a/y"),
+    ],
+)
+def test_the_last_pattern_that_names_a_path_or_a_directory_above_it_decides(
+    tmp_path: Path, lines: list[str], kept: str
+) -> None:
+    for path in ("a/x.log", "a/y", "b/a/y"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    assert sorted(kept_paths(tmp_path, [line for line in lines if not line.startswith("#")])) == kept.split()
+
+
+@pytest.mark.parametrize("hostile", ["a*" * 30_000 + "b", "**/a/" * 12_000 + "x", "[a-z]*" * 10_000 + "/"])
+def test_no_pattern_takes_long(tmp_path: Path, hostile: str) -> None:
+    with contextlib.chdir(tmp_path):
+        Path("a" * 250).touch()
+        for _ in range(200):
+            os.mkdir("a")  # noqa: PTH102 - a path of Path would be too long to keep
+            os.chdir("a")
+    assert len([*kept_paths(tmp_path, [hostile])]) == 201
 
 
 def test_fifos_and_sockets_are_left_out_and_links_are_sent_as_links(plain: Build, tmp_path: Path) -> None:
