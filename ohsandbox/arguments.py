@@ -131,7 +131,7 @@ def unknown_argument(called: str, name: str, known: Iterable[str]) -> TypeError:
 def suggests_names(function: Callable[P, R]) -> Callable[P, R]:
     """Have a misspelt keyword argument told with the name that was meant, as Python does from 3.13 on.
 
-    For constructors and calls of a sandbox, which take far longer than the 0.3 microseconds that this costs.
+    For constructors, and for functions that are called now and then: a call takes 0.3 microseconds longer.
     """
     known = frozenset(inspect.signature(function).parameters) - {"self"}
     called = function.__qualname__.removesuffix(".__init__")

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ohsandbox.arguments import expect, suggests_names
+from ohsandbox.arguments import expect
 from ohsandbox.errors import UnknownSessionError, UsageError
 from ohsandbox.runtime import tools
 from ohsandbox.runtime.aio import AsyncLifecycle, Begun, cancellable, waited
@@ -128,7 +128,6 @@ class Runtime(Backend, AsyncLifecycle):
 
     # --- shells -------------------------------------------------------------------------------
 
-    @suggests_names
     def execute(
         self,
         command: str,
@@ -297,7 +296,6 @@ class Runtime(Backend, AsyncLifecycle):
 
     # --- processes ----------------------------------------------------------------------------
 
-    @suggests_names
     def run(
         self,
         argv: Sequence[str],
