@@ -255,5 +255,5 @@ def test_settings_of_openhands_are_read_and_told_in_one_line(
     assert ended.code == 0
     told = [line for line in ended.err.splitlines() if "settings_sdk.json" in line]
     assert len(told) == 2
-    assert "To move them, without the keys that are not used: mkdir" in told[0]
+    assert "To move them (then take the keys that are not used out): mkdir" in told[0]
     assert "no setting 'agent'" in told[1]
