@@ -26,10 +26,6 @@ MADE_AT_RUN_TIME = {
     ("ohsandbox.llm.scripted", "pattern or ''"): "the author of a script's own",
     ("ohsandbox.llm.scripted", "self.expect_regex"): "the author of a script's own",
     (
-        "ohsandbox.runtime.process.worker",
-        "b'%s:(\\\\d{1,3}|%s):(free|held)\\\\n\\\\Z' % (mark.encode(), _WHY_NOT)",
-    ): "on _TAIL_BYTES",
-    (
         "ohsandbox.runtime.docker.channel",
         "b'%s (\\\\d{1,10})([^\\\\r\\\\n]*)\\\\r?\\\\n' % nonce.encode()",
     ): "begins with a secret",
