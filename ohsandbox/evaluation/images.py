@@ -142,7 +142,11 @@ class Images:
         try:
             told = list[str]()
             if (name := environment.image) is None:
-                asked = build.checked(build.Build(str(environment.build), environment.dockerfile))
+                asked = build.checked(
+                    build.Build(
+                        str(environment.build), environment.dockerfile, environment.build_args, environment.build_target
+                    )
+                )
                 name = build.ensure(engine, asked, progress=partial(self._hear, told), cancel=cancel)
             elif images.inspect(engine, name) is None:
                 build.note_pulled(engine, name)
@@ -203,4 +207,5 @@ def engine_facts() -> dict[str, str]:
 def _key(environment: TaskEnvironment) -> tuple[str, str]:
     if environment.image:
         return "image", environment.image
-    return "build", f"{environment.build}\0{environment.dockerfile}"
+    how = environment.dockerfile, sorted(environment.build_args.items()), environment.build_target
+    return "build", f"{environment.build}\0{how}"

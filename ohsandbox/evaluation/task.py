@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path  # noqa: TC003 - pydantic reads annotations at run time
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 Network = Literal["none", "open"]
 """As `DockerRuntime` has it."""
@@ -47,6 +47,19 @@ class Healthcheck(Model):
     retries: int = 3
 
 
+class ComposeProject(Model):
+    """The services of a Compose file, resolved and checked: nothing in it reaches out of its own project."""
+
+    main: str
+    """The service that is the sandbox."""
+    services: dict[str, dict[str, JsonValue]]
+    """As Compose writes them, without their images and limits."""
+    environments: dict[str, TaskEnvironment]
+    """By service, its image and limits; nothing else of it is told there."""
+    networks: tuple[str, ...]
+    volumes: tuple[str, ...]
+
+
 class TaskEnvironment(Model):
     """The sandbox of a task: an image, or what one is built from."""
 
@@ -55,8 +68,11 @@ class TaskEnvironment(Model):
     """A directory with a Dockerfile."""
     dockerfile: str = "Dockerfile"
     """Its path in that directory."""
-    compose: Path | None = None
-    """A Compose file whose service `main` is the sandbox."""
+    build_args: dict[str, str] = {}
+    build_target: str | None = None
+    """The stage to build; None is the last."""
+    compose: ComposeProject | None = None
+    """Services that run beside the sandbox, which is one of them."""
     build_timeout_s: float = 600
     workdir: str | None = None
     """None: the image's."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ohsandbox import DockerRuntime, SandboxLimits
 from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.evaluation.compose import ProjectOptions, ServiceRuntime, project_name
 from ohsandbox.evaluation.sandbox_files import put
 
 if TYPE_CHECKING:
@@ -79,12 +80,21 @@ class TrialSandboxes:
             "disk_bytes": environment.disk_bytes,
         }
         language = OLD_LANGUAGE if self._images.lacks_utf8.get(image.name) else {}
+        env = {**FIXED_ENV, **language, **environment.env}
+        bounds = SandboxLimits(**{name: value for name, value in limits.items() if value is not None})
+        if environment.compose is not None:
+            name = project_name(self._options.run_id, self._labels["eval.task"], self._labels["eval.attempt"])
+            project = ProjectOptions(name, network, bounds, self._labels, self._cancel)
+            return ServiceRuntime(
+                environment, self._images, project, env=env, workdir=environment.workdir or image.workdir,
+                ca_bundle=self._options.ca_bundle,
+            )  # fmt: skip
         return DockerRuntime(
             image.name,
-            env={**FIXED_ENV, **language, **environment.env},
+            env=env,
             workdir=environment.workdir or image.workdir,
             network=network,
-            limits=SandboxLimits(**{name: value for name, value in limits.items() if value is not None}),
+            limits=bounds,
             labels=self._labels,
             ca_bundle=self._options.ca_bundle,
             runtime=self._options.oci_runtime,

@@ -25,7 +25,7 @@ _WITHOUT_MEANING = frozenset({
 """A sandbox has its own name and first process, and `expose` opens nothing; an image of another platform is refused
 when it is pulled."""
 _BIND_KEYS = frozenset({"type", "source", "target", "read_only"})
-_IDLE = re.compile(
+IDLE = re.compile(
     r"(?:(?:/usr)?(?:/bin/)?(?:ba)?sh -c )?(?:exec )?"
     r"(?:sleep (?:infinity|inf|[0-9]+d?)|tail -f /dev/null|(?:/bin/)?(?:ba)?sh)"
 )
@@ -130,7 +130,7 @@ class _ServiceReader:
                 return "build" in told  # then it is the name that the built image gets
             case "command" | "entrypoint":
                 words = value if isinstance(value, list) else [value]
-                return not words or bool(_IDLE.fullmatch(" ".join(map(str, words)).strip()))
+                return not words or bool(IDLE.fullmatch(" ".join(map(str, words)).strip()))
             case _:
                 return key in _WITHOUT_MEANING
 

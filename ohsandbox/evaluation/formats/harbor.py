@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -26,6 +26,7 @@ from ohsandbox.evaluation.formats.harbor_file import (
 )
 from ohsandbox.evaluation.formats.inputs import IGNORE_NAME, environment_problems, look_at_tree, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, problems_of, toml_line, unusable_texts
+from ohsandbox.evaluation.formats.project import LOGS, main_environment, resolve
 from ohsandbox.evaluation.task import (
     AgentPhase,
     Artifact,
@@ -56,6 +57,13 @@ _COMPOSE_VOLUMES = frozenset({
     "${HOST_ARTIFACTS_PATH}:${ENV_ARTIFACTS_PATH}",
 })  # fmt: skip
 """Logs are copied out of the sandbox."""
+_PROJECT_VARIABLES = {
+    **_COMPOSE_VARIABLES,
+    **{f"HOST_{name}_PATH": f"{LOGS}/{name}" for name in ("VERIFIER_LOGS", "AGENT_LOGS", "ARTIFACTS")},
+    "ENV_VERIFIER_LOGS_PATH": f"{LOGS_DIR}/verifier", "ENV_AGENT_LOGS_PATH": f"{LOGS_DIR}/agent",
+    "ENV_ARTIFACTS_PATH": f"{LOGS_DIR}/artifacts", "CPUS": "2", "MEMORY": "2G",
+}  # fmt: skip
+"""What Harbor sets for Compose files."""
 _KEYS = {"image": "docker_image", "memory_bytes": "memory_mb"}
 """The names of `task.toml` for fields of `TaskEnvironment` that have another."""
 _Where = tuple[str | int, ...]
@@ -259,9 +267,9 @@ class _HarborReader:
 
     def _environment(self, told: HarborTaskEnvironment, place: Path, where: _Where) -> TaskEnvironment:
         build = place if (place / "Dockerfile").is_file() else None
-        service = compose.Service()
+        service, own = compose.Service(), dict[str, Any]()
         if (place / compose.FILE_NAME).is_file():
-            service = self._service(place / compose.FILE_NAME)
+            service, own = self._service(place, told.docker_image)
         elif told.docker_image is None and build is None:
             missing = place / "Dockerfile"
             self.problems.append(Problem(missing, None, "missing: give a Dockerfile, a Compose file or docker_image"))
@@ -269,13 +277,17 @@ class _HarborReader:
             self.problems.append(Problem(place / "Dockerfile", None, "leads out of the task: put the file here"))
         self._tell_unsupported(told, where)
         image = told.docker_image or (None if build or service.build else service.image)
-        found = TaskEnvironment(
-            image=image, build=None if image else service.build or build, dockerfile=service.dockerfile,
-            build_timeout_s=told.build_timeout_sec, workdir=told.workdir or service.workdir,
-            cpus=told.cpus or service.cpus, memory_bytes=told.memory_bytes or service.memory_bytes,
-            files=service.files, env={**service.env, **self._resolved(told.env, (*where, "env"))},
-            healthcheck=_healthcheck(told.healthcheck),
-        )  # fmt: skip
+        own = own or {
+            "image": image, "build": None if image else service.build or build, "dockerfile": service.dockerfile,
+            "workdir": service.workdir, "cpus": service.cpus, "memory_bytes": service.memory_bytes, "env": service.env,
+            "files": service.files,
+        }  # fmt: skip
+        asked = {"workdir": told.workdir, "cpus": told.cpus, "memory_bytes": told.memory_bytes}
+        found = TaskEnvironment(**{
+            **own, **{name: value for name, value in asked.items() if value},
+            "env": {**own["env"], **self._resolved(told.env, (*where, "env"))},
+            "build_timeout_s": told.build_timeout_sec, "healthcheck": _healthcheck(told.healthcheck),
+        })  # fmt: skip
         for field, said in environment_problems(found):
             self._say(where, _KEYS.get(field, field), said)
         return found
@@ -293,16 +305,25 @@ class _HarborReader:
             if getattr(told, name):
                 self.notes[f"{name} of the environment is not offered to the agent"] = None
 
-    def _service(self, file: Path) -> compose.Service:
+    def _service(self, place: Path, image: str | None) -> tuple[compose.Service, dict[str, Any]]:
+        """A Compose file's only service; or, where it has more, what is known of the service `main`."""
+        file = place / compose.FILE_NAME
         try:
             service, needs = compose.collapse(
                 file, self.directory, known=_COMPOSE_VARIABLES, ignored_volumes=_COMPOSE_VOLUMES
             )
+            if not needs:
+                return service, {}
+            base: dict[str, Any] = {"build": {"context": str(place)}} if (place / "Dockerfile").is_file() else {}
+            project = resolve(
+                file, self.directory, main="main", known=_PROJECT_VARIABLES, base={"image": image} if image else base,
+                hidden=[one for name in ("tests", "solution") for one in self.directory.glob(f"**/{name}")],
+            )  # fmt: skip
         except InvalidTask as error:
             self.problems += error.problems
-            return compose.Service()
-        self.problems += [Problem(file, line, f"needs Docker Compose, not supported yet: {why}") for line, why in needs]
-        return service
+            return compose.Service(), {}
+        fixed = {"image": image, "build": None} if image else {}
+        return service, main_environment(project) | fixed
 
     def _collect(self, told: HarborCollect, where: _Where) -> Collect:
         if told.service != "main":

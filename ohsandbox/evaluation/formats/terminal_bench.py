@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 from ohsandbox.evaluation.formats import compose
 from ohsandbox.evaluation.formats.inputs import environment_problems, look_at_tree, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, Section, problems_of
+from ohsandbox.evaluation.formats.project import LOGS, main_environment, resolve
 from ohsandbox.evaluation.formats.yaml_file import YamlFile, parse_yaml
 from ohsandbox.evaluation.task import AgentPhase, Files, Solution, Step, Task, TaskEnvironment, Verifier
 
@@ -38,6 +39,11 @@ _LOG_VOLUMES = frozenset({
     "${T_BENCH_TASK_AGENT_LOGS_PATH}:${T_BENCH_CONTAINER_AGENT_LOGS_PATH}",
 })  # fmt: skip
 """Logs are copied out of the sandbox."""
+
+
+_PROJECT_VARIABLES = {
+    **_KNOWN, "T_BENCH_TASK_LOGS_PATH": f"{LOGS}/task", "T_BENCH_TASK_AGENT_LOGS_PATH": f"{LOGS}/agent"
+}  # fmt: skip
 
 
 class _TerminalBenchFile(Section):
@@ -158,8 +164,9 @@ class _TerminalBenchReader:
         except InvalidTask as error:
             self.problems += error.problems
             return TaskEnvironment(build=self.directory), ("none", "none")
-        self.problems += [Problem(file, line, f"needs Docker Compose, not supported yet: {why}") for line, why in needs]
-        if not needs and service.image is None and service.build is None:
+        if needs:
+            return self._project(file), ("none", "open")
+        if service.image is None and service.build is None:
             self.problems.append(Problem(file, None, "the service has neither 'build' nor 'image'"))
         environment = TaskEnvironment(
             image=service.image, build=service.build, dockerfile=service.dockerfile, workdir=service.workdir,
@@ -171,6 +178,22 @@ class _TerminalBenchReader:
             return environment, ("none", "open")
         told: Network = "none" if service.network == "none" else "open"
         return environment, (told, told)
+
+    def _project(self, file: Path) -> TaskEnvironment:
+        """Of several services, the sandbox is `client`."""
+        names = ("tests", RUN_TESTS, "solution.sh", "solution.yaml")
+        try:
+            project = resolve(
+                file, self.directory, main="client", known=_PROJECT_VARIABLES, base={},
+                hidden=[self.directory / name for name in names],
+            )  # fmt: skip
+        except InvalidTask as error:
+            self.problems += error.problems
+            return TaskEnvironment(build=self.directory)
+        told = main_environment(project)
+        environment = TaskEnvironment(**told | {"env": {"TEST_DIR": TESTS_DIR, **told["env"]}})
+        self.problems += [Problem(file, None, f"{name}: {why}") for name, why in environment_problems(environment)]
+        return environment
 
     def _solution(self) -> Solution | None:
         if (script := self.directory / "solution.sh").exists():

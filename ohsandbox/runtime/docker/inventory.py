@@ -16,6 +16,7 @@ from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.container import remove
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.options import LABELS_LABEL
+from ohsandbox.runtime.docker.project import remove_shared
 from ohsandbox.runtime.inventory import GcResult, Inventory, Removal, SandboxInfo
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class DockerInventory(Inventory):
         present = {_lease_id(found) for found in containers}
         done = [_reap(engine, found, kept=kept) for found in containers]
         done += [_forget(engine, one) for one in before if one not in present]
+        done += remove_shared(engine, {one.id for one in dead if one.engine == engine.address.url})
         done += [_drop(engine, record) for record in checkpoints.records(engine) if record.is_orphan]
         done += build.collect(engine)
         for workspace in {one.workspace for one in dead if one.engine == engine.address.url}:

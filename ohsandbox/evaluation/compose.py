@@ -1,0 +1,335 @@
+"""A sandbox that is one service of a Compose project; the others run beside it, in networks of their own.
+
+Each trial has a project: its containers, networks and volumes are named by run, task and attempt, labelled with leases
+as all sandboxes are, and removed with the sandbox; what a killed process leaves, `gc` removes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from ohsandbox import DockerRuntime, SandboxLimits
+from ohsandbox.errors import OhsandboxError, SandboxGone, SandboxUnavailable, UsageError
+from ohsandbox.evaluation.compose_client import call
+from ohsandbox.evaluation.formats.compose import IDLE
+from ohsandbox.runtime.docker import images as engine_images
+from ohsandbox.runtime.docker import lease
+from ohsandbox.runtime.docker.container import remove
+from ohsandbox.runtime.docker.container_config import CAPABILITIES, PID_1, PRIVATE_DIR
+from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.error_mapping import engine_errors
+from ohsandbox.runtime.docker.options import LABELS_LABEL
+from ohsandbox.runtime.docker.project import remove_shared
+from ohsandbox.runtime.docker.seccomp import ARCHITECTURES, profile_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ohsandbox.evaluation.images import Images
+    from ohsandbox.evaluation.task import ComposeProject, Network, TaskEnvironment
+    from ohsandbox.runtime.docker.engine import Engine
+
+OUTSIDE = "ohsandbox-outside"
+"""The network of a project that leads out of it; services are in it while their phase has the network `open`."""
+_POLL_S = 0.1
+_LAST_LINES = 5
+_NO_HOST = {"com.docker.network.bridge.inhibit_ipv4": "true"}
+"""The bridge of an internal network has an address of the host, at which its servers could be reached; not so here."""
+
+
+class ProjectOptions(NamedTuple):
+    """What a project is made with."""
+
+    name: str
+    network: Network
+    limits: SandboxLimits
+    """Of the sandbox; the processors are for all services, each of which may use them."""
+    labels: Mapping[str, str]
+    cancel: threading.Event
+    """Ends a start."""
+
+
+def project_name(run_id: str, task: str, attempt: str) -> str:
+    """Return a name that no other project has."""
+    slug = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[:30]
+    return f"ohsandbox-{run_id}-{slug}-{attempt}-{secrets.token_hex(2)}"
+
+
+class ServiceRuntime(DockerRuntime):
+    """The sandbox of a project: `start` starts all of its services, `close` removes them."""
+
+    def __init__(
+        self,
+        environment: TaskEnvironment,
+        images: Images,
+        options: ProjectOptions,
+        *,
+        env: Mapping[str, str],
+        workdir: str | None,
+        ca_bundle: str | None,
+    ) -> None:
+        """Start nothing. images makes what the services need.
+
+        Raises:
+            UsageError: as `DockerRuntime`; or the environment has no project.
+        """
+        if environment.compose is None:
+            raise UsageError("The environment has no Compose project. Remedy: use DockerRuntime.")
+        self._project: ComposeProject = environment.compose
+        super().__init__(
+            attach=_container(options.name, self._project.main), env=env, workdir=workdir, ca_bundle=ca_bundle
+        )
+        # the container is joined, and yet of our own making
+        self.private_processes = self.ends_processes = True
+        self._environment, self._images, self._asked = environment, images, options
+        self._network = options.network
+        self._leases: dict[str, lease.Lease] = {}
+        self._removing = threading.Lock()
+
+    def start(self) -> Self:
+        """Pull and build the images, start all services and wait until they run, or are healthy where they say so.
+
+        Raises:
+            SandboxUnavailable: a service did not start, did not become healthy, or ended with another code than 0.
+            CallCancelledError: the project was cancelled.
+            ImageUnavailable, EngineUnavailable, UsageError: as `Images.held` and `DockerRuntime.start`.
+        """
+        if self.id:
+            return self
+        engine = connect()
+        try:
+            self._up(engine)
+            super().start()
+        except BaseException:
+            self._remove(engine)
+            raise
+        finally:
+            engine.close()
+        return self
+
+    def _up(self, engine: Engine) -> None:
+        with ExitStack() as held, tempfile.TemporaryDirectory(prefix="ohsandbox-compose-") as directory:
+            names = {
+                service: held.enter_context(self._images.held(self._of(service))).name
+                for service in self._project.services
+            }
+            seccomp, file = Path(directory, "seccomp.json"), Path(directory, "compose.json")
+            seccomp.write_text(profile_json())
+            for service, image in names.items():
+                self._leases[service] = lease.take(
+                    container=_container(self._asked.name, service), engine=engine.address.url, image=image
+                )
+            file.write_text(json.dumps(self._model(engine, names, seccomp)))
+            deadline = time.monotonic() + self._environment.build_timeout_s
+            # the file names its directories in full; the engine is the one that we use, however it was found
+            try:
+                done = call(
+                    ["-p", self._asked.name, "-f", str(file), "up", "--detach", "--no-build", "--quiet-pull"],
+                    env={} if engine.address.tls else {"DOCKER_HOST": _host(engine)},
+                    limit_s=self._environment.build_timeout_s, cancel=self._asked.cancel,
+                )  # fmt: skip
+            except TimeoutError as error:
+                raise SandboxUnavailable(f"The task's services did not start: {error}.{self._said(engine)}") from None
+            if done.exit_code != 0:
+                why = done.stderr.strip().rpartition("\n")[2]
+                raise SandboxUnavailable(f"The task's services did not start: {why[:500]}.{self._said(engine)}")
+            self._await(engine, deadline)
+
+    def _of(self, service: str) -> TaskEnvironment:
+        if service == self._project.main:
+            return self._environment
+        timeout_s = self._environment.build_timeout_s
+        return self._project.environments[service].model_copy(update={"build_timeout_s": timeout_s})
+
+    def _model(self, engine: Engine, images: Mapping[str, str], seccomp: Path) -> dict[str, Any]:
+        """Return the file that Compose is given: what was checked, and what every sandbox has."""
+        labels = {"labels": {lease.LEASE_LABEL: self._leases[self._project.main].id}}
+        networks: dict[str, Any] = {
+            name: {"internal": True, "driver_opts": _NO_HOST, **labels} for name in self._project.networks
+        }
+        if self._network == "open":
+            networks[OUTSIDE] = {"name": self._outside, **labels}
+        return {
+            "services": {name: self._service(engine, name, image, seccomp) for name, image in images.items()},
+            "networks": networks,
+            "volumes": dict.fromkeys(self._project.volumes, labels),
+        }
+
+    def _service(self, engine: Engine, name: str, image: str, seccomp: Path) -> dict[str, Any]:
+        told, limits, own = self._project.services[name], self._asked.limits, self._of(name)
+        facts = engine_images.inspect(engine, image)
+        dropped = told.get("cap_drop") or []
+        kept = (
+            [] if isinstance(dropped, list) and "ALL" in dropped else sorted(CAPABILITIES.keys() - {*_texts(dropped)})
+        )
+        security = ["no-new-privileges:true"]
+        if facts is not None and facts.platform.rpartition("/")[2] in ARCHITECTURES:
+            security.append(f"seccomp:{seccomp}")
+        is_main = name == self._project.main
+        memory = limits.memory_bytes if is_main else own.memory_bytes or SandboxLimits().memory_bytes
+        labels = {
+            "ohsandbox": "1", lease.LEASE_LABEL: self._leases[name].id, "ohsandbox.image": image,
+            LABELS_LABEL: " ".join(self._asked.labels), **self._asked.labels,
+        }  # fmt: skip
+        made: dict[str, Any] = {
+            **told, "image": image, "pull_policy": "never", "container_name": _container(self._asked.name, name),
+            "labels": labels, "cap_drop": ["ALL"], "cap_add": kept, "security_opt": security, "restart": "no",
+            "pids_limit": limits.pids, "mem_limit": memory, "memswap_limit": memory, "oom_score_adj": 500,
+            "cpus": min(limits.cpus or 2.0, own.cpus or limits.cpus or 2.0),
+            "logging": {"driver": "json-file", "options": {"max-size": "1m"}}, "ulimits": {"core": 0},
+        }  # fmt: skip
+        if limits.cpuset is not None:
+            made["cpuset"] = limits.cpuset
+        if self._network == "open" and "networks" in made:
+            made["networks"] = {**_mapping(made["networks"]), OUTSIDE: {}}
+        if is_main:
+            user = str(told.get("user") or (facts.user if facts else ""))
+            made["labels"] = labels | {"ohsandbox.user": user}
+            private = f"{PRIVATE_DIR}:rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777"
+            made["tmpfs"] = [*_texts(told.get("tmpfs") or []), private]
+            made["shm_size"] = told.get("shm_size") or limits.shm
+            if self._is_idle:  # as in every sandbox; uid 0, else no process has a capability
+                made |= {"entrypoint": ["/bin/sh", "-c", PID_1.replace("$", "$$")], "command": [], "user": "0:0"}
+        return made
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether the sandbox's service does nothing but wait for commands."""
+        told = self._project.services[self._project.main]
+        words = " ".join(_texts(told.get("command") or []))
+        return not told.get("entrypoint") and (not words or bool(IDLE.fullmatch(words)))
+
+    @property
+    def _outside(self) -> str:
+        return f"{self._asked.name}_outside"
+
+    def _await(self, engine: Engine, deadline: float) -> None:
+        """Wait until every service runs, is healthy, or has done its work."""
+        waiting = [*self._project.services]
+        while True:
+            waiting = [service for service in waiting if not self._is_ready(engine, service)]
+            if not waiting:
+                return
+            if time.monotonic() > deadline:
+                raise SandboxUnavailable(
+                    f"The task's service {waiting[0]!r} is not healthy after "
+                    f"{self._environment.build_timeout_s:g} s.{self._said(engine)}"
+                )
+            if self._asked.cancel.wait(_POLL_S):
+                raise SandboxUnavailable("The start of the task's services was cancelled.")
+
+    def _is_ready(self, engine: Engine, service: str) -> bool:
+        with engine_errors(f"looking at service {service!r}"):
+            state = engine.api.inspect_container(_container(self._asked.name, service))["State"]
+        health = (state.get("Health") or {}).get("Status", "none")
+        if health == "unhealthy" or state["Status"] in {"exited", "dead"}:
+            if state["Status"] == "exited" and state["ExitCode"] == 0 and service != self._project.main:
+                return True  # it prepared something for the others
+            how = "is unhealthy" if health == "unhealthy" else f"ended with exit code {state['ExitCode']}"
+            raise SandboxUnavailable(f"The task's service {service!r} {how}.{self._said(engine)}")
+        return state["Status"] == "running" and health in {"none", "healthy"}
+
+    def _said(self, engine: Engine) -> str:
+        """Return the last words of each service, for a message."""
+        said = ""
+        for service in self._project.services:
+            try:
+                with engine_errors(f"reading the log of service {service!r}"):
+                    text = engine.api.logs(_container(self._asked.name, service), tail=_LAST_LINES)
+            except SandboxUnavailable:
+                continue
+            if words := " ".join(text.decode(errors="replace").split())[-300:]:
+                said += f" {service} said: {words}"
+        return said
+
+    def set_network(self, network: Network) -> None:
+        """Give all services of the project a network that leads out of it, or take it away.
+
+        They reach each other in any case.
+
+        Raises:
+            SandboxUnavailable: the engine refuses, or a service is gone.
+        """
+        if network == self._network:
+            return
+        api = self._the_sandbox().container.engine.api
+        with engine_errors(f"changing the network of {self._asked.name!r} to {network!r}"):
+            if network == "open" and not api.networks(names=[self._outside]):
+                labels = {lease.LEASE_LABEL: self._leases[self._project.main].id}
+                api.create_network(self._outside, driver="bridge", labels=labels)
+            for service, told in self._project.services.items():
+                name = _container(self._asked.name, service)
+                found = api.inspect_container(name)
+                is_in = self._outside in (found["NetworkSettings"].get("Networks") or {})
+                if is_in == (network == "open") or "network_mode" in told or not found["State"]["Running"]:
+                    continue
+                (api.disconnect_container_from_network if is_in else api.connect_container_to_network)(
+                    name, self._outside
+                )
+        self._network = network
+
+    def end_processes(self) -> None:
+        """End every process of the sandbox; the other services go on.
+
+        A service with a command of its own is restarted, for that may need the processes that it began.
+        """
+        if self._is_idle:
+            super().end_processes()
+            return
+        sandbox = self._the_sandbox()
+        sandbox.container.restart()
+        self._await(sandbox.container.engine, time.monotonic() + self._environment.build_timeout_s)
+
+    def _close(self) -> None:
+        super()._close()
+        with self._removing:
+            if not self._leases:
+                return
+        engine = connect()
+        try:
+            self._remove(engine)
+        finally:
+            engine.close()
+
+    def _remove(self, engine: Engine) -> None:
+        """Remove everything of the project. What cannot be removed now is left to `gc`."""
+        with self._removing:
+            leases, self._leases = self._leases, {}
+        if not leases:
+            return
+        is_whole = True
+        for held in leases.values():
+            try:
+                remove(engine, held.record.container)
+            except SandboxGone:
+                pass
+            except OhsandboxError:
+                is_whole = False
+        shared = remove_shared(engine, {leases[self._project.main].id})
+        is_whole &= all(one.outcome != "failed" for one in shared)
+        for held in leases.values():
+            held.release() if is_whole else held.abandon()
+
+
+def _container(project: str, service: str) -> str:
+    return f"{project}-{service}"
+
+
+def _host(engine: Engine) -> str:
+    return engine.address.url.replace("http+unix://", "unix://")
+
+
+def _texts(told: object) -> list[str]:
+    return [str(one) for one in told] if isinstance(told, list) else [str(told)]
+
+
+def _mapping(told: object) -> dict[str, Any]:
+    return dict(told) if isinstance(told, dict) else {}

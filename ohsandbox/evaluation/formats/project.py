@@ -1,0 +1,256 @@
+"""Compose files of several services: resolved by Docker Compose itself, then checked key by key.
+
+A task is foreign content. What is not known here to stay in the task's own project is a problem: a key that is neither
+kept nor without meaning, a path outside of the task, a name that belongs to the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.errors import UsageError
+from ohsandbox.evaluation.compose_client import call
+from ohsandbox.evaluation.formats.inputs import read_text
+from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
+from ohsandbox.evaluation.formats.yaml_file import YamlFile, parse_yaml
+from ohsandbox.evaluation.task import ComposeProject, TaskEnvironment
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+RESOLVE_S = 60.0
+"""It takes 0.1 s."""
+LOGS = "/ohsandbox-logs"
+"""Directories for logs, which harnesses bind, are told to Compose as if they were here; no such bind is made."""
+_KEPT = frozenset({
+    "command", "entrypoint", "environment", "user", "working_dir", "depends_on", "healthcheck", "tmpfs", "expose",
+    "shm_size", "hostname", "tty", "stdin_open", "platform", "read_only", "init", "cap_drop", "stop_signal",
+})  # fmt: skip
+_WITHOUT_MEANING = frozenset({
+    "ports", "labels", "annotations", "restart", "logging", "pull_policy", "stop_grace_period", "develop", "attach",
+    "mem_reservation", "profiles", "oom_score_adj", "container_name",
+})  # fmt: skip
+"""No port of this machine is opened, and no service outlives its trial."""
+_NETWORK_KEYS = frozenset({"name", "driver", "internal", "attachable", "labels", "enable_ipv6"})
+_BUILD_KEYS = frozenset({"context", "dockerfile", "args", "target", "tags", "labels", "cache_from", "platforms"})
+_UNSET = re.compile(r'The \\?"([^"\\]+)\\?" variable is not set')
+
+
+def resolve(
+    path: Path, root: Path, *, main: str, known: Mapping[str, str], base: Mapping[str, Any], hidden: Collection[Path]
+) -> ComposeProject:
+    """Read a Compose file of the task in root.
+
+    main: the service that is the sandbox. known: the only variables that are put in. base: what the service main is
+    told beside the file. hidden: files and directories of the task that no service may see.
+
+    Raises:
+        InvalidTask: Compose is not here or refuses the file, or it asks for what is not allowed, with all that.
+    """
+    read = parse_yaml(read_text(path, root, missing="the Compose file"), path)
+    checker = _Checker(read, path, root, main, hidden)
+    checker.check_sources()
+    checker.stop_at_problems()
+    return checker.project(checker.resolved(known, base))
+
+
+class _Checker:
+    def __init__(self, read: YamlFile, path: Path, root: Path, main: str, hidden: Collection[Path]) -> None:
+        self._read, self._path, self._root, self._main = read, path, root.resolve(), main
+        self._hidden = [one.resolve() for one in hidden]
+        self._problems: list[Problem] = []
+
+    def stop_at_problems(self) -> None:
+        """Raise what was found so far."""
+        if self._problems:
+            raise InvalidTask(self._problems)
+
+    def check_sources(self) -> None:
+        """Refuse what makes Compose read other files of this machine while it resolves the file."""
+        told = self._read.value if isinstance(self._read.value, dict) else {}
+        if "include" in told:
+            self._refuse(("include",), "is not supported: write its services here")
+        for name, service in (told.get("services") or {}).items():
+            if not isinstance(service, dict):
+                continue
+            extends = service.get("extends")
+            if isinstance(extends, dict) and "file" in extends:
+                self._refuse(("services", name, "extends"), "'file' is not supported: write the service here")
+            for key in ("env_file", "label_file"):
+                asked = service.get(key) or []
+                for one in asked if isinstance(asked, list) else [asked]:
+                    self._source(("services", name, key), one.get("path") if isinstance(one, dict) else one)
+        if (self._path.parent / ".env").is_symlink():
+            self._source((), ".env")
+
+    def _source(self, where: tuple[str, ...], told: object) -> None:
+        text = str(told)
+        if "$" in text or not (self._path.parent / text).resolve().is_relative_to(self._root):
+            self._refuse(where, f"{text!r} leads out of the task: put the file here")
+
+    def resolved(self, known: Mapping[str, str], base: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what Compose makes of the file."""
+        with tempfile.TemporaryDirectory(prefix="ohsandbox-compose-") as place:
+            first = Path(place, "base.json")
+            first.write_text(json.dumps({"services": {self._main: base}}))
+            files = [*(("-f", str(first)) if base else ()), "-f", str(self._path)]
+            asked = ["-p", "task", "--project-directory", str(self._path.parent), *files, "config", "--format", "json"]
+            try:
+                done = call(asked, env=known, limit_s=RESOLVE_S)
+            except UsageError as error:
+                raise InvalidTask([Problem(self._path, None, str(error))]) from None
+        if done.exit_code != 0:
+            said = done.stderr.strip().rpartition("\n")[2].replace(str(self._root), ".")
+            raise InvalidTask([Problem(self._path, None, f"Docker Compose refuses it: {said[:500]}")])
+        for name in dict.fromkeys(_UNSET.findall(done.stderr)):
+            self._problems.append(
+                Problem(self._path, None, f"${{{name}}} is not given to tasks: write ${{{name}:-default}}")
+            )
+        model: dict[str, Any] = json.loads(done.stdout)
+        return model
+
+    def project(self, model: dict[str, Any]) -> ComposeProject:
+        """Check the model, and return the part of it that is used."""
+        for key in model.keys() - {"name", "services", "networks", "volumes"}:
+            if not key.startswith("x-"):
+                self._refuse((key,), "is not supported")
+        for name, told in (model.get("networks") or {}).items():
+            self._shared(("networks", name), told or {}, _NETWORK_KEYS, "bridge")
+        for name, told in (model.get("volumes") or {}).items():
+            self._shared(("volumes", name), told or {}, frozenset({"name", "driver", "labels"}), "local")
+        services = {name: self._service(name, told) for name, told in model["services"].items()}
+        environments = {name: self._environment(name, told) for name, told in model["services"].items()}
+        if self._main not in services:
+            self._refuse(("services",), f"no service {self._main!r}: it is the sandbox")
+        if "network_mode" in services.get(self._main, ()):
+            self._refuse(("services", self._main, "network_mode"), "is for the other services")
+        self.stop_at_problems()
+        return ComposeProject(
+            main=self._main, services=services, environments=environments, networks=tuple(model.get("networks") or ()),
+            volumes=tuple(model.get("volumes") or ()),
+        )  # fmt: skip
+
+    def _shared(self, where: tuple[str, ...], told: dict[str, Any], known: Collection[str], driver: str) -> None:
+        """Check a network or volume: it is the project's own, and an ordinary one."""
+        for key, value in told.items():
+            if key == "driver" and value not in {None, driver}:
+                self._refuse((*where, key), f"{value!r} is not supported: only {driver!r}")
+            elif key not in known and value and not key.startswith("x-"):
+                self._refuse((*where, key), "is not supported: each trial has its own")
+
+    def _service(self, name: str, told: dict[str, Any]) -> dict[str, Any]:
+        """The part of a service that is written to Compose again."""
+        where, kept = ("services", name), dict[str, Any]()
+        for key, value in told.items():
+            match key:
+                case _ if value in (None, False, "", [], {}) or key in _WITHOUT_MEANING or key.startswith("x-"):
+                    pass
+                case "image" | "build" | "mem_limit" | "cpus" | "deploy":
+                    pass
+                case _ if key in _KEPT:
+                    kept[key] = value
+                case "volumes":
+                    kept[key] = [one for one in (self._mount((*where, key), one) for one in value) if one]
+                case "networks":
+                    kept[key] = {net: self._joined((*where, key, net), how or {}) for net, how in value.items()}
+                case "network_mode" if value == "none" or str(value).startswith("service:"):
+                    kept[key] = value
+                case _:
+                    self._refuse((*where, key), f"{str(value)[:60]!r} is not allowed: a task stays in its own project")
+        if alias := told.get("container_name"):
+            for how in kept.get("networks", {}).values():
+                how["aliases"] = [*how.get("aliases", ()), alias]
+        return kept
+
+    def _environment(self, name: str, told: dict[str, Any]) -> TaskEnvironment:
+        """The image of a service, and its limits."""
+        where = ("services", name)
+        found: dict[str, Any] = {"image": told.get("image")}
+        if build := told.get("build"):
+            found |= {"image": None, **self._build((*where, "build"), build)}
+        for key, field in (("cpus", "cpus"), ("mem_limit", "memory_bytes")):
+            if told.get(key) is not None:
+                found[field] = self._number((*where, key), told[key])
+        return TaskEnvironment(**found | self._deploy((*where, "deploy"), told.get("deploy") or {}))
+
+    def _build(self, where: tuple[str, ...], told: dict[str, Any]) -> dict[str, Any]:
+        for key, value in told.items():
+            if key not in _BUILD_KEYS and value:
+                self._refuse((*where, key), "is not supported: name a directory and a Dockerfile in it")
+        context = Path(str(told.get("context"))).resolve()
+        dockerfile = os.path.normpath(str(told.get("dockerfile") or "Dockerfile"))
+        if not context.is_relative_to(self._root) or not (context / dockerfile).resolve().is_relative_to(context):
+            self._refuse((*where, "context"), f"{told.get('context')!r} leads out of the task")
+        elif not (context / dockerfile).is_file():
+            self._refuse((*where, "dockerfile"), f"{context / dockerfile} is missing")
+        args = {key: _plain(value) for key, value in (told.get("args") or {}).items() if value is not None}
+        return {"build": context, "dockerfile": dockerfile, "build_args": args, "build_target": told.get("target")}
+
+    def _mount(self, where: tuple[str, ...], told: dict[str, Any]) -> dict[str, Any] | None:
+        source, target = str(told.get("source") or ""), told.get("target")
+        if told.get("type") in {"volume", "tmpfs"}:
+            return told
+        if told.get("type") != "bind":
+            self._refuse(where, f"a mount of type {told.get('type')!r} is not allowed")
+            return None
+        if source.startswith(LOGS):
+            return None
+        real = Path(source).resolve()
+        if not real.is_relative_to(self._root):
+            self._refuse(where, f"{source} is outside of the task: a task has no files of this machine")
+        elif any(one.is_relative_to(real) or real.is_relative_to(one) for one in self._hidden):
+            self._refuse(where, f"{source} would show the tests or the solution to the agent: name a part of it")
+        elif not real.exists():
+            self._refuse(where, f"{source} is missing")
+        # read-only: what a trial does is not seen by the next one
+        return {"type": "bind", "source": str(real), "target": target, "read_only": True}
+
+    def _joined(self, where: tuple[str, ...], told: dict[str, Any]) -> dict[str, Any]:
+        for key in told.keys() - {"aliases", "priority"}:
+            self._refuse((*where, key), "is not supported: services have their names")
+        return {"aliases": list(told.get("aliases") or ())}
+
+    def _deploy(self, where: tuple[str, ...], told: dict[str, Any]) -> dict[str, Any]:
+        resources = told.get("resources") or {}
+        limits, reserved = resources.get("limits") or {}, resources.get("reservations") or {}
+        odd = [key for key in told if told[key] and key not in {"resources", "placement", "restart_policy"}]
+        odd += [key for key in (*limits, *reserved) if key not in {"cpus", "memory", "pids"}]
+        for key in odd:
+            if told.get(key) != 1:  # one replica
+                self._refuse((*where, key), "is not supported")
+        found = {"cpus": limits.get("cpus"), "memory_bytes": limits.get("memory")}
+        return {name: self._number((*where, name), value) for name, value in found.items() if value is not None}
+
+    def _number(self, where: tuple[str, ...], value: object) -> float | None:
+        try:
+            return float(str(value)) or None
+        except ValueError:
+            self._refuse(where, f"{value!r}: expected a number")
+            return None
+
+    def _refuse(self, where: tuple[str, ...], message: str) -> None:
+        line = self._read.line(where) if where else None
+        name = ".".join(map(str, where))
+        self._problems.append(Problem(self._path, line, f"{name}: {message}" if name else message))
+
+
+def main_environment(project: ComposeProject) -> dict[str, Any]:
+    """Return the fields of the sandbox's own `TaskEnvironment`."""
+    told = project.services[project.main]
+    env: Any = told.get("environment") or {}
+    own = project.environments[project.main]
+    return {
+        **{name: getattr(own, name) for name in own.model_fields_set},
+        "workdir": told.get("working_dir"), "compose": project,
+        "env": {name: _plain(value) for name, value in env.items() if value is not None},
+    }  # fmt: skip
+
+
+def _plain(value: object) -> str:
+    """A text as it is, of one in which Compose would put in variables."""
+    return str(value).replace("$$", "$")

@@ -1,0 +1,44 @@
+"""What several containers of one sandbox share, networks and volumes: found by label, and removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.docker.error_mapping import engine_errors
+from ohsandbox.runtime.docker.lease import LEASE_LABEL
+from ohsandbox.runtime.inventory import GcResult
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ohsandbox.runtime.docker.engine import Engine
+
+
+def remove_shared(engine: Engine, leases: Collection[str]) -> list[GcResult]:
+    """Remove the networks and volumes that have the label of one of these leases, once their containers are gone.
+
+    What cannot be removed is told in the result; nothing is raised.
+    """
+    api, done = engine.api, list[GcResult]()
+    if not leases:
+        return done
+    try:
+        with engine_errors("listing networks and volumes of sandboxes"):
+            networks = api.networks(filters={"label": LEASE_LABEL})
+            volumes = api.volumes(filters={"label": LEASE_LABEL}).get("Volumes") or []
+    except SandboxUnavailable as error:
+        return [GcResult("networks and volumes", "", "failed", str(error))]
+    found = [(api.remove_network, one["Id"], one) for one in networks]
+    found += [(api.remove_volume, one["Name"], one) for one in volumes]
+    for remove, key, one in found:
+        if (one.get("Labels") or {}).get(LEASE_LABEL) not in leases:
+            continue
+        try:
+            with engine_errors(f"removing {one['Name']!r}"):
+                remove(key)
+        except SandboxUnavailable as error:
+            done.append(GcResult(one["Name"], key, "failed", str(error)))
+        else:
+            done.append(GcResult(one["Name"], key, "removed", "the owner of its sandbox is gone"))
+    return done
