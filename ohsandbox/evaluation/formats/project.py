@@ -7,6 +7,7 @@ kept nor without meaning, a path outside of the task, a name that belongs to the
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tempfile
@@ -90,8 +91,16 @@ class _Checker:
 
     def _source(self, where: tuple[str, ...], told: object) -> None:
         text = str(told)
-        if "$" in text or not (self._path.parent / text).resolve().is_relative_to(self._root):
-            self._refuse(where, f"{text!r} leads out of the task: put the file here")
+        if text.startswith("~") or "$" in text or self._inside(self._path.parent / text) is None:
+            self._refuse(where, f"{text[:200]!r} leads out of the task: put the file here")
+
+    def _inside(self, path: Path) -> Path | None:
+        """The real path, if it is the task's directory or in it."""
+        try:
+            real = path.resolve()
+        except (OSError, ValueError, RuntimeError):  # too long, a NUL, a loop of links
+            return None
+        return real if real.is_relative_to(self._root) else None
 
     def resolved(self, known: Mapping[str, str], base: Mapping[str, Any]) -> dict[str, Any]:
         """Return what Compose makes of the file."""
@@ -182,9 +191,9 @@ class _Checker:
         for key, value in told.items():
             if key not in _BUILD_KEYS and value:
                 self._refuse((*where, key), "is not supported: name a directory and a Dockerfile in it")
-        context = Path(str(told.get("context"))).resolve()
+        context = self._inside(Path(str(told.get("context"))))
         dockerfile = os.path.normpath(str(told.get("dockerfile") or "Dockerfile"))
-        if not context.is_relative_to(self._root) or not (context / dockerfile).resolve().is_relative_to(context):
+        if context is None or self._inside(context / dockerfile) is None:
             self._refuse((*where, "context"), f"{told.get('context')!r} leads out of the task")
         elif not (context / dockerfile).is_file():
             self._refuse((*where, "dockerfile"), f"{context / dockerfile} is missing")
@@ -200,8 +209,8 @@ class _Checker:
             return None
         if source.startswith(LOGS):
             return None
-        real = Path(source).resolve()
-        if not real.is_relative_to(self._root):
+        real = self._inside(Path(source))
+        if real is None:
             self._refuse(where, f"{source} is outside of the task: a task has no files of this machine")
         elif any(one.is_relative_to(real) or real.is_relative_to(one) for one in self._hidden):
             self._refuse(where, f"{source} would show the tests or the solution to the agent: name a part of it")
@@ -228,10 +237,13 @@ class _Checker:
 
     def _number(self, where: tuple[str, ...], value: object) -> float | None:
         try:
-            return float(str(value)) or None
+            number = float(str(value))
         except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or number < 0:
             self._refuse(where, f"{value!r}: expected a number")
             return None
+        return number or None
 
     def _refuse(self, where: tuple[str, ...], message: str) -> None:
         line = self._read.line(where) if where else None

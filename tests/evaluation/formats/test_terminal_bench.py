@@ -75,11 +75,6 @@ def test_aliases_that_multiply_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("    deploy:", "    privileged: 1\n    deploy:", ":14: needs Docker Compose, not supported yet: priv"),
-        ("\n      - ${T_BENCH_TASK_LOGS_PATH}", "\n      - ./x", ":11: needs Docker Compose, not supported yet: v"),
-        ("sleep infinity", "nginx && sleep 9", ":7: needs Docker Compose, not supported yet: command = "),
-        ("services:", "networks: {}\nservices:", ":1: needs Docker Compose, not supported yet: 'networks'"),
-        ("services:", "services:\n  db:\n    image: postgres", ":1: needs Docker Compose, not supported yet: 2 s"),
         ("dockerfile: Dockerfile", "dockerfile: Missing", ":3: services.client.build: "),
         ("dockerfile: Dockerfile", "context: ../..", ":3: services.client.build: context '../..' leads out"),
         ("LANG=C.UTF-8", "KEY=${NO_SUCH_KEY}", ":8: services.client.environment: ${NO_SUCH_KEY} is not set here"),

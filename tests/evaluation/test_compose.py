@@ -1,0 +1,193 @@
+"""Tasks of several services on an engine: verdicts, isolation, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import docker
+import pytest
+
+from ohsandbox import SandboxLimits
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.evaluation import load_tasks
+from ohsandbox.evaluation.agents import NopAgent, OracleAgent
+from ohsandbox.evaluation.compose import ProjectOptions, ServiceRuntime, project_name
+from ohsandbox.evaluation.images import Images
+from ohsandbox.evaluation.runner import Run, RunPlan
+from ohsandbox.runtime.factory import open_inventory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+
+COMPOSE = """\
+services:
+  {main}:
+    {image}
+    container_name: ${{T_BENCH_TASK_DOCKER_CLIENT_CONTAINER_NAME:-the-main}}
+    command: ["sh", "-c", "sleep infinity"]
+    depends_on: {{web: {{condition: service_healthy}}}}
+  web:
+    image: ohsandbox-base:busybox
+    command: ["sh", "-c", "mkdir /www && echo 42 >/www/answer && exec httpd -f -p 80 -h /www"]
+    ports: ["8080:80"]
+    healthcheck: {{test: ["CMD", "wget", "-q", "-O-", "http://127.0.0.1/answer"], interval: 1s}}
+"""
+ASK = "wget -q -O- http://web/answer"
+CHECK = f'[ "$(cat /tmp/answer)" = "$({ASK})" ] && echo 1 >$L || echo 0 >$L\n'
+OVER_TCP = "exec 3<>/dev/tcp/web/80; printf 'GET /answer HTTP/1.0\\r\\n\\r\\n' >&3; tail -1 <&3 >/tmp/answer\n"
+PRINT = '[ "$(cat /tmp/answer)" = 42 ] && echo PASSED t.py::test_a || echo FAILED t.py::test_a\n'
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    return root
+
+
+def harbor(root: Path, compose: str = COMPOSE) -> Path:
+    return write(root, {
+        "task.toml": '[verifier]\nnetwork_mode = "no-network"\n', "instruction.md": "Ask the service web.\n",
+        "environment/docker-compose.yaml": compose.format(main="main", image="image: ohsandbox-base:busybox"),
+        "solution/solve.sh": f"#!/bin/sh\n{ASK} >/tmp/answer\n",
+        "tests/test.sh": f"#!/bin/sh\nL=/logs/verifier/reward.txt\n{CHECK}",
+    })  # fmt: skip
+
+
+def terminal_bench(root: Path) -> Path:
+    return write(root, {
+        "task.yaml": "instruction: Ask the service web.\n", "Dockerfile": "FROM ohsandbox-base:debian\nWORKDIR /app\n",
+        "docker-compose.yaml": COMPOSE.format(main="client", image="build: ."),
+        "solution.sh": f"#!/bin/bash\n{OVER_TCP}",
+        "run-tests.sh": f"#!/bin/bash\necho '= short test summary info ='\n{PRINT}",
+    })  # fmt: skip
+
+
+def service(
+    root: Path, *, labels: dict[str, str] | None = None, cancel: threading.Event | None = None
+) -> ServiceRuntime:
+    [task] = load_tasks(root).tasks
+    options = ProjectOptions(
+        project_name("test", task.id, "1"), "none", SandboxLimits(), labels or {}, cancel or threading.Event()
+    )
+    return ServiceRuntime(task.environment, Images(), options, env={}, workdir=None, ca_bundle=None)
+
+
+def run(runtime: ServiceRuntime, script: str) -> str:
+    return runtime.run(["/bin/sh", "-c", script], timeout_s=20).stdout.decode().strip()
+
+
+@pytest.fixture
+def engine() -> Any:
+    client = docker.from_env()
+    yield client
+    client.close()
+
+
+def left(engine: Any, part: str) -> list[str]:
+    found = [*engine.containers.list(all=True), *engine.networks.list(), *engine.volumes.list()]
+    return [one.name for one in found if part in one.name]
+
+
+def test_the_oracle_solves_tasks_of_two_services_and_nop_does_not(tmp_path: Path, engine: Any) -> None:
+    harbor(tmp_path / "tasks" / "of-harbor")
+    terminal_bench(tmp_path / "tasks" / "of-tb")
+    tasks = load_tasks(tmp_path / "tasks").tasks
+    for agent, outcome in ((OracleAgent(), "pass"), (NopAgent(), "fail")):
+        going = Run(RunPlan(tasks, agent, concurrent=2), tmp_path / agent.name)
+        results = going()
+        assert {key.task: one.outcome for key, one in results.items()} == {"of-harbor": outcome, "of-tb": outcome}
+        assert left(engine, going.record.run_id) == []
+
+
+def test_a_service_that_fails_to_start_is_told_with_its_last_words(tmp_path: Path, engine: Any) -> None:
+    broken = COMPOSE.replace("mkdir /www &&", "echo no disk; exit 3;")
+    runtime = service(harbor(tmp_path / "broken", broken))
+    with pytest.raises(SandboxUnavailable, match=r"services did not start.*web said: no disk"):
+        runtime.start()
+    assert left(engine, "broken") == []
+
+
+def test_two_trials_at_once_do_not_see_each_other_nor_this_machine(tmp_path: Path, engine: Any) -> None:
+    root = harbor(tmp_path / "apart")
+    with socket.create_server(("0.0.0.0", 0)) as server, service(root) as one, service(root) as other:
+        assert run(one, f"{ASK}") == "42"
+        found = engine.containers.get(other.id).attrs["NetworkSettings"]["Networks"]
+        [(network, place)] = found.items()
+        reach = "nc -w 2 {} {} -e /bin/true && echo open || echo closed"
+        assert run(other, reach.format("web", 80)) == "open"
+        web = engine.containers.get(other.name.replace("-main", "-web")).attrs["NetworkSettings"]["Networks"][network]
+        assert run(one, reach.format(web["IPAddress"], 80)) == "closed"
+        gateway = place["Gateway"] or engine.networks.get(network).attrs["IPAM"]["Config"][0]["Gateway"]
+        assert run(other, reach.format(gateway, server.getsockname()[1])) == "closed"
+        other.set_network("open")
+        outside = engine.containers.get(other.id).attrs["NetworkSettings"]["Networks"]
+        [joined] = outside.keys() - {network}
+        assert run(other, reach.format(outside[joined]["Gateway"], server.getsockname()[1])) == "open"
+        other.set_network("none")
+        assert run(other, ASK) == "42"
+        assert list(engine.containers.get(other.id).attrs["NetworkSettings"]["Networks"]) == [network]
+    assert left(engine, "apart") == []
+
+
+def test_services_have_no_more_rights_than_a_sandbox(tmp_path: Path, engine: Any) -> None:
+    with service(harbor(tmp_path / "rights"), labels={"eval": "some-run"}) as runtime:
+        for name in (runtime.name, runtime.name.replace("-main", "-web")):
+            found = engine.containers.get(name)
+            host = found.attrs["HostConfig"]
+            assert (host["CapDrop"], host["Privileged"], host["PortBindings"]) == (["ALL"], False, {})
+            assert "no-new-privileges:true" in host["SecurityOpt"]
+            assert any(one.startswith(("seccomp={", "seccomp:{")) for one in host["SecurityOpt"])
+            assert host["PidsLimit"] == SandboxLimits().pids
+            assert found.labels["eval"] == "some-run"
+        with open_inventory() as inventory:
+            assert runtime.name in [
+                one.name for one in inventory.list_sandboxes(labels={"eval": "some-run"}) if one.ours
+            ]
+
+
+def test_ending_the_processes_leaves_the_sandbox_and_its_services(tmp_path: Path) -> None:
+    own_command = COMPOSE.replace('"sleep infinity"', '"touch /tmp/began; sleep 1000; sleep 1000"', 1)
+    for compose in (COMPOSE, own_command):
+        with service(harbor(tmp_path / f"end{len(compose)}", compose)) as runtime:
+            run(runtime, "sleep 777 >/dev/null 2>&1 & echo kept >/tmp/file")
+            runtime.end_processes()
+            assert (
+                run(runtime, f"cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 77[7]'; cat /tmp/file; {ASK}")
+                == "kept\n42"
+            )
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_after_an_interrupted_run(tmp_path: Path, engine: Any, how: signal.Signals) -> None:
+    harbor(tmp_path / "tasks" / "slow", COMPOSE)
+    (tmp_path / "tasks" / "slow" / "solution" / "solve.sh").write_text("#!/bin/sh\nsleep 1000\n")
+    command = [sys.executable, "-m", "ohsandbox", "eval", "tasks", "-o", "out", "--agent", "oracle"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        record, deadline = tmp_path / "out" / "run.json", time.monotonic() + 120
+        while not record.exists() or len(left(engine, json.loads(record.read_text())["run_id"])) < 3:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        if how is signal.SIGINT:  # in the midst of the start
+            time.sleep(0.2)
+        else:  # what was asked of the engine before is there
+            while not any(one.endswith("-main") for one in left(engine, "-slow-")):
+                time.sleep(0.05)
+        process.send_signal(how)
+        process.wait(60)
+    if how is signal.SIGKILL:
+        with open_inventory() as inventory:
+            inventory.collect_garbage()
+    assert left(engine, json.loads(record.read_text())["run_id"]) == []
