@@ -19,6 +19,7 @@ from ohsandbox import DockerRuntime
 from tests.bench.awaited import awaited_rows
 from tests.bench.editor import editor_rows
 from tests.bench.engine import PlainContainer, docker_run_detached, remove_started
+from tests.bench.evaluation import evaluation_rows, harbor_row
 from tests.bench.log import log_rows
 from tests.bench.masking import masking_rows
 from tests.bench.mcp import mcp_rows
@@ -165,7 +166,9 @@ def main() -> int:
     """Print the table; 1 when a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--image", default=os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian"))
-    parser.add_argument("--peers", action="store_true", help="install and time mini-swe-agent and SWE-ReX as well")
+    parser.add_argument(
+        "--peers", action="store_true", help="install and time mini-swe-agent and SWE-ReX as well, and time Harbor"
+    )
     chosen = parser.parse_args()
     console = Console()
     rows: list[Row] = []
@@ -183,6 +186,9 @@ def main() -> int:
             *log_rows(),
             *masking_rows(),
         ]
+    with console.status("measuring evaluations"):  # after the others: it is the work of many containers
+        rows += evaluation_rows(chosen.image)
+        rows += [harbor_row(chosen.image)] if chosen.peers else []
     table = Table(title=f"ohsandbox on {chosen.image}, medians")
     for column in ("work", "ohsandbox", "compared with", "ratio", "target", "met"):
         table.add_column(column)
