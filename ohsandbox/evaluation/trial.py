@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.errors import OhsandboxError, UnknownUserError, UsageError
 from ohsandbox.evaluation.accounting import Accounting
 from ohsandbox.evaluation.agent_patch import find_baseline, write_patch
 from ohsandbox.evaluation.agents.base import AgentReport, Assignment
@@ -159,17 +159,17 @@ class Trial:
         self._notes += report.notes
         if report.fault is not None:
             report = report.model_copy(update={"message": report.message + self._books.killed("agent")})
-        with self._timed("collect", step):
-            runtime.end_processes()  # nothing of the agent runs while it is judged
-            self._notes += fetch(runtime, "/logs/agent", directory / "agent" / "logs")
-            patch_fault = self._collect(runtime, step, directory)
-        with self._timed("verifier", step):
-            try:
+        try:
+            with self._timed("collect", step), _as_the_agent_left_it():
+                runtime.end_processes()  # nothing of the agent runs while it is judged
+                self._notes += fetch(runtime, "/logs/agent", directory / "agent" / "logs")
+                patch_fault = self._collect(runtime, step, directory)
+            with self._timed("verifier", step):
                 verdict = self._verify(runtime, step, directory, patch_fault)
-            except (NoVerdict, TimeoutError) as error:
-                fault = self._fault(error)
-                killed = self._books.killed("verifier")
-                return _StepEnd(report, None, fault.model_copy(update={"message": fault.message + killed}))
+        except (NoVerdict, TimeoutError) as error:
+            fault = self._fault(error)
+            killed = self._books.killed("verifier")
+            return _StepEnd(report, None, fault.model_copy(update={"message": fault.message + killed}))
         return _StepEnd(report, verdict, None)
 
     def _collect(self, runtime: DockerRuntime, step: Step, directory: Path) -> str | None:
@@ -201,7 +201,8 @@ class Trial:
                 return self._judge(other, step, directory)
         if not self._options.separate_verifier:
             self._set_network(runtime, verifier.network)
-            return self._judge(runtime, step, directory)
+            with _as_the_agent_left_it():
+                return self._judge(runtime, step, directory)
         with self._sandboxes.make(self.task.environment, verifier.network) as fresh:
             self._network = verifier.network
             self._sandboxes.prepare(fresh, self.task.environment)
@@ -292,6 +293,15 @@ class Trial:
         finally:
             seconds = time.monotonic() - began
             self._phases.append(Phase(name=phase, started_at=at, seconds=seconds, network=self._network))
+
+
+@contextlib.contextmanager
+def _as_the_agent_left_it() -> Iterator[None]:
+    """A user whom an agent has removed from its sandbox is no fault of the task, whose trials count in no rate."""
+    try:
+        yield
+    except UnknownUserError as error:
+        raise NoVerdict(f"after the agent: {error}") from error
 
 
 def _goes_on(step: Step, end: _StepEnd) -> bool:

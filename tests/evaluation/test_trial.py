@@ -173,6 +173,14 @@ def test_the_next_trial_knows_nothing_of_daemons_and_full_disks(tmp_path: Path) 
     assert [(one.outcome, one.fault) for one in found] == [("pass", None)] * 3
 
 
+@pytest.mark.parametrize("options", [{}, {"separate_verifier": True}])
+def test_an_agent_that_wrecks_its_sandbox_still_counts(options: dict[str, Any], tmp_path: Path) -> None:
+    do = "rm /etc/passwd; mkdir /logs/agent/d"  # a tree: not fetched by the shell that is there
+    result = carry_out(task(tmp_path, {"do": do, "test": f"echo 1 {REWARD}"}), tmp_path, **options)
+    assert result.outcome == "verifier_error", result.fault
+    assert "no user 'root'" in result.fault.message
+
+
 def test_steps_have_rewards_gates_and_networks_of_their_own(tmp_path: Path) -> None:
     def step(name: str, reward: str, **more: Any) -> dict[str, Any]:
         test = f"echo '{reward}' >/logs/verifier/reward.json"
