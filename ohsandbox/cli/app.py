@@ -489,7 +489,7 @@ def report_evaluation(
     """Write report.json, junit.xml, summary.md and report.html anew from results."""
     from ohsandbox.cli.eval_reports import exit_code, report_results
 
-    report = report_results(directories, output)
+    report = report_results(directories, output, is_whole=True)
     return 0 if min_pass_rate is None else exit_code(report, min_pass_rate)
 
 

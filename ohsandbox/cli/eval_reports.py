@@ -49,14 +49,15 @@ def exit_code(report: Report, min_pass_rate: float) -> int:
     return PASSED if reached else NOT_REACHED
 
 
-def report_results(paths: list[Path], output: Path | None = None) -> Report:
+def report_results(paths: list[Path], output: Path | None = None, *, is_whole: bool = False) -> Report:
     """Write the reports of one results directory, or of shards, into output; print the summary.
 
     Args:
         paths: of the results.
         output: None is the first of paths.
+        is_whole: see `read_results`.
     """
-    source, directory = read_results(paths), output or paths[0]
+    source, directory = read_results(paths, is_whole=is_whole), output or paths[0]
     write_reports(source, directory)
     _append_step_summary(source.report)
     for line in _summary(source.report):

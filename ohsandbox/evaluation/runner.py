@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.agents import EvaluatedAgent
     from ohsandbox.evaluation.executor import TrialExecutor
     from ohsandbox.evaluation.progress import RunEvent, Tell
+    from ohsandbox.evaluation.results import Fault
     from ohsandbox.evaluation.task import Task
 
 RUN_NAME, LOCK_NAME = "run.json", "run.lock"
@@ -266,12 +267,24 @@ class Run:
             self._tell(TryFailed(one.key, result.fault))
             pause = RETRY_PAUSES_S[min(one.tries, len(RETRY_PAUSES_S)) - 1]
             return one._replace(not_before=time.monotonic() + pause, tries=one.tries + 1)
+        if result.outcome == "infrastructure_error" and _was_ended_by_agent(result.fault):
+            result = result.model_copy(update={"outcome": "agent_error"})
         is_repeat = one.key.attempt > self.plan.attempts
         result = result.model_copy(update={"infrastructure_tries": one.tries, "is_repeat": is_repeat})
         self.results.finish(result)
         done[one.key] = result
         self._tell(TrialEnded(result))
         return None
+
+
+def _was_ended_by_agent(fault: Fault | None) -> bool:
+    """Whether a sandbox ended under an agent's hands while the engine answered; on every try, that is no accident.
+
+    Otherwise an agent that wrecks its sandbox, as `rm /bin/sh; kill -9 -1` does, would count in no rate.
+    """
+    if fault is None or fault.kind not in {"SandboxUnavailable", "SandboxRefused", "SandboxPaused"}:
+        return False
+    return fault.phase.rpartition(": ")[2] in {"agent", "collect", "verifier"}
 
 
 def _remove_what_the_dead_left() -> None:

@@ -40,8 +40,8 @@ def tasks(path: Path, *names: str) -> list[Task]:
 class FakeExecutor:
     """Trials that end as `outcome` says, in threads."""
 
-    def __init__(self, outcome: Callable[[TrialKey], Outcome], slots: int = 2) -> None:
-        self.slots, self._outcome = slots, outcome
+    def __init__(self, outcome: Callable[[TrialKey], Outcome], slots: int = 2, fault: Fault | None = None) -> None:
+        self.slots, self._outcome, self._fault = slots, outcome, fault
         self.begun: list[TrialKey] = []
         self.most, self._running, self._lock = 0, 0, threading.Lock()
         self.closed = False
@@ -63,7 +63,8 @@ class FakeExecutor:
         outcome = self._outcome(spec.key)
         with self._lock:
             self._running -= 1
-        fault = Fault(phase="sandbox", kind="EngineUnavailable", message="gone") if "error" in outcome else None
+        gone = Fault(phase="sandbox", kind="EngineUnavailable", message="gone")
+        fault = (self._fault or gone) if "error" in outcome else None
         return TrialResult(
             task=spec.task.id, attempt=spec.attempt, outcome=outcome, fault=fault, agent="nop", task_digest="sha256:0"
         )
@@ -118,6 +119,25 @@ def test_a_trial_that_the_infrastructure_fails_every_time_ends_as_its_error(tmp_
     results = Run(RunPlan(tasks(tmp_path, "a"), NopAgent()), tmp_path / "out", executor=executor)()
     assert results[TrialKey("a", 1)].outcome == "infrastructure_error"
     assert len(executor.begun) == 3
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind", "outcome"),
+    [
+        ("agent", "SandboxUnavailable", "agent_error"),
+        ("second: verifier", "SandboxRefused", "agent_error"),
+        ("sandbox", "SandboxUnavailable", "infrastructure_error"),
+        ("agent", "EngineUnavailable", "infrastructure_error"),
+        ("agent", "SandboxGone", "infrastructure_error"),  # somebody has removed it
+    ],
+)
+def test_a_sandbox_that_ends_under_the_agent_on_every_try_is_the_agents_fault(
+    tmp_path: Path, phase: str, kind: str, outcome: Outcome
+) -> None:
+    executor = FakeExecutor(lambda _: "infrastructure_error", fault=Fault(phase=phase, kind=kind, message="ended"))
+    results = Run(RunPlan(tasks(tmp_path, "a"), NopAgent()), tmp_path / "out", executor=executor)()
+    assert results[TrialKey("a", 1)].outcome == outcome
+    assert results[TrialKey("a", 1)].infrastructure_tries == 3
 
 
 def test_failed_tasks_are_repeated_and_counted_apart(tmp_path: Path) -> None:

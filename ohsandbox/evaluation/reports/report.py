@@ -141,8 +141,11 @@ class ReportSource(NamedTuple):
         return self.directories.get(TrialKey(result.task, result.attempt))
 
 
-def read_results(paths: Sequence[Path]) -> ReportSource:
+def read_results(paths: Sequence[Path], *, is_whole: bool = False) -> ReportSource:
     """Make the report of results directories, several of which are shards of one run.
+
+    is_whole: they are meant to be all of the run, so that a shard which is not among them is missing, also where there
+    is only one; without it, one shard may be a report of its own.
 
     Raises:
         UsageError: a directory holds no results; they are not of the same plan; a trial is in two of them.
@@ -162,7 +165,7 @@ def read_results(paths: Sequence[Path]) -> ReportSource:
                 )
             found[key], directories[key] = result, results.trial(key)
     digests = {task: digest for record in records for task, digest in record.tasks.items()}
-    return ReportSource(_build(records, digests, found), directories)
+    return ReportSource(_build(records, digests, found, _missing_shards(records, is_whole=is_whole)), directories)
 
 
 def load_report(path: Path) -> ReportSource:
@@ -209,21 +212,22 @@ def _require_same_plan(first_path: Path, first: RunRecord, path: Path, record: R
             )
 
 
-def _build(records: list[RunRecord], digests: dict[str, str], found: dict[TrialKey, TrialResult]) -> Report:
+def _build(
+    records: list[RunRecord], digests: dict[str, str], found: dict[TrialKey, TrialResult], missing_shards: list[str]
+) -> Report:
     attempts = records[0].attempts
     planned = {TrialKey(task, attempt + 1) for task in digests for attempt in range(attempts)}
     by_task: dict[str, list[TrialResult]] = {task: [] for task in digests}
     for key in sorted(found, key=lambda one: one.attempt):
         by_task.setdefault(key.task, []).append(found[key])
     trials = [result for results in by_task.values() for result in results]
-    shards = _missing_shards(records)
     machines = [machine for record in records for machine in record.machines]
     tasks = [_task(task, digests.get(task, ""), results, attempts) for task, results in by_task.items()]
     counts = [TaskCount(task.passed, task.counted) for task in tasks]
     outcomes = Counter(result.outcome for result in trials if not result.is_repeat)
     return Report(
-        complete=planned <= found.keys() and not shards,
-        missing_shards=shards,
+        complete=planned <= found.keys() and not missing_shards,
+        missing_shards=missing_shards,
         trials_planned=len(planned),
         trials_finished=len(planned & found.keys()),
         pass_rate=_pass_rate(counts),
@@ -240,11 +244,10 @@ def _build(records: list[RunRecord], digests: dict[str, str], found: dict[TrialK
     )
 
 
-def _missing_shards(records: list[RunRecord]) -> list[str]:
-    """Of several records; one alone may be a report of its own."""
+def _missing_shards(records: list[RunRecord], *, is_whole: bool) -> list[str]:
     here = {record.shard for record in records if record.shard}
     counts = {shard.partition("/")[2] for shard in here}
-    if len(records) == 1 or not here:
+    if not here or (len(records) == 1 and not is_whole):
         return []
     if len(counts) > 1:
         raise UsageError(f"Shards of different numbers: {', '.join(sorted(here))}. Remedy: name those of one run.")

@@ -96,6 +96,14 @@ def test_a_shard_that_is_missing_makes_the_report_partial(tmp_path: Path) -> Non
     assert not merged.complete
 
 
+def test_one_shard_alone_is_whole_for_itself_and_not_for_the_run(tmp_path: Path) -> None:
+    path = write_run(tmp_path, [trial("a")], shard="1/2")
+    assert read_results([path]).report.complete
+    merged = read_results([path], is_whole=True).report
+    assert merged.missing_shards == ["2/2"]
+    assert not merged.complete
+
+
 def test_results_that_are_no_shards_of_one_run_are_refused(tmp_path: Path) -> None:
     first = write_run(tmp_path / "1", [trial("a")])
     with pytest.raises(UsageError, match="attempts is 1 and 2"):
