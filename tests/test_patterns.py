@@ -29,6 +29,10 @@ MADE_AT_RUN_TIME = {
         "ohsandbox.runtime.docker.channel",
         "b'%s (\\\\d{1,10})([^\\\\r\\\\n]*)\\\\r?\\\\n' % nonce.encode()",
     ): "begins with a secret",
+    (
+        "ohsandbox.runtime.docker.build_ignore",
+        "fnmatch.translate(part)",
+    ): "fnmatch's own, which never backtracks, on a name",
     ("ohsandbox.runtime.docker.error_mapping", "pattern"): "found in the tables it makes",
 }
 """Calls of `re` whose pattern stands in no literal, and why that is no danger."""
