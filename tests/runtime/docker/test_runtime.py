@@ -301,8 +301,9 @@ def test_end_processes_kills_what_anybody_has_started_and_the_sandbox_serves_on(
         runtime.end_processes()
         assert runtime.run(["sh", "-c", RUNNING], user="root").stdout == b"0\n"
         assert runtime.run(["echo", "on"]).stdout == b"on\n"
-        runtime.execute("")  # it may tell of the shell that has ended
-        assert runtime.execute("echo on").output == "on\n"
+        answers = [runtime.execute("echo on") for _ in range(2)]  # the first may tell of the shell that has ended
+        assert answers[0].exit_code in {0, 137}
+        assert answers[1].output == "on\n"
 
 
 def test_no_fork_bomb_outlives_end_processes() -> None:
