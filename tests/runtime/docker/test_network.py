@@ -103,8 +103,8 @@ def test_an_interface_that_does_not_come_or_go_is_told(sandbox: Callable[..., An
 def test_only_a_network_of_ours_is_changed(sandbox: Callable[..., Any], foreign: Callable[..., str]) -> None:
     with pytest.raises(UsageError, match="network"):
         sandbox().set_network("host")
-    with pytest.raises(UsageError, match="not ours to change"):
-        sandbox(attach=foreign()).set_network("open")
+    with DockerRuntime(attach=foreign()) as joined, pytest.raises(UsageError, match="not ours to change"):
+        joined.set_network("open")
 
 
 @pytest.mark.docker
