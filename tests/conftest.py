@@ -35,12 +35,13 @@ PROVIDER_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENR
 def pytest_configure() -> None:
     """Ctrl-C and a hang-up work, for us and all that we start, also under `nohup` and as a shell's background job.
 
-    POSIX 2.11 has a shell ignore SIGINT for its background jobs, and children inherit what is ignored.
+    POSIX 2.11 has a shell ignore SIGINT and SIGQUIT for its background jobs, and children inherit what is ignored.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_report_header() -> list[str]:
