@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.task import Task
 
 RUN_NAME, LOCK_NAME = "run.json", "run.lock"
+LOOK_EVERY_S = 0.5
+"""How often the run looks up while it waits: a Ctrl-C that the kernel gave to another thread wakes nobody (seen once), and
+nodes of a cluster come and go."""
 RETRY_PAUSES_S = (1.0, 5.0, 20.0)
 """Before the second, third and every later try of a trial in which the infrastructure failed: an engine that restarts
 needs 5 s, a registry's burst limit some more."""
@@ -244,7 +247,8 @@ class Run:
                 if not running:
                     time.sleep(pause or 0.0)
                     continue
-                timeout = pause if len(running) < self._executor.slots else None
+                timeout = LOOK_EVERY_S if pause is None else min(pause, LOOK_EVERY_S)
+                timeout = timeout if len(running) < self._executor.slots else LOOK_EVERY_S
                 for future in wait(running, timeout, FIRST_COMPLETED).done:
                     one = running.pop(future)
                     if (again := self._ended(one, future.result(), done)) is not None:
