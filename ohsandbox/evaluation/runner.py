@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 RUN_NAME, LOCK_NAME = "run.json", "run.lock"
 LOOK_EVERY_S = 0.5
-"""How often the run looks up while it waits: a Ctrl-C that the kernel gave to another thread wakes nobody (seen once), and
+"""How often the run looks up while it waits: a Ctrl-C that the kernel gave to another thread wakes nobody, and
 nodes of a cluster come and go."""
 RETRY_PAUSES_S = (1.0, 5.0, 20.0)
 """Before the second, third and every later try of a trial in which the infrastructure failed: an engine that restarts
