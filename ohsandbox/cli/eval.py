@@ -10,7 +10,7 @@ from ohsandbox.cli.eval_reports import exit_code, report_results
 from ohsandbox.cli.eval_validate import read_tasks
 from ohsandbox.cli.rendering.eval_progress import open_progress
 from ohsandbox.cli.rendering.text import hide, say
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import EngineUnavailable, UsageError
 from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select
 from ohsandbox.settings import Settings
 
@@ -41,8 +41,8 @@ def run_tasks(paths: Sequence[Path], how: EvalOptions, what: RunOptions) -> int:
     try:
         with progress:
             run()
-    except UsageError:
-        raise  # the directory is another process's
+    except (UsageError, EngineUnavailable):
+        raise  # nothing has begun: the directory is another process's, or no engine answers
     except BaseException:  # Ctrl-C, or an engine that went away: what is known is told all the same
         with contextlib.suppress(OSError, UsageError):
             report_results([how.output])

@@ -42,6 +42,17 @@ def test_what_is_not_finished_is_not_reached(tmp_path: Path) -> None:
     assert exit_code(read_results([run]).report, 0.0) == 1
 
 
+def test_without_an_engine_there_is_one_line_and_no_report(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    (tmp_path / "tasks.yaml").write_text("- {id: a, image: i, prompt: x, check: 'true', solution: 'true'}\n")
+    ended = invoke("eval", str(tmp_path / "tasks.yaml"), "-o", str(tmp_path / "out"))
+    assert ended.code == 4
+    assert len(ended.err.splitlines()) == 1
+    assert not (tmp_path / "out" / "report.json").exists()
+
+
 def test_report_writes_all_reports_and_prints_a_summary(tmp_path: Path, invoke: Invoke) -> None:
     run = write_run(tmp_path / "run", [trial("a", cost_usd=0.5), trial("b", "fail")])
     ended = invoke("eval", "report", str(run), "-o", str(tmp_path / "out"))
