@@ -1,38 +1,34 @@
-"""The command line on one page: every command, its arguments and the exit codes.
+"""The command line: every command and its arguments, and the exit codes. Groups are in `app_*`.
 
 What a command does is in a module of its own, imported when the command runs: `--help` imports none of them. Whatever
 it raises, `entrypoint` explains on one line, and makes it an exit code.
 """
 
-# ruff: noqa: B008, PLC0415 - `option` is read once; a command's module is imported when it runs
 from __future__ import annotations
 
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from ohsandbox import __version__
+from ohsandbox.cli.app_conversations import conversations
+from ohsandbox.cli.app_eval import evaluation
+from ohsandbox.cli.app_mcp import mcp
 from ohsandbox.cli.entrypoint import exit_code_of, prepare_streams
 from ohsandbox.cli.options import (
-    EVALUATED_MODEL,
     AsJson,
-    CompareOptions,
     ConfirmOptions,
     ConversationId,
-    EvalOptions,
     ExecOptions,
-    McpConfig,
     NoTui,
     Root,
     RunOptions,
     SandboxOptions,
-    ServeOptions,
     SettingsFile,
     ShellOptions,
-    ValidateOptions,
     Yes,
     path,
 )
@@ -282,224 +278,7 @@ def apply_(
     return apply_changes(conversation, root, to=to, yes=yes)
 
 
-# --- conversations --------------------------------------------------------------------------------
+# --- groups ---------------------------------------------------------------------------------------
 
-conversations = new_app(
-    "conversations",
-    help="List, show, export, repair or delete the conversations of this machine.",
-    epilog="ID is a conversation id, its beginning, 'last' for the newest, or ID/NAME for a sub-agent.",
-)
-app.add_typer(conversations)
-
-
-@conversations.callback(invoke_without_command=True)
-def _list(
-    ctx: typer.Context,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all conversations as JSON.")] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", min=0, help="Maximum number of rows; 0 for all.")
-    ] = 30,
-    root: Root = None,
-    debug: Debug = False,  # noqa: ARG001 - eager
-) -> int:
-    """List the conversations of this machine, newest first."""
-    ctx.obj = root
-    if ctx.invoked_subcommand is not None:
-        if as_json:
-            raise typer.BadParameter(f"Place --json after {ctx.invoked_subcommand!r}, if that command has it.")
-        return 0
-    from ohsandbox.cli.conversations import list_conversations
-
-    return list_conversations(root, as_json=as_json, limit=limit)
-
-
-@command(conversations)
-def show(
-    ctx: typer.Context,
-    wanted: ConversationId,
-    *,
-    as_json: bool = switch("Print one JSON object per event.", "--json"),
-    follow: bool = switch("Print new events until no process has the conversation open.", "--follow", "-f"),
-    no_tui: NoTui = False,
-    root: Root = None,
-) -> int:
-    """Show the events of a conversation."""
-    from ohsandbox.cli.conversations import show_conversation
-
-    return show_conversation(wanted, root or ctx.obj, as_json=as_json, follow=follow, no_tui=no_tui)
-
-
-@command(conversations)
-def export(
-    ctx: typer.Context,
-    wanted: ConversationId,
-    *,
-    output: Path | None = option("File to create.  [default: stdout]", "FILE", flags=["--output", "-o"], parser=path),
-    form: Literal["jsonl", "md"] = option(
-        "jsonl: all events, unchanged. md: Markdown to read.", default="jsonl", flags=["--format"]
-    ),
-    force: bool = switch("Overwrite FILE.", "--force"),
-    root: Root = None,
-) -> int:
-    """Export a conversation to one self-contained file."""
-    from ohsandbox.cli.conversations import export_conversation
-
-    return export_conversation(wanted, root or ctx.obj, output=output, form=form, force=force)
-
-
-@command(conversations)
-def repair(ctx: typer.Context, wanted: ConversationId, *, root: Root = None) -> int:
-    """Truncate a damaged log after its last valid record; the damaged log is kept beside it."""
-    from ohsandbox.cli.conversations import repair_conversation
-
-    return repair_conversation(wanted, root or ctx.obj)
-
-
-@command(conversations)
-def delete(
-    ctx: typer.Context,
-    wanted: list[str] | None = argument("Conversations to delete.", "ID..."),
-    *,
-    older_than: str | None = option("Delete conversations without an event for AGE: 30d, 12h, 45min, 2w.", "AGE"),
-    everything: bool = switch("Delete all conversations.", "--all"),
-    yes: Yes = False,
-    root: Root = None,
-) -> int:
-    """Delete conversations with their files, containers and checkpoints."""
-    from ohsandbox.cli.conversations import delete_conversations
-
-    return delete_conversations(wanted or [], root or ctx.obj, older_than=older_than, everything=everything, yes=yes)
-
-
-# --- MCP ------------------------------------------------------------------------------------------
-
-mcp = new_app("mcp", help="List MCP servers, approve changed tools, or serve a sandbox over MCP.")
-app.add_typer(mcp)
-
-
-@mcp.callback(invoke_without_command=True)
-def _mcp(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
-
-
-@command(mcp, "list")
-def list_(
-    where: Annotated[SandboxOptions, {"image", "runtime", "network", "ca_bundle"}],
-    *,
-    mcp_config: McpConfig = None,
-    settings: SettingsFile = None,
-    as_json: AsJson = False,
-) -> int:
-    """Start the configured MCP servers in a sandbox and list their tools. Exit code 1: a server is not ready."""
-    from ohsandbox.cli.mcp_servers import list_servers
-
-    return list_servers(where, settings=settings, mcp_config=mcp_config, as_json=as_json)
-
-
-@command(mcp)
-def serve(what: ServeOptions, where: SandboxOptions) -> int:
-    """Serve sandbox tools to MCP clients; each session has its own sandbox, removed when the session ends."""
-    from ohsandbox.cli.mcp_serve import serve as run
-
-    return run(what, where)
-
-
-@command(mcp)
-def approve(
-    server: Annotated[str, typer.Argument(metavar="SERVER", help="Server name in the configuration.")],
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Tool name, as the server calls it.")],
-) -> int:
-    """Show and approve the current definition of a tool that its server has changed."""
-    from ohsandbox.cli.mcp_servers import approve_tool
-
-    return approve_tool(server, tool)
-
-
-# --- evaluation -----------------------------------------------------------------------------------
-
-evaluation = new_app(
-    "eval",
-    runs_by_default=True,
-    help="Evaluate an agent on tasks, each in a fresh sandbox: `ohsandbox eval TASKS`.",
-    epilog="Exit codes: 0 pass rate reached, 1 not reached, 2 a task or option is invalid, 4 engine or sandbox failed, "
-    "5 model or provider failed.",
-)
-app.add_typer(evaluation)
-
-
-@evaluation.callback(invoke_without_command=True)
-def _evaluation(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
-
-
-Tasks = Annotated[
-    list[Path],
-    typer.Argument(metavar="TASKS...", help="A task, a list of tasks in .jsonl or .yaml, or a directory of tasks."),
-]
-
-
-@command(evaluation, "run")
-def run_evaluation(
-    tasks: Tasks,
-    how: EvalOptions,
-    what: Annotated[RunOptions, EVALUATED_MODEL],
-) -> int:
-    """Run the trials that have no result yet. The word `run` may be left out."""
-    from ohsandbox.cli.eval import run_tasks
-
-    return run_tasks(tasks, how, what)
-
-
-@command(evaluation, "validate")
-def validate_evaluation(tasks: Tasks, how: ValidateOptions) -> int:
-    """Check tasks: read them strictly, then run the solution, which must pass, and nothing, which must not.
-
-    Exit codes: 0 all are valid, 1 one is not, 2 one cannot be read or carried out, 4 engine or sandbox failed.
-    """
-    from ohsandbox.cli.eval_validate import validate_tasks
-
-    return validate_tasks(tasks, how)
-
-
-@command(evaluation, "schema")
-def print_evaluation_schema() -> int:
-    """Print the JSON Schema of a task in a .jsonl or .yaml list."""
-    from ohsandbox.cli.eval_validate import print_schema
-
-    return print_schema()
-
-
-@command(evaluation, "report")
-def report_evaluation(
-    directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Results directory; several are shards of one run.")
-    ],
-    *,
-    output: Path | None = option(
-        "Where the reports go.  [default: the first DIR]", "DIR", flags=["--output", "-o"], parser=path
-    ),
-    min_pass_rate: float | None = option(
-        "Exit as `eval` does with this option, and with 1 if a shard is missing.  [default: exit with 0]",
-        "RATE", min=0, max=1,
-    ),
-) -> int:  # fmt: skip
-    """Write report.json, junit.xml, summary.md and report.html anew from results."""
-    from ohsandbox.cli.eval_reports import exit_code, report_results
-
-    report = report_results(directories, output, is_whole=True)
-    return 0 if min_pass_rate is None else exit_code(report, min_pass_rate)
-
-
-@command(evaluation, "compare")
-def compare_evaluations(
-    before: Annotated[Path, typer.Argument(metavar="A", help="Results directory or report.json, as it was.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="Results directory or report.json, as it is now.")],
-    how: CompareOptions,
-) -> int:
-    """Compare two runs task by task. Exit code 1: B is worse by more than chance; 2: they cannot be compared."""
-    from ohsandbox.cli.eval_reports import compare_runs
-
-    return compare_runs(before, after, how)
+for _group in (conversations, mcp, evaluation):
+    app.add_typer(_group)
