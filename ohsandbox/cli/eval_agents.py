@@ -85,7 +85,8 @@ def _refuse(agent: str, names: Iterable[str]) -> None:
 
 
 def _own(what: RunOptions) -> OhsandboxAgent:
-    from ohsandbox.cli.run import instructions_of, settings_of  # noqa: PLC0415 - other agents do not need them
+    from ohsandbox.cli.run import settings_of  # noqa: PLC0415 - other agents do not need them
+    from ohsandbox.cli.session import instructions_of  # noqa: PLC0415 - as above
 
     settings = complete(settings_of(what), person=False)
     extensions = instructions_of(settings.instructions)

@@ -1,0 +1,349 @@
+"""`Session`: the conversation that a command has open and its sandbox; another can take their place."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from ohsandbox.agent import Agent
+from ohsandbox.cli import confirm
+from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
+from ohsandbox.cli.options import SandboxOptions
+from ohsandbox.cli.presenter import Presenter
+from ohsandbox.cli.prompt import ask_yes_no
+from ohsandbox.cli.rendering.text import hide
+from ohsandbox.cli.runtime import (
+    ResumedConversation,
+    leave_on_exit,
+    make_runtime,
+    place_of,
+    progress_text,
+    save_options,
+    started,
+    tell_copy,
+    tell_kept,
+    tell_news,
+)
+from ohsandbox.cli.skill_servers import ask_about_servers
+from ohsandbox.conversation import Conversation
+from ohsandbox.conversation.approvals.policy import policy_of
+from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailable, UsageError
+from ohsandbox.events import ConversationStatus
+from ohsandbox.llm import open_model
+from ohsandbox.paths import check_apart
+from ohsandbox.persistence import LOG_NAME
+from ohsandbox.persistence.layout import new_id
+from ohsandbox.secrets import Secrets, host_keys
+from ohsandbox.tools.tool_flags import ToolFlags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from ohsandbox.cli.options import RunOptions
+    from ohsandbox.cli.rendering.view import View
+    from ohsandbox.llm import ChatModel
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.settings import Settings
+
+MAX_INSTRUCTIONS_BYTES = 64 * 1024
+"""About 16,000 tokens, which every request carries."""
+
+
+class Session:
+    """A `with` block around the conversation that is open: at its end conversation and sandbox are closed.
+
+    `open` opens the first one. `switch` closes it and opens another in its place, with the same promises: what was cut
+    off leaves its sandbox behind, a container that is kept is told, what an agent left in a directory is told.
+    """
+
+    def __init__(
+        self,
+        what: RunOptions,
+        settings: Settings,
+        view: View,
+        *,
+        person: bool,
+        present: Callable[[Conversation], Presenter] | None = None,
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            what: what the person asked for on the command line.
+            settings: complete, with a model and its key; that of the conversation that is open once `open` was called.
+            view: shows what happens.
+            person: somebody at the terminal can be asked.
+            present: makes the presenter of each conversation that is opened; None takes one of view.
+        """
+        self.what = what
+        self.settings = settings
+        self.view = view
+        self.person = person
+        self._present = present or self._presenter_of
+        self._block = contextlib.ExitStack()
+        self._is_switching = self._drops_sandbox = False
+        self._conversation: Conversation | None = None
+        self._presenter: Presenter | None = None
+        self._runtime: Runtime | None = None
+        self._where: SandboxOptions | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        return bool(self._block.__exit__(kind, error, traceback))
+
+    @property
+    def conversation(self) -> Conversation:
+        """The one that is open."""
+        assert self._conversation is not None  # noqa: S101 - from `open` on
+        return self._conversation
+
+    @property
+    def presenter(self) -> Presenter:
+        """Runs its messages and shows what comes of them."""
+        assert self._presenter is not None  # noqa: S101 - as above
+        return self._presenter
+
+    @property
+    def runtime(self) -> Runtime:
+        """Its sandbox, which runs."""
+        assert self._runtime is not None  # noqa: S101 - as above
+        return self._runtime
+
+    @property
+    def where(self) -> SandboxOptions:
+        """The options of the sandbox, with what the settings say."""
+        assert self._where is not None  # noqa: S101 - as above
+        return self._where
+
+    @property
+    def has_begun(self) -> bool:
+        """Something was said in the conversation, so that it is on disk."""
+        return (self.conversation.directory / LOG_NAME).exists()
+
+    # --- opening and switching --------------------------------------------------------------------
+
+    def open(self, where: SandboxOptions, resumed: ResumedConversation | None) -> None:
+        """Open a conversation and its sandbox: a new one, or what is resumed. After an error nothing is open.
+
+        Raises:
+            OhsandboxError: the conversation, its model or its sandbox cannot be had.
+        """
+        conversation = self._make_conversation(resumed)
+        if where.copies and not self.settings.checkpoints:
+            raise UsageError('--copy brings changes back by checkpoints, and "checkpoints" is false. Switch them on.')
+        if where.workspace is not None and where.backend.isolated and not where.copies:
+            check_apart(conversation.directory, where.workspace)  # before a sandbox is started
+        with contextlib.ExitStack() as stack:
+            if resumed is not None:
+                stack.callback(conversation.close)
+                conversation.start()  # a log that is open elsewhere or damaged is told before any sandbox is touched
+                self.view.info(f"Conversation {resumed.id} goes on: {resumed.title or 'no title'}")
+            runtime, full = self._enter_sandbox(stack, where, conversation)
+            conversation.runtime = runtime
+            self._begin(stack, conversation, runtime, full)
+            if where.copies:
+                tell_copy(self.view, runtime, where)
+                stack.callback(self._tell_apply, where)
+            conversation.start()
+            confirm.keep_policy(conversation.directory, self._policy_name(runtime))
+            if self.person:
+                ask_about_servers(conversation)
+            if runtime.resumed is None or runtime.resumed.how != "same":
+                save_options(conversation.directory, full, runtime)
+            self._block.push(stack.pop_all())
+
+    def switch(
+        self, where: SandboxOptions, resumed: ResumedConversation | None, *, drops_sandbox: bool = False
+    ) -> None:
+        """Close the conversation that is open and open another in its place, as `open` does.
+
+        Where that fails, the one of before is open again, and the error is raised. A conversation that was cut off
+        leaves its sandbox to be resumed, unless drops_sandbox says that its checkpoint is all that is needed.
+
+        Raises:
+            OhsandboxError: the other one, its model or its sandbox cannot be had.
+        """
+        before = self._to_be_resumed()
+        where_before, settings = self.where, self.settings
+        self._is_switching, self._drops_sandbox = True, drops_sandbox
+        try:
+            self._block.close()
+        finally:
+            self._is_switching = self._drops_sandbox = False
+        try:
+            self.open(where, resumed)
+        except OhsandboxError:
+            self.settings = settings
+            self.open(where_before, before)
+            raise
+
+    def _to_be_resumed(self) -> ResumedConversation | None:
+        """The conversation that is open, to be opened again; None where nothing was said in it."""
+        if not self.has_begun:
+            return None
+        return ResumedConversation(self.conversation.id, None, self.settings.model, self.where)
+
+    def _begin(
+        self, stack: contextlib.ExitStack, conversation: Conversation, runtime: Runtime, full: SandboxOptions
+    ) -> None:
+        """Make the conversation the one that is open, and have its end done in the right order."""
+        self._conversation, self._runtime, self._where = conversation, runtime, full
+        conversation.confirmation = policy_of(self._policy_name(runtime))
+        self._presenter = presenter = self._present(conversation)
+        leave = leave_on_exit(presenter, runtime, stays=bool(full.keep or full.attach))
+        stack.push(lambda *ended: not self._drops_sandbox and leave(*ended))
+        stack.callback(confirm.tell_waiting, conversation)
+        stack.callback(presenter.close)
+        stack.callback(self._tell_where)
+
+    def _policy_name(self, runtime: Runtime) -> str:
+        """Where nobody said what asks: a container's wall is the answer, and on this host somebody must be there."""
+        return self.settings.confirm or ("risky" if self.person and not runtime.isolated else "never")
+
+    def _presenter_of(self, conversation: Conversation) -> Presenter:
+        echo = self.what.task is not None or not sys.stdin.isatty()
+        answer = confirm.answer_at_terminal if self.person else None
+        return Presenter(conversation, self.view, echo=echo, answer=answer)
+
+    def _make_conversation(self, resumed: ResumedConversation | None) -> Conversation:
+        settings, view = self.settings, self.view
+        secrets = Secrets.load(settings.secrets)
+        key = settings.resolved_api_key()
+        hide(secrets.hiding(host_keys() | ({"api_key": key} if key else {})).masker)
+        if not self._is_known:
+            for warning in secrets.warnings:
+                view.warn(warning)
+            if secrets.names:
+                view.info(f"Secrets in the environment of commands: {', '.join(secrets.names)}")
+        tools = None if settings.tools == ToolFlags() else settings.tools.names()
+        prompt = instructions_of(settings.instructions)
+        return Conversation(
+            Agent(self.open_model(), tools, system_prompt_extensions=prompt, mcp_config=settings.mcp_config),
+            conversation_id=new_id() if resumed is None else resumed.id,
+            settings=settings,
+            tool_choice=self.what.tool_choice,
+            secrets=secrets,
+        )
+
+    @property
+    def _is_known(self) -> bool:
+        """One conversation was opened before, so what the settings bring was told."""
+        return self._conversation is not None
+
+    def open_model(self) -> ChatModel:
+        """The model of the settings, as the view wants its answers.
+
+        Raises:
+            OhsandboxError: it cannot be opened.
+        """
+        model = open_model(self.settings.llm_config().model_copy(update={"stream": self.view.wants_stream}))
+        model.preload()
+        if model.note:
+            self.view.info(f"{model.name}: {model.note}")
+        return model
+
+    def _enter_sandbox(
+        self, stack: contextlib.ExitStack, where: SandboxOptions, conversation: Conversation
+    ) -> tuple[Runtime, SandboxOptions]:
+        """A started sandbox that the stack closes. Without an engine a person is asked whether this host will do."""
+        began, view = time.monotonic(), self.view
+        full, past = where.with_settings(self.settings), conversation.resume_state
+        view.status("starting the sandbox")
+        runtime = make_runtime(full, conversation.id, progress=lambda progress: view.status(progress_text(progress)))
+        try:
+            stack.enter_context(started(runtime, past=past, warn=view.warn))
+        except EngineUnavailable:
+            view.status("")
+            if not self.person or past.has_worked or where.runtime is not None or where.attach is not None:
+                raise
+            if not ask_yes_no(
+                "No Docker engine answers. Work on THIS HOST instead, with no container around the agent?"
+            ):
+                raise
+            host = SandboxOptions(runtime="cli", workspace=where.workspace, host_workdir=where.host_workdir)
+            runtime = stack.enter_context(started(make_runtime(host), warn=view.warn))
+            full = replace(full, runtime="cli")
+        finally:
+            view.status("")
+        view.info(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
+        stack.callback(tell_kept, runtime, full, "run", view.info)
+        return runtime, full
+
+    # --- what is told -----------------------------------------------------------------------------
+
+    def _tell_where(self) -> None:
+        if not self._is_switching:
+            self.presenter.tell_where()
+
+    def _tell_apply(self, where: SandboxOptions) -> None:
+        if self.presenter.has_worked and not self._is_switching:
+            tell, conversation_id = self.view.info, self.conversation.id
+            tell(f"It worked on a copy. See what it changed: ohsandbox diff {conversation_id}")
+            tell(f"Bring that to {Path(where.workspace or '.').resolve()}: ohsandbox apply {conversation_id}")
+
+    # --- talking ----------------------------------------------------------------------------------
+
+    def say(self, text: str, *, in_talk: bool) -> int:
+        """Say text to the agent and show what comes of it until the run has ended; returns its exit code.
+
+        In a talk the person reads of an error and may go on, and stopping a run is no failure.
+
+        Raises:
+            OhsandboxError: what ended the run; in a talk only where the sandbox is gone.
+            KeyboardInterrupt: a second Ctrl-C, while the run was being stopped.
+        """
+        code = self._exit_code(self.presenter.run(text), in_talk=in_talk)
+        if in_talk:
+            tell_news(self.runtime, self.view.warn)
+        return code
+
+    def go_on(self, *, in_talk: bool) -> int:
+        """Do what the conversation was cut off from; errors are those of `say`.
+
+        A run that a person had stopped waits, in a talk, for what the person says.
+        """
+        if in_talk and self.conversation.status() is ConversationStatus.CANCELED:
+            return 0
+        code = self._exit_code(self.presenter.go_on(), in_talk=in_talk)
+        return 0 if in_talk else code
+
+    def _exit_code(self, status: ConversationStatus, *, in_talk: bool) -> int:
+        error = self.conversation.error
+        if in_talk and isinstance(error, SandboxUnavailable):
+            raise error
+        if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
+            return WAITING
+        if status is ConversationStatus.ERROR:
+            if error is None:
+                return FAILED
+            if in_talk:
+                return explain(error)
+            raise error
+        if in_talk:
+            return 0
+        return {ConversationStatus.CANCELED: INTERRUPTED, ConversationStatus.RUNNING: FAILED}.get(status, 0)
+
+
+def instructions_of(file: str | None) -> list[str]:
+    """The file's text, marked as what it is; nothing where no file is named."""
+    if file is None:
+        return []
+    what = f"Instructions file {file!r}"
+    try:
+        data = Path(file).expanduser().read_bytes()
+        text = data.decode().strip()
+    except OSError as error:
+        raise UsageError(f"{what} cannot be read: {error.strerror}. Name a text file.") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{what} is not UTF-8 text (byte {error.start}). Convert it.") from None
+    if len(data) > MAX_INSTRUCTIONS_BYTES:
+        raise UsageError(f"{what} has {len(data)} bytes, more than {MAX_INSTRUCTIONS_BYTES}. Shorten it.")
+    return [f"# Instructions of the user\n{text}"] if text else []
