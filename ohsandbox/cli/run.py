@@ -16,7 +16,7 @@ from ohsandbox.cli.prompt import open_prompt, person_present, read_task
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.rendering.view import open_view
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
-from ohsandbox.cli.session import Session
+from ohsandbox.cli.session import RunSession
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
@@ -82,7 +82,7 @@ def _work(what: RunOptions, settings: Settings, where: SandboxOptions, resumed: 
     """The run itself, with settings that are complete; what is resumed ends with its run where it does not talk."""
     person = person_present(no_tui=what.no_tui)
     code = 0
-    with Session(what, settings, open_view(no_tui=what.no_tui), person=person) as session:
+    with RunSession(what, settings, open_view(no_tui=what.no_tui), person=person) as session:
         session.open(where, resumed)
         if what.task is not None:
             code = session.say(what.task, in_talk=False)
@@ -93,7 +93,7 @@ def _work(what: RunOptions, settings: Settings, where: SandboxOptions, resumed: 
     return code
 
 
-def _talk(session: Session, ask: Callable[[], str]) -> int:
+def _talk(session: RunSession, ask: Callable[[], str]) -> int:
     """Messages until the person leaves; the code of the last run, where stopping one is not a failure."""
     tell = session.view.info
     if sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`Session`: the conversation that a command has open and its sandbox; another can take their place."""
+"""`RunSession`: the conversation that a command has open and its sandbox; another can take their place."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MAX_INSTRUCTIONS_BYTES = 64 * 1024
 """About 16,000 tokens, which every request carries."""
 
 
-class Session:
+class RunSession:
     """A `with` block around the conversation that is open: at its end conversation and sandbox are closed.
 
     `open` opens the first one. `switch` closes it and opens another in its place, with the same promises: what was cut
