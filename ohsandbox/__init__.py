@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ohsandbox.events import ConversationStatus, SDKEvent, ToolResult
     from ohsandbox.llm import LLM, ChatModel, LLMConfig, ReplayLLM, ScriptedLLM, open_model
     from ohsandbox.mcp import MCPClient
+    from ohsandbox.price import ModelPrice
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.docker import Build, BuiltImage, DockerRuntime, SandboxLimits, abuild_image, build_image
     from ohsandbox.runtime.inventory import SandboxInfo
@@ -69,6 +70,7 @@ __all__ = [
     "LLMConfig",
     "MCPClient",
     "ModelError",
+    "ModelPrice",
     "Observation",
     "OhsandboxError",
     "ReplayLLM",
@@ -118,6 +120,7 @@ _HOMES = {
     "events": ("ConversationStatus", "SDKEvent", "ToolResult"),
     "llm": ("LLM", "ChatModel", "LLMConfig", "ReplayLLM", "ScriptedLLM", "open_model"),
     "mcp": ("MCPClient",),
+    "price": ("ModelPrice",),
     "runtime.base": ("Runtime",),
     "runtime.docker": ("Build", "BuiltImage", "DockerRuntime", "SandboxLimits", "abuild_image", "build_image"),
     "runtime.local": ("CLIRuntime",),

@@ -16,6 +16,7 @@ from ohsandbox.arguments import ConfigModel, expect_path
 from ohsandbox.content import OutputLimits
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import STATE_VARIABLE, check_private, state_dir
+from ohsandbox.price import GivenPrice  # noqa: TC001 - pydantic reads it
 from ohsandbox.runtime.factory import DEFAULT_IMAGE
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.strict_json import parse
@@ -56,6 +57,7 @@ _MODEL_KEYS = (
     "top_k",
     "top_p",
     "context_tokens",
+    "price",
     "native_tool_calling",
     "vision",
     "prompt_cache",
@@ -78,6 +80,8 @@ class Settings(ConfigModel):
     top_k: int | None = Field(default=None, gt=0)
     context_tokens: int | None = Field(default=None, gt=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
+    price: GivenPrice | None = None
+    """US dollars for a million tokens of input and of output, as in "3,15"; None is what litellm's list says."""
     native_tool_calling: bool | None = None
     vision: bool | None = None
     prompt_cache: bool | None = None

@@ -17,7 +17,7 @@ EXPORTS = {
         Action Agent Build BuiltImage CLIRuntime ChatModel CommandObservation Conversation ConversationOpenError
         ConversationState ConversationStatus DockerRuntime ErrorObservation ExecResult FileConversationStore
         GlobObservation GrepObservation LLM LLMConfig MCPClient
-        ModelError Observation OhsandboxError ReplayLLM RunLimits RunResult Runtime
+        ModelError ModelPrice Observation OhsandboxError ReplayLLM RunLimits RunResult Runtime
         SDKEvent SandboxInfo SandboxLimits SandboxUnavailable ScriptedLLM Settings TextObservation Tool
         ToolAnnotations ToolDefinition ToolError ToolExecutor ToolFlags ToolRegistry ToolResult UsageError
         __version__ abuild_image afind_sandbox alist_sandboxes aremove_sandbox build_image find_sandbox

@@ -16,7 +16,7 @@ import ohsandbox
 ROOT = Path(ohsandbox.__file__).parent
 LAYERS = (
     ("errors", "review_text", "strict_json", "text"),
-    ("arguments",),
+    ("arguments", "price"),
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),
     ("runtime", "llm", "persistence"),

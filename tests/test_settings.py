@@ -116,6 +116,7 @@ VALUES: dict[str, tuple[object, str, object]] = {
     "top_k": (1, "2", 3),
     "context_tokens": (1, "2", 3),
     "top_p": (0.1, "0.2", 0.3),
+    "price": ((1.0, 2.0), "3,4", (5.0, 6.0)),
     "native_tool_calling": (False, "true", False),
     "vision": (False, "1", False),
     "prompt_cache": (True, "false", True),

@@ -230,6 +230,11 @@ class RunOptions:
         "API key, visible in `ps`. Prefer the settings file or an environment variable.", "KEY"
     )
     base_url: str | None = _model("Base URL of an OpenAI-compatible server.", "URL")
+    price: str | None = _model(
+        "Price of the model in US dollars for a million tokens of input and of output, as in 3,15.  [default: by "
+        "litellm's list]",
+        "IN,OUT",
+    )
     tool_choice: Literal["auto", "required"] = _model(
         "required: the model's first answer must call a tool.", default="auto"
     )
@@ -341,7 +346,7 @@ _timeout_multiplier = _eval("Multiply the time limits of all tasks.", "X", defau
 _filters = _eval("Only tasks whose id matches, as in 'sum-*'; may be repeated.", "PATTERN", flags=["--filter", "-f"])
 EVALUATED_MODEL = frozenset(
     {"settings", "secrets", "model", "api_key", "base_url", "tool_choice", "max_iterations", "max_time_s", "max_tokens"}
-    | {"max_cost_usd", "instructions", "mcp_config", "enable", "disable"}
+    | {"max_cost_usd", "price", "instructions", "mcp_config", "enable", "disable"}
 )
 """Of the options of `run`, those that `eval` has for our agent."""
 

@@ -68,7 +68,7 @@ def settings_of(what: RunOptions) -> Settings:
     if what.api_key:
         advice = "Prefer the settings or the environment."
         say(f"warning: --api-key is visible to every user of this machine (`ps`). {advice}")
-    names = "model", "api_key", "base_url", "max_iterations", "max_time_s", "max_tokens", "max_cost_usd"
+    names = "model", "api_key", "base_url", "max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "price"
     asking = "confirm", "skill_servers"
     settings = read_settings(what.settings, **{name: getattr(what, name) for name in (*names, *asking)})
     return with_mcp_file(settings, what.mcp_config).with_flags(

@@ -10,7 +10,7 @@ from ohsandbox.agent import Agent
 from ohsandbox.arguments import expect, expect_method, wrong
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval_filter_of, policy_given, policy_of
-from ohsandbox.conversation.limits import RunLimits
+from ohsandbox.conversation.limits import RunLimits, check_price
 from ohsandbox.conversation.skill_servers import check_policy
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.factory import RuntimeSettings, runtime_from
@@ -83,6 +83,8 @@ class ConversationConfig:
         self._agent_is_ours = agent is None
         self._limits_given = limits is not None
         self._checkpoints = checkpoints
+        if self.agent.llm is not None:
+            self.check_prices(self.limits if settings is None or self._limits_given else limits_of(settings))
         self.given_skill_servers = skill_servers
 
     @property
@@ -144,10 +146,18 @@ class ConversationConfig:
                 self.agent = self.agent.with_mcp(settings.mcp_config)
         if self.settings is not None and not self._limits_given:
             self.limits = limits_of(self.settings)
+        self.check_prices(self.limits)
         if self.settings is not None and self.given_secrets is None:
             self.secrets = Secrets.load(self.settings.secrets)
         own = keys_of(self.llm)
         self.secrets = self.secrets.hiding({**host_keys(), **own}, never=own.values())
+
+    def check_prices(self, limits: RunLimits) -> None:
+        """Check that a limit on cost can be kept, by the agent and by those that it has as tools."""
+        helpers = [entry.llm for entry in self.agent.tools if isinstance(entry, Agent)]
+        for model in (self.agent.llm, *helpers):
+            if model is not None:
+                check_price(limits, model)
 
     def read_settings(self) -> Settings:
         """Those that were given, or those of the file.

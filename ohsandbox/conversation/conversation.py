@@ -473,6 +473,7 @@ class Conversation(AsyncConversation):
     @limits.setter
     def limits(self, limits: RunLimits) -> None:
         expect("limits", limits, RunLimits, optional=False)
+        self._config.check_prices(limits)
         self._config.limits = limits
 
     @property

@@ -13,13 +13,14 @@ from pydantic import Field
 
 from ohsandbox import events
 from ohsandbox.arguments import ConfigModel
-from ohsandbox.errors import LimitReachedError
+from ohsandbox.errors import LimitReachedError, UsageError
 from ohsandbox.tools import hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ohsandbox.events import EventBody, SDKEvent
+    from ohsandbox.llm import ChatModel
 
 NUDGED = "Repetition"
 """The code of the notice that tells the model that it repeats itself."""
@@ -42,6 +43,7 @@ class RunLimits(ConfigModel):
     max_tokens: int | None = Field(default=None, gt=0)
     """Prompt and completion tokens together."""
     max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Refused with a model whose price is unknown; an answer of unknown cost ends the run."""
     stuck_detection: bool = True
     """Whether a model that repeats itself is told so, then stopped; see `StuckDetector`."""
     nudge_after: int | None = Field(default=3, ge=2, le=MAX_STUCK_AFTER)
@@ -54,6 +56,22 @@ Limits = RunLimits
 """The name of before: `SandboxLimits`, `OutputLimits` and `TransferLimits` are limits, too."""
 
 
+def check_price(limits: RunLimits, model: ChatModel) -> None:
+    """Check that the cost of the model's answers can be known where it is limited.
+
+    A model that is none of ours, and does not say whether it has a price, is taken at its answers.
+
+    Raises:
+        UsageError: its price is unknown.
+    """
+    if limits.max_cost_usd is not None and not getattr(model, "has_price", True):
+        raise UsageError(
+            f"The price of model {model.name!r} is unknown, so max_cost_usd={limits.max_cost_usd:g} cannot be kept. "
+            'Give its price by --price IN,OUT or "price" in the settings (US dollars for a million tokens), or leave '
+            "max_cost_usd out."
+        )
+
+
 class Spending:
     """Requests, time, tokens and cost used so far."""
 
@@ -61,6 +79,8 @@ class Spending:
         self.iterations = 0
         self.tokens = 0
         self.cost_usd = 0.0
+        self._unpriced = False
+        """An answer of this process came without its cost."""
         self._run_started = time.monotonic()
         self._used_s = 0.0
         self._spoken_to = True
@@ -83,6 +103,10 @@ class Spending:
 
     def add(self, event: SDKEvent) -> None:
         """Add the usage that an event reports."""
+        self._unpriced = self._unpriced or ("usage" in event.data and event.data.get("cost_usd") is None)
+        self._add(event)
+
+    def _add(self, event: SDKEvent) -> None:
         usage = event.data.get("usage") or {}
         self.tokens += usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)
         self.cost_usd += event.data.get("cost_usd") or 0.0
@@ -93,7 +117,7 @@ class Spending:
         """`add` for an event of an earlier process: its requests are counted by their answers."""
         if event.type == "user_message":
             self.iterations = 0
-        self.add(event)
+        self._add(event)
         if "usage" in event.data and "requests" not in event.data:
             self.iterations += 1
             self._spoken_to = False
@@ -115,12 +139,19 @@ class Spending:
         """Check that one more request may be made.
 
         Raises:
-            LimitReachedError: a limit is reached; code is MaxIterations, MaxTime, MaxTokens or MaxCost.
+            LimitReachedError: a limit is reached, or one on cost cannot be kept; code is MaxIterations, MaxTime,
+                MaxTokens or MaxCost.
         """
         for name, used, unit in self._used():
             limit = getattr(limits, name)
             if limit is not None and used >= limit:
                 raise _reached(name, used, limit, unit)
+        if limits.max_cost_usd is not None and self._unpriced:
+            raise LimitReachedError(
+                f"The cost of an answer is unknown (no price, or its provider told no tokens), so the limit of "
+                f"{limits.max_cost_usd:g} US dollars cannot be kept. Leave max_cost_usd out to go on.",
+                code=_CODES["max_cost_usd"],
+            )
 
     def out_of_time(self, limits: RunLimits) -> LimitReachedError:
         """The error of a run that was stopped because its time was up."""

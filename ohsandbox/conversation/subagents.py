@@ -163,7 +163,7 @@ class _Account:
         self._last_words = ""
         self._requests = 0
         self._usage: dict[str, int] = {}
-        self._cost_usd = 0.0
+        self._cost_usd: float | None = 0.0
 
     def take_in(self, event: SDKEvent) -> None:
         """The next event."""
@@ -172,7 +172,9 @@ class _Account:
         self._requests += data.get("requests", 1 if usage else 0)
         for name, value in usage.items():
             self._usage[name] = self._usage.get(name, 0) + value
-        self._cost_usd += data.get("cost_usd") or 0.0
+        if "usage" in data:
+            cost = data.get("cost_usd")
+            self._cost_usd = None if cost is None or self._cost_usd is None else self._cost_usd + cost
         self._last_words = data.get("thought") or self._last_words
         if event.type == "assistant_message":
             self._answer = self._last_words = data["content"]

@@ -138,7 +138,8 @@ class ChatResponse(_Value):
     choices: tuple[Choice]
     usage: Usage = Usage()
     cost_usd: float | None = None
-    """US dollars by litellm's price list; None where the model is not on it."""
+    """US dollars by the price of the settings, else by litellm's list; None where neither has one, or no tokens were
+    told."""
 
     @property
     def message(self) -> ChatMessage:

@@ -80,6 +80,11 @@ class LLM:
         """By the settings, or by litellm's list."""
         return self._known_capabilities().context_tokens
 
+    @property
+    def has_price(self) -> bool:
+        """Whether it is known what answers cost: by the settings, or by litellm's list."""
+        return self.config.price is not None or self._provider().model_info().priced
+
     def preload(self) -> None:
         """Import litellm in a thread: 2-4 s that pass while the container starts."""
         threading.Thread(target=self._provider, name="ohsandbox-llm-preload", daemon=True).start()
@@ -182,7 +187,7 @@ class LLM:
                 )
                 result = failed or result
             if not isinstance(result, Failure):
-                return read_answer(result.fields, used_ids=used_ids, cost_usd=result.cost_usd)
+                return self._priced(read_answer(result.fields, used_ids=used_ids, cost_usd=result.cost_usd))
             if self._clock.now() < deadline:
                 return result
             limit = f"`total_timeout_s` is {self.config.total_timeout_s:g}"
@@ -191,6 +196,14 @@ class LLM:
         retry = retrying(self.config, clock=self._clock, deadline=deadline, canceled=canceled, emit=emit)
         with nullcontext() if self._back_off is None else self._back_off.turn() as turn:
             return retry(attempt, turn)
+
+    def _priced(self, response: ChatResponse) -> ChatResponse:
+        """The response with its cost by the price of the settings; unknown where no tokens were told."""
+        price, usage = self.config.price, response.usage
+        if price is None:
+            return response
+        tokens = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+        return response.model_copy(update={"cost_usd": price.cost_usd(**tokens) if usage.prompt_tokens else None})
 
     def _attempt(self, request: dict[str, Any], capabilities: Capabilities, emit: OnEvent) -> Answer | Failure:
         """One request. Errors of the callback pass through; those of the provider come back as a Failure."""

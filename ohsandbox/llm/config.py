@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, field_validator
 
 from ohsandbox.arguments import ConfigModel
+from ohsandbox.price import GivenPrice  # noqa: TC001 - pydantic reads it
 
 ReasoningEffort = Literal["low", "medium", "high", "none"]
 
@@ -36,6 +37,8 @@ class LLMConfig(ConfigModel):
     """The most tokens of one request; None is what litellm's list says. Near it a conversation is condensed."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Sample from the likeliest tokens that hold this much probability."""
+    price: GivenPrice | None = None
+    """US dollars for a million tokens of input and of output, as in "3,15"; None is what litellm's list says."""
     native_tool_calling: bool | None = None
     """Whether tool calls go through the provider's API (true), or are written as text (false). None begins with the
     API, unless litellm's list says that the model has none, and goes over to text when the provider refuses tools."""

@@ -29,6 +29,8 @@ class ModelInfo(NamedTuple):
     """litellm sends `tools` on to this provider; where it does not, it drops them in silence."""
     images: bool | None = None
     context_tokens: int | None = None
+    priced: bool = False
+    """The list has its price."""
 
 
 class Provider(Protocol):

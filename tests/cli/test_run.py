@@ -8,6 +8,7 @@ from ohsandbox import events
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.persistence import EventLog
 from ohsandbox.settings import Settings
+from ohsandbox.testing.provider import FakeProvider, calls
 from tests.cli.conftest import Invoke, WriteScript
 
 BAD_IMAGES = ["UPPER/x", "a b", "", "--help", "a" * 300, "../etc"]
@@ -133,6 +134,19 @@ def test_instructions_that_cannot_be_read_are_refused(
     assert "Instructions" in ended.err
 
 
+def test_limit_on_cost_is_refused_at_start_without_a_price_and_kept_with_one(invoke: Invoke) -> None:
+    usage = {"prompt_tokens": 1000, "completion_tokens": 100}
+    with FakeProvider(calls(("think", {"thought": "x"}), usage=usage)) as provider:
+        where = ["--model", "openai/mine", "--base-url", provider.base_url, "--runtime", "cli", "--no-tui"]
+        refused = invoke("run", "hi", *where, "--max-cost-usd", "0.5")
+        kept = invoke("run", "hi", *where, "--max-cost-usd", "0.5", "--price", "400,1000")
+        asked = len(provider.requests)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "The price of model 'openai/mine' is unknown, so max_cost_usd=0.5 cannot be kept." in refused.err
+    assert (kept.code, asked) == (1, 1)
+    assert "The limit of 0.5 US dollars is reached (0.5 used)" in kept.err
+
+
 def test_settings_name_the_model_and_a_flag_wins(invoke: Invoke, write_script: WriteScript, tmp_path: Path) -> None:
     settings = tmp_path / "settings.json"
     settings.write_text(json.dumps({"model": write_script(("from settings", None))}))
@@ -197,6 +211,7 @@ ROWS = {
     "max_time_s": ("--max-time-s", "1", "2", "3"),
     "max_tokens": ("--max-tokens", "1", "2", "3"),
     "max_cost_usd": ("--max-cost-usd", "1", "2", "3"),
+    "price": ("--price", "1,2", "3,4", "5,6"),
 }
 OF_THE_SANDBOX = {"image", "network", "git", "ca_bundle"}
 CONFIGURATION = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -211,6 +226,7 @@ def test_flag_stands_above_variable_and_variable_above_file(
     def work(_what: object, settings: Settings, where: SandboxOptions, _resumed: object) -> int:
         found = getattr(where.with_settings(settings) if name in OF_THE_SANDBOX else settings, name)
         found = found.get_secret_value() if name == "api_key" else found
+        found = ",".join(f"{part:g}" for part in found) if name == "price" else found
         seen.append(f"{found:g}" if isinstance(found, float) else str(found))
         return 0
 

@@ -11,8 +11,10 @@ from ohsandbox.conversation import Conversation, RunLimits
 from ohsandbox.conversation.config import limits_of
 from ohsandbox.conversation.limits import Spending
 from ohsandbox.conversation.loop import Deadline
-from ohsandbox.errors import LimitReachedError
+from ohsandbox.errors import LimitReachedError, UsageError
 from ohsandbox.events import ConversationStatus as Status
+from ohsandbox.llm import LLM, LLMConfig
+from ohsandbox.price import ModelPrice
 from ohsandbox.settings import Settings
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
 
@@ -149,3 +151,41 @@ def test_exit_ends_the_conversation_at_a_limit_as_well(tmp_path: Path) -> None:
     assert conversation.run("/exit", 20) == Status.FINISHED
     assert len(model.seen) == asked
     conversation.close()
+
+
+# --- cost that cannot be known ----------------------------------------------------------------------------------------
+
+UNKNOWN = "The price of model 'openai/mine' is unknown, so max_cost_usd=1 cannot be kept. Give its price by --price"
+
+
+def model_of(price: ModelPrice | None = None) -> LLM:
+    return LLM(LLMConfig(model="openai/mine", base_url="http://127.0.0.1:9", price=price))
+
+
+def test_limit_on_cost_is_refused_on_entry_for_a_model_of_unknown_price(tmp_path: Path) -> None:
+    limits, settings = RunLimits(max_cost_usd=1), Settings(max_cost_usd=1)
+    with pytest.raises(UsageError, match=UNKNOWN):
+        Conversation(Agent(model_of()), RecordingRuntime(), tmp_path, limits=limits)
+    with pytest.raises(UsageError, match=UNKNOWN):
+        Conversation(Agent(model_of()), RecordingRuntime(), tmp_path, settings=settings)
+    with pytest.raises(UsageError, match=UNKNOWN):  # of an agent that is a tool
+        Conversation(Agent(FakeModel(), [Agent(model_of(), name="helper")]), None, tmp_path, limits=limits)
+    named = settings.with_flags(model="openai/mine")
+    with pytest.raises(UsageError, match=UNKNOWN):  # the model comes with the settings
+        Conversation(None, RecordingRuntime(), tmp_path, settings=named).start()
+    conversation = Conversation(Agent(model_of()), RecordingRuntime(), tmp_path)
+    with pytest.raises(UsageError, match=UNKNOWN):
+        conversation.limits = limits
+    Conversation(Agent(model_of(ModelPrice(1, 2))), RecordingRuntime(), tmp_path, limits=limits)
+
+
+def test_an_answer_of_unknown_cost_ends_a_run_whose_cost_is_limited(tmp_path: Path) -> None:
+    unpriced = answer("", call("think", {"thought": "x"})).model_copy(update={"cost_usd": None})
+    conversation = talk(tmp_path, FakeModel(unpriced), max_cost_usd=1)
+    assert conversation.run("go", 20) == Status.ERROR
+    assert isinstance(conversation.error, LimitReachedError)
+    assert conversation.error.code == "MaxCost"
+    assert "cost of an answer is unknown" in str(conversation.error)
+    conversation.close()
+    with talk(tmp_path / "without", FakeModel(unpriced)) as unlimited:
+        assert unlimited.run("go", 20) == Status.IDLE

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.config import keys_of, limits_of
+from ohsandbox.conversation.limits import check_price
 from ohsandbox.conversation.shared_runtime import SharedRuntime
 from ohsandbox.errors import LimitReachedError, LogWriteError, ModelError, SandboxUnavailable, UsageError
 from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent
@@ -40,7 +41,7 @@ _ALONE = ("ask_human",)
 """Tools that wait for a person: nobody is there."""
 _TOLD = (
     "model", "custom_llm_provider", "api_version", "temperature", "reasoning_effort", "max_output_tokens", "top_k",
-    "top_p", "context_tokens", "native_tool_calling", "vision",
+    "top_p", "context_tokens", "price", "native_tool_calling", "vision",
 )  # fmt: skip
 """The settings of the model that a result depends on."""
 
@@ -59,7 +60,7 @@ class OhsandboxAgent(EvaluatedAgent):
         """Take settings as `ohsandbox run` does; nobody is asked, and no checkpoint is taken.
 
         Raises:
-            UsageError: the model cannot be opened; a secret has no value, or is the key of the model.
+            UsageError: the model cannot be opened; its cost is limited, and its price unknown; a secret has no value, or is the key of the model.
         """
         tools = settings.tools.switched(off=_ALONE)
         self._settings = settings.with_flags(tools=tools, confirm="never", checkpoints=False)
@@ -67,6 +68,7 @@ class OhsandboxAgent(EvaluatedAgent):
         self._extensions, self._tool_choice = tuple(extensions), tool_choice
         self._config = self._settings.llm_config()
         self._open_shared()
+        check_price(limits_of(self._settings), self._model)
         own = keys_of(self._model)
         self.secrets = self.secrets.hiding(own, never=own.values())
 
@@ -88,6 +90,8 @@ class OhsandboxAgent(EvaluatedAgent):
         """See `EvaluatedAgent.settings`."""
         told = {name: value for name in _TOLD if (value := getattr(self._config, name)) is not None}
         told["model"] = self._name
+        if self._config.price is not None:
+            told["price"] = list(self._config.price)  # as it is read back
         if self._config.base_url is not None:
             address = urlsplit(self._config.base_url)
             told["base_url"] = address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()

@@ -68,9 +68,17 @@ def test_the_sandbox_stays_the_trials(tmp_path: Path, sandbox: CLIRuntime, assig
 
 def test_tokens_and_cost_are_those_of_all_requests(sandbox: CLIRuntime, assign: Assign) -> None:
     with FakeProvider(calls(("execute_bash", {"command": "true"})), text("Done.")) as provider:
-        report = asking(provider).work(sandbox, assign())
+        agent = asking(provider, price="1000,2000", max_cost_usd=1)
+        report = agent.work(sandbox, assign())
     assert report.usage["prompt_tokens"] == 20
     assert report.usage["completion_tokens"] == 10
+    assert report.cost_usd == 0.04
+    assert agent.settings["price"] == [1000, 2000]
+
+
+def test_limit_on_cost_is_refused_for_a_model_of_unknown_price_before_any_trial() -> None:
+    with pytest.raises(UsageError, match="The price of model 'openai/fake' is unknown"):
+        OhsandboxAgent(Settings(model="openai/fake", api_key=KEY, max_cost_usd=1))
 
 
 @pytest.mark.parametrize(
