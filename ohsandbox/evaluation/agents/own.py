@@ -60,7 +60,8 @@ class OhsandboxAgent(EvaluatedAgent):
         """Take settings as `ohsandbox run` does; nobody is asked, and no checkpoint is taken.
 
         Raises:
-            UsageError: the model cannot be opened; its cost is limited, and its price unknown; a secret has no value, or is the key of the model.
+            UsageError: the model cannot be opened; its cost is limited, and its price unknown; a secret has no value,
+                or is the key of the model.
         """
         tools = settings.tools.switched(off=_ALONE)
         self._settings = settings.with_flags(tools=tools, confirm="never", checkpoints=False)
