@@ -74,6 +74,14 @@ def export(
 
 
 @command(conversations)
+def schema() -> int:
+    """Print the JSON Schema of a line of `show --json`, `export` and `run --json`."""
+    from ohsandbox.cli.conversations import print_schema
+
+    return print_schema()
+
+
+@command(conversations)
 def repair(ctx: typer.Context, wanted: ConversationId, *, root: Root = None) -> int:
     """Truncate a damaged log after its last valid record; the damaged log is kept beside it."""
     from ohsandbox.cli.conversations import repair_conversation

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ohsandbox.cli.prompt import is_agreed, person_present
+from ohsandbox.cli.rendering.headless import json_line, line_schema
 from ohsandbox.cli.rendering.markdown import MarkdownExport
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import age, cut, safe_line, size
@@ -137,7 +138,7 @@ def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: 
     """Print the events of a conversation; follow goes on until no process has it open."""
     directory = find_stored(root or conversations_dir(), wanted)
     if as_json:
-        _read(directory, _print_json, follow=follow)
+        _read(directory, lambda event: print(json_line(event)), follow=follow)
         return 0
     one = read_stored(directory)
     print(f"Conversation {one.id}, begun {_date(one.metadata.created_at)}", flush=True)
@@ -168,8 +169,10 @@ def _read(directory: Path, take: Callable[[SDKEvent], None], *, follow: bool) ->
                 time.sleep(POLL_S)
 
 
-def _print_json(event: SDKEvent) -> None:
-    print(json.dumps(event.model_dump(mode="json", exclude={"data"}) | {"data": event.data}))  # pydantic nests 255 deep
+def print_schema() -> int:
+    """Print the JSON Schema of an event, and of the result of a run."""
+    print(json.dumps(line_schema(), indent=2))
+    return 0
 
 
 def _tokens(one: StoredConversation) -> int:

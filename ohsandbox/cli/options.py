@@ -215,6 +215,8 @@ class RunOptions:
     task: str | None = argument("Task for the agent; '-' reads it from stdin. Without it you are prompted.", "TASK")
     settings: SettingsFile = None
     no_tui: NoTui = False
+    as_json: bool = switch("Print one JSON object per event on stdout, then one with the result.", "--json")
+    quiet: bool = switch("Print only the answer; no progress, no prompts.", "--quiet", "-q")
     confirm: Literal["never", "always", "risky", "medium"] | None = option(
         "Which calls need your approval. risky: calls that can do harm. medium: also calls that the rules cannot "
         "judge.  [default: never; with --runtime cli at a terminal: risky]"
@@ -256,6 +258,11 @@ class RunOptions:
     disable: list[str] | None = _disable()
     talks: bool = True
     """Without a task the person is prompted for messages."""
+
+    @property
+    def headless(self) -> bool:
+        """Nothing is asked, whoever sits at the terminal."""
+        return self.no_tui or self.as_json or self.quiet
 
 
 @dataclass(frozen=True, kw_only=True)

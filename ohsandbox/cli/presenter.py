@@ -109,6 +109,7 @@ class Presenter:
         self.view.status("")
         status = self.conversation.status()
         self.view.info(" · ".join([_WORDS[status], *self._totals()]))
+        self.view.result(self.conversation.id, self.conversation.wait())
         return status
 
     def _totals(self) -> Iterator[str]:

@@ -13,6 +13,7 @@ from ohsandbox.cli.mcp_servers import with_mcp_file
 from ohsandbox.cli.model import complete, read_settings, with_model_of
 from ohsandbox.cli.options import RunOptions, SandboxOptions
 from ohsandbox.cli.prompt import open_prompt, person_present, read_task
+from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.rendering.view import open_view
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
@@ -25,6 +26,8 @@ from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ohsandbox.cli.rendering.view import View
 
 HELP = (
     "/exit or Ctrl-D leaves, Ctrl-C stops what the agent does, /approvals lists what you allowed from now on, "
@@ -39,6 +42,14 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
         raise UsageError("--resume names a conversation, and --autoresume takes the newest. Give one of them.")
     if what.task is not None and not what.task.strip():
         raise UsageError("TASK is empty. Write what to do, or leave it out to be asked.")
+    if what.as_json and what.quiet:
+        raise UsageError(
+            "--json and --quiet exclude each other: the last line of --json has the answer. Leave one out."
+        )
+    if what.talks and what.task is None and (what.as_json or what.quiet) and sys.stdin.isatty():
+        if not (what.resume or what.autoresume):
+            raise UsageError("--json and --quiet ask nothing, so they need a TASK, or messages on stdin.")
+        what = replace(what, talks=False)
     settings = settings_of(what)
     resumed = None
     if what.autoresume or what.resume is not None:
@@ -48,7 +59,7 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
             settings = settings.with_flags(confirm=confirm.kept_policy(conversations_dir() / resumed.id))
     where = where.checked()
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
-    settings = complete(settings, person=person_present(no_tui=what.no_tui))
+    settings = complete(settings, person=person_present(no_tui=what.headless))
     task = read_task() if what.task == "-" else what.task
     return _work(replace(what, task=task), settings, where, resumed)
 
@@ -80,9 +91,9 @@ def settings_of(what: RunOptions) -> Settings:
 
 def _work(what: RunOptions, settings: Settings, where: SandboxOptions, resumed: ResumedConversation | None) -> int:
     """The run itself, with settings that are complete; what is resumed ends with its run where it does not talk."""
-    person = person_present(no_tui=what.no_tui)
+    person = person_present(no_tui=what.headless)
     code = 0
-    with RunSession(what, settings, open_view(no_tui=what.no_tui), person=person) as session:
+    with RunSession(what, settings, _open_view(what), person=person) as session:
         session.open(where, resumed)
         if what.task is not None:
             code = session.say(what.task, in_talk=False)
@@ -91,6 +102,15 @@ def _work(what: RunOptions, settings: Settings, where: SandboxOptions, resumed: 
         if what.task is None and what.talks and not code:
             code = _talk(session, open_prompt())
     return code
+
+
+def _open_view(what: RunOptions) -> View:
+    """At a terminal the screen. Else stdout is for the answer, which another program reads, and stderr for the rest."""
+    if what.as_json:
+        return JsonView()
+    if what.quiet:
+        return AnswerView()
+    return PipedView() if not (what.no_tui or sys.stdout.isatty()) else open_view(no_tui=what.no_tui)
 
 
 def _talk(session: RunSession, ask: Callable[[], str]) -> int:

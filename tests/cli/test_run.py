@@ -188,7 +188,7 @@ def test_conversations_that_lie_in_the_workspace_by_a_link_are_refused_in_one_li
         log.append(events.user_message("go"))
     before = {path: path.stat().st_mtime_ns for path in workspace.rglob("*")}
     how = ("--resume", "c") if resumed else ()
-    ended = invoke("run", "task", "--model", "scripted:demo", "--workspace", str(workspace), *how)
+    ended = invoke("run", "task", "-q", "--model", "scripted:demo", "--workspace", str(workspace), *how)
     assert ended.code == 2
     assert "lie in one another" in ended.err
     assert ended.err.count("\n") == 1

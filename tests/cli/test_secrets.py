@@ -96,13 +96,13 @@ def test_the_engine_and_the_command_line_show_no_secret(
     script = write_script(("", PRINT_ALL), ("", "sleep 1; echo $CANARY"), ("Done.", None))
     words = ("run", "go", "--model", script, "--settings", str(settings), "--secret", "CANARY", "--image", image)
     process = start(*words, "--keep")
-    assert process.stdout is not None
-    first = process.stdout.readline()  # it runs
+    assert process.stderr is not None
+    first = process.stderr.readline()  # it runs
     arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-    rest, err = process.communicate(timeout=60)
-    out = first + rest
+    out, rest = process.communicate(timeout=60)
+    err = first + rest
     assert process.returncode == 0, err
-    name = out.decode().split("docker rm -f ")[1].split()[0]
+    name = err.decode().split("docker rm -f ")[1].split()[0]
     try:
         inspected = subprocess.run(["docker", "inspect", name], capture_output=True, check=True).stdout
         exported = subprocess.run(["docker", "export", name], capture_output=True, check=True).stdout

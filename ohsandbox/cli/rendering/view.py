@@ -22,6 +22,7 @@ from ohsandbox.cli.rendering.text import cut, safe, safe_line, words
 from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
+    from ohsandbox.conversation.result import RunResult
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
 
@@ -61,6 +62,9 @@ class View(ABC):
 
     def stream(self, event: LLMEvent) -> None:  # noqa: B027 - a view that does not want it need not have it
         """What the model's client tells while an answer is written; the event that holds the answer comes after."""
+
+    def result(self, conversation_id: str, result: RunResult) -> None:  # noqa: B027 - as `stream`
+        """What a run came to, after its last event."""
 
     @abstractmethod
     def status(self, text: str) -> None:

@@ -1,0 +1,131 @@
+"""What `ohsandbox run` prints for programs: its answer alone on stdout, or every event as a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.json_schema import models_json_schema
+
+from ohsandbox.cli.rendering.events import Block, CallBlock, Form, MessageBlock, NoteBlock
+from ohsandbox.cli.rendering.text import masked, safe, say
+from ohsandbox.cli.rendering.view import PlainView, View
+from ohsandbox.events.kinds import KINDS, ConversationStatus
+
+if TYPE_CHECKING:
+    from ohsandbox.conversation.result import RunResult
+    from ohsandbox.events import SDKEvent
+
+
+class RunSummary(BaseModel):
+    """The last line of a run with `--json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    type: Literal["result"] = "result"
+    conversation_id: str
+    """What `ohsandbox run --resume` takes."""
+    status: ConversationStatus
+    answer: str | None
+    """The agent's last words; null for none."""
+    error: str | None
+    """What ended the run, where status is ERROR."""
+    steps: int
+    """Answers of the model."""
+    usage: dict[str, int]
+    """Tokens of the run's requests to the model."""
+    cost_usd: float | None
+    """US dollars; null where no answer had a price."""
+    changed_files: list[str]
+    """Absolute paths in the sandbox, as far as the log knows them."""
+
+    @classmethod
+    def of(cls, conversation_id: str, result: RunResult) -> RunSummary:
+        """The summary of a run."""
+        responses = {event.data.get("response_id") for event in result.events}
+        return cls(
+            conversation_id=conversation_id,
+            status=result.status,
+            answer=result.answer,
+            error=None if result.error is None else masked(str(result.error)),
+            steps=len(responses - {None, ""}),
+            usage=result.usage.model_dump(),
+            cost_usd=result.cost_usd,
+            changed_files=[*result.changed_files],
+        )
+
+
+def json_line(event: SDKEvent) -> str:
+    """An event as one line of ASCII."""
+    return json.dumps(event.model_dump(mode="json", exclude={"data"}) | {"data": event.data})  # pydantic nests 255 deep
+
+
+def line_schema() -> dict[str, Any]:
+    """The JSON Schema of a line of `--json`: an event of a known kind, or the result."""
+    lines: list[type[BaseModel]] = [*KINDS.values(), RunSummary]
+    refs, schema = models_json_schema([(line, "validation") for line in lines])
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A line of ohsandbox run --json"}
+    return {**head, "oneOf": [*refs.values()], **schema}
+
+
+class _SilentView(View):
+    """Nothing but warnings, and those on stderr."""
+
+    def __init__(self) -> None:
+        super().__init__(Form.PLAIN)
+
+    def show_block(self, block: Block) -> None:
+        if isinstance(block, NoteBlock) and block.is_warning:
+            say(f"{block.kind}: {block.text}")
+
+    def status(self, text: str) -> None:
+        pass
+
+    def tick(self) -> None:
+        pass
+
+
+class JsonView(_SilentView):
+    """Each event on stdout as a line of JSON, as the log has it, and the result as the last line of a run."""
+
+    def show(self, event: SDKEvent) -> None:
+        """Print it. A warning that is an event is not told twice."""
+        print(json_line(event), flush=True)  # noqa: T201 - the output of the command
+
+    def result(self, conversation_id: str, result: RunResult) -> None:
+        """Print it."""
+        print(json.dumps(RunSummary.of(conversation_id, result).model_dump(mode="json")), flush=True)  # noqa: T201 - as above
+
+
+class AnswerView(_SilentView):
+    """The answer of each run on stdout, and nothing else."""
+
+    def result(self, conversation_id: str, result: RunResult) -> None:  # noqa: ARG002 - as `View` has it
+        """Print it."""
+        _print_answer(result)
+
+
+class PipedView(PlainView):
+    """The answer of each run on stdout, for the next program; a line an event on stderr, for whoever watches."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+
+    def show_block(self, block: Block) -> None:
+        """All but the answer."""
+        match block:
+            case MessageBlock("answer") | CallBlock(is_answer=True):
+                return
+        super().show_block(block)
+
+    def result(self, conversation_id: str, result: RunResult) -> None:  # noqa: ARG002 - as `View` has it
+        """Print the answer."""
+        _print_answer(result)
+
+
+def _print_answer(result: RunResult) -> None:
+    """The answer with its tabs: it may be a file."""
+    if result.answer is not None:
+        print("\t".join(map(safe, result.answer.split("\t"))), flush=True)  # noqa: T201 - the output of the command
