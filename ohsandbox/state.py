@@ -9,6 +9,7 @@ from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
@@ -37,6 +38,8 @@ class Delegation(NamedTuple):
     """None leaves it to the conversation's limits."""
     agent: object | None = None
     """The `Agent` that does it, with its own tools, prompt and model; None is one like the agent that delegates."""
+    on_step: Callable[[str], object] | None = None
+    """Gets a line about each thing that the agent does, in a thread of its own."""
 
 
 class Delegate(Protocol):

@@ -13,6 +13,8 @@ from ohsandbox.conversation.autoresume import ResumeOptions, adopt, class_or_ins
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.environment import Environment, check_place
 from ohsandbox.conversation.limits import RunLimits
+from ohsandbox.conversation.listening import ObservedConversation
+from ohsandbox.conversation.live_output import LiveOutput
 from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
 from ohsandbox.conversation.metadata import ConversationStore, FileConversationStore, root_of
 from ohsandbox.conversation.result import RunResult
@@ -26,7 +28,7 @@ from ohsandbox.timetravel.checkpoints import keep_now
 from ohsandbox.timetravel.fork import fork_into
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ohsandbox.agent import Agent
     from ohsandbox.conversation.approvals import (
@@ -40,13 +42,12 @@ if TYPE_CHECKING:
     )
     from ohsandbox.conversation.environment import ResumeState
     from ohsandbox.conversation.skill_servers import ProposedServers, SkillServersPolicy
-    from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
     from ohsandbox.settings import Settings
 
 
-class Conversation(AsyncConversation):
+class Conversation(ObservedConversation, AsyncConversation):
     """An agent that works for a user in a sandbox, with every event on disk.
 
     The loop runs in a thread of its own from `send_message` until the model answers in text (IDLE), calls `finish`
@@ -127,6 +128,7 @@ class Conversation(AsyncConversation):
         self._statuses: Listeners[str] = Listeners()
         self._approvals = Approvals(self._log, ask=confirm)
         self._environment = Environment(runtime, self._config, self._log, self._approvals, statuses=self._statuses)
+        self._output = LiveOutput(self._log, self._environment.tool)
         runner = Runner(
             self._config,
             self._log,
@@ -388,18 +390,6 @@ class Conversation(AsyncConversation):
     def events(self) -> list[SDKEvent]:
         """Everything in the log so far, read from disk."""
         return read_events(self.directory)
-
-    def register_callback(self, callback: Callable[[SDKEvent], None]) -> None:
-        """Call with every event from now on, in order, after it is stored. An exception of callback is logged."""
-        self._log.listeners.register(callback)
-
-    def register_stream(self, callback: Callable[[LLMEvent], None]) -> None:
-        """Call with what the model's client reports during a request: text deltas, retries, warnings."""
-        self._stream.listeners.register(callback)
-
-    def register_status(self, callback: Callable[[str], None]) -> None:
-        """Call with a line about what is being waited for, or "" for nothing. It must not block."""
-        self._statuses.register(callback)
 
     # --- going back -------------------------------------------------------------------------------
 

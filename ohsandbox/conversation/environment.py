@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
 from ohsandbox.arguments import expect
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ohsandbox.mcp import MCPServers
     from ohsandbox.runtime.results import ResumeReport
     from ohsandbox.state import ConversationState
+    from ohsandbox.tool import ToolDefinition
 
 
 RESUMED = "Resumed"
@@ -205,10 +206,14 @@ class Environment:
             self._stop_revoked()
             self.read_servers().refresh(self._tools)
 
+    def tool(self, name: str) -> ToolDefinition[Any, Any] | None:
+        """The tool that is called so, once the tools are made; from any thread."""
+        return (self._tools or {}).get(name)
+
     def interrupt(self, names: Iterable[str]) -> None:
         """End what these tools do; from any thread."""
         for name in set(names):
-            tool = (self._tools or {}).get(name)
+            tool = self.tool(name)
             if tool is not None and tool.executor is not None:
                 with contextlib.suppress(OhsandboxError):  # a sandbox that is gone needs no interrupt
                     tool.executor.interrupt()

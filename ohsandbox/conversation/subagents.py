@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ohsandbox import events
@@ -16,11 +17,11 @@ from ohsandbox.persistence.layout import AGENTS_NAME
 from ohsandbox.private_files import make_private_dir
 from ohsandbox.schema import Action, Observation
 from ohsandbox.tool import Tool, ToolDefinition, ToolExecutor, cut_middle, is_pattern, matching_tools
-from ohsandbox.tools import hint_of
+from ohsandbox.tools import arguments_of, hint_of
 from ohsandbox.tools.delegate_to_browsing_agent import BROWSING_TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ohsandbox.agent.agent import Entry
     from ohsandbox.conversation.config import ConversationConfig
@@ -41,6 +42,9 @@ MAX_ANSWER_CHARS = 30_000
 """As for a command's output: about 8,000 tokens. The whole answer is in the sub-agent's log."""
 
 MAX_LAST_WORDS_CHARS = 2_000
+
+MAX_STEP_CHARS = 200
+"""Of a call on a line, for who looks on."""
 
 _LOOK_EVERY_S = 0.5
 """How often a waiting parent looks whether it was stopped; `interrupt` ends the wait sooner."""
@@ -107,6 +111,8 @@ class SubagentManager:
         child = self._converse(agent, runtime, conversation_id=self._new_id(delegation.name), limits=limits)
         account = _Account(str(child.directory / LOG_NAME))
         child.register_callback(account.take_in)
+        if delegation.on_step is not None:
+            child.register_callback(partial(_tell_step, delegation.on_step))
         self._log.emit(
             events.notice(code=events.AGENT_STARTED, message=f"Sub-agent {child.id!r} began.", trail=account.log_path)
         )
@@ -216,6 +222,15 @@ class _Account:
         raise ToolError(f"Sub-agent {child.id!r} came to no answer. {reason}{said} Its log: {self.log_path}")
 
 
+def _tell_step(on_step: Callable[[str], object], event: SDKEvent) -> None:
+    """A call of a sub-agent on one line."""
+    if event.type == "tool_call":
+        hint = hint_of(event.data["name"], event.data)
+        subject = arguments_of(event.data).get(hint.subject)
+        words = " ".join(subject.split()) if isinstance(subject, str) else ""
+        on_step(f"{hint.sign} {words[:MAX_STEP_CHARS] or event.data['name']}")
+
+
 class _Lent(ToolExecutor[Action, Observation]):
     """An executor that is the parent's to close."""
 
@@ -230,6 +245,10 @@ class _Lent(ToolExecutor[Action, Observation]):
     def interrupt(self) -> None:
         """Pass it on."""
         self._executor.interrupt()
+
+    def last_output(self) -> bytes:
+        """Pass it on."""
+        return self._executor.last_output()
 
 
 def make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool) -> Agent:

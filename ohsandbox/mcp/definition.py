@@ -16,7 +16,7 @@ from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.mcp.content import MCPToolObservation, one_line, visible
 from ohsandbox.runtime.tools import MCPAction
 from ohsandbox.schema import Action
-from ohsandbox.schema.execution import parse_action
+from ohsandbox.schema.execution import LAST_OUTPUT_BYTES, parse_action
 from ohsandbox.schema.models import lines_of
 from ohsandbox.schema.provider_schema import inlined, object_schema
 from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor, take_security_risk
@@ -239,6 +239,9 @@ class Caller(Protocol):
     def interrupt(self, server: str, tool: str) -> None:
         """See `MCPServers.interrupt`."""
 
+    def last_progress(self, server: str, tool: str) -> str:
+        """See `MCPServers.last_progress`."""
+
     def close(self) -> None:
         """End all servers. Safe to call twice."""
 
@@ -262,6 +265,10 @@ class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
     def interrupt(self) -> None:
         """Cancel the pending calls of this tool; from any thread."""
         self._caller.interrupt(self._server, self._tool)
+
+    def last_output(self) -> bytes:
+        """What the server has reported of the pending calls of this tool."""
+        return self._caller.last_progress(self._server, self._tool).encode("utf-8", "replace")[-LAST_OUTPUT_BYTES:]
 
     def close(self) -> None:
         """End the servers if the tool owns them."""

@@ -87,6 +87,10 @@ STATUS_PAUSE_S = 0.2
 """Nobody reads faster updates."""
 
 
+MAX_PROGRESS = 50
+"""Of the newest call of a tool so many reports are kept, for who looks on."""
+
+
 class MCPServer:
     """One server. All coroutines run on the background loop."""
 
@@ -109,6 +113,8 @@ class MCPServer:
         self._connect, self._advise, self._on_event = connect, advise, on_event
         self._limits = limits
         self.filter = ToolFilter(name, resolved, pins, self._tell)
+        self.progress: dict[str, tuple[str, ...]] = {}
+        """What it has reported of the newest call of each tool, newest last."""
         self._said_at = 0.0
         self._client: MCPClient | None = None
         self._turn = asyncio.Lock()
@@ -195,6 +201,7 @@ class MCPServer:
             MCPError: see `ohsandbox.mcp.errors`.
             SandboxUnavailable: the sandbox is gone.
         """
+        self.progress.pop(tool, None)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - this is a coroutine
         self._work(task)
@@ -202,7 +209,9 @@ class MCPServer:
         async def report(progress: float, total: float | None, message: str | None) -> None:
             share = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
             words = one_line((message or "")[:1000], limit_chars=200)
-            self._tell("progress", f"{tool}: {share} {words}".rstrip())
+            line = self._resolved.masked(f"{share} {words}".rstrip())
+            self.progress[tool] = (*self.progress.get(tool, ())[1 - MAX_PROGRESS :], line)
+            self._tell("progress", f"{tool}: {line}")
 
         client = await self._ready()
         self.filter.check(tool)

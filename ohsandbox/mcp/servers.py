@@ -296,6 +296,11 @@ class MCPServers:
         for waiting in list(self._in_flight.get(ServerTool(server, tool), ())):
             waiting.cancel()
 
+    def last_progress(self, server: str, tool: str) -> str:
+        """The newest progress reports of a tool's pending calls, a line each; from any thread."""
+        known = self._servers.get(server)
+        return "\n".join(known.progress.get(tool, ()) if known is not None else ())
+
     def call_tool_mcp(self, action: MCPAction) -> MCPToolObservation:
         """Call a tool by the model's name for it, or by `server__tool`.
 

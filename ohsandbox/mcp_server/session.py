@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +14,7 @@ import ohsandbox.tools  # noqa: F401 - registers the built-in tools
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxGone
 from ohsandbox.mcp_server.checkpoints import CheckpointTools
-from ohsandbox.runtime.shell.terminal import clean, sanitize_for_terminal, whole_prefix
+from ohsandbox.runtime.shell.output import printable_end
 from ohsandbox.schema import ErrorObservation, Observation
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool, ToolDefinition, resolve_tool
@@ -57,9 +56,6 @@ STILL_S = 1.0
 
 MAX_LINE_CHARS = 200
 """A client shows progress on one line of a terminal or of a side bar."""
-
-TAIL_BYTES = 4096
-"""The part of the output that is read: twenty such lines, or one with colours."""
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
@@ -300,13 +296,7 @@ class _ToolCall:
 
 def last_line(tail: bytes, masker: Masker | None = None) -> str:
     """The last non-blank line of a growing stream's tail; incomplete sequences in it are left out."""
-    if masker and len(tail) >= TAIL_BYTES:  # the tail may begin within a secret
-        line_break = re.search(rb"[\r\n]", tail)
-        tail = tail[line_break.end() :] if line_break else b""
-    text = clean(tail[: whole_prefix(tail)])
-    if masker:
-        text = masker.before_gap(masker.mask(text))
-    for line in reversed(sanitize_for_terminal(text).split("\n")):
+    for line in reversed(printable_end(tail, masker).split("\n")):
         if words := " ".join(line.split()):
             return words if len(words) <= MAX_LINE_CHARS else f"{words[: MAX_LINE_CHARS - 1]}…"
     return ""

@@ -20,7 +20,7 @@ from ohsandbox.errors import SandboxFileError, ToolArgumentsError, ToolError, Un
 from ohsandbox.runtime.files.text import NotTextError, count_lines, decode, line_start, read_part
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.schema import Action, ErrorObservation, TextObservation
-from ohsandbox.schema.execution import ToolExecutor, parse_action
+from ohsandbox.schema.execution import LAST_OUTPUT_BYTES, ToolExecutor, parse_action
 from ohsandbox.text import cut_middle
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
 
     def last_output(self) -> bytes:
         """The end of the running command's output."""
-        return self._runtime.last_output(self._session)
+        return self._runtime.last_output(self._session, limit_bytes=LAST_OUTPUT_BYTES)
 
 
 # --- file_read --------------------------------------------------------------------------------

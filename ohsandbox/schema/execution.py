@@ -28,6 +28,9 @@ MAX_DEPTH = 100
 MAX_FAULTS = 5
 """Limit of reported faults: the rest often follow from them."""
 
+LAST_OUTPUT_BYTES = 16 * 1024
+"""Some 200 lines: several screens of a command that is watched."""
+
 MAX_NAMED = 50
 """Limit of allowed arguments named in a message."""
 
@@ -61,7 +64,10 @@ class ToolExecutor(ABC, Generic[ActionT, ObservationT]):
         """End the running call soon; called from another thread when the user stops the run. Default: does nothing."""
 
     def last_output(self) -> bytes:
-        """The end of the running call's output, not masked; called from another thread. Default: empty."""
+        """The end of the running call's output, not masked; called from another thread. Default: empty.
+
+        At most LAST_OUTPUT_BYTES; as many may begin anywhere.
+        """
         return b""
 
 

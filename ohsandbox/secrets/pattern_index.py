@@ -157,9 +157,12 @@ class PatternIndex:
         return first + min((place for place in places if place is not None), default=len(haystack.whole))
 
     def ending(self, whole: bytes) -> int:
-        """Length of the beginning of whole that is a proper suffix of a pattern."""
+        """Length of the beginning of whole that is a proper suffix of a pattern; all of it where it is within one."""
         haystack = _Haystack(whole[: self._window], breaks=self._breaks)
-        sizes = {_ending(haystack.data, pattern.data) for pattern in self._patterns} - {0}
+        data = haystack.data
+        if len(whole) <= self._window and len(data) >= _LOOK and any(data in one.data for one in self._patterns):
+            return len(whole)
+        sizes = {_ending(data, pattern.data) for pattern in self._patterns} - {0}
         return max((end for size in sizes if (end := haystack.where(size - 1) + 1) == size or size >= _LOOK), default=0)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from ohsandbox.errors import UsageError
 from ohsandbox.schema import Action, TextObservation
+from ohsandbox.schema.execution import LAST_OUTPUT_BYTES, ActionT
 from ohsandbox.state import Delegation
-from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 TOOL_NAME = "delegate"
 
 HINT = CallHint(sign="&", kind="delegation", subject="task", needs_agent=True)
+
+MAX_STEPS = 200
+"""Of a sub-agent at work so many are kept for who looks on; its log has them all."""
 
 MAX_TASK_CHARS = 100_000
 """A task is words; data belongs in a file that the task names."""
@@ -67,6 +73,26 @@ class DelegateAction(AgentDelegateAction):
         return self.name
 
 
+OnStep = Callable[[str], None]
+
+
+class DelegatingExecutor(ToolExecutor[ActionT, TextObservation]):
+    """Runs a function that delegates; the sub-agent's steps are its output meanwhile."""
+
+    def __init__(self, function: Callable[[ActionT, OnStep], TextObservation]) -> None:
+        self._function = function
+        self._steps: deque[str] = deque(maxlen=MAX_STEPS)
+
+    def __call__(self, action: ActionT) -> TextObservation:
+        """Delegate, and wait for the answer."""
+        self._steps.clear()
+        return self._function(action, self._steps.append)
+
+    def last_output(self) -> bytes:
+        """The last steps, a line each."""
+        return "\n".join(self._steps.copy()).encode("utf-8", "replace")[-LAST_OUTPUT_BYTES:]
+
+
 class DelegateTool(ToolDefinition[DelegateAction, TextObservation]):
     """The delegating tool of a conversation that lets its tools delegate."""
 
@@ -79,8 +105,8 @@ class DelegateTool(ToolDefinition[DelegateAction, TextObservation]):
         """
         delegate = delegate_of(conv_state, TOOL_NAME)
 
-        def run(action: DelegateAction) -> TextObservation:
-            task = Delegation(action.task, action.name, action.tools, action.max_iterations)
+        def run(action: DelegateAction, on_step: OnStep) -> TextObservation:
+            task = Delegation(action.task, action.name, action.tools, action.max_iterations, on_step=on_step)
             return TextObservation(text=delegate(task))
 
         more = f"\n\nBeyond your own tools it can be given: {', '.join(tools)}." if tools else ""
@@ -92,7 +118,7 @@ class DelegateTool(ToolDefinition[DelegateAction, TextObservation]):
                 observation_type=TextObservation,
                 hint=HINT,
                 annotations=ToolAnnotations(title="Delegate a task"),
-                executor=FunctionExecutor(run),
+                executor=DelegatingExecutor(run),
             )
         ]
 
@@ -114,8 +140,8 @@ def make_agent_tool(
     delegate = delegate_of(conv_state, name)
     purpose = f"{description.strip().rstrip('.')}.\n\n" if description.strip() else ""
 
-    def run(action: AgentDelegateAction) -> TextObservation:
-        return TextObservation(text=delegate(Delegation(action.task, name, agent=agent)))
+    def run(action: AgentDelegateAction, on_step: OnStep) -> TextObservation:
+        return TextObservation(text=delegate(Delegation(action.task, name, agent=agent, on_step=on_step)))
 
     return ToolDefinition(
         name=name,
@@ -124,7 +150,7 @@ def make_agent_tool(
         observation_type=TextObservation,
         hint=HINT,
         annotations=ToolAnnotations(title=f"Delegate to {name}"),
-        executor=FunctionExecutor(run),
+        executor=DelegatingExecutor(run),
     )
 
 

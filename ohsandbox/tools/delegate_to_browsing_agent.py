@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from ohsandbox.errors import ToolError
 from ohsandbox.schema import TextObservation
 from ohsandbox.state import Delegation
-from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 from ohsandbox.tools.browser.definition import REMEDY, find_browser
-from ohsandbox.tools.delegate import AgentDelegateAction, delegate_of
+from ohsandbox.tools.delegate import AgentDelegateAction, DelegatingExecutor, OnStep, delegate_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,12 +45,12 @@ class DelegateToBrowsingAgentTool(ToolDefinition[AgentDelegateAction, TextObserv
         """
         delegate, runtime = delegate_of(conv_state, TOOL_NAME), conv_state.runtime
 
-        def run(action: AgentDelegateAction) -> TextObservation:
+        def run(action: AgentDelegateAction, on_step: OnStep) -> TextObservation:
             has_browser = "browser" not in tools or runtime is None or find_browser(runtime)
             offered = tuple(name for name in tools if has_browser or name != "browser")
             if not offered or {*offered} <= {"think", "finish"}:
                 raise ToolError(f"The sandbox has no browser, so nothing can browse. {REMEDY}")
-            text = delegate(Delegation(action.task, "browsing-agent", offered, max_iterations))
+            text = delegate(Delegation(action.task, "browsing-agent", offered, max_iterations, on_step=on_step))
             return TextObservation(text=text if has_browser else f"{text}\n[{NO_BROWSER}]")
 
         return [
@@ -61,6 +61,6 @@ class DelegateToBrowsingAgentTool(ToolDefinition[AgentDelegateAction, TextObserv
                 observation_type=TextObservation,
                 hint=HINT,
                 annotations=ToolAnnotations(title="Delegate to a browsing agent"),
-                executor=FunctionExecutor(run),
+                executor=DelegatingExecutor(run),
             )
         ]

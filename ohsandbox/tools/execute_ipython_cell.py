@@ -23,6 +23,7 @@ from ohsandbox.errors import ToolError
 from ohsandbox.runtime.shell.output import Capture, Captured
 from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
 from ohsandbox.schema import Action, Observation
+from ohsandbox.schema.execution import LAST_OUTPUT_BYTES
 from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
 from ohsandbox.tools.driver import NO_PROGRAM, Driver, ProgramDied, RequestTimedOut, join_modules
 
@@ -87,8 +88,6 @@ MARK_S = 2.0
 """Time from the answer to the end of the output: the engine copies the two streams in two threads."""
 CAPTURED_PER_CHAR = 8
 """Bytes kept for each shown character: enough for the longest ones at both ends."""
-LAST_BYTES = 4096
-"""Enough for the last lines."""
 MAX_IMAGE_CHARS = 5_000_000
 """In base64: the limit of the strictest large provider."""
 
@@ -209,7 +208,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
 
     def last_output(self) -> bytes:
         """The end of the running cell's output."""
-        return self._output.last(LAST_BYTES)
+        return self._output.last(LAST_OUTPUT_BYTES)
 
     def interrupt(self) -> None:
         """Interrupt the running cell, from any thread; repeated calls escalate, finally to a kill."""

@@ -314,5 +314,8 @@ class NoCaller:
     def interrupt(self, server: str, tool: str) -> None:
         """Nothing runs."""
 
+    def last_progress(self, server: str, tool: str) -> str:
+        raise AssertionError((server, tool))
+
     def close(self) -> None:
         """Nothing is open."""

@@ -81,7 +81,9 @@ def test_cwd_is_where_it_starts(servers: Servers, sandbox: Runtime) -> None:
 
 
 def test_progress_and_logs_are_told(servers: Servers) -> None:
-    assert call(servers.odd(), "progress") == "done"
+    started = servers.odd()
+    assert call(started, "progress") == "done"
+    assert started.last_progress("odd", "progress") == "0 of 3 step 0\n1 of 3 step 1\n2 of 3 step 2"
     told = [event.message for event in servers.events if event.kind in ("progress", "log")]
     assert told[:3] == ["progress: 0 of 3 step 0", "progress: 1 of 3 step 1", "progress: 2 of 3 step 2"]
     assert "info: logged red" in told

@@ -8,7 +8,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ohsandbox.mcp_server.session import MAX_LINE_CHARS, MAX_SIDE_BY_SIDE, TAIL_BYTES, CallQueue, last_line
+from ohsandbox.mcp_server.session import MAX_LINE_CHARS, MAX_SIDE_BY_SIDE, CallQueue, last_line
+from ohsandbox.schema.execution import LAST_OUTPUT_BYTES
 from ohsandbox.secrets import Masker
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.mcp_server.conftest import Served
 
-LONG = "x" * TAIL_BYTES
+LONG = "x" * LAST_OUTPUT_BYTES
 SECRET = "hunter2-hunter2"
 
 
@@ -47,7 +48,7 @@ def test_the_last_line(tail: bytes, line: str) -> None:
     "tail", [f"key {SECRET} end", f"key {SECRET}", f"key {SECRET[:-3]}", f"{SECRET[3:]}\r\n{LONG}"]
 )
 def test_no_secret_is_told_not_even_a_part_of_one(tail: str) -> None:
-    told = last_line(tail.encode()[:TAIL_BYTES], Masker({"KEY": SECRET}))
+    told = last_line(tail.encode()[:LAST_OUTPUT_BYTES], Masker({"KEY": SECRET}))
     assert told
     assert "unter2" not in told
 
@@ -81,11 +82,11 @@ def test_a_call_that_waits_for_another_says_so(serve: Callable[..., Served], tmp
 
 
 def test_nothing_is_told_from_within_a_secret_that_is_longer_than_what_is_looked_at() -> None:
-    value = "".join(f"{number:05d}" for number in range(2000))
+    value = "".join(f"{number:05d}" for number in range(5000))
     masker = Masker({"BIG": value})
-    for start in (0, 3000, len(value) - TAIL_BYTES):
-        assert last_line(value[start : start + TAIL_BYTES].encode(), masker) == ""
-    assert last_line(f"{value[-3000:]}\n{'x' * 2000}\nnext".encode()[-TAIL_BYTES:], masker) == "next"
+    for start in (0, 3000, len(value) - LAST_OUTPUT_BYTES):
+        assert last_line(value[start : start + LAST_OUTPUT_BYTES].encode(), masker) in {"", "<secret:BIG>"}
+    assert last_line(f"{value[-9000:]}\n{'x' * 9000}\nnext".encode()[-LAST_OUTPUT_BYTES:], masker) == "next"
 
 
 class Calls:

@@ -7,7 +7,8 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import OhsandboxError
-from ohsandbox.runtime.shell.terminal import clean, whole_prefix, without_controls
+from ohsandbox.runtime.shell.terminal import clean, sanitize_for_terminal, whole_prefix, without_controls
+from ohsandbox.schema.execution import LAST_OUTPUT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,6 +118,22 @@ class Capture:
             if dropped:
                 texts = [masker.before_gap(texts[0]), masker.after_gap(texts[1])]
         return Captured("".join(texts), size, dropped)
+
+
+def printable_end(data: bytes, masker: Masker | None) -> str:
+    """The end of a growing stream for a terminal, without what only the next bytes can decide, and without secrets.
+
+    Of LAST_OUTPUT_BYTES, which may begin anywhere, the first line is left out.
+    """
+    text = clean(data[: whole_prefix(data)])
+    is_cut = len(data) >= LAST_OUTPUT_BYTES
+    if masker:
+        text = masker.mask_cut(text) if is_cut else masker.mask(text)
+        text = masker.before_gap(masker.after_gap(text) if is_cut else text)
+    if is_cut:
+        first, _, rest = text.partition("\n")
+        text = rest or first
+    return sanitize_for_terminal(text)
 
 
 def _shown_bytes(data: bytes, masker: Masker | None) -> int:
