@@ -1,4 +1,4 @@
-"""`Settings`: `settings.json` in the state directory, overridden by environment variables, and those by flags."""
+"""`Settings`: `settings.json` in the state directory, below a project's file, environment variables and flags."""
 
 from __future__ import annotations
 
@@ -7,29 +7,27 @@ import re
 import shlex
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, PrivateAttr, SecretStr, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, SecretStr, field_validator
 
 from ohsandbox.arguments import ConfigModel, expect_path
 from ohsandbox.content import OutputLimits
 from ohsandbox.errors import UsageError
+from ohsandbox.key_store import is_reference, look_up_key
 from ohsandbox.paths import STATE_VARIABLE, check_private, state_dir
 from ohsandbox.price import GivenPrice  # noqa: TC001 - pydantic reads it
 from ohsandbox.runtime.factory import DEFAULT_IMAGE
 from ohsandbox.secrets import check_name, check_reference
-from ohsandbox.strict_json import parse
-from ohsandbox.text import nearest
+from ohsandbox.settings_file import read_object
+from ohsandbox.text import MAX_BYTES, byte_size, nearest
 from ohsandbox.tools.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ohsandbox.llm import LLMConfig
-
-MAX_FILE_BYTES = 1_000_000
-"""As of an MCP configuration, which may stand in it."""
 
 SDK_FILE_NAME = "settings_sdk.json"
 """The name of OpenHands' file. What both have goes by the same keys; its other keys are told and left out."""
@@ -41,11 +39,13 @@ _WITHOUT_VARIABLE = frozenset({"mcpServers", "mcp", "tools", "output", "secrets"
 
 _USER_OF_ADDRESS = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]{0,20}://)[^/@]*@")
 _HERE = "Settings(...)"
+ByteSize = Annotated[int, BeforeValidator(lambda value: byte_size(value) if isinstance(value, str) else value)]
+MIN_MEMORY_BYTES, MIN_DISK_BYTES = 32 * 1024**2, 64 * 1024**2
+"""As `SandboxLimits` has them, which is loaded with docker only."""
 _OTHER_VARIABLES = (STATE_VARIABLE, "OHSANDBOX_DEBUG")
 _LIKENESS = 0.7
 """Of a misspelt variable's name to a known one, without the prefix: MODLE is one, and so is LLM_MODEL; TOKEN, which may
 be the person's own, is none."""
-_ENV_PREFIX = "env:"
 _MODEL_KEYS = (
     "model",
     "base_url",
@@ -64,13 +64,25 @@ _MODEL_KEYS = (
 )
 
 
+class SettingsLayer(NamedTuple):
+    """Values that stand above those of the settings file."""
+
+    values: dict[str, Any]
+    where: str
+    """Their source, which begins an error's message: "Project file '...'"."""
+
+
 class Settings(ConfigModel):
-    """Every setting, with its default. Precedence of `load`: flags, then environment variables, then the file."""
+    """Every setting, with its default.
+
+    Precedence of `load`: flags, then environment variables, then a project's values, then the file. A project's file is
+    never looked for by itself: only commands do that, and ask a person before it widens anything.
+    """
 
     model: str | None = None
     """`provider/model`, as litellm names it."""
     api_key: SecretStr | None = None
-    """The key, or `env:NAME` for the environment variable that holds it."""
+    """The key, or where it is: `env:NAME` (a variable), `keyring:NAME` (as `ohsandbox init` puts it), `file:PATH`."""
     base_url: str | None = None
     api_version: str | None = None
     custom_llm_provider: str | None = None
@@ -93,6 +105,11 @@ class Settings(ConfigModel):
     """What of a workspace is guarded against the sandbox; see `DockerRuntime`."""
     instructions: str | None = None
     """A file on the host whose text ends the system prompt."""
+    memory: ByteSize | None = Field(default=None, ge=MIN_MEMORY_BYTES, le=MAX_BYTES)
+    """Bytes, or a text such as "2g"; for this and the next three, None is the default of `SandboxLimits`."""
+    cpus: float | None = Field(default=None, ge=0.01, le=1e9, allow_inf_nan=False)
+    pids: int | None = Field(default=None, ge=16, le=4_194_304)
+    disk: ByteSize | None = Field(default=None, ge=MIN_DISK_BYTES, le=MAX_BYTES)
     ca_bundle: str | None = None
     """A PEM file on the host whose certificates the sandbox trusts as well."""
     mcpServers: dict[str, Any] = Field(default_factory=dict)  # noqa: N815 - what other programs call it as well
@@ -126,6 +143,7 @@ class Settings(ConfigModel):
     """Whether MCP servers that a repository's skills bring start; None is ask, and without an answer they do not."""
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _key_refusal: str = PrivateAttr(default="")
     """Why the key is not used, where it and the address that it would be sent to are of two sources."""
 
@@ -140,6 +158,11 @@ class Settings(ConfigModel):
         return state_dir() / "settings.json"
 
     @classmethod
+    def file_in_use(cls) -> Path:
+        """The file that `load` without a path reads: the default one, or OpenHands' where ours is missing."""
+        return _default_file(cls.default_path())
+
+    @classmethod
     def variables(cls) -> dict[str, str]:
         """The environment variable of each setting that has one: `OHSANDBOX_` and its name in capitals.
 
@@ -148,8 +171,8 @@ class Settings(ConfigModel):
         return {name: _VARIABLE_PREFIX + name.upper() for name in cls.model_fields if name not in _WITHOUT_VARIABLE}
 
     @classmethod
-    def load(cls, path: Path | str | None = None, **flags: Any) -> Self:
-        """The file's settings, over them the environment variables, and over those every flag that is not None.
+    def load(cls, path: Path | str | None = None, *, project: SettingsLayer | None = None, **flags: Any) -> Self:
+        """The file's settings, over them a project's, the environment variables, and every flag that is not None.
 
         Without a path the file is the default one; where that is missing, and OHSANDBOX_HOME is not set,
         `~/.openhands/settings_sdk.json`; where that is missing too, all defaults hold. `warnings` says so, and names a
@@ -161,16 +184,19 @@ class Settings(ConfigModel):
                 flag has a wrong value; a file that was named is missing; other users may write a default one.
         """
         expect_path("path", path)
-        file = _default_file(cls.default_path()) if path is None else Path(path)
+        file = cls.file_in_use() if path is None else Path(path)
         if path is None:
             check_private(file)
-        values = _read_object(file, required=path is not None)
+        values = read_object(file, required=path is not None)
         warnings: list[str] = []
         if file.name == SDK_FILE_NAME:
             values, warnings = _known_of(values, cls, file)
             if path is None:
                 warnings.insert(0, _told_place(file, cls.default_path(), has_unknown=bool(warnings)))
         settings = cls._validated(values, where=f"Settings file {str(file)!r}")
+        settings._sources = dict.fromkeys(values, f"settings file {str(file)!r}")  # noqa: SLF001 - our own instance
+        if project is not None:
+            settings = settings.over(project)
         for name, variable in cls.variables().items():
             if value := os.environ.get(variable):
                 settings = settings._with({name: value}, where=f"Environment variable {variable}")  # noqa: SLF001 - ours
@@ -179,10 +205,24 @@ class Settings(ConfigModel):
         settings._key_refusal = _refusal_of_key(values, file, above)  # noqa: SLF001 - our own instance
         settings = settings.with_flags(**flags)
         warnings += _misspelt_variables(cls.variables().values())
-        if "api_key" in values and not str(values["api_key"]).startswith(_ENV_PREFIX):
+        if "api_key" in values and not is_reference(str(values["api_key"])):
             warnings += _mode_warnings(file)
         settings._warnings = tuple(warnings)  # noqa: SLF001 - our own instance
         return settings
+
+    def over(self, layer: SettingsLayer) -> Self:
+        """A copy with the layer's values put over it; an object's keys are put over those of the object.
+
+        Raises:
+            UsageError: one is wrong.
+        """
+        merged = dict(layer.values)
+        for name, value in layer.values.items():
+            before = getattr(self, name, None)
+            before = before.model_dump(exclude_unset=True) if isinstance(before, BaseModel) else before
+            if isinstance(value, dict) and isinstance(before, dict):
+                merged[name] = before | value
+        return self._with(merged, where=layer.where)
 
     def with_flags(self, **flags: Any) -> Self:
         """A copy with every flag that is not None put over it.
@@ -196,6 +236,7 @@ class Settings(ConfigModel):
     def _with(self, given: dict[str, Any], *, where: str) -> Self:
         merged = {name: getattr(self, name) for name in self.model_fields_set} | given
         settings = self._validated(merged, where=where)
+        settings._sources = self._sources | dict.fromkeys(given, where[0].lower() + where[1:])  # noqa: SLF001 - ours
         settings._warnings = self._warnings  # noqa: SLF001 - our own instance
         settings._key_refusal = "" if {"api_key", "base_url"} & given.keys() else self._key_refusal  # noqa: SLF001
         return settings
@@ -205,23 +246,23 @@ class Settings(ConfigModel):
         """What a person should be told about the file, one line each."""
         return self._warnings
 
+    @property
+    def sources(self) -> dict[str, str]:
+        """Where each value is from, in words, by setting; one that is not named has its default."""
+        return dict(self._sources)
+
     def resolved_api_key(self) -> str | None:
-        """The key itself; `env:NAME` is looked up now.
+        """The key itself; what `env:NAME`, `keyring:NAME` or `file:PATH` names is looked up now.
 
         Raises:
-            UsageError: the variable is not set; or the key is the file's, and a variable names another server.
+            UsageError: it is not there; or the key is the file's, and a variable names another server.
         """
         if self.api_key is None:
             return None
         if self._key_refusal:
             raise UsageError(self._key_refusal)
         key = self.api_key.get_secret_value()
-        if not key.startswith(_ENV_PREFIX):
-            return key
-        name = key.removeprefix(_ENV_PREFIX)
-        if not os.environ.get(name):
-            raise UsageError(f"The setting api_key names the environment variable {name!r}, which is not set. Set it.")
-        return os.environ[name]
+        return look_up_key(key) if is_reference(key) else key
 
     @property
     def mcp_config(self) -> dict[str, Any] | None:
@@ -274,28 +315,6 @@ def _told_place(file: Path, own: Path, *, has_unknown: bool) -> str:
     return f"Settings are read from {str(file)!r}, since there is no {str(own)!r}. {remedy}: {move}"
 
 
-def _read_object(file: Path, *, required: bool) -> dict[str, Any]:
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        if required:
-            raise UsageError(f"Settings file {str(file)!r} is not there. Make it, or leave --settings out.") from None
-        return {}
-    except OSError as error:
-        raise UsageError(f"Settings file {str(file)!r} cannot be read: {error.strerror}. Mend or remove it.") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise UsageError(f"Settings file {str(file)!r} is over {MAX_FILE_BYTES} bytes. Mend or remove it.")
-    try:
-        values = parse(data)
-    except ValueError as error:
-        raise UsageError(f"Settings file {str(file)!r} is not JSON: {error}. Mend or remove it.") from None
-    if not isinstance(values, dict):
-        told = f"Settings file {str(file)!r} holds a {type(values).__name__}, not a JSON object {{...}}."
-        raise UsageError(f"{told} Write one, or remove it.")
-    return values
-
-
 def _misspelt_variables(known: Iterable[str]) -> list[str]:
     """A line for each environment variable that is spelled nearly as one of ours; their values are not shown."""
     names = [name.removeprefix(_VARIABLE_PREFIX) for name in (*known, *_OTHER_VARIABLES)]
@@ -317,7 +336,7 @@ def _overrides(values: dict[str, Any], file: Path, variables: dict[str, str]) ->
         if not value or before is None or value == (str(before).lower() if isinstance(before, bool) else str(before)):
             continue
         shown, instead = (
-            (f"={_without_user(value)!r}", f" {_without_user(str(before))!r}") if name != "api_key" else ("", "")
+            (f"={without_user(value)!r}", f" {without_user(str(before))!r}") if name != "api_key" else ("", "")
         )
         told.append(
             f"Environment variable {variable}{shown} stands above {name!r}{instead} of settings file {str(file)!r}. "
@@ -333,7 +352,7 @@ def _addresses_of_providers(values: dict[str, Any], file: Path) -> list[str]:
     provider = (os.environ.get(f"{_VARIABLE_PREFIX}MODEL") or str(values.get("model") or "")).partition("/")
     names = [f"{(provider[0] if provider[1] else 'openai').upper()}_{end}" for end in ("BASE_URL", "API_BASE")]
     return [
-        f"Environment variable {name}={_without_user(value)!r} says where the api_key of settings file {str(file)!r} "
+        f"Environment variable {name}={without_user(value)!r} says where the api_key of settings file {str(file)!r} "
         f"is sent. `unset {name}` for the provider's own server, or set base_url in the file."
         for name in names
         if (value := os.environ.get(name))
@@ -352,7 +371,7 @@ def _refusal_of_key(values: dict[str, Any], file: Path, above: set[str]) -> str:
     ):
         return ""
     return (
-        f"Environment variable {variables['base_url']}={_without_user(url)!r} names another server than settings file "
+        f"Environment variable {variables['base_url']}={without_user(url)!r} names another server than settings file "
         f"{str(file)!r}, whose api_key is not sent there. Set {variables['api_key']} too, or "
         f"`unset {variables['base_url']}`."
     )
@@ -363,7 +382,7 @@ def _server(url: str) -> tuple[str, str]:
     return parts.scheme.lower(), parts.netloc.rpartition("@")[2].lower()
 
 
-def _without_user(value: str) -> str:
+def without_user(value: str) -> str:
     """The value without the name and password that an address may have."""
     return _USER_OF_ADDRESS.sub(r"\1***@", value)
 

@@ -1,4 +1,4 @@
-"""Foreign text made fit to be stored, quoted, and shown to a model within a limit: the one place of all three.
+"""Foreign text made fit to be stored, quoted, shown to a model within a limit, and read as a size.
 
 Not for what a person decides by (`review_text`), nor for what a program printed (`runtime.shell.terminal`).
 """
@@ -6,8 +6,15 @@ Not for what a person decides by (`review_text`), nor for what a program printed
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+MAX_BYTES = 1024**5
+"""The engine takes signed 64-bit numbers; no machine has so much."""
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([bkmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+_FACTORS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+"""Powers of 1024, as `docker run --memory` has them."""
 
 
 def encodable(text: str) -> str:
@@ -63,3 +70,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?`, to end a message about an unknown name; "" where none of the known ones is like it."""
     near = nearest(name, known)
     return f" Did you mean {near!r}?" if near else ""
+
+
+def byte_size(text: str) -> int:
+    """The bytes that a size such as `512m` or `2g` says; a number without a unit is bytes.
+
+    Raises:
+        ValueError: it is no size.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("expected a size, as in 512m or 2g")
+    return int(float(found[1]) * _FACTORS[found[2].lower()])

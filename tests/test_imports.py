@@ -19,7 +19,7 @@ LAYERS = (
     ("arguments", "price"),
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),
-    ("runtime", "llm", "persistence"),
+    ("runtime", "llm", "persistence", "settings_file", "key_store"),
     ("state",),
     ("tool",),
     ("tools", "mcp"),

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp import MCPConfig, MCPConfigError
-from ohsandbox.settings import Settings
+from ohsandbox.settings import Settings, SettingsLayer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +104,7 @@ def test_no_model_is_an_error_with_both_remedies() -> None:
         Settings().llm_config()
 
 
-VALUES: dict[str, tuple[object, str, object]] = {
+VALUES: dict[str, tuple[Any, str, Any]] = {
     "model": ("a/file", "a/variable", "a/flag"),
     "api_key": ("k-file", "k-variable", "k-flag"),
     "base_url": ("http://file", "http://variable", "http://flag"),
@@ -124,6 +124,10 @@ VALUES: dict[str, tuple[object, str, object]] = {
     "network": ("none", "open", "none"),
     "git": ("ro", "rw", "guarded"),
     "instructions": ("/file", "/variable", "/flag"),
+    "memory": (64 << 20, "1g", 2 << 30),
+    "cpus": (1.0, "1.5", 2.0),
+    "pids": (100, "200", 300),
+    "disk": (64 << 20, "65m", 66 << 20),
     "ca_bundle": ("/file", "/variable", "/flag"),
     "max_iterations": (1, "2", 3),
     "max_time_s": (1.0, "2", 3.0),
@@ -146,19 +150,46 @@ def test_each_setting_with_a_variable_has_a_row() -> None:
 def test_flag_stands_above_variable_and_variable_above_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plain(settings: Settings) -> object:
-        value = getattr(settings, name)
-        return value.get_secret_value() if name == "api_key" else value
-
     in_file, in_variable, flag = VALUES[name]
     path = write(tmp_path, json.dumps({name: in_file}))
-    assert plain(Settings.load(path)) == in_file
+    assert plain(Settings.load(path), name) == in_file
     monkeypatch.setenv(f"OHSANDBOX_{name.upper()}", in_variable)
     of_variable = Settings.model_validate({name: in_variable})
-    assert plain(Settings.load(path)) == plain(of_variable) != in_file
-    assert plain(Settings.load(path, **{name: flag})) == flag != plain(of_variable)
+    assert plain(Settings.load(path), name) == plain(of_variable, name) != in_file
+    assert plain(Settings.load(path, **{name: flag}), name) == flag != plain(of_variable, name)
     monkeypatch.setenv(f"OHSANDBOX_{name.upper()}", "")
-    assert plain(Settings.load(path)) == in_file
+    assert plain(Settings.load(path), name) == in_file
+
+
+def plain(settings: Settings, name: str) -> object:
+    value = getattr(settings, name)
+    return value.get_secret_value() if name == "api_key" else value
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_project_stands_above_the_file_and_below_the_variable(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_file, in_project, in_variable = VALUES[name]
+    path, project = write(tmp_path, json.dumps({name: in_file})), SettingsLayer({name: in_project}, "Project file 'p'")
+    settings = Settings.load(path, project=project)
+    assert plain(settings, name) == plain(Settings.model_validate({name: in_project}), name) != in_file
+    assert settings.sources == {name: "project file 'p'"}
+    monkeypatch.setenv(f"OHSANDBOX_{name.upper()}", str(in_variable).lower().strip("()"))  # a price is a pair
+    settings = Settings.load(path, project=project)
+    assert plain(settings, name) == in_variable
+    assert settings.sources == {name: f"environment variable OHSANDBOX_{name.upper()}"}
+
+
+def test_objects_of_a_project_are_put_over_those_of_the_file_key_by_key(tmp_path: Path) -> None:
+    values = {"tools": {"enable_search": False, "also": ["x"]}, "secrets": {"A": "env:A", "B": "env:B"}}
+    project = SettingsLayer(
+        {"tools": {"also": []}, "secrets": {"B": "env:C"}, "output": {"max_chars": 7000}}, "Project"
+    )
+    settings = Settings.load(write(tmp_path, json.dumps(values)), project=project)
+    assert (settings.tools.enable_search, settings.tools.also) == (False, ())
+    assert settings.secrets == {"A": "env:A", "B": "env:C"}
+    assert settings.output.max_chars == 7000
 
 
 def test_wrong_variable_is_named_and_its_value_is_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -257,7 +288,7 @@ def test_the_key_of_the_file_is_not_sent_to_the_server_of_a_variable(
     ],
 )
 def test_a_key_and_a_server_of_one_source_or_the_same_server_are_used(
-    variables: dict[str, str], flags: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in ({"BASE_URL": "https://b.example/v1"} | variables).items():
         monkeypatch.setenv(f"OHSANDBOX_{name}", value)

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from ohsandbox import __version__
+from ohsandbox.cli.app_config import config
 from ohsandbox.cli.app_conversations import conversations
 from ohsandbox.cli.app_eval import evaluation
 from ohsandbox.cli.app_mcp import mcp
@@ -194,6 +195,9 @@ def doctor(*, as_json: AsJson = False) -> int:
     from ohsandbox.cli.doctor import examine
 
     return examine(as_json=as_json)
+
+
+app.add_typer(config)
 
 
 # --- time travel ----------------------------------------------------------------------------------

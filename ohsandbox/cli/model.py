@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.prompt import ask, ask_secret
 from ohsandbox.cli.rendering.text import say
@@ -39,7 +39,7 @@ _ADDRESS = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
 _OFFLINE = ("scripted:", "replay:")
 
 
-def read_settings(file: Path | None, **flags: object) -> Settings:
+def read_settings(file: Path | None, **flags: Any) -> Settings:
     """`Settings.load`, with what a person should be told of the file as lines on stderr."""
     settings = Settings.load(file, **flags)
     for warning in settings.warnings:
@@ -101,13 +101,21 @@ def key_source(settings: Settings) -> str | None:
     return "none given; the server may need none" if settings.base_url or not variables else None
 
 
+def key_name(model: str | None) -> str:
+    """The name under which the key of a model's provider is kept."""
+    return provider_of(model or "") or "default"
+
+
 def _named(variable: str) -> str:
     return f"environment variable {variable}"
 
 
 def provider_variables(model: str) -> tuple[str, ...]:
     """The environment variables that hold the key for the model's provider; none where that is not known."""
+    return _PROVIDER_VARIABLES.get(provider_of(model), ())
+
+
+def provider_of(model: str) -> str:
+    """The provider that a model's name says; "" where it says none."""
     provider, slash, _ = model.partition("/")
-    if not slash:
-        provider = next((owner for start, owner in _BARE_NAMES.items() if model.startswith(start)), "")
-    return _PROVIDER_VARIABLES.get(provider, ())
+    return provider if slash else next((owner for start, owner in _BARE_NAMES.items() if model.startswith(start)), "")

@@ -6,7 +6,6 @@
 # ruff: noqa: RUF009 - `option` gives a dataclasses.field
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typer import Argument, BadParameter, Option
 
 from ohsandbox.cli.typer_options import argument, option, switch
 from ohsandbox.errors import UsageError
+from ohsandbox.text import MAX_BYTES, byte_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 MAX_NUMBER = 1e9
 """Thirty years of seconds; timers of the system overflow at 9.2e9."""
 MAX_SHARDS = 100_000
-MAX_BYTES = 1024**5
-"""The engine takes signed 64-bit numbers; no machine has so much."""
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([bkmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
-_FACTORS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
-"""Powers of 1024, as `docker run --memory` has them."""
 
 
 # --- parsers of values: typer puts the option's name before the message of a BadParameter -----------
@@ -55,8 +50,10 @@ def _byte_size(*, minimum: int) -> Callable[[str], int]:
     """A parser of sizes such as 512m and 2g, of at most MAX_BYTES; a number without a unit is bytes."""
 
     def parse(text: str) -> int:
-        found = _SIZE.fullmatch(text.strip())
-        size = 0 if found is None else int(float(found[1]) * _FACTORS[found[2].lower()])
+        try:
+            size = byte_size(text)
+        except ValueError:
+            size = 0
         if not minimum <= size <= MAX_BYTES:
             least = f"{minimum // 1024**2}m"
             raise BadParameter(f"expected a size of {least} or more, as in 512m or 2g, got {text!r}")
@@ -190,9 +187,14 @@ class SandboxOptions:
 
     def with_settings(self, settings: Settings) -> SandboxOptions:
         """The same with the settings' values for what was not asked."""
+        from ohsandbox.runtime.factory import RESOURCE_LIMITS  # noqa: PLC0415 - `--help` reads this module
+
         bundle = self.ca_bundle or (Path(settings.ca_bundle) if settings.ca_bundle else None)
+        limited = set() if self.attach else RESOURCE_LIMITS.keys() & self.backend.options
+        limits = {name: getattr(self, name) or getattr(settings, name) for name in limited}
         return replace(
             self,
+            **limits,
             image=settings.image if self.image is None and self.build is None else self.image,
             network=self.network or settings.network,
             git=self.git or settings.git,

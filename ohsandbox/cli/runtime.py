@@ -187,6 +187,8 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
         given = {name: value for name, value in asdict(asked).items() if value}
         if asked.attach or asked.image or asked.build:
             before = replace(before, image=None, build=None)
+        if asked.attach:
+            before = replace(before, memory=None, cpus=None, pids=None, disk=None)
         where = replace(before, **given)
     return ResumedConversation(conversation_id, known.title if known else None, known.model if known else None, where)
 

@@ -13,7 +13,7 @@ from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval
 from ohsandbox.conversation.limits import RunLimits, check_price
 from ohsandbox.conversation.skill_servers import check_policy
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.factory import RuntimeSettings, runtime_from
+from ohsandbox.runtime.factory import RESOURCE_LIMITS, RuntimeSettings, runtime_from
 from ohsandbox.secrets import Secrets, host_keys
 from ohsandbox.secrets.vault import MIN_HOST_KEY_BYTES
 from ohsandbox.settings import Settings
@@ -184,7 +184,11 @@ def with_model(agent: Agent, settings: Settings) -> Agent:
 def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
     """The runtime that the settings describe, not started."""
     asked = RuntimeSettings(
-        image=settings.image, network=settings.network, ca_bundle=settings.ca_bundle, conversation=conversation_id
+        image=settings.image,
+        network=settings.network,
+        ca_bundle=settings.ca_bundle,
+        conversation=conversation_id,
+        **{name: getattr(settings, name) for name in RESOURCE_LIMITS},
     )
     return runtime_from(asked)
 

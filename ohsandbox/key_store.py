@@ -1,0 +1,145 @@
+"""Where a model's key is kept: in the system's keyring, or in a private file; settings hold a reference to it only.
+
+A reference is `env:NAME`, `keyring:NAME` or `file:PATH`. A keyring that does not answer (no desktop, a locked one
+that nobody unlocks) costs at most KEYRING_TIMEOUT_S and a message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import write_atomically
+from ohsandbox.secrets.vault import look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SERVICE = "ohsandbox"
+"""Whose keys they are, in a keyring; each has its provider's name."""
+KEYRING_TIMEOUT_S = 30.0
+"""A person unlocks a keyring by a password; without a desktop the question for it waits for ever."""
+_MIN_PRIORITY = 1
+"""What `keyring` recommends; below it are those that fail always and those that write plain text."""
+_KINDS = ("env:", "file:", "keyring:")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class StoredKey(NamedTuple):
+    """Where a key was put."""
+
+    reference: str
+    """For the settings: `keyring:NAME` or `file:PATH`."""
+    place: str
+    """The same for a person."""
+
+
+def is_reference(value: str) -> bool:
+    """Whether it says where a key is, and is none itself."""
+    return value.startswith(_KINDS)
+
+
+def look_up_key(reference: str) -> str:
+    """The key that a reference names, looked up now.
+
+    Raises:
+        UsageError: it is not there, or its keyring or file cannot be read. The key is never quoted.
+    """
+    kind, _, rest = reference.partition(":")
+    if kind == "env":
+        if not os.environ.get(rest):
+            raise UsageError(f"The setting api_key names the environment variable {rest!r}, which is not set. Set it.")
+        return os.environ[rest]
+    if kind == "keyring":
+        return _of_keyring(rest)
+    try:
+        return look_up("api_key", reference, os.environ).value
+    except UsageError as error:
+        told = str(error).replace("Secret 'api_key': file", "The setting api_key: file", 1)
+        raise UsageError(told.replace("of secret 'api_key'", "of the setting api_key", 1)) from None
+
+
+def store_key(name: str, key: str) -> StoredKey:
+    """Keep the key under a provider's name: in the keyring where a real one answers, else in a file of mode 0600.
+
+    Raises:
+        UsageError: the name or the key cannot be kept, or the file cannot be written.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"Invalid name of a key {name[:64]!r}: expected letters, digits, '_', '.' and '-'.")
+    if not key.strip() or "\0" in key or "\n" in key:
+        raise UsageError("The key is empty, or holds a newline or a NUL byte. Give the key alone.")
+    if (backend := _keyring()) is not None:
+        try:
+            _bounded(lambda: backend.set_password(SERVICE, name, key))
+            if _bounded(lambda: backend.get_password(SERVICE, name)) == key:
+                return StoredKey(f"keyring:{name}", f"keyring ({backend.name})")
+        except (OSError, TimeoutError, UsageError):  # locked, or nobody answers: the file then
+            pass
+    file = subdirectory("keys") / name
+    try:
+        write_atomically(file, key.encode() + b"\n")
+    except OSError as error:
+        raise UsageError(f"Key file {str(file)!r} cannot be written: {error.strerror}. Mend it.") from None
+    return StoredKey(f"file:{file}", f"{file} (mode 0600; no keyring of this system answers)")
+
+
+def keyring_name() -> str | None:
+    """The name of the keyring that `store_key` would use; None where there is none."""
+    backend = _keyring()
+    return None if backend is None else str(backend.name)
+
+
+def _of_keyring(name: str) -> str:
+    backend = _keyring()
+    remedy = "Run `ohsandbox init` to give the key again, or name another place in the setting api_key."
+    if backend is None:
+        raise UsageError(f"The setting api_key names {name!r} in the keyring, and no keyring answers here. {remedy}")
+    try:
+        key = _bounded(lambda: backend.get_password(SERVICE, name))
+    except (OSError, TimeoutError, UsageError) as error:
+        raise UsageError(f"The keyring did not give the key {name!r}: {error}. {remedy}") from None
+    if not key:
+        raise UsageError(f"The setting api_key names {name!r} in the keyring, which has no such key. {remedy}")
+    return str(key)
+
+
+def _keyring() -> Any:
+    """The keyring that the library recommends here; None where there is none, or only one that keeps plain text."""
+    import keyring  # noqa: PLC0415 - 0.2 s and D-Bus, for those who use it
+
+    try:
+        backend, priority = _bounded(lambda: (found := keyring.get_keyring(), found.priority))
+    except (OSError, TimeoutError, UsageError):
+        return None
+    return backend if priority >= _MIN_PRIORITY else None
+
+
+def _bounded(call: Callable[[], Any]) -> Any:
+    """What call returns.
+
+    Raises:
+        TimeoutError: it did not return in KEYRING_TIMEOUT_S.
+        UsageError: it raised; a keyring's library is the desktop's, and raises what it likes.
+    """
+    results: list[Any] = []
+    faults: list[str] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:  # noqa: BLE001 - as above
+            faults.append(f"{type(error).__name__}: {error}"[:200])
+
+    thread = threading.Thread(target=run, daemon=True, name="keyring")
+    thread.start()
+    thread.join(KEYRING_TIMEOUT_S)
+    if faults:
+        raise UsageError(faults[0])
+    if not results:
+        raise TimeoutError(f"no answer in {KEYRING_TIMEOUT_S:g} s")
+    return results[0]
