@@ -197,9 +197,6 @@ def doctor(*, as_json: AsJson = False) -> int:
     return examine(as_json=as_json)
 
 
-app.add_typer(config)
-
-
 # --- time travel ----------------------------------------------------------------------------------
 
 
@@ -284,5 +281,5 @@ def apply_(
 
 # --- groups ---------------------------------------------------------------------------------------
 
-for _group in (conversations, mcp, evaluation):
+for _group in (config, conversations, mcp, evaluation):
     app.add_typer(_group)
