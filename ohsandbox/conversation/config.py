@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.skill_servers import SkillServersPolicy
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.secrets import Masker
 
 
 TOOL_CHOICES = ("auto", "required", "none")
@@ -149,6 +150,24 @@ class ConversationConfig:
         self.check_prices(self.limits)
         if self.settings is not None and self.given_secrets is None:
             self.secrets = Secrets.load(self.settings.secrets)
+        self._hide_keys()
+
+    def use_model(self, model: ChatModel) -> Masker:
+        """Take another model for the agent; returns what hides its key as well.
+
+        Raises:
+            UsageError: a secret is its key.
+        """
+        before = self.agent
+        self.agent = self.agent.with_llm(model)
+        try:
+            self._hide_keys()
+        except BaseException:
+            self.agent = before
+            raise
+        return self.secrets.masker
+
+    def _hide_keys(self) -> None:
         own = keys_of(self.llm)
         self.secrets = self.secrets.hiding({**host_keys(), **own}, never=own.values())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from ohsandbox import events
@@ -16,19 +15,18 @@ from ohsandbox.conversation.limits import RunLimits
 from ohsandbox.conversation.listening import ObservedConversation
 from ohsandbox.conversation.live_output import LiveOutput
 from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
-from ohsandbox.conversation.metadata import ConversationStore, FileConversationStore, root_of
+from ohsandbox.conversation.metadata import MODEL_CHANGED, ConversationStore, FileConversationStore, root_of
 from ohsandbox.conversation.result import RunResult
 from ohsandbox.conversation.runner import STOP_TIMEOUT_S, Runner, RunThread
 from ohsandbox.conversation.storage import find_conversation
+from ohsandbox.conversation.time_travel import TimeTravel
 from ohsandbox.errors import UsageError
-from ohsandbox.events import ConversationStatus, SDKEvent
-from ohsandbox.persistence import read_events
+from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence.layout import AGENTS_NAME, check_id, new_id
-from ohsandbox.timetravel.checkpoints import keep_now
-from ohsandbox.timetravel.fork import fork_into
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ohsandbox.agent import Agent
     from ohsandbox.conversation.approvals import (
@@ -42,12 +40,13 @@ if TYPE_CHECKING:
     )
     from ohsandbox.conversation.environment import ResumeState
     from ohsandbox.conversation.skill_servers import ProposedServers, SkillServersPolicy
+    from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
     from ohsandbox.settings import Settings
 
 
-class Conversation(ObservedConversation, AsyncConversation):
+class Conversation(ObservedConversation, TimeTravel, AsyncConversation):
     """An agent that works for a user in a sandbox, with every event on disk.
 
     The loop runs in a thread of its own from `send_message` until the model answers in text (IDLE), calls `finish`
@@ -234,6 +233,25 @@ class Conversation(ObservedConversation, AsyncConversation):
             depth=self._config.depth + 1,
         )
 
+    def _sibling(self, conversation_id: str, runtime: Runtime | None) -> Self:
+        return type(self)(
+            self.agent,
+            runtime,
+            self.directory.parent,
+            self._store,
+            conversation_id,
+            self.user_id,
+            settings=self._config.settings,
+            limits=self.limits,
+            tool_choice=self._config.tool_choice,
+            confirmation=self.confirmation,
+            security_analyzer=self._config.security_analyzer,
+            confirm=self._approvals.callback,
+            secrets=self._config.given_secrets,
+            checkpoints=True,
+            skill_servers=self._config.given_skill_servers,
+        )
+
     # --- talking ----------------------------------------------------------------------------------
 
     def send_message(self, text: str) -> None:
@@ -328,6 +346,38 @@ class Conversation(ObservedConversation, AsyncConversation):
         """
         self._decide(Decision(approved=False, reason=reason, tool_call_ids=tool_call_ids), by=by, run=run)
 
+    def compact(self) -> None:
+        """Begin to condense what the model is shown, as its agent's condenser does; `wait` waits for the end.
+
+        The log keeps everything. A `condensation` event says what was left out; there is none where the conversation is
+        too short.
+
+        Raises:
+            UsageError: the conversation runs, or calls wait for a person.
+            OhsandboxError: as `start`.
+        """
+        self.start()
+        self._run_began = self._log.position
+        if self._log.history.unanswered or not self._run_thread.compact():
+            raise UsageError("The conversation runs, or waits for an answer. Stop it, or answer first.")
+
+    def use_model(self, model: ChatModel) -> None:
+        """Go on with another model, from the next request on; the log says so, and a resumed conversation asks it.
+
+        Raises:
+            UsageError: it is no model, or the conversation runs.
+            OhsandboxError: as `start`.
+        """
+        expect_method("model", model, "send", "a model")
+        self.start()
+        with self._log.lock:
+            if self._run_thread.is_on:
+                raise UsageError("The conversation runs. Stop it before you give it another model.")
+            self._log.masker = self._config.use_model(model)
+            if self._log.has_events:
+                message = f"The model is {model.name} from now on."
+                self._log.emit(events.notice(code=MODEL_CHANGED, message=message, model=model.name))
+
     def go_on(self) -> bool:
         """Begin the run that acts on stored confirmations; returns False where there are none.
 
@@ -386,52 +436,6 @@ class Conversation(ObservedConversation, AsyncConversation):
     def error(self) -> BaseException | None:
         """What ended the last run with ERROR; its `exit_code` is the command's."""
         return self._run_thread.error
-
-    def events(self) -> list[SDKEvent]:
-        """Everything in the log so far, read from disk."""
-        return read_events(self.directory)
-
-    # --- going back -------------------------------------------------------------------------------
-
-    def fork(self, at: int | SDKEvent | None = None, *, workspace: Path | str | None = None) -> Self:
-        """A new conversation with the events of this one up to `at`, and the files as they were then; not started.
-
-        It has an id, a log and a sandbox of its own. This one stays as it is.
-
-        Args:
-            at: an event or its seq; None is now, which needs no checkpoint of before.
-            workspace: an empty directory, or one to be made, for the files of a bound workspace.
-
-        Raises:
-            UsageError: the files at that event were not kept, the conversation runs (at None), or workspace does not
-                fit.
-            SandboxUnavailable: the engine that has the files does not serve.
-        """
-        if at is None and self.status() is ConversationStatus.RUNNING:
-            raise UsageError("The conversation runs, so its files change. Name an event (at=), or stop it first.")
-        seq = keep_now(self._log, self.runtime) if at is None else at.seq if isinstance(at, SDKEvent) else at
-        forked = fork_into(self.directory, seq, workspace=None if workspace is None else Path(workspace))
-        runtime = self.runtime
-        if runtime is not None:
-            checkpoint = str(forked.kept.data["id"])
-            runtime = runtime.fork(checkpoint, conversation=forked.id, workspace=forked.workspace)
-        return type(self)(
-            self.agent,
-            runtime,
-            self.directory.parent,
-            self._store,
-            forked.id,
-            self.user_id,
-            settings=self._config.settings,
-            limits=self.limits,
-            tool_choice=self._config.tool_choice,
-            confirmation=self.confirmation,
-            security_analyzer=self._config.security_analyzer,
-            confirm=self._approvals.callback,
-            secrets=self._config.given_secrets,
-            checkpoints=True,
-            skill_servers=self._config.given_skill_servers,
-        )
 
     # --- what it is made of -----------------------------------------------------------------------
 

@@ -110,6 +110,11 @@ class Environment:
         """The MCP servers, once they are starting."""
         return None if self._mcp is None else self._mcp.servers
 
+    @property
+    def tools(self) -> ToolsMap:
+        """The tools by name that the model is offered; empty before `prepare`."""
+        return dict(self._tools or {})
+
     def read_servers(self) -> ConversationServers:
         """Read the agent's MCP configuration, once; no server is started.
 

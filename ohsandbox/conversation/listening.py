@@ -1,25 +1,66 @@
-"""The callbacks of a conversation: its events, an answer as it is written, output as it comes, what is waited for."""
+"""What one can see of a conversation while it works: its events, cost, context, tools and servers, and callbacks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ohsandbox.conversation.cost import ContextUse, ConversationCost, cost_of
+from ohsandbox.persistence import LOG_NAME, read_events
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
+    from ohsandbox.agent.agent import ToolsMap
+    from ohsandbox.conversation.config import ConversationConfig
+    from ohsandbox.conversation.environment import Environment
     from ohsandbox.conversation.live_output import LiveOutput, OutputEvent
     from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
+    from ohsandbox.mcp import ServerStatus
 
 
 class ObservedConversation:
     """What a conversation tells while it works."""
 
+    directory: Path
+    _config: ConversationConfig
+    _environment: Environment
     _log: ConversationLog
     _stream: StreamRelay
     _output: LiveOutput
     _statuses: Listeners[str]
+
+    def events(self) -> list[SDKEvent]:
+        """Everything in the log so far, read from disk."""
+        return read_events(self.directory)
+
+    @property
+    def cost(self) -> ConversationCost:
+        """What it has cost so far, by turn; read from the log on disk. No turn before the first message.
+
+        Raises:
+            LogCorruptError: the log is damaged.
+        """
+        return cost_of(self.directory) if (self.directory / LOG_NAME).exists() else ConversationCost(())
+
+    @property
+    def context(self) -> ContextUse:
+        """How much of the model's context window its last request took."""
+        llm = self._config.agent.llm
+        return ContextUse(self._log.history.prompt_tokens, None if llm is None else llm.context_tokens)
+
+    @property
+    def tools(self) -> ToolsMap:
+        """The tools that the model is offered, by name; empty before the first run has made them."""
+        return self._environment.tools
+
+    @property
+    def servers(self) -> list[ServerStatus]:
+        """The MCP servers and their states; empty before they start."""
+        servers = self._environment.servers
+        return [] if servers is None else servers.status()
 
     def register_callback(self, callback: Callable[[SDKEvent], None]) -> None:
         """Call with every event from now on, in order, after it is stored. An exception of callback is logged."""

@@ -184,6 +184,11 @@ class ConversationLog:
             return self._metadata.metadata(self.conversation_id, log_bytes=log_bytes)
 
     @property
+    def has_events(self) -> bool:
+        """Whether anything happened yet."""
+        return self.position.seq > 0
+
+    @property
     def position(self) -> LogPosition:
         """The end of the log so far; its beginning where it was not opened."""
         return LogPosition(0, 0) if self._log is None else self._log.position

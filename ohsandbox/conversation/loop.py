@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from ohsandbox import events
 from ohsandbox.agent import StepOutcome
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ohsandbox.agent.held import Screen
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.log import ConversationLog
-    from ohsandbox.events import EventBody
+    from ohsandbox.events import CondensationReason, EventBody
     from ohsandbox.llm.chat import OnEvent
     from ohsandbox.timetravel.checkpoints import CheckpointRecorder
 
@@ -227,6 +227,14 @@ class CondensationTrigger:
         elif history.prompt_tokens and self._is_near(history.prompt_tokens):
             self._condense("near the limit")
 
+    def now(self) -> bool:
+        """Condense because a person asks for it; returns whether there was anything to leave out.
+
+        Raises:
+            ModelError: the model was asked for a summary and gave none.
+        """
+        return self._condense("by the user")
+
     def after_refusal(self) -> bool:
         """Condense after the provider refused the request as too long; returns whether it may be sent again.
 
@@ -245,7 +253,7 @@ class CondensationTrigger:
         window = None if self._agent.llm is None else self._agent.llm.context_tokens
         return window is not None and tokens >= NEAR * window
 
-    def _condense(self, reason: Literal["requested", "near the limit", "over the limit"]) -> bool:
+    def _condense(self, reason: CondensationReason) -> bool:
         history = self._log.history
         [*messages] = history.messages(system=False)
         what = self._agent.condenser.condense(messages, self._ask)

@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 TITLE_CHARS = 80
 """Longest title: one line of a list."""
 
+MODEL_CHANGED = "ModelChanged"
+"""The code of the notice that the conversation goes on with another model; its `model` names it."""
+
 _MAX_METADATA_BYTES = 64 * 1024
 
 
@@ -42,7 +45,7 @@ class ConversationMetadata(BaseModel):
     """Of the last event."""
     user_id: str | None = None
     model: str | None = None
-    """Name of the model of the last request."""
+    """Name of the model of the last request, or of the one that was chosen since."""
     status: ConversationStatus = ConversationStatus.IDLE
     steps: int = Field(default=0, ge=0)
     """Answers of the model."""
@@ -86,6 +89,8 @@ class MetadataProjection:
             self._status = ConversationStatus(data["status"])
             self._model = data.get("model", self._model)
             self._user_id = data.get("user_id", self._user_id)
+        elif event.type == "notice" and data.get("code") == MODEL_CHANGED:
+            self._model = data.get("model", self._model)
         if event.type not in KNOWN_TYPES:
             return
         response = data.get("response_id")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ohsandbox import events
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.subagents import Converse
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.state import Delegation
 
 STOP_TIMEOUT_S = 20.0
 """The runtime's kill ladder is bounded to 15 s; a little more for the event after it."""
@@ -98,6 +99,17 @@ class Runner:
                 on_event=self._stream,
             ).run()
 
+    def compact(self) -> ConversationStatus:
+        """Condense what the model is shown.
+
+        Raises:
+            ModelError: the model was asked for a summary and gave none.
+        """
+        if not CondensationTrigger(self._config.agent, self._log, self._ask).now():
+            message = "The conversation is too short to be condensed: nothing was left out."
+            self._log.emit(events.notice(code="NothingToCondense", message=message))
+        return ConversationStatus.IDLE
+
     def interrupt(self) -> None:
         """End what is waited for: sub-agents, a request to the model, calls."""
         self._subagents.interrupt()
@@ -106,7 +118,11 @@ class Runner:
     def _state(self, runtime: Runtime) -> ConversationState:
         """The conversation as its tools see it."""
         agent = self._config.agent.with_mcp(self._environment.servers)
-        delegate = functools.partial(self._subagents.run, parent=agent, lender=runtime)
+
+        def delegate(delegation: Delegation) -> str:
+            parent = agent if agent.llm is self._config.llm else agent.with_llm(self._config.llm)
+            return self._subagents.run(delegation, parent=parent, lender=runtime)
+
         return ConversationState(
             conversation_id=self._log.conversation_id,
             runtime=runtime,
@@ -139,7 +155,7 @@ class RunThread:
         self._approvals = approvals
         self._store = store
         self._thread: threading.Thread | None = None
-        self._spoken_to = False
+        self._spoken_to = self._compacts = False
         self._settled = threading.Event()
         self._settled.set()
 
@@ -187,6 +203,19 @@ class RunThread:
             if begins:
                 self._begin()
         return begins
+
+    def compact(self) -> bool:
+        """Begin one that only condenses; False where one is on.
+
+        Raises:
+            LogWriteError: as for `wake`.
+        """
+        with self._log.lock:
+            if self.is_on:
+                return False
+            self._compacts = True
+            self._begin()
+            return True
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until none is on and callbacks have heard of its end; returns False if the time was up first."""
@@ -250,7 +279,9 @@ class RunThread:
             while not over:  # again where the person spoke after the model's last request
                 error: BaseException | None = None
                 try:
-                    status = self._runner.run(before_request=self._hear_person)
+                    compacts, self._compacts = self._compacts, False
+                    run = partial(self._runner.run, before_request=self._hear_person)
+                    status = self._runner.compact() if compacts else run()
                     if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
                         self._ask_person()
                 except BaseException as failure:  # noqa: BLE001 - the thread's last frame: it becomes the status

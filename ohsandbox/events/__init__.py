@@ -279,9 +279,11 @@ def notice(*, code: str, message: str, **facts: Any) -> EventBody:
     return _body("notice", code=code, message=message, **facts)
 
 
-def condensation(
-    *, keep_first: int, dropped: int, summary: str, reason: Literal["requested", "near the limit", "over the limit"]
-) -> EventBody:
+CondensationReason = Literal["requested", "by the user", "near the limit", "over the limit"]
+"""Who wanted it: the model (`request_condensation`), a person, or the length of the conversation."""
+
+
+def condensation(*, keep_first: int, dropped: int, summary: str, reason: CondensationReason) -> EventBody:
     """From now on the model is shown summary for so many messages: {keep_first, dropped, summary, reason}."""
     return _body("condensation", keep_first=keep_first, dropped=dropped, summary=summary, reason=reason)
 

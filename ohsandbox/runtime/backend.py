@@ -176,6 +176,10 @@ class Backend(ABC):
     def hold(self) -> None:  # noqa: B027 - most kinds have nothing to do
         """Mark the sandbox as resumable: if this process dies, it stays for a process that resumes the conversation."""
 
+    def hand_over(self, conversation: str) -> None:  # noqa: ARG002 - for those that can be resumed
+        """The running sandbox belongs to another conversation from now on: that one resumes it, and this one no more."""
+        self.resumed = None
+
     def leave(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - for those that can
         """Close, but keep the sandbox for `resume` where the backend can; at_once skips the cleanup inside it."""
         self.close()

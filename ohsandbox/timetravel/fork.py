@@ -82,6 +82,11 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
     return kept
 
 
+def is_turn(event: SDKEvent) -> bool:
+    """Whether a turn begins with it: a message that a person wrote."""
+    return event.type == "user_message" and not event.data["content"].startswith(_FROM_US)
+
+
 def seq_before_turns(directory: Path, turns: int) -> int:
     """The seq of the event before the last `turns` messages of the person.
 
@@ -91,7 +96,7 @@ def seq_before_turns(directory: Path, turns: int) -> int:
     said: list[int] = []
 
     def note(event: SDKEvent) -> None:
-        if event.type == "user_message" and not event.data["content"].startswith(_FROM_US):
+        if is_turn(event):
             said.append(event.seq)
 
     stream_events(directory, note)

@@ -15,7 +15,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.persistence import EventLog, stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
-from ohsandbox.timetravel.fork import FORKED, fork, seq_before_turns
+from ohsandbox.timetravel.fork import FORKED, MAX_NAMED, fork, seq_before_turns
 from ohsandbox.timetravel.snapshots import (
     SnapshotStore,
     changes_between,
@@ -26,12 +26,16 @@ from ohsandbox.timetravel.snapshots import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ohsandbox.events import SDKEvent
     from ohsandbox.timetravel.fork import Fork
     from ohsandbox.timetravel.snapshots import FileChange, Manifest, UnappliedChange
 
 UNDONE = "Undone"
 """The code of the notice in a fork that says what was taken back, and from which conversation."""
+LEFT_ALONE = "LeftAlone"
+"""The code of the notice in a fork that names what was not put back, and why."""
 REDONE = "Redone"
 """The code of the notice in the older conversation that says that its files are back."""
 
@@ -104,7 +108,9 @@ def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
             own.adopt(store, change.new.what)
     after = own.add(wanted)
     _note_undone(forked.directory, plan.directory.name, workspace=str(plan.workspace), before=before, after=after)
-    return forked, [*refused, *write_changes(plan.workspace, changes, own, git=True)]
+    refused = [*refused, *write_changes(plan.workspace, changes, own, git=True)]
+    _note_left_alone(forked.directory, refused)
+    return forked, refused
 
 
 def plan_redo(directory: Path) -> UndoPlan:
@@ -142,7 +148,9 @@ def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
     store = SnapshotStore(plan.directory / SNAPSHOTS_NAME)
     there = store.load(store.take(plan.workspace))  # kept: an undo of `older` gives it back
     changes, refused, _, _ = _planned(_steps_of_redo(undone, store), there, store)
-    return older, [*refused, *write_changes(plan.workspace, changes, store, git=True)]
+    refused = [*refused, *write_changes(plan.workspace, changes, store, git=True)]
+    _note_left_alone(older, refused)
+    return older, refused
 
 
 def _planned(
@@ -191,6 +199,15 @@ def _note_undone(directory: Path, older: str, **facts: str) -> None:
     message = f"What the agent did later in {older!r} was taken back. `ohsandbox redo` brings it back."
     with EventLog(directory, conversation_id=directory.name) as log:
         log.append(events.notice(code=UNDONE, message=message, conversation_id=older, **facts))
+
+
+def _note_left_alone(directory: Path, refused: Sequence[UnappliedChange]) -> None:
+    if not refused:
+        return
+    named = ", ".join(f"{path!r} ({why})" for path, why in refused[:MAX_NAMED])
+    more = f" and {len(refused) - MAX_NAMED} more" if len(refused) > MAX_NAMED else ""
+    with EventLog(directory, conversation_id=directory.name) as log:
+        log.append(events.notice(code=LEFT_ALONE, message=f"Left as it is in the workspace: {named}{more}."))
 
 
 def _undone(directory: Path) -> dict[str, str]:

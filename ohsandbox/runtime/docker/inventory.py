@@ -189,7 +189,7 @@ def _info(found: dict[str, Any]) -> SandboxInfo:
         ours=record is not None,
         owner_pid=record.pid if record else None,
         owner_alive=record is not None and lease.owner_alive(record.id),
-        conversation=labels.get(CONVERSATION_LABEL),
+        conversation=record.conversation if record else labels.get(CONVERSATION_LABEL),
         keep=record is not None and record.keep,
         resumable=record is not None and lease.is_resumable(record),
         labels={name: str(labels[name]) for name in str(labels.get(LABELS_LABEL) or "").split() if name in labels},

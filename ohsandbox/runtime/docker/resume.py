@@ -57,9 +57,8 @@ def resume(
 
 def _find(engine: Engine, conversation: str) -> dict[str, Any] | None:
     """The newest container of the conversation whose lease is in this state directory."""
-    wanted = [f"{checkpoints.CONVERSATION_LABEL}={conversation}", lease.LEASE_LABEL]
-    with engine_errors("looking for the conversation's sandbox"):
-        listed = engine.api.containers(all=True, filters={"label": wanted})
+    with engine_errors("looking for the conversation's sandbox"):  # its label may be that of an earlier conversation
+        listed = engine.api.containers(all=True, filters={"label": [lease.LEASE_LABEL]})
         ours = [one for one in listed if (record := own_record(one)) and record.conversation == conversation]
         newest = max(ours, key=lambda one: int(one.get("Created", 0)), default=None)
         return None if newest is None else dict(engine.api.inspect_container(newest["Id"]))

@@ -315,6 +315,15 @@ class DockerRuntime(Runtime):
         if (ours := self._sandbox) is not None and ours.lease is not None and self._options.conversation:
             ours.lease.hold()
 
+    def hand_over(self, conversation: str) -> None:
+        """See `Runtime.hand_over`: the lease says so; the container's label stays that of the first conversation."""
+        super().hand_over(conversation)
+        with self._life:
+            ours = self._the_sandbox()
+            if ours.lease is not None:
+                ours.lease.rewrite(conversation=conversation)
+            self._options = self._options.model_copy(update={"conversation": conversation})
+
     def leave(self, *, at_once: bool = False) -> None:
         """See `Runtime.leave`: the container stays; processes that we started end, with a workspace all processes."""
         self._left, self.ends_processes = True, False

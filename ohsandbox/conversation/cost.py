@@ -1,0 +1,126 @@
+"""What a conversation has cost: `cost_of` reads it from the log, by turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.conversation.metadata import title_of
+from ohsandbox.persistence import stream_events
+from ohsandbox.timetravel.fork import is_turn
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from ohsandbox.events import SDKEvent
+
+
+class Cost(NamedTuple):
+    """Requests to a model, their tokens, and what they cost; those of sub-agents and of tools included."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    """All that was read, `cached_tokens` included."""
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cost_usd: float = 0.0
+    """US dollars of the requests that have a price."""
+    unpriced: int = 0
+    """Requests whose price is not known: cost_usd is too low by theirs."""
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and answers together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def plus(self, other: Cost) -> Cost:
+        """The sum of both."""
+        return Cost(
+            self.requests + other.requests,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cost_usd + other.cost_usd,
+            self.unpriced + other.unpriced,
+        )
+
+
+class ContextUse(NamedTuple):
+    """How much of a model's context window a conversation takes."""
+
+    tokens: int
+    """Of the last request, as the provider counts; 0 before the first, and after a condensation."""
+    window: int | None
+    """The largest request that the model takes, in tokens; None where that is not known."""
+
+    @property
+    def share(self) -> float | None:
+        """From 0 to 1; None where the window is not known."""
+        return self.tokens / self.window if self.window else None
+
+
+class TurnCost(NamedTuple):
+    """What one message of the user has cost."""
+
+    number: int
+    """From 1, as `undo` counts them; 0 is what came before the first."""
+    title: str
+    """The beginning of the message."""
+    began_at: datetime
+    models: tuple[str, ...]
+    """Names of the models that were asked, in order."""
+    cost: Cost
+
+
+class ConversationCost(NamedTuple):
+    """What a conversation has cost."""
+
+    turns: tuple[TurnCost, ...]
+
+    @property
+    def total(self) -> Cost:
+        """Of all turns."""
+        total = Cost()
+        for turn in self.turns:
+            total = total.plus(turn.cost)
+        return total
+
+
+def cost_of(directory: Path) -> ConversationCost:
+    """What the conversation in this directory has cost so far, by its log; a process may have it open.
+
+    Raises:
+        UsageError: there is no log, or it cannot be read.
+        LogCorruptError: it is damaged.
+    """
+    turns: list[TurnCost] = []
+    model = ""
+
+    def take(event: SDKEvent) -> None:
+        nonlocal model
+        if is_turn(event):
+            number = sum(1 for turn in turns if turn.number) + 1
+            turns.append(TurnCost(number, title_of(event.data["content"]) or "", event.ts, (), Cost()))
+        elif event.type == "status_update":
+            model = event.data.get("model") or model
+        if (cost := _cost_in(event)) is not None:
+            if not turns:
+                turns.append(TurnCost(0, "", event.ts, (), Cost()))
+            last = turns[-1]
+            models = last.models if model in {"", *last.models} else (*last.models, model)
+            turns[-1] = last._replace(models=models, cost=last.cost.plus(cost))
+
+    stream_events(directory, take)
+    return ConversationCost(tuple(turns))
+
+
+def _cost_in(event: SDKEvent) -> Cost | None:
+    """What an event says of requests; None for most."""
+    usage = event.data.get("usage")
+    requests = event.data.get("requests", 1 if usage else 0)
+    if not requests:
+        return None
+    price = event.data.get("cost_usd")
+    names = "prompt_tokens", "completion_tokens", "cached_tokens"
+    prompt, completion, cached = (int((usage or {}).get(name) or 0) for name in names)
+    return Cost(requests, prompt, completion, cached, price or 0.0, requests if price is None else 0)
