@@ -177,7 +177,7 @@ class Backend(ABC):
         """Mark the sandbox as resumable: if this process dies, it stays for a process that resumes the conversation."""
 
     def hand_over(self, conversation: str) -> None:  # noqa: ARG002 - for those that can be resumed
-        """The running sandbox belongs to another conversation from now on: that one resumes it, and this one no more."""
+        """The running sandbox belongs to another conversation from now on: that one can resume it, this one no more."""
         self.resumed = None
 
     def leave(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - for those that can
