@@ -16,7 +16,7 @@ import ohsandbox
 ROOT = Path(ohsandbox.__file__).parent
 LAYERS = (
     ("errors", "review_text", "strict_json", "text"),
-    ("arguments", "price"),
+    ("arguments", "html_page", "price"),
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),
     ("runtime", "llm", "persistence", "settings_file", "key_store"),

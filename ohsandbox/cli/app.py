@@ -148,6 +148,22 @@ def approvals(
     return list_or_revoke(conversation, root, revoke=revoke or [], revoke_all=revoke_all, as_json=as_json)
 
 
+@command(app)
+def view(
+    conversation: str = argument("Conversation id, its beginning, or ID/NAME.  [default: last]", "ID"),
+    *,
+    output: Path | None = option(
+        "File to write.  [default: in its directory]", "FILE", flags=["--output", "-o"], parser=path
+    ),
+    opens: bool | None = option("Open a browser.  [default: where there is one]", flags=["--open/--no-open"]),
+    root: Root = None,
+) -> int:
+    """Show a conversation as a page for the browser: one file, which loads nothing."""
+    from ohsandbox.cli.view import view_conversation
+
+    return view_conversation(conversation or "last", root, output=output, opens=opens)
+
+
 # --- this machine ---------------------------------------------------------------------------------
 
 

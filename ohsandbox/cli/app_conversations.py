@@ -61,8 +61,10 @@ def export(
     wanted: ConversationId,
     *,
     output: Path | None = option("File to create.  [default: stdout]", "FILE", flags=["--output", "-o"], parser=path),
-    form: Literal["jsonl", "md"] = option(
-        "jsonl: all events, unchanged. md: Markdown to read.", default="jsonl", flags=["--format"]
+    form: Literal["jsonl", "md", "html"] = option(
+        "jsonl: all events, unchanged. md: Markdown to read. html: the page of `view`.",
+        default="jsonl",
+        flags=["--format"],
     ),
     force: bool = switch("Overwrite FILE.", "--force"),
     root: Root = None,

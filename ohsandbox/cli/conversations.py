@@ -20,6 +20,7 @@ from ohsandbox.cli.rendering.markdown import MarkdownExport
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import age, cut, safe_line, size
 from ohsandbox.cli.rendering.view import open_view
+from ohsandbox.cli.viewer.page import write_page
 from ohsandbox.conversation.storage import (
     ConversationDeleter,
     StoredConversation,
@@ -187,8 +188,10 @@ def export_conversation(wanted: str, root: Path | None, *, output: Path | None, 
     """Write a conversation to output (mode 0600), or to stdout."""
     one = read_stored(find_stored(root or conversations_dir(), wanted))
     export = MarkdownExport()
-    with _opened(output, one, force=force) as out:
-        if form == "jsonl":
+    with opened_output(output, one, force=force) as out:
+        if form == "html":
+            write_page(out, one.directory)
+        elif form == "jsonl":
             stream_events(one.directory, lambda event: _write(out, encode_record(event, None)))
         else:
             out.write(_heading(one).encode())
@@ -216,13 +219,26 @@ def _heading(one: StoredConversation) -> str:
 
 
 @contextlib.contextmanager
-def _opened(output: Path | None, one: StoredConversation, *, force: bool) -> Iterator[BinaryIO]:
-    """Where to write. A file appears when it is whole, or holds what a damaged log had before the damage."""
+def opened_output(
+    output: Path | None, one: StoredConversation, *, force: bool, within: bool = False
+) -> Iterator[BinaryIO]:
+    """Where to write. A file appears when it is whole, or holds what a damaged log had before the damage.
+
+    Args:
+        output: None is stdout.
+        one: what is written.
+        force: a file that is there is replaced.
+        within: the file may lie in the conversation's own directory.
+
+    Raises:
+        UsageError: nothing may, or can, be written there.
+        LogCorruptError: what raised it in the block, after the file was written.
+    """
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    if output.resolve().is_relative_to(one.directory.resolve()):
+    if not within and output.resolve().is_relative_to(one.directory.resolve()):
         raise UsageError(f"File {str(output)!r} would lie in the conversation itself. Name another place.")
     if os.path.lexists(output) and not (force and output.is_file()):
         remedy = "Name a file" if output.is_dir() else "Name another one, or say --force"

@@ -37,11 +37,13 @@ class Form(Flag):
     """`conversations show`: also what a run leaves to the command that runs it."""
     EXPORTED = auto()
     """`conversations export --format md`."""
+    PAGE = auto()
+    """`view`."""
 
     NOWHERE = 0
-    NOT_LIVE = STORED | EXPORTED
+    NOT_LIVE = STORED | EXPORTED | PAGE
     """While it runs, the command that runs it tells the person."""
-    EVERYWHERE = TERMINAL | PLAIN | STORED | EXPORTED
+    EVERYWHERE = TERMINAL | PLAIN | STORED | EXPORTED | PAGE
 
 
 # --- blocks -----------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ EVENTS: dict[str, Row] = {
     "assistant_message": _message("answer", "Agent"),
     "tool_call": Row(Form.EVERYWHERE, _tool_call),
     "tool_result": Row(Form.EVERYWHERE, _tool_result),
-    "status_update": _noted("status", "{status}", Form.PLAIN),
+    "status_update": _noted("status", "{status}", Form.PLAIN | Form.PAGE),
     "error": _noted("error", "{message}", Form.NOT_LIVE),
     "retry": Row(Form.EVERYWHERE, _retry),
     "notice": _noted("notice", "{message}", Form.EVERYWHERE),
@@ -214,7 +216,7 @@ EVENTS: dict[str, Row] = {
     "confirmation": Row(Form.NOT_LIVE, _confirmation),
     "approval": _noted("info", "Approval {number} by {by}: from now on {text}.", Form.NOT_LIVE),
     "approval_revoked": _noted("info", "Approval {number} was revoked by {by}.", Form.NOT_LIVE),
-    "checkpoint": _noted("info", "A checkpoint was taken.", Form.STORED),
+    "checkpoint": _noted("info", "A checkpoint was taken.", Form.STORED | Form.PAGE),
 }
 """A row per kind of event."""
 UNKNOWN = Row(Form.EVERYWHERE, _unknown)

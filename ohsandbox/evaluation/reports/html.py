@@ -6,8 +6,6 @@ came through as markup would do nothing. Pictures are SVG in the page. Without t
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.evaluation.reports import foreign_text, numbers
 from ohsandbox.evaluation.reports.report import OUTCOMES
+from ohsandbox.html_page import open_templates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,20 +102,10 @@ def render(template: str, **values: Any) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    import jinja2  # noqa: PLC0415 - takes 30 ms, and only the end of a run needs it
-
-    directory = Path(__file__).parent / "templates"
-    made = jinja2.Environment(
-        autoescape=True, loader=jinja2.FileSystemLoader(directory), undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+    made = open_templates(Path(__file__).parent / "templates")
     shown = {one.__name__: one for one in (numbers.percent, numbers.seconds, numbers.dollars, numbers.probability)}
     made.filters |= {"name": foreign_text.name, **shown}
     made.globals |= shown
-    for kind, file in (("style", "style.css"), ("script", "script.js")):
-        text = (directory / file).read_text(encoding="utf-8")
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        made.globals |= {kind: text, f"{kind}_hash": f"sha256-{digest}"}
     return made
 
 

@@ -1,0 +1,185 @@
+"""Events as entries of the page: plain JSON, every text in it masked and made safe, by the table of renderings."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.cli.rendering.events import (
+    Block,
+    BlockReader,
+    CallBlock,
+    Form,
+    MessageBlock,
+    NoteBlock,
+    ResultBlock,
+    TurnBlock,
+)
+from ohsandbox.cli.rendering.text import safe, safe_line
+from ohsandbox.cli.viewer.diffs import difference_of, read_unified
+from ohsandbox.cli.viewer.markup import cut_pieces, markdown, printed
+from ohsandbox.conversation.storage import MALFORMED
+from ohsandbox.events import AGENT_STARTED
+from ohsandbox.tools import arguments_of, hint_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.events import SDKEvent
+
+MAX_IMAGES_CHARS = 64 * 1024**2
+"""Of all images of a page, as data URLs; a browser has to hold them."""
+_IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp|bmp);base64,[A-Za-z0-9+/=]+")
+"""No SVG: it is a document."""
+_USUAL = frozenset({"RUNNING", "IDLE"})
+"""Statuses that follow from what stands around them."""
+_IN_DIFFERENCE = frozenset({"path", "old_str", "new_str", "file_text", "content", "command"})
+
+
+class EntryMaker:
+    """Makes the entries of one conversation, whose events it is given in their order."""
+
+    def __init__(self) -> None:
+        self._reader = BlockReader(Form.PAGE)
+        self._calls: dict[str, tuple[SDKEvent, bool]] = {}
+        """Those without a result, by their ids, and whether their change was shown."""
+        self._images_left = MAX_IMAGES_CHARS
+        self._prompt: object = None
+
+    def entry(self, event: SDKEvent) -> dict[str, Any] | None:
+        """The event's; None for one that a reader does not miss.
+
+        It has `n`, the event's number, `t`, its time in ms since 1970, `type` and `blocks`; a result has `of`, the
+        number of its call; a call and an answer have what they cost, as far as that is known.
+        """
+        entry: dict[str, Any] = {
+            "n": event.seq,
+            "t": round(event.ts.timestamp() * 1000),
+            "type": safe_line(event.type),
+        }
+        try:
+            self._relate(entry, event)
+        except MALFORMED:
+            entry = {name: entry[name] for name in ("n", "t", "type")}
+        if event.type == "status_update" and event.data.get("status") in _USUAL:
+            return None
+        blocks = [self._block(block) for block in self._reader.blocks_of(event) if not isinstance(block, TurnBlock)]
+        if event.type == "tool_result":
+            _colour(blocks, event.data)
+        if event.type == "system_message":
+            blocks = self._prompt_of(event.data)
+        entry["blocks"] = blocks
+        shows_more = entry.keys() & {"difference", "agent", "of"}
+        return entry if blocks or shows_more else None
+
+    @staticmethod
+    def fault(number: int, error: Exception) -> dict[str, Any]:
+        """An entry that says why there are no more."""
+        blocks = [_note("error", safe_line(error, limit_chars=1000), warns=True)]
+        return {"n": number, "t": round(time.time() * 1000), "type": "error", "blocks": blocks}
+
+    def _relate(self, entry: dict[str, Any], event: SDKEvent) -> None:
+        """Add what the event says beside its blocks."""
+        data = event.data
+        usage, cost = data.get("usage") or {}, data.get("cost_usd")
+        if usage:
+            entry["tokens"] = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
+        if isinstance(cost, int | float):
+            entry["cost"] = cost
+        if response := data.get("response_id"):
+            entry["response"] = safe_line(response)
+        if event.type == "tool_call":
+            self._relate_call(entry, event)
+        elif event.type == "tool_result":
+            call, is_shown = self._calls.pop(str(data.get("tool_call_id")), (None, False))
+            if call is not None:
+                entry["of"] = call.seq
+                if not is_shown and hint_of(str(data["name"]), call.data).kind == "edit":
+                    path = str(arguments_of(call.data).get("path", ""))
+                    found = read_unified(path, str((data.get("result") or {}).get("output") or ""))
+                    entry |= {} if found is None else {"difference": found.as_json()}
+        elif event.type == "confirmation":
+            entry["approved"] = bool(data.get("approved"))
+            named = (self._calls.get(str(name)) for name in data.get("tool_call_ids") or ())
+            entry["calls"] = [found[0].seq for found in named if found is not None]
+        elif event.type == "notice" and data.get("code") == AGENT_STARTED:
+            entry["agent"] = safe_line(Path(str(data.get("trail", ""))).parent.name)
+
+    def _relate_call(self, entry: dict[str, Any], event: SDKEvent) -> None:
+        name, arguments = str(event.data.get("name", "")), arguments_of(event.data)
+        hint = hint_of(name, event.data)
+        found = difference_of(arguments) if hint.kind == "edit" else None
+        if found is not None:
+            entry["difference"] = found.as_json()
+        hidden = {hint.subject} | (_IN_DIFFERENCE if found is not None else set())
+        more = [[safe_line(one), _text_of(value)] for one, value in arguments.items() if one not in hidden]
+        if hint.subject and more:
+            entry["arguments"] = more
+        if held := event.data.get("held"):
+            why = [safe_line(one, limit_chars=500) for one in held.get("why") or ()]
+            entry["held"] = {"risk": safe_line(held.get("risk", "")), "why": why, "asks": bool(held.get("asks"))}
+        elif risk := event.data.get("security_risk"):
+            entry["risk"] = safe_line(risk)
+        self._calls[str(event.data.get("tool_call_id"))] = event, found is not None
+
+    def _block(self, block: Block) -> dict[str, Any]:
+        match block:
+            case MessageBlock(kind, raw):
+                return {"is": "message", "kind": kind, "text": markdown(raw)}
+            case CallBlock(sign, text, name, is_answer):
+                return {"is": "call", "sign": sign, "name": name, "text": markdown(text) if is_answer else text}
+            case ResultBlock():
+                return self._result(block)
+            case NoteBlock("status", text):
+                return _note("status", text.lower().replace("_", " "))
+            case NoteBlock(kind, text, details):
+                return _note(kind, text, details, warns=block.is_warning)
+        return _note("info", safe_line(block, limit_chars=1000))
+
+    def _result(self, block: ResultBlock) -> dict[str, Any]:
+        images = []
+        for url in block.images:
+            is_kept = len(url) <= self._images_left and _IMAGE.fullmatch(url)
+            self._images_left -= len(url) if is_kept else 0
+            images.append(url if is_kept else "")
+        return {"is": "result", "text": block.text, "ending": block.ending, "ok": block.ok, "images": images}
+
+    def _prompt_of(self, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The prompt and the names of the tools, where they are not those of before."""
+        content, tools = str(data.get("content", "")), data.get("tools") or []
+        if (prompt := (content, json.dumps(tools))) == self._prompt:
+            return []
+        self._prompt = prompt
+        named = [one.get("function", one) if isinstance(one, dict) else {} for one in tools]
+        names = ", ".join(safe_line(one.get("name", "?")) for one in named if isinstance(one, dict))
+        details = f"{safe(content)}\n\nTools: {names or 'none'}"
+        title = f"System prompt and {len(tools)} tools"
+        return [_note("prompt", title, details)]
+
+
+def _note(kind: str, text: str, details: str = "", *, warns: bool = False) -> dict[str, Any]:
+    """Of printable texts."""
+    return {"is": "note", "kind": kind, "text": text, "details": details, "warns": warns}
+
+
+def _colour(blocks: Sequence[dict[str, Any]], data: Mapping[str, Any]) -> None:
+    """Give the text of a result the colours that its program set, where it can be said which."""
+    raw = (data.get("result") or {}).get("output")
+    for block in blocks:
+        if isinstance(raw, str) and block["is"] == "result" and isinstance(pieces := printed(raw), list):
+            text, length = "".join(piece for _, piece in pieces), len(block["text"])
+            if text[:length] == block["text"]:
+                block["text"] = cut_pieces(pieces, length)
+
+
+def _text_of(value: object) -> str:
+    return safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def as_script_data(value: object) -> str:
+    """JSON that may stand in a `script` element: nothing in it ends or comments out the element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

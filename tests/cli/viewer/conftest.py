@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.viewer.chromium import PROGRAM, Chromium
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+AXE_VERSION = "4.14.1"
+AXE_PLACE = Path(__file__).parents[3] / ".cache" / f"axe-core-{AXE_VERSION}"
+
+
+def _lacking(missing: str) -> None:
+    """In CI a test that cannot run has failed."""
+    pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def _profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("chromium")
+
+
+@pytest.fixture(scope="module")
+def started_browser(_profile: Path) -> Iterator[Chromium]:
+    if PROGRAM is None:
+        _lacking("no chromium on this machine: apt-get install chromium")
+    with Chromium(_profile) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(started_browser: Chromium) -> Chromium:
+    """One that has seen nothing yet."""
+    started_browser.open("about:blank#")
+    started_browser.forget()
+    return started_browser
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core, which finds what people with disabilities could not use."""
+    found = AXE_PLACE / "node_modules" / "axe-core" / "axe.min.js"
+    if not found.exists():
+        if shutil.which("npm") is None:
+            _lacking("npm is not here, to install axe-core: install Node 20 or newer")
+        command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(AXE_PLACE), f"axe-core@{AXE_VERSION}"]
+        subprocess.run(command, check=True, capture_output=True, timeout=110)
+    return found.read_text(encoding="utf-8")

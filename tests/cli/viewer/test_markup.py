@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+
+from ohsandbox.cli.rendering import text as texts
+from ohsandbox.cli.viewer.diffs import difference_of, read_unified
+from ohsandbox.cli.viewer.markup import MAX_MARKDOWN_CHARS, cut_pieces, markdown, printed
+from ohsandbox.secrets import Masker
+
+
+def test_markdown_is_a_tree_of_elements() -> None:
+    assert markdown("# Hi *you*\n\n- a\n- `b`\n\n3. c") == [
+        ["h1", {}, "Hi ", ["em", {}, "you"]],
+        ["ul", {}, ["li", {}, "a"], ["li", {}, ["code", {}, "b"]]],
+        ["ol", {"start": 3}, ["li", {}, "c"]],
+    ]
+    assert markdown("```py\nx < 1\n```") == [["pre", {"lang": "py"}, "x < 1\n"]]
+    assert markdown("|a|\n|-|\n|~~b~~|")[0][0] == "table"
+
+
+def test_markup_in_markdown_is_text_and_images_are_named() -> None:
+    assert markdown("<b>x</b> ![p](http://e.example/x.png)") == [
+        ["p", {}, "<b>x</b> ", "[image: p, http://e.example/x.png]"]
+    ]
+    assert markdown("<div>x</div>") == [["p", {}, "<div>x</div>"]]
+
+
+@pytest.mark.parametrize(
+    "target", ["javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "/x", "//e.example"]
+)
+def test_links_lead_to_http_alone(target: str) -> None:
+    assert "href" not in str(markdown(f"[x]({target})"))
+
+
+def test_markdown_hides_nothing() -> None:
+    assert markdown("a\u202eb") == [["p", {}, "a\\u{202e}b"]]
+
+
+def test_a_secret_that_markdown_would_put_together_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_maskers", [Masker({"KEY": "sk-1234567890abcdef"})])
+    assert markdown("sk-1234567890abcdef and `sk-1234567890abcdef`") == [
+        ["p", {}, "<secret:KEY> and ", ["code", {}, "<secret:KEY>"]]
+    ]
+
+
+def test_a_long_message_is_shown_as_it_was_written() -> None:
+    text = "*x* " * MAX_MARKDOWN_CHARS
+    assert markdown(text) == [["pre", {}, text]]
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b[31mred\x1b[0m.", [["c-red", "red"], ["", "."]]),
+        ("\x1b[1;92mgood\x1b[22m still\x1b[39m.", [["c-green bold", "good"], ["c-green", " still"], ["", "."]]),
+        ("\x1b[38;5;196mr\x1b[38;2;0;0;255mb\x1b[38;5;240mg", [["c-red", "r"], ["c-blue", "b"], ["", "g"]]),
+        ("\x1b[48;2;1;2;3;4mu\x1b[m", [["underline", "u"]]),
+        ("\x1b[30;40;8mhidden", [["c-black", "hidden"]]),
+        ("\x1b[31ma\r\nb", [["c-red", "a\nb"]]),
+        ("\x1b[0mplain", "plain"),
+        ("\x1b]0;title\x07\x1b[2J\x1b[Hx", "x"),
+        ("\x1b[31mover\rwritten", [["c-red", "written"]]),
+        ("over\rwri\x1b[31mtten", [["", "wri"], ["c-red", "tten"]]),
+    ],
+)  # fmt: skip
+def test_output_keeps_colours_and_no_other_control(raw: str, shown: object) -> None:
+    assert printed(raw) == shown
+
+
+@pytest.mark.parametrize(
+    "raw", ["\x1b]0;\x1b[31m\x07x", "\x1b[3\x1b[31m1mx", "a\tb\x1b[1m\tc", "\x1b[31m\u202ex\x00", "\x1b[" * 9 + "1mx"]
+)
+def test_the_pieces_together_are_what_a_terminal_of_ours_shows(raw: str) -> None:
+    shown = printed(raw)
+    assert (shown if isinstance(shown, str) else "".join(text for _, text in shown)) == texts.output(raw)
+
+
+def test_a_secret_with_a_colour_in_it_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_maskers", [Masker({"KEY": "sk-1234567890abcdef"})])
+    assert printed("\x1b[32mok\x1b[0m sk-12345\x1b[31m67890abcdef") == "ok <secret:KEY>"
+
+
+def test_pieces_are_cut() -> None:
+    assert cut_pieces([["a", "123"], ["", "456"], ["", "7"]], 5) == [["a", "123"], ["", "45"]]
+
+
+def test_a_change_has_rows_with_a_gap_between_its_places() -> None:
+    old = [f"line {number}" for number in range(20)]
+    new = [*old]
+    new[2], new[15:16] = "two", []
+    found = difference_of({"path": "/a", "old_str": "\n".join(old), "new_str": "\n".join(new)})
+    assert found is not None
+    assert [3, "line 2", 3, "two"] in found.rows
+    assert [16, "line 15", None, None] in found.rows
+    assert found.rows.count([]) == 1
+    assert (found.added, found.removed) == (1, 2)
+
+
+def test_a_new_file_is_all_added() -> None:
+    found = difference_of({"path": "/a", "file_text": "x\ny\n"})
+    assert found is not None
+    assert found.rows == [[None, None, 1, "x"], [None, None, 2, "y"]]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"path": 5}, {"path": "/a"}, {"path": "/a", "old_str": 5, "new_str": "x"}])
+def test_what_says_no_change_has_none(arguments: dict[str, object]) -> None:
+    assert difference_of(arguments) is None
+
+
+def test_a_unified_diff_is_read() -> None:
+    text = "Edited.\n--- a\n+++ b\n@@ -3,3 +3,3 @@ def f():\n x\n-y\n+z\n+w\n v\n\\ No newline at end of file\n"
+    found = read_unified("/a", text)
+    assert found is not None
+    assert found.rows == [[3, "x", 3, "x"], [4, "y", 4, "z"], [None, None, 5, "w"], [5, "v", 6, "v"]]
+    assert read_unified("/a", "no diff") is None
