@@ -36,6 +36,8 @@ pulled and without the seconds that importing litellm takes; a provider that is 
 _BARE_NAMES = {"gpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "claude": "anthropic"}
 _ADDRESS = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
 """What a client can ask; anything else is tried for a minute, and then called unreachable."""
+_OF_ONE_MODEL = ("price", "context_tokens", "native_tool_calling", "vision", "prompt_cache")
+_OF_ONE_PROVIDER = ("api_key", "base_url", "api_version", "custom_llm_provider")
 _OFFLINE = ("scripted:", "replay:")
 
 
@@ -82,10 +84,16 @@ def complete(settings: Settings, *, person: bool) -> Settings:
 
 
 def with_model_of(settings: Settings, model: str | None) -> Settings:
-    """The settings with the model that a conversation asked before, where nothing else names one."""
-    if model is None or settings.model:
+    """The settings with another model, as of a conversation that asked it before; None is that of the settings.
+
+    What the settings say of their own model does not hold for another, and another provider is not given their key.
+    """
+    if model in {None, settings.model}:
         return settings
-    return settings.with_flags(model=model)
+    if settings.model is None:
+        return settings.model_copy(update={"model": model})
+    others = [*_OF_ONE_MODEL, *(() if provider_of(settings.model) == provider_of(str(model)) else _OF_ONE_PROVIDER)]
+    return settings.model_copy(update={"model": model, **dict.fromkeys(others)})
 
 
 def key_source(settings: Settings) -> str | None:

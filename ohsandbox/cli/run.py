@@ -54,7 +54,10 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
     resumed = None
     if what.autoresume or what.resume is not None:
         resumed = find_resumed(what.resume, where)
-        where, settings = resumed.where, with_model_of(settings, resumed.model)
+        where = resumed.where
+        if what.model is None:
+            given = {"api_key": what.api_key, "base_url": what.base_url, "price": what.price}
+            settings = with_model_of(settings, resumed.model).with_flags(**given)
         if what.confirm is None:
             settings = settings.with_flags(confirm=confirm.kept_policy(conversations_dir() / resumed.id))
     where = where.checked()

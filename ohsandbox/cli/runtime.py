@@ -170,6 +170,8 @@ class ResumedConversation(NamedTuple):
     """The last that it asked."""
     where: SandboxOptions
     """Where it works: as asked now, else as before."""
+    secrets: tuple[str, ...] = ()
+    """Names of those that its commands had."""
 
 
 def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversation:
@@ -190,7 +192,9 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
         if asked.attach:
             before = replace(before, memory=None, cpus=None, pids=None, disk=None)
         where = replace(before, **given)
-    return ResumedConversation(conversation_id, known.title if known else None, known.model if known else None, where)
+    if known is None:
+        return ResumedConversation(conversation_id, None, None, where)
+    return ResumedConversation(conversation_id, known.title, known.model, where, known.secrets)
 
 
 def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
+from ohsandbox.cli.model import complete, with_model_of
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.prompt import ask_yes_no
@@ -31,13 +32,15 @@ from ohsandbox.cli.runtime import (
 from ohsandbox.cli.skill_servers import ask_about_servers
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.policy import policy_of
+from ohsandbox.conversation.result import answer_in
 from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
 from ohsandbox.paths import check_apart
-from ohsandbox.persistence import LOG_NAME
+from ohsandbox.persistence import LOG_NAME, stream_events
 from ohsandbox.persistence.layout import new_id
 from ohsandbox.secrets import Secrets, host_keys
+from ohsandbox.timetravel.fork import is_turn
 from ohsandbox.tools.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.options import RunOptions
     from ohsandbox.cli.rendering.view import View
+    from ohsandbox.events import SDKEvent
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.settings import Settings
@@ -84,8 +88,9 @@ class RunSession:
         self.view = view
         self.person = person
         self._present = present or self._presenter_of
-        self._block = contextlib.ExitStack()
-        self._is_switching = self._drops_sandbox = False
+        self._sandbox_block = contextlib.ExitStack()
+        self._conversation_block = contextlib.ExitStack()
+        self._is_switching = self._keeps_sandbox = False
         self._conversation: Conversation | None = None
         self._presenter: Presenter | None = None
         self._runtime: Runtime | None = None
@@ -97,7 +102,10 @@ class RunSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        return bool(self._block.__exit__(kind, error, traceback))
+        both = contextlib.ExitStack()
+        both.push(self._sandbox_block)
+        both.push(self._conversation_block)
+        return bool(both.__exit__(kind, error, traceback))
 
     @property
     def conversation(self) -> Conversation:
@@ -141,47 +149,62 @@ class RunSession:
             raise UsageError('--copy brings changes back by checkpoints, and "checkpoints" is false. Switch them on.')
         if where.workspace is not None and where.backend.isolated and not where.copies:
             check_apart(conversation.directory, where.workspace)  # before a sandbox is started
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as sandbox, contextlib.ExitStack() as talk:
             if resumed is not None:
-                stack.callback(conversation.close)
+                sandbox.callback(conversation.close)
                 conversation.start()  # a log that is open elsewhere or damaged is told before any sandbox is touched
-                self.view.info(f"Conversation {resumed.id} goes on: {resumed.title or 'no title'}")
-            runtime, full = self._enter_sandbox(stack, where, conversation)
-            conversation.runtime = runtime
-            self._begin(stack, conversation, runtime, full)
-            if where.copies:
-                tell_copy(self.view, runtime, where)
-                stack.callback(self._tell_apply, where)
-            conversation.start()
-            confirm.keep_policy(conversation.directory, self._policy_name(runtime))
-            if self.person:
-                ask_about_servers(conversation)
-            if runtime.resumed is None or runtime.resumed.how != "same":
-                save_options(conversation.directory, full, runtime)
-            self._block.push(stack.pop_all())
+                self._tell_resumed(resumed, conversation)
+            runtime, full = self._enter_sandbox(sandbox, where, conversation)
+            self._begin(talk, conversation, runtime, full)
+            self._sandbox_block, self._conversation_block = sandbox.pop_all(), talk.pop_all()
+
+    def begin_anew(self) -> None:
+        """Close the conversation that is open and begin a new one in the same sandbox, which has its files as they are.
+
+        Raises:
+            OhsandboxError: the new one cannot be had; then nothing is open.
+        """
+        conversation = self._make_conversation(None)
+        self._is_switching = self._keeps_sandbox = True
+        try:
+            self._conversation_block.close()
+        finally:
+            self._is_switching = self._keeps_sandbox = False
+        self.runtime.hand_over(conversation.id)
+        with contextlib.ExitStack() as talk:
+            self._begin(talk, conversation, self.runtime, self.where)
+            self._conversation_block = talk.pop_all()
 
     def switch(
-        self, where: SandboxOptions, resumed: ResumedConversation | None, *, drops_sandbox: bool = False
+        self,
+        where: SandboxOptions,
+        resumed: ResumedConversation | None,
+        *,
+        settings: Settings | None = None,
+        drops_sandbox: bool = False,
     ) -> None:
         """Close the conversation that is open and open another in its place, as `open` does.
 
         Where that fails, the one of before is open again, and the error is raised. A conversation that was cut off
-        leaves its sandbox to be resumed, unless drops_sandbox says that its checkpoint is all that is needed.
+        leaves its sandbox to be resumed, unless drops_sandbox says that its checkpoint is all that is needed. Settings
+        are those of the other one; None is as before.
 
         Raises:
             OhsandboxError: the other one, its model or its sandbox cannot be had.
         """
         before = self._to_be_resumed()
-        where_before, settings = self.where, self.settings
-        self._is_switching, self._drops_sandbox = True, drops_sandbox
+        where_before, settings_before = self.where, self.settings
+        self._is_switching, self._keeps_sandbox = True, drops_sandbox
         try:
-            self._block.close()
+            self._conversation_block.close()
+            self._sandbox_block.close()
         finally:
-            self._is_switching = self._drops_sandbox = False
+            self._is_switching = self._keeps_sandbox = False
+        self.settings = settings_before if settings is None else settings
         try:
             self.open(where, resumed)
         except OhsandboxError:
-            self.settings = settings
+            self.settings = settings_before
             self.open(where_before, before)
             raise
 
@@ -191,18 +214,44 @@ class RunSession:
             return None
         return ResumedConversation(self.conversation.id, None, self.settings.model, self.where)
 
+    def use_model(self, name: str) -> None:
+        """Go on in the same conversation with another model, also where it is resumed.
+
+        Raises:
+            UsageError: it has no key, or cannot be opened; then the model stays.
+        """
+        before = self.settings
+        self.settings = complete(with_model_of(before, name), person=self.person)
+        try:
+            model = self.open_model()
+            hide_secrets(self.settings, self.conversation.secrets)
+            self.conversation.use_model(model)
+        except BaseException:
+            self.settings = before
+            raise
+
     def _begin(
         self, stack: contextlib.ExitStack, conversation: Conversation, runtime: Runtime, full: SandboxOptions
     ) -> None:
-        """Make the conversation the one that is open, and have its end done in the right order."""
+        """Start the conversation in the sandbox as the one that is open; its end is done in the right order."""
+        conversation.runtime = runtime
         self._conversation, self._runtime, self._where = conversation, runtime, full
-        conversation.confirmation = policy_of(self._policy_name(runtime))
+        policy = self._policy_name(runtime)
+        conversation.confirmation = policy_of(policy)
         self._presenter = presenter = self._present(conversation)
         leave = leave_on_exit(presenter, runtime, stays=bool(full.keep or full.attach))
-        stack.push(lambda *ended: not self._drops_sandbox and leave(*ended))
+        stack.push(lambda *ended: not self._keeps_sandbox and leave(*ended))
         stack.callback(confirm.tell_waiting, conversation)
         stack.callback(presenter.close)
         stack.callback(self._tell_where)
+        if full.copies:
+            stack.callback(self._tell_apply, full)
+        conversation.start()
+        confirm.keep_policy(conversation.directory, policy)
+        if self.person:
+            ask_about_servers(conversation)
+        if runtime.resumed is None or runtime.resumed.how != "same":
+            save_options(conversation.directory, full, runtime)
 
     def _policy_name(self, runtime: Runtime) -> str:
         """Where nobody said what asks: a container's wall is the answer, and on this host somebody must be there."""
@@ -216,8 +265,7 @@ class RunSession:
     def _make_conversation(self, resumed: ResumedConversation | None) -> Conversation:
         settings, view = self.settings, self.view
         secrets = Secrets.load(settings.secrets)
-        key = settings.resolved_api_key()
-        hide(secrets.hiding(host_keys() | ({"api_key": key} if key else {})).masker)
+        hide_secrets(settings, secrets)
         if not self._is_known:
             for warning in secrets.warnings:
                 view.warn(warning)
@@ -275,9 +323,21 @@ class RunSession:
             view.status("")
         view.info(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
         stack.callback(tell_kept, runtime, full, "run", view.info)
+        if where.copies:
+            tell_copy(view, runtime, where)
         return runtime, full
 
     # --- what is told -----------------------------------------------------------------------------
+
+    def _tell_resumed(self, resumed: ResumedConversation, conversation: Conversation) -> None:
+        self.view.info(f"Conversation {resumed.id} goes on: {resumed.title or 'no title'}")
+        if missing := [name for name in resumed.secrets if name not in conversation.secrets.names]:
+            again = " ".join(f"--secret {name}" for name in missing)
+            told = f"Its commands had {', '.join(missing)}, and have not now. To give it: ohsandbox run --resume"
+            self.view.warn(f"{told} {resumed.id} {again}")
+        if self.person and self.what.talks and self.what.task is None:
+            for event in last_words(conversation.directory):
+                self.view.show(event)
 
     def _tell_where(self) -> None:
         if not self._is_switching:
@@ -330,6 +390,26 @@ class RunSession:
         if in_talk:
             return 0
         return {ConversationStatus.CANCELED: INTERRUPTED, ConversationStatus.RUNNING: FAILED}.get(status, 0)
+
+
+def hide_secrets(settings: Settings, secrets: Secrets) -> None:
+    """Print none of the secrets and keys from now on."""
+    key = settings.resolved_api_key()
+    hide(secrets.hiding(host_keys() | ({"api_key": key} if key else {})).masker)
+
+
+def last_words(directory: Path) -> list[SDKEvent]:
+    """The last thing that the user said, and the last that the agent answered to it."""
+    words: list[SDKEvent] = []
+
+    def take(event: SDKEvent) -> None:
+        if is_turn(event):
+            words[:] = [event]
+        elif words and answer_in(event) is not None:
+            words[1:] = [event]
+
+    stream_events(directory, take)
+    return words
 
 
 def instructions_of(file: str | None) -> list[str]:

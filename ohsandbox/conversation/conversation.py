@@ -146,11 +146,13 @@ class Conversation(ObservedConversation, TimeTravel, AsyncConversation):
         persist_dir: Path | str | None = None,
         **options: Unpack[ResumeOptions],
     ) -> Conversation:
-        """The conversation with this id, or the only one that begins so; None is the one with the newest event.
+        """The conversation with this id, or the only one that begins so; None is the newest of the working directory.
+
+        Where nothing was done in that directory, None is the newest of all.
 
         Of the class, it makes a conversation. Of a conversation, it is this very one, with its agent, runtime and
         callbacks, that continues the stored one and is started; None is its own log where it has one, else the newest
-        beside it. One without events is never the newest.
+        beside it. One in which nothing was said is never the newest.
 
         Args:
             conversation_id: see above.

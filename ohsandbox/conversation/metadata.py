@@ -46,6 +46,12 @@ class ConversationMetadata(BaseModel):
     user_id: str | None = None
     model: str | None = None
     """Name of the model of the last request, or of the one that was chosen since."""
+    directory: str | None = None
+    """Where the process worked that ran it last."""
+    workspace: str | None = None
+    """The directory of this machine that its sandbox has, or has a copy of."""
+    secrets: tuple[str, ...] = ()
+    """Names of the secrets that its commands had."""
     status: ConversationStatus = ConversationStatus.IDLE
     steps: int = Field(default=0, ge=0)
     """Answers of the model."""
@@ -60,6 +66,15 @@ class ConversationMetadata(BaseModel):
     log_bytes: int = Field(default=0, ge=0)
     """Length of the log in bytes when this was true; a log of another length must be read again."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was said in it that could be gone on with."""
+        return self.title is None and not self.steps
+
+    def is_of(self, directory: str) -> bool:
+        """Whether it was run in this directory, or works on it."""
+        return directory in {self.directory, self.workspace}
+
 
 class MetadataProjection:
     """The fields of `ConversationMetadata`, updated by each event."""
@@ -70,6 +85,9 @@ class MetadataProjection:
         self._last: datetime | None = None
         self._model: str | None = None
         self._user_id: str | None = None
+        self._directory: str | None = None
+        self._workspace: str | None = None
+        self._secrets: tuple[str, ...] = ()
         self._status = ConversationStatus.IDLE
         self._response: str | None = None
         self._events = self._calls = self._steps = 0
@@ -89,6 +107,9 @@ class MetadataProjection:
             self._status = ConversationStatus(data["status"])
             self._model = data.get("model", self._model)
             self._user_id = data.get("user_id", self._user_id)
+            self._directory = data.get("directory", self._directory)
+            self._workspace = data.get("workspace", self._workspace)
+            self._secrets = (*(data.get("secrets") or self._secrets),)
         elif event.type == "notice" and data.get("code") == MODEL_CHANGED:
             self._model = data.get("model", self._model)
         if event.type not in KNOWN_TYPES:
@@ -113,6 +134,9 @@ class MetadataProjection:
             updated_at=self._last or now,
             user_id=self._user_id,
             model=self._model,
+            directory=self._directory,
+            workspace=self._workspace,
+            secrets=self._secrets,
             status=self._status,
             steps=self._steps,
             calls=self._calls,

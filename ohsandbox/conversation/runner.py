@@ -6,7 +6,8 @@ import contextlib
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
 from ohsandbox.arguments import check_wait
@@ -109,6 +110,15 @@ class Runner:
             message = "The conversation is too short to be condensed: nothing was left out."
             self._log.emit(events.notice(code="NothingToCondense", message=message))
         return ConversationStatus.IDLE
+
+    def place(self) -> dict[str, Any]:
+        """Where it works, for the log: see `events.status_update`."""
+        runtime = self._environment.runtime
+        workspace = None if runtime is None else runtime.host_workspace or runtime.copied_workspace
+        place: dict[str, Any] = {"workspace": None if workspace is None else str(workspace)}
+        with contextlib.suppress(OSError):  # somebody has removed it
+            place["directory"] = str(Path.cwd())
+        return place | {"secrets": self._config.secrets.names}
 
     def interrupt(self) -> None:
         """End what is waited for: sub-agents, a request to the model, calls."""
@@ -258,7 +268,9 @@ class RunThread:
             LogWriteError: it could not be stored; the status is as it was.
         """
         with self._log.lock:
-            self._log.emit(events.status_update(status, model=self._config.llm.name, user_id=self._config.user_id))
+            facts = self._runner.place() if status is ConversationStatus.RUNNING else {}
+            body = events.status_update(status, model=self._config.llm.name, user_id=self._config.user_id, **facts)
+            self._log.emit(body)
             self.status = status
             keep_metadata(self._store, self._log.metadata())
 

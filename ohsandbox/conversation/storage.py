@@ -26,10 +26,12 @@ from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.runtime.inventory import Removal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ohsandbox.runtime.inventory import Inventory
 
 LAST = "last"
-"""Stands for the conversation with the newest event, where none has this id."""
+"""Stands for the newest conversation of this directory, else the newest of all, where none has this id."""
 
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """Errors of an event whose checksum is right and whose fields are not ours: another program's log."""
@@ -76,6 +78,9 @@ def list_stored(root: Path) -> list[StoredConversation]:
 def find_stored(root: Path, wanted: str) -> Path:
     """The directory of a conversation by its id, the only one that begins so, or "last"; `ID/NAME` is its sub-agent.
 
+    "last" is the newest that was run in the working directory, or works on it; else the newest of all. One in which
+    nothing was said is never it.
+
     Raises:
         UsageError: there is none, or several begin so; the message names them.
     """
@@ -85,7 +90,7 @@ def find_stored(root: Path, wanted: str) -> Path:
 
 
 def find_conversation(root: Path, wanted: str | None) -> str:
-    """The id of a conversation: this one, the only one that begins so, or, for None, the one with the newest event.
+    """The id of a conversation: this one, the only one that begins so, or, for None, the last as `find_stored` has it.
 
     Raises:
         UsageError: there is none, or several begin so.
@@ -164,8 +169,18 @@ def _find(root: Path, wanted: str) -> Path:
 
 
 def _newest(root: Path) -> Path | None:
-    """The one with the newest event; None where none has an event."""
-    return next((one.directory for one in list_stored(root) if one.metadata.events), None)
+    """The one with the newest event, of those in which something was said; None where there is none."""
+    found = nearest_first([one for one in list_stored(root) if not one.metadata.is_empty])
+    return found[0].directory if found else None
+
+
+def nearest_first(found: Sequence[StoredConversation]) -> list[StoredConversation]:
+    """Those that were run in the working directory, or work on it, before the others; otherwise in the given order."""
+    try:
+        here = str(Path.cwd())
+    except OSError:  # somebody has removed it
+        return [*found]
+    return sorted(found, key=lambda one: not one.metadata.is_of(here))
 
 
 def _conversations_in(root: Path) -> list[Path]:

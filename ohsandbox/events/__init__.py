@@ -258,10 +258,23 @@ def approval_revoked(*, number: int, by: str) -> EventBody:
     return _body("approval_revoked", number=number, by=by)
 
 
-def status_update(status: ConversationStatus, *, model: str | None = None, user_id: str | None = None) -> EventBody:
-    """The conversation's status changed: {status}, and where they are known {model, user_id}."""
-    facts = {"status": status.value, "model": model, "user_id": user_id}
-    return _body("status_update", **{key: value for key, value in facts.items() if value is not None})
+def status_update(
+    status: ConversationStatus,
+    *,
+    model: str | None = None,
+    user_id: str | None = None,
+    directory: str | None = None,
+    workspace: str | None = None,
+    secrets: Sequence[str] = (),
+) -> EventBody:
+    """The conversation's status changed: {status}, and where they are known {model, user_id}.
+
+    Where a run begins also {directory, workspace, secrets}: where the process works, what of this machine the sandbox
+    has, and the names of the secrets.
+    """
+    facts = {"status": status.value, "model": model, "user_id": user_id, "directory": directory, "workspace": workspace}
+    known = {key: value for key, value in facts.items() if value is not None}
+    return _body("status_update", **known, **({"secrets": [*secrets]} if secrets else {}))
 
 
 def error(*, code: str, message: str, exit_code: int = 1) -> EventBody:

@@ -206,6 +206,12 @@ class StatusUpdateData(EventData):
     status: ConversationStatus
     model: str | None = None
     user_id: str | None = None
+    directory: str | None = None
+    """The working directory of the process, where a run begins."""
+    workspace: str | None = None
+    """The directory of this machine that the sandbox has, or has a copy of."""
+    secrets: list[str] | None = None
+    """Names of the secrets that commands have."""
 
 
 class NoticeData(_ResponseData):
