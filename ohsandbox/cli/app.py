@@ -6,20 +6,23 @@ it raises, `entrypoint` explains on one line, and makes it an exit code.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ohsandbox import __version__
+from ohsandbox.cli import completion
 from ohsandbox.cli.app_config import config
 from ohsandbox.cli.app_conversations import conversations
 from ohsandbox.cli.app_eval import evaluation
 from ohsandbox.cli.app_mcp import mcp
 from ohsandbox.cli.entrypoint import exit_code_of, prepare_streams
 from ohsandbox.cli.options import (
+    LAST,
     AsJson,
     ConfirmOptions,
     ConversationId,
@@ -37,7 +40,22 @@ from ohsandbox.cli.typer_options import Debug, argument, command, new_app, optio
 
 app = new_app(
     "ohsandbox",
-    help="Run an AI agent on this machine; its tools run in a sandbox container.",
+    help="""Run an AI agent on this machine; its tools run in a sandbox container.
+
+    \b
+    Examples:
+      ohsandbox run --workspace . "Find out why the tests fail, and mend it"
+      ohsandbox run --copy --workspace . "Try it on a copy"   # then: ohsandbox diff
+      ANSWER=$(ohsandbox run --quiet "What is 6 * 7?")        # in a script
+    """,
+    panels={
+        "Work": "run demo exec shell",
+        "See what is done, and have a say": "conversations diff confirm approvals",
+        "Take back, branch off, bring over": "undo redo fork apply",
+        "Sandboxes": "ps gc",
+        "Set up": "config doctor tools mcp completion",
+        "Evaluate": "eval",
+    },
     epilog="Exit codes: 0 success, 1 run failed, 2 usage error, 3 conversation open in another process, 4 engine or "
     "sandbox unavailable, 5 model or provider error, 6 calls wait for confirmation, 129, 130 and 143 interrupted."
     "\n\nSettings, conversations and leases are kept in ~/.ohsandbox, or in the directory that OHSANDBOX_HOME names.",
@@ -48,6 +66,8 @@ app = new_app(
 def main() -> None:
     """Run the command in sys.argv and exit with its exit code."""
     prepare_streams()
+    if completion.VARIABLE in os.environ:
+        completion.answer(app)
     sys.exit(exit_code_of(lambda: app(prog_name="ohsandbox", standalone_mode=False)))
 
 
@@ -121,7 +141,7 @@ def shell(
 
 @command(app)
 def confirm(
-    conversation: ConversationId, how: ConfirmOptions, *, settings: SettingsFile = None, no_tui: NoTui = False
+    how: ConfirmOptions, *, conversation: ConversationId = LAST, settings: SettingsFile = None, no_tui: NoTui = False
 ) -> int:
     """Approve or reject the pending calls of a conversation, then continue its run."""
     from ohsandbox.cli.confirm import answer_stored
@@ -135,7 +155,7 @@ def confirm(
 
 @command(app)
 def approvals(
-    conversation: ConversationId,
+    conversation: ConversationId = LAST,
     *,
     revoke: list[int] | None = option("Revoke approval number N; may be repeated.", "N"),
     revoke_all: bool = switch("Revoke all approvals.", "--revoke-all"),
@@ -213,12 +233,23 @@ def doctor(*, as_json: AsJson = False) -> int:
     return examine(as_json=as_json)
 
 
+@command(app, "completion")
+def complete(
+    ctx: typer.Context,
+    act: Annotated[Literal["show", "install"], typer.Argument(metavar="show|install", help="Print it, or set it up.")],
+    shell: completion.Shell | None = argument("bash, zsh or fish.  [default: yours, by $SHELL]", "SHELL"),
+) -> int:
+    """Set up completion with Tab in bash, zsh or fish: `ohsandbox completion install`."""
+    completion.show(ctx, shell) if act == "show" else completion.install(ctx, shell)
+    return 0
+
+
 # --- time travel ----------------------------------------------------------------------------------
 
 
 @command(app)
 def undo(
-    conversation: str | None = argument("Conversation id or its beginning.  [default: newest]", "ID"),
+    conversation: ConversationId = LAST,
     turns: str | None = argument("Number of turns.  [default: 1]", "N"),
     *,
     yes: Yes = False,
@@ -236,12 +267,12 @@ def undo(
 
 @command(app)
 def redo(
-    conversation: str | None = argument("Conversation that undo created, or its beginning.  [default: newest]", "ID"),
+    conversation: ConversationId = LAST,
     *,
     yes: Yes = False,
     root: Root = None,
 ) -> int:
-    """Restore what `undo` removed and return to the original conversation."""
+    """Restore what `undo` removed and return to the original conversation. ID is the one that `undo` created."""
     from ohsandbox.cli.time_travel import redo_undone
 
     return redo_undone(conversation, root, yes=yes)
@@ -249,7 +280,7 @@ def redo(
 
 @command(app)
 def fork(
-    conversation: ConversationId,
+    conversation: ConversationId = LAST,
     *,
     at: int | None = option("Last event to copy.  [default: last]", "EVENT"),
     workspace: Path | None = option("Empty directory for the files of a bound workspace.", "DIR", parser=path),
@@ -263,7 +294,7 @@ def fork(
 
 @command(app)
 def diff(
-    conversation: ConversationId,
+    conversation: ConversationId = LAST,
     a: int | None = argument("Compare from event A.  [default: start]", "A"),
     b: int | None = argument("Compare to event B.  [default: now]", "B"),
     *,
@@ -278,7 +309,7 @@ def diff(
 
 @command(app, "apply")
 def apply_(
-    conversation: ConversationId,
+    conversation: ConversationId = LAST,
     *,
     to: Path | None = option(
         "Directory to change.  [default: source of the copy, else current directory]", "DIR", parser=path

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from ohsandbox.cli.options import ConversationId, NoTui, Root, Yes, path
+from ohsandbox.cli.completion import conversation_ids
+from ohsandbox.cli.options import LAST, ConversationId, NoTui, Root, Yes, path
 from ohsandbox.cli.typer_options import Debug, argument, command, new_app, option, switch
 
 conversations = new_app(
@@ -42,7 +43,7 @@ def _list(
 @command(conversations)
 def show(
     ctx: typer.Context,
-    wanted: ConversationId,
+    wanted: ConversationId = LAST,
     *,
     as_json: bool = switch("Print one JSON object per event.", "--json"),
     follow: bool = switch("Print new events until no process has the conversation open.", "--follow", "-f"),
@@ -58,7 +59,7 @@ def show(
 @command(conversations)
 def export(
     ctx: typer.Context,
-    wanted: ConversationId,
+    wanted: ConversationId = LAST,
     *,
     output: Path | None = option("File to create.  [default: stdout]", "FILE", flags=["--output", "-o"], parser=path),
     form: Literal["jsonl", "md", "html"] = option(
@@ -84,7 +85,7 @@ def schema() -> int:
 
 
 @command(conversations)
-def repair(ctx: typer.Context, wanted: ConversationId, *, root: Root = None) -> int:
+def repair(ctx: typer.Context, wanted: ConversationId = LAST, *, root: Root = None) -> int:
     """Truncate a damaged log after its last valid record; the damaged log is kept beside it."""
     from ohsandbox.cli.conversations import repair_conversation
 
@@ -94,7 +95,7 @@ def repair(ctx: typer.Context, wanted: ConversationId, *, root: Root = None) -> 
 @command(conversations)
 def delete(
     ctx: typer.Context,
-    wanted: list[str] | None = argument("Conversations to delete.", "ID..."),
+    wanted: list[str] | None = argument("Conversations to delete.", "ID...", autocompletion=conversation_ids),
     *,
     older_than: str | None = option("Delete conversations without an event for AGE: 30d, 12h, 45min, 2w.", "AGE"),
     everything: bool = switch("Delete all conversations.", "--all"),

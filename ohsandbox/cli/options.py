@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, BadParameter, Option
 
+from ohsandbox.cli.completion import conversation_ids, sandbox_names
 from ohsandbox.cli.typer_options import argument, option, switch
 from ohsandbox.errors import UsageError
 from ohsandbox.text import MAX_BYTES, byte_size
@@ -86,7 +87,16 @@ McpConfig = Annotated[
         rich_help_panel="Tools and prompt",
     ),
 ]
-ConversationId = Annotated[str, Argument(metavar="ID", help="Conversation id, its beginning, or 'last'.")]
+LAST = "last"
+"""The conversation that is meant where none is named."""
+ConversationId = Annotated[
+    str,
+    Argument(
+        metavar="ID",
+        help="Conversation id, its beginning, or 'last'.  [default: last]",
+        autocompletion=conversation_ids,
+    ),
+]
 Root = Annotated[
     Path | None,
     Option(
@@ -143,7 +153,9 @@ class SandboxOptions:
         parser=_byte_size(minimum=64 * 1024**2),
     )
     keep: bool = switch("Keep the container, and its processes, after exit.", "--keep", rich_help_panel="Sandbox")
-    attach: str | None = _sandbox("Work in a running container, which is kept, instead of a new one.", "NAME")
+    attach: str | None = _sandbox(
+        "Work in a running container, which is kept, instead of a new one.", "NAME", autocompletion=sandbox_names
+    )
     runtime: Literal["docker", "cli"] | None = _sandbox(
         "docker: a container (default). cli: THIS HOST, without a container."
     )
@@ -244,7 +256,10 @@ class RunOptions:
     )
     autoresume: bool = switch("Resume the newest conversation.", "--autoresume", rich_help_panel="Resume")
     resume: str | None = option(
-        "Resume this conversation: id, its beginning, or 'last'.", "ID", rich_help_panel="Resume"
+        "Resume this conversation: id, its beginning, or 'last'.",
+        "ID",
+        rich_help_panel="Resume",
+        autocompletion=conversation_ids,
     )
     max_iterations: int | None = _limit("Maximum requests to the model in one run.", "N", min=1)
     max_time_s: float | None = _limit("Maximum duration of one run.", "SECONDS", parser=_positive_number)

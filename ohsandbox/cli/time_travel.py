@@ -36,6 +36,8 @@ _OBEYED = {"config", "config.worktree", "hooks", "info", "commondir"}
 """Names in a `.git` that decide what git runs."""
 _MAX_TURNS_DIGITS = 3
 """A longer number is the beginning of an id: those begin with the date."""
+_MAX_EVENT_DIGITS = 6
+"""As above, for the number of an event."""
 _STYLES = (
     (("diff --git", "index ", "old mode", "new mode", "deleted file", "new file", "--- ", "+++ "), "bold"),
     (("@@ ",), "cyan"),
@@ -47,10 +49,10 @@ _STYLES = (
 # --- undo, redo and fork ----------------------------------------------------------------------------
 
 
-def undo_turns(wanted: str | None, turns: str | None, root: Path | None, *, yes: bool) -> int:
+def undo_turns(wanted: str, turns: str | None, root: Path | None, *, yes: bool) -> int:
     """Fork the conversation before its last turns, and take the agent's changes back from a bound workspace."""
-    if turns is None and wanted is not None and wanted.isdecimal() and len(wanted) <= _MAX_TURNS_DIGITS:
-        wanted, turns = None, wanted
+    if turns is None and wanted.isdecimal() and len(wanted) <= _MAX_TURNS_DIGITS:
+        wanted, turns = LAST, wanted
     if turns is not None and not turns.isdecimal():
         raise UsageError(f"Invalid number of turns {turns!r}: expected a whole number, as in `ohsandbox undo ID 2`.")
     directory = _closed(wanted, root)
@@ -66,7 +68,7 @@ def undo_turns(wanted: str | None, turns: str | None, root: Path | None, *, yes:
     return _told(forked.id, plan.workspace, refused, root)
 
 
-def redo_undone(wanted: str | None, root: Path | None, *, yes: bool) -> int:
+def redo_undone(wanted: str, root: Path | None, *, yes: bool) -> int:
     """Bring back what an undo took, and go back to the conversation of before."""
     plan = undo.plan_redo(_closed(wanted, root))
     if not _agreed(plan, "`ohsandbox undo` takes it away again.", yes=yes):
@@ -77,8 +79,8 @@ def redo_undone(wanted: str | None, root: Path | None, *, yes: bool) -> int:
     return _told(older.name, plan.workspace, refused, root)
 
 
-def _closed(wanted: str | None, root: Path | None) -> Path:
-    directory = find_stored(root or conversations_dir(), wanted or LAST)
+def _closed(wanted: str, root: Path | None) -> Path:
+    directory = find_stored(root or conversations_dir(), wanted)
     if (holder := holder_of(directory)) is not None:
         raise ConversationOpenError(f"Conversation {directory.name!r} is open in process {holder}. Close it there.")
     return directory
@@ -146,6 +148,8 @@ def _told(conversation: str, workspace: Path | None, refused: Sequence[Unapplied
 
 def show_diff(wanted: str, a: int | None, b: int | None, root: Path | None, *, stat: bool) -> int:
     """Print what changed in the workspace: coloured at a terminal, else the bytes of a patch."""
+    if wanted.isdecimal() and len(wanted) <= _MAX_EVENT_DIGITS and b is None:  # `diff 3 7`, without an id
+        wanted, a, b = LAST, int(wanted), a
     with diff_workspace(find_stored(root or conversations_dir(), wanted), a, b) as work:
         _tell_left_out(work)
         if stat:

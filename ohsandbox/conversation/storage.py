@@ -165,6 +165,8 @@ def _find(root: Path, wanted: str) -> Path:
         some = ", ".join(path.name for path in sorted(named)[:_SHOWN_IDS])
         more = f" and {len(named) - _SHOWN_IDS} more" if len(named) > _SHOWN_IDS else ""
         raise UsageError(f"{len(named)} conversations begin with {wanted!r}: {some}{more}. Give more of the id.")
+    if wanted == LAST:
+        raise UsageError(f"No conversation with an event in {str(root)!r}. Start one: ohsandbox run TASK.")
     raise UsageError(f"No conversation {wanted[:200]!r} in {str(root)!r}. See `ohsandbox conversations`.")
 
 

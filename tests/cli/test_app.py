@@ -26,3 +26,19 @@ def test_every_flag_of_the_seed_document_is_there(invoke: Invoke) -> None:
     helped = invoke("run", "--help").out
     flags = "--no-tui --autoresume --settings --model --api-key --tool-choice --base-url --workspace --network --keep"
     assert not [flag for flag in [*flags.split(), "--attach", "--image", "--ca-bundle"] if flag not in helped]
+
+
+def test_help_has_examples_and_every_command_under_a_heading(invoke: Invoke) -> None:
+    helped = invoke("--help").out
+    assert helped.count("\n    ohsandbox ") + helped.count("\n    ANSWER=$(ohsandbox ") == 3
+    assert "\nCommands:\n" not in helped, "a new command needs its place in `panels` of cli/app.py"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["conversations show", "conversations export", "diff", "undo", "redo", "fork", "apply", "confirm", "approvals"],
+)
+def test_without_an_id_last_is_meant_and_where_there_is_none_the_line_says_so(invoke: Invoke, words: str) -> None:
+    ended = invoke(*words.split())
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "ohsandbox run" in ended.err

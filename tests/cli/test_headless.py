@@ -23,9 +23,9 @@ ON_HOST = ("--runtime", "cli")
 
 
 @pytest.fixture
-def go(write_script: WriteScript) -> tuple[str, ...]:
+def go(write_script: WriteScript, tmp_path: Path) -> tuple[str, ...]:
     model = write_script(("I look.", "echo x > made; cat made"), ("one\n\ttwo \x1b[31m", None))
-    return ("run", "go", "--model", model, *ON_HOST)
+    return ("run", "go", "--model", model, *ON_HOST, "--workspace", str(tmp_path))
 
 
 def _lines(text: str | bytes) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def test_stdout_has_the_answer_and_nothing_else(invoke: Invoke, go: tuple[str, .
 
 def test_a_resumed_run_prints_its_own_events(invoke: Invoke, go: tuple[str, ...]) -> None:
     before = _lines(invoke(*go, "--json").out)
-    ended = invoke("run", "again", *go[2:], "--json", "--resume", "last")
+    ended = invoke("run", "again", *go[2:6], "--json", "--resume", "last")
     first, *_, result = _lines(ended.out)
     assert (first["type"], first["seq"]) == ("user_message", before[-2]["seq"] + 1)
     assert result["conversation_id"] == before[-1]["conversation_id"]

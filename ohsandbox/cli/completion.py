@@ -1,0 +1,107 @@
+"""Shell completion: what Tab offers for a conversation or a sandbox, and `ohsandbox completion`.
+
+Whoever presses Tab waits: only files of ours are read, with the standard library, and no engine is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.paths import state_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import typer
+
+VARIABLE = "_OHSANDBOX_COMPLETE"
+"""The shell's function sets it: typer makes its name of the command's."""
+MAX_OFFERED = 50
+"""The newest: a list that is longer than the screen helps nobody."""
+MAX_BYTES = 64 * 1024
+"""Of a file that is read."""
+MAX_TITLE_CHARS = 50
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_UNQUOTED = re.compile(r"[^\w .,/+-]")
+"""Zsh evaluates what it is given as the description of a word (`_arguments`), so of a title only this much is kept."""
+
+Shell = Literal["bash", "zsh", "fish"]
+
+
+def conversation_ids(incomplete: str) -> list[tuple[str, str]]:
+    """`last` and the ids of conversations, newest first, each with its title."""
+    found = _newest("conversations", lambda name: name.startswith(incomplete))
+    return [("last", "the newest, of this directory first"), *((name, _title(path)) for name, path in found)]
+
+
+def sandbox_names(incomplete: str) -> list[tuple[str, str]]:
+    """The names of this user's sandboxes, by their leases."""
+    leases = (_read(path) for _, path in _newest("leases", lambda _: True))
+    named = ((str(lease.get("container", "")), _plain(lease.get("image"))) for lease in leases)
+    return [(name, image) for name, image in named if _NAME.fullmatch(name) and name.startswith(incomplete)]
+
+
+def answer(app: Callable[..., Any]) -> None:
+    """Answer the shell's question, which stands in the environment. An error is no answer: it would be in the way."""
+    from typer.completion import get_completion_inspect_parameters  # noqa: PLC0415 - for Tab
+
+    get_completion_inspect_parameters()  # has typer know the shells
+    sys.modules["rich"] = None  # type: ignore[assignment] # "not installed": typer would load it to print plain help
+    with contextlib.suppress(Exception), open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # noqa: PTH123 - as below
+        app(prog_name="ohsandbox")
+    sys.exit(1)
+
+
+def show(ctx: typer.Context, shell: Shell | None) -> None:
+    """Print the script for the shell; None is the person's own."""
+    from typer.completion import show_callback  # noqa: PLC0415 - as above
+
+    with contextlib.suppress(SystemExit):  # its way to return
+        show_callback(ctx, ctx.command.params[0], shell or _own_shell())
+
+
+def install(ctx: typer.Context, shell: Shell | None) -> None:
+    """Write the script to where the shell reads it, and for bash and zsh a line into its start-up file."""
+    from typer.completion import install_callback  # noqa: PLC0415 - as above
+
+    with contextlib.suppress(SystemExit):
+        install_callback(ctx, ctx.command.params[0], shell or _own_shell())
+
+
+def _own_shell() -> str:
+    name = os.path.basename(os.environ.get("SHELL", ""))  # noqa: PTH119 - as below
+    if name not in get_args(Shell):
+        raise UsageError(f"SHELL is {name!r}, not bash, zsh or fish. Name one: ohsandbox completion install bash.")
+    return name
+
+
+def _newest(directory: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+    """Names and paths of the entries of a state directory, the newest first."""
+    with contextlib.suppress(OhsandboxError, OSError), os.scandir(state_dir() / directory) as entries:
+        found = [(entry.stat().st_mtime, entry.name, entry.path) for entry in entries if wanted(entry.name)]
+        yield from (
+            (name, path) for _, name, path in sorted(found, reverse=True)[:MAX_OFFERED] if _NAME.fullmatch(name)
+        )
+
+
+def _title(conversation: str) -> str:
+    return _plain(_read(os.path.join(conversation, "metadata.json")).get("title"))  # noqa: PTH118 - fifty of them
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - as above
+            found = json.loads(file.read(MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _plain(text: object) -> str:
+    return " ".join(_UNQUOTED.sub(" ", str(text or ""))[:MAX_TITLE_CHARS].split())
