@@ -50,7 +50,7 @@ app = new_app(
     """,
     panels={
         "Work": "run demo exec shell",
-        "See what is done, and have a say": "conversations diff confirm approvals",
+        "See what is done, and have a say": "conversations diff view confirm approvals",
         "Take back, branch off, bring over": "undo redo fork apply",
         "Sandboxes": "ps gc",
         "Set up": "config doctor tools mcp completion",
@@ -170,7 +170,7 @@ def approvals(
 
 @command(app)
 def view(
-    conversation: str = argument("Conversation id, its beginning, or ID/NAME.  [default: last]", "ID"),
+    conversation: ConversationId = LAST,
     *,
     output: Path | None = option(
         "File to write.  [default: in its directory]", "FILE", flags=["--output", "-o"], parser=path
