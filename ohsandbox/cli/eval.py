@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.eval_agents import make_agent
-from ohsandbox.cli.eval_reports import exit_code, report_results
-from ohsandbox.cli.eval_validate import read_tasks
 from ohsandbox.cli.rendering.eval_progress import open_progress
-from ohsandbox.cli.rendering.text import hide, say
+from ohsandbox.cli.rendering.text import counted, hide, say
 from ohsandbox.errors import EngineUnavailable, UsageError
+from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.runner import Run, RunPlan, Shard, select
 from ohsandbox.settings import Settings
 
@@ -20,6 +21,26 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.options import EvalOptions, RunOptions
     from ohsandbox.evaluation.executor import TrialExecutor
+    from ohsandbox.evaluation.reports.report import Report
+    from ohsandbox.evaluation.task import Task
+
+_FOR_REPORTS = ("ohsandbox.cli.eval_reports", "jinja2")
+
+
+def read_tasks(paths: Sequence[Path]) -> list[Task]:
+    """Read tasks, strictly.
+
+    Raises:
+        UsageError: there is a problem; all problems have been told.
+    """
+    loaded = load_tasks(paths)
+    if loaded.problems:
+        for problem in loaded.problems:
+            say(str(problem))
+        where = ", ".join(map(str, paths))
+        found = counted(len(loaded.problems), "problem")
+        raise UsageError(f"{found} in {where}: nothing was started. Remedy: mend them.")
+    return loaded.tasks
 
 
 def run_tasks(paths: Sequence[Path], how: EvalOptions, what: RunOptions) -> int:
@@ -38,6 +59,7 @@ def run_tasks(paths: Sequence[Path], how: EvalOptions, what: RunOptions) -> int:
     )  # fmt: skip
     progress = open_progress(no_tui=how.no_tui)
     run = Run(plan, how.output, tell=progress, executor=_executor(how))
+    threading.Thread(target=lambda: [import_module(name) for name in _FOR_REPORTS], name="reports", daemon=True).start()
     try:
         with progress:
             run()
@@ -45,10 +67,18 @@ def run_tasks(paths: Sequence[Path], how: EvalOptions, what: RunOptions) -> int:
         raise  # nothing has begun: the directory is another process's, or no engine answers
     except BaseException:  # Ctrl-C, or an engine that went away: what is known is told all the same
         with contextlib.suppress(OSError, UsageError):
-            report_results([how.output])
+            _report(how)
             say("The same command goes on with the trials that are left.")
         raise
-    return exit_code(report_results([how.output]), how.min_pass_rate)
+    from ohsandbox.cli.eval_reports import exit_code  # noqa: PLC0415 - as in _report
+
+    return exit_code(_report(how), how.min_pass_rate)
+
+
+def _report(how: EvalOptions) -> Report:
+    from ohsandbox.cli.eval_reports import report_results  # noqa: PLC0415 - imported while the first trials begin
+
+    return report_results([how.output])
 
 
 def _executor(how: EvalOptions) -> TrialExecutor | None:

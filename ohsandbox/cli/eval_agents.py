@@ -7,18 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.model import complete
 from ohsandbox.cli.options import EVALUATED_MODEL, RunOptions
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
-from ohsandbox.evaluation.agents import (
-    CommandAgent,
-    NopAgent,
-    OhsandboxAgent,
-    OracleAgent,
-    PredictionsAgent,
-    ReplayAgent,
-)
+from ohsandbox.evaluation.agents import CommandAgent, NopAgent, OracleAgent, PredictionsAgent
 from ohsandbox.secrets import Secrets, check_name
 
 if TYPE_CHECKING:
@@ -26,6 +18,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.options import EvalOptions
     from ohsandbox.evaluation.agents import EvaluatedAgent
+    from ohsandbox.evaluation.agents.own import OhsandboxAgent, ReplayAgent
 
 AGENTS = ("oracle", "nop", "ohsandbox", "command", "predictions", "replay:DIR")
 _FLAGS = {"secrets": "--secret"}
@@ -85,8 +78,10 @@ def _refuse(agent: str, names: Iterable[str]) -> None:
 
 
 def _own(what: RunOptions) -> OhsandboxAgent:
-    from ohsandbox.cli.run import settings_of  # noqa: PLC0415 - other agents do not need them
+    from ohsandbox.cli.model import complete  # noqa: PLC0415 - other agents do without, and it is slow
+    from ohsandbox.cli.run import settings_of  # noqa: PLC0415 - as above
     from ohsandbox.cli.session import instructions_of  # noqa: PLC0415 - as above
+    from ohsandbox.evaluation.agents.own import OhsandboxAgent  # noqa: PLC0415 - as above
 
     settings = complete(settings_of(what), person=False)
     extensions = instructions_of(settings.instructions)
@@ -95,6 +90,7 @@ def _own(what: RunOptions) -> OhsandboxAgent:
 
 def _replay(what: RunOptions, directory: Path) -> ReplayAgent:
     from ohsandbox.cli.run import settings_of  # noqa: PLC0415 - as above
+    from ohsandbox.evaluation.agents.own import ReplayAgent  # noqa: PLC0415 - as above
 
     return ReplayAgent(directory, settings_of(what))
 

@@ -9,13 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ohsandbox.cli.eval import read_tasks
 from ohsandbox.cli.eval_reports import BAD_INPUT, INFRASTRUCTURE, NOT_REACHED, PASSED
 from ohsandbox.cli.rendering.eval_progress import open_progress
 from ohsandbox.cli.rendering.tables import print_json, print_table
-from ohsandbox.cli.rendering.text import safe_line, say
-from ohsandbox.errors import UsageError
+from ohsandbox.cli.rendering.text import counted, safe_line, say
 from ohsandbox.evaluation.agents import NopAgent, OracleAgent
-from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.formats.inline import InlineTask
 from ohsandbox.evaluation.results import COUNTED
 from ohsandbox.evaluation.runner import Run, RunPlan, select
@@ -43,27 +42,11 @@ class Proof(NamedTuple):
     code: int
 
 
-def read_tasks(paths: Sequence[Path]) -> list[Task]:
-    """Read tasks, strictly.
-
-    Raises:
-        UsageError: there is a problem; all problems have been told.
-    """
-    loaded = load_tasks(paths)
-    if loaded.problems:
-        for problem in loaded.problems:
-            say(str(problem))
-        where = ", ".join(map(str, paths))
-        count = _count(len(loaded.problems), "problem")
-        raise UsageError(f"{count} in {where}: nothing was started. Remedy: mend them.")
-    return loaded.tasks
-
-
 def validate_tasks(paths: Sequence[Path], how: ValidateOptions) -> int:
     """Read the tasks, prove each, and say what was found."""
     tasks = select(read_tasks(paths), patterns=how.filters or ())
     if how.static:
-        print(f"{_count(len(tasks), 'task')} read: no problem")
+        print(f"{counted(len(tasks), 'task')} read: no problem")
         return PASSED
     directory = how.output or Path(tempfile.mkdtemp(prefix="ohsandbox-validate-"))
     oracle = _carried_out([one for one in tasks if _has_solution(one)], OracleAgent(), directory, how)
@@ -73,7 +56,7 @@ def validate_tasks(paths: Sequence[Path], how: ValidateOptions) -> int:
         print_json({name: getattr(proof, name) for name in ("task", "oracle", "nop", "finding")} for proof in proofs)
     else:
         print_table(["TASK", "ORACLE", "NO-OP", "FINDING"], [proof[:4] for proof in proofs])
-        print(f"{sum(not proof.code for proof in proofs)} of {_count(len(proofs), 'task')} valid")
+        print(f"{sum(not proof.code for proof in proofs)} of {counted(len(proofs), 'task')} valid")
     code = max(proof.code for proof in proofs)
     if how.output is None and code == PASSED:
         shutil.rmtree(directory)
@@ -107,10 +90,6 @@ def prove(task: Task, oracle: TrialResult | None, nop: TrialResult | None) -> Pr
     return Proof(task.id, _cell(oracle), _cell(nop), "; ".join(findings) or _VALID, code)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _cell(result: TrialResult | None) -> str:
     if result is None:
         return "-"
@@ -133,7 +112,7 @@ def _carried_out(
         return {}
     agent.network = how.agent_network
     plan = RunPlan(tasks, agent, concurrent=how.concurrent, timeout_multiplier=how.timeout_multiplier)
-    say(f"{agent.name}: {_count(len(tasks), 'task')}")
+    say(f"{agent.name}: {counted(len(tasks), 'task')}")
     progress = open_progress(no_tui=how.no_tui)
     run = Run(plan, directory / agent.name, tell=progress)
     with progress:

@@ -9,8 +9,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.model import read_settings
-from ohsandbox.cli.rendering.text import say
-from ohsandbox.cli.runtime import make_runtime, progress_text, started
+from ohsandbox.cli.rendering.text import progress_text, say
+from ohsandbox.cli.runtime import make_runtime, started
 from ohsandbox.cli.terminal import (
     READ_BYTES,
     Countdown,

@@ -16,8 +16,8 @@ import anyio
 from ohsandbox.cli import entrypoint
 from ohsandbox.cli.entrypoint import Terminated
 from ohsandbox.cli.model import read_settings
-from ohsandbox.cli.rendering.text import say
-from ohsandbox.cli.runtime import make_runtime, progress_text, started
+from ohsandbox.cli.rendering.text import progress_text, say
+from ohsandbox.cli.runtime import make_runtime, started
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server
 from ohsandbox.runtime.factory import DEFAULT_IMAGE

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.rendering.text import safe_line, size
+from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.conversation.environment import ResumeState, resume_runtime
 from ohsandbox.conversation.metadata import FileConversationStore
 from ohsandbox.conversation.storage import find_conversation
@@ -135,18 +135,6 @@ def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
     how = "" if options.copy_all else " --copy-all takes them along."
     source = Path(options.workspace or ".").resolve()
     view.info(f"Not in the copy of {source}: {', '.join(shown)}{more}.{how}")
-
-
-def progress_text(progress: PullProgress) -> str:
-    """The progress of a pull or a build on one line."""
-    if progress.status == "building":
-        step = f"step {progress.layers_done} of {progress.layers_total}: " if progress.layers_total else ""
-        return f"{progress.image}: building, {step}{progress.detail}"
-    if progress.status == "waiting":
-        return f"{progress.image}: another process is pulling it"
-    done = f" {size(progress.done_bytes)} of {size(progress.total_bytes)}" if progress.total_bytes else ""
-    layers = f", {progress.layers_done} of {progress.layers_total} layers" if progress.layers_total else ""
-    return f"{progress.image}: {progress.status}{done}{layers}"
 
 
 def _local_images() -> list[str]:

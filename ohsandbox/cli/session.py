@@ -16,13 +16,12 @@ from ohsandbox.cli.model import complete, with_model_of
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.prompt import ask_yes_no
-from ohsandbox.cli.rendering.text import hide
+from ohsandbox.cli.rendering.text import hide, progress_text
 from ohsandbox.cli.runtime import (
     ResumedConversation,
     leave_on_exit,
     make_runtime,
     place_of,
-    progress_text,
     save_options,
     started,
     tell_copy,

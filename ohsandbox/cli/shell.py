@@ -7,8 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.rendering.text import hide, safe_line, say
-from ohsandbox.cli.runtime import make_runtime, place_of, progress_text, started, tell_kept
+from ohsandbox.cli.rendering.text import hide, progress_text, safe_line, say
+from ohsandbox.cli.runtime import make_runtime, place_of, started, tell_kept
 from ohsandbox.cli.terminal import attend, killed_on_error, terminal_argv, terminal_environment, terminal_size
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.channel import KILLED

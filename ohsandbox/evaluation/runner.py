@@ -10,7 +10,7 @@ import platform
 import threading
 import time
 import uuid
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path  # noqa: TC003 - pydantic reads annotations at run time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -196,15 +196,17 @@ class Run:
             UsageError: another process is at work on the directory.
             SandboxUnavailable: no engine answers at the start.
         """
-        with self._alone(), contextlib.closing(self._executor):
+        aside = ThreadPoolExecutor(1, thread_name_prefix="run")
+        with self._alone(), contextlib.closing(self._executor), aside:
             self._executor.check()
-            self._note_machine()
+            noted = aside.submit(self._note_machine)
             _remove_what_the_dead_left()
             done = {key: one for key, one in self.results.finished().items() if one.outcome not in UNTOLD}
             self._tell(RunBegan(len(self.keys()), dict(done)))
             self.plan.agent.begin(self._tell)
             self._do((key for key in self.keys() if key not in done), done)
             self._do((key for key in self._repeats(done) if key not in done), done)
+            noted.result()
         return done
 
     def _note_machine(self) -> None:

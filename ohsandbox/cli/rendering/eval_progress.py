@@ -17,8 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ohsandbox.cli.rendering.tables import open_console
-from ohsandbox.cli.rendering.text import safe_line, words
-from ohsandbox.cli.runtime import progress_text
+from ohsandbox.cli.rendering.text import progress_text, safe_line, words
 from ohsandbox.evaluation.progress import (
     PhaseBegan,
     RateLimited,

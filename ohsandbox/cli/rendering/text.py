@@ -10,9 +10,13 @@ import contextlib
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from ohsandbox.review_text import on_one_line, visible
 from ohsandbox.secrets import Masker, MaskingFilter
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.results import PullProgress
 
 TAB_COLUMNS = 8
 MAX_LINE_CHARS = 5000
@@ -88,3 +92,20 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}"
         value /= 1000
     return f"{value:.1f} GB"
+
+
+def progress_text(progress: PullProgress) -> str:
+    """The progress of a pull or a build on one line."""
+    if progress.status == "building":
+        step = f"step {progress.layers_done} of {progress.layers_total}: " if progress.layers_total else ""
+        return f"{progress.image}: building, {step}{progress.detail}"
+    if progress.status == "waiting":
+        return f"{progress.image}: another process is pulling it"
+    done = f" {size(progress.done_bytes)} of {size(progress.total_bytes)}" if progress.total_bytes else ""
+    layers = f", {progress.layers_done} of {progress.layers_total} layers" if progress.layers_total else ""
+    return f"{progress.image}: {progress.status}{done}{layers}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -12,7 +12,8 @@ import pytest
 
 from ohsandbox.cli.eval import run_tasks
 from ohsandbox.cli.options import EvalOptions, RunOptions
-from ohsandbox.evaluation.agents import CommandAgent, OhsandboxAgent
+from ohsandbox.evaluation.agents import CommandAgent
+from ohsandbox.evaluation.agents.own import OhsandboxAgent
 from ohsandbox.evaluation.executor import LocalExecutor, TrialSpec
 from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.images import Images

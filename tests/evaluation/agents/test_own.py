@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import UsageError
-from ohsandbox.evaluation.agents import OhsandboxAgent, ReplayAgent
+from ohsandbox.evaluation.agents.own import OhsandboxAgent, ReplayAgent
 from ohsandbox.evaluation.progress import RateLimited
 from ohsandbox.persistence import read_events
 from ohsandbox.settings import Settings

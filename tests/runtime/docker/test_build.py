@@ -22,7 +22,7 @@ import pytest
 
 from ohsandbox import Build, DockerRuntime, build_image
 from ohsandbox.cli.app import app
-from ohsandbox.cli.runtime import progress_text
+from ohsandbox.cli.rendering.text import progress_text
 from ohsandbox.errors import CallCancelledError, ImageUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.runtime.docker import build as builds
