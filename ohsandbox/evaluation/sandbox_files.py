@@ -6,12 +6,13 @@ import contextlib
 import fnmatch
 import os
 import posixpath
+import shlex
 import shutil
 import stat
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxFileError, ToolError, UsageError
 from ohsandbox.runtime.files.transfer import TransferLimits
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 MAX_SMALL_FILES = 32
 MAX_SMALL_BYTES = 1024**2
 """A tree up to this size is sent file by file, each in 0.3 ms; the process that unpacks an archive costs 40 ms."""
+MAX_TEXT_BYTES, MAX_TEXTS_BYTES = 64 * 1024, 256 * 1024
+"""A text, and all of a tree, up to this size: the tree goes as the arguments of one shell, whose `printf` writes it.
+The arguments of a process may be 128 KiB each and 2 MiB together."""
 
 FETCH_LIMITS = TransferLimits(total_bytes=200 * 1024**2, file_bytes=200 * 1024**2, leaves_out=True)
 """What a trial takes out of a sandbox at most at a time; what is over it is left out and told."""
@@ -37,6 +41,18 @@ done
 """As root: archives and checkouts lose modes, and who runs them may be any user."""
 
 
+class _SmallFile(NamedTuple):
+    name: str
+    """Relative to its tree."""
+    data: bytes
+    mode: int
+
+    def for_all(self) -> _SmallFile:
+        """As `_READABLE` makes it."""
+        is_script = self.name.endswith(".sh") and "/" not in self.name
+        return self._replace(mode=self.mode | 0o444 | (0o111 if self.mode & 0o111 or is_script else 0))
+
+
 def put_for_all(runtime: Runtime, files: Sequence[Files]) -> None:
     """Copy files as root, so that every user can read them and run their scripts.
 
@@ -44,9 +60,52 @@ def put_for_all(runtime: Runtime, files: Sequence[Files]) -> None:
         SandboxFileError, SandboxUnavailable: as `put`.
     """
     for one in files:
+        if _put_texts(runtime, one, user="root", for_all=True):
+            continue
         put(runtime, one, user="root")
-    if directories := [one.target for one in files if one.source]:
-        runtime.run(["/bin/sh", "-c", _READABLE, "sh", *directories], user="root", workdir="/")
+        if one.source is not None:
+            place = _place(runtime, one)
+            runtime.run(["/bin/sh", "-c", _READABLE, "sh", place], user="root", workdir="/")
+
+
+def _put_texts(runtime: Runtime, files: Files, *, user: str | None, for_all: bool = False) -> bool:
+    """Put a small tree of texts with one shell, where that can be: three processes, where each file alone has four."""
+    small = _small_files(files)
+    if small is None or sum(len(one.data) for one in small) > MAX_TEXTS_BYTES:
+        return False
+    if any(b"\0" in one.data or len(one.data) > MAX_TEXT_BYTES for one in small):
+        return False
+    try:
+        texts = [one.data.decode() for one in small]
+    except UnicodeDecodeError:
+        return False
+    if not small:
+        return files.source is None
+    place = _place(runtime, files)
+    if for_all and files.source is not None:
+        small = [one.for_all() for one in small]
+    script = _script_of(place, small, is_readable=for_all and files.source is not None)
+    return runtime.run(["/bin/sh", "-c", script, "sh", *texts], user=user, workdir="/").exit_code == 0
+
+
+def _script_of(place: str, small: Sequence[_SmallFile], *, is_readable: bool) -> str:
+    """POSIX shell: writes its arguments to the files, with their modes; what was there is replaced."""
+    paths = [posixpath.join(place, one.name) for one in small]
+    directories = shlex.join(sorted({place, *map(posixpath.dirname, paths)}))
+    lines = ["umask 022", f"[ ! -d {shlex.quote(place)} ] || was=1", f"mkdir -p -- {directories} || exit"]
+    for number, path in enumerate(map(shlex.quote, paths), 1):
+        lines.append(f"[ ! -e {path} ] && [ ! -h {path} ] || rm -f -- {path} || exit")
+        lines.append(f'printf %s "${{{number}}}" >{path} || exit')
+    for mode in sorted({one.mode for one in small} - {0o644}):
+        of_mode = shlex.join(path for path, one in zip(paths, small, strict=True) if one.mode == mode)
+        lines.append(f"chmod {mode:o} -- {of_mode} || exit")
+    if is_readable:
+        lines.append(f'[ -z "$was" ] || {{ set -- {shlex.quote(place)}; {_READABLE.strip()}; }}')
+    return "\n".join(lines)
+
+
+def _place(runtime: Runtime, files: Files) -> str:
+    return posixpath.normpath(posixpath.join(runtime.workdir, files.target))
 
 
 def put(runtime: Runtime, files: Files, *, user: str | None) -> None:
@@ -61,6 +120,8 @@ def put(runtime: Runtime, files: Files, *, user: str | None) -> None:
         put(runtime, files.model_copy(update={"owner": None}), user="root")
         _give(runtime, files, files.owner)
         return
+    if _put_texts(runtime, files, user=user):
+        return
     for name, text in files.texts.items():
         mode = 0o755 if text.startswith("#!") else 0o644
         runtime.write_bytes(posixpath.join(files.target, name), text.encode(), mode=mode, user=user)
@@ -72,17 +133,16 @@ def put(runtime: Runtime, files: Files, *, user: str | None) -> None:
             shutil.copytree(files.source, here, symlinks=True, ignore=partial(_left_out, files))
             put(runtime, files.model_copy(update={"source": here, "excluded": (), "texts": {}}), user=user)
         return
-    small = _small_tree(files.source)
-    if small is None:
+    if (small := _small_tree(files.source)) is None:
         runtime.upload(files.source, files.target, user=user)
         return
-    for name, path, mode in small:
-        runtime.write_bytes(posixpath.join(files.target, name), path.read_bytes(), mode=mode, user=user)
+    for name, data, mode in small:
+        runtime.write_bytes(posixpath.join(files.target, name), data, mode=mode, user=user)
 
 
 def _give(runtime: Runtime, files: Files, owner: str) -> None:
     """Make owner the owner of the texts and of all directories from the target to them."""
-    target = posixpath.normpath(posixpath.join(runtime.workdir, files.target))
+    target = _place(runtime, files)
     paths = {target}
     for name in map(posixpath.normpath, files.texts):
         while name:
@@ -99,7 +159,17 @@ def _left_out(files: Files, place: str, names: list[str]) -> set[str]:
     return {name for name in names if (below / name).as_posix() in files.excluded}
 
 
-def _small_tree(root: Path) -> list[tuple[str, Path, int]] | None:
+def _small_files(files: Files) -> list[_SmallFile] | None:
+    """Texts and a small tree; None where there is more."""
+    modes = {True: 0o755, False: 0o644}
+    texts = [_SmallFile(name, text.encode(), modes[text.startswith("#!")]) for name, text in files.texts.items()]
+    if files.source is None:
+        return texts if len(texts) <= MAX_SMALL_FILES else None
+    tree = None if files.excluded else _small_tree(files.source)
+    return None if tree is None else texts + tree
+
+
+def _small_tree(root: Path) -> list[_SmallFile] | None:
     """The regular files of a small tree; None where it is large, or holds anything else."""
     found, total = list[tuple[str, Path, int]](), 0
     for path in _walk(root):
@@ -112,7 +182,7 @@ def _small_tree(root: Path) -> list[tuple[str, Path, int]] | None:
         if not stat.S_ISREG(status.st_mode) or len(found) == MAX_SMALL_FILES or total > MAX_SMALL_BYTES:
             return None
         found.append((path.relative_to(root).as_posix(), path, stat.S_IMODE(status.st_mode) & 0o777))
-    return found
+    return [_SmallFile(name, path.read_bytes(), mode) for name, path, mode in found]
 
 
 def _walk(root: Path) -> Iterator[Path]:

@@ -25,9 +25,10 @@ FIXED_ENV = {"TZ": "UTC", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONHASHSEE
 """The same for every trial, so that its verdict does not depend on the machine; a task's own variables win."""
 OLD_LANGUAGE = {"LANG": "C", "LC_ALL": "C"}
 """For an image without C.UTF-8 (glibc before 2.35 without the locale), where each bash and perl would warn of it."""
-_MAKE_LOGS = (
-    "mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod 777 /logs/agent /logs/verifier /logs/artifacts"
-)
+_MAKE_LOGS = """
+set -- /logs/agent /logs/verifier /logs/artifacts
+if [ -e /logs ] || [ -h /logs ]; then mkdir -p "$@" && chmod 777 "$@"; else mkdir -p -m 777 "$@"; fi
+"""
 _LACKS_LANGUAGE = '[ "$(LC_ALL=C.UTF-8 bash -c : 2>&1)" ] && command -v bash'
 SETUP_S = 600.0
 """For the set-up of a step, which has no limit of its own; as long as an image may be built."""

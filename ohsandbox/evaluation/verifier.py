@@ -28,10 +28,10 @@ KEPT_BYTES = 2 * 1024**2
 """Of what a verifier prints, so much is kept of the beginning and of the end each."""
 _TIDY = """
 [ ! -h /logs ] && [ -d /logs ] || rm -rf /logs
-for one; do
-  rm -rf -- "$one" || [ "$(ls -A -- "$one")" = "" ] || exit 1
+rm -rf -- "$@" || for one; do
+  [ "$(ls -A -- "$one")" = "" ] || exit 1
 done
-mkdir -p -- "$1" && chmod 777 -- "$1" && [ ! -h "$1" ]
+mkdir -m 777 -- "$1" 2>/dev/null || { mkdir -p -- "$1" && chmod 777 -- "$1" && [ ! -h "$1" ]; }
 """
 """As root, before the tests come in: whatever the agent has put there is gone, be it a link, a directory or a file. A
 mount point (a VOLUME of the image) stays, empty."""

@@ -144,7 +144,7 @@ def buildkit_command(engine: Engine) -> list[str] | None:
 
     Podman has none. A builder in a container of its own would not see the engine's images.
     """
-    if engine.is_podman():
+    if engine.is_podman:
         return None
     builder = engine.address.context
     try:

@@ -57,9 +57,11 @@ class Engine:
     So whatever asks the engine raises SandboxUnavailable where that fails.
     """
 
-    def __init__(self, api: Any, address: EngineAddress) -> None:
+    def __init__(self, api: Any, address: EngineAddress, *, is_podman: bool = False) -> None:
         self.api = api
         self.address = address
+        self.is_podman = is_podman
+        """Whether Podman answers, as it says in its answer to a ping."""
 
     @property
     def api_version(self) -> str:
@@ -72,12 +74,6 @@ class Engine:
             return os.cpu_count() or 1
         with engine_errors("asking the engine for its processors"):
             return int(self.api.info()["NCPU"])
-
-    def is_podman(self) -> bool:
-        """Whether Podman answers, by its ping in 1 ms."""
-        with engine_errors("asking the engine what it is"):
-            pinged = self.api.get(f"{self.api.base_url}/_ping", timeout=self.api.timeout)
-        return "Libpod-API-Version" in pinged.headers
 
     @contextlib.contextmanager
     def cut_by(self, cancel: threading.Event | None, doing: str) -> Iterator[None]:
@@ -127,13 +123,13 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """
     address = find(os.environ if environ is None else environ)
     try:
-        api = _client(address)
+        engine = _engine(address)
     except OhsandboxError:
         raise
     except foreign_errors() as error:
         raise _unavailable(error, address) from error
-    api.timeout = CALL_TIMEOUT_S
-    return Engine(api, address)
+    engine.api.timeout = CALL_TIMEOUT_S
+    return engine
 
 
 def find(environ: Mapping[str, str]) -> EngineAddress:
@@ -169,7 +165,7 @@ def _usage_errors() -> Iterator[None]:
         ) from error
 
 
-def _client(address: EngineAddress) -> Any:
+def _engine(address: EngineAddress) -> Engine:
     from docker.utils import parse_host  # noqa: PLC0415
 
     with _usage_errors():
@@ -183,11 +179,12 @@ def _client(address: EngineAddress) -> Any:
         return _negotiated(address)
     if importlib.util.find_spec("paramiko") is None:
         raise EngineUnavailable(f"The engine at {address} needs SSH support. Remedy: pip install 'ohsandbox[ssh]'.")
-    return _within(SSH_TIMEOUT_S, address, lambda: _negotiated(address))
+    found: Engine = _within(SSH_TIMEOUT_S, address, lambda: _negotiated(address))
+    return found
 
 
-def _negotiated(address: EngineAddress) -> Any:
-    """Return a client that uses the engine's own API version.
+def _negotiated(address: EngineAddress) -> Engine:
+    """Return the engine with a client that uses the engine's own API version.
 
     requests lets REQUESTS_CA_BUNDLE and a proxy of the environment override a client's own CA, and docker-py's
     constructor would connect that way. Neither is meant for the engine, so the version is requested afterwards, without
@@ -208,7 +205,7 @@ def _negotiated(address: EngineAddress) -> Any:
     except BaseException:
         api.close()
         raise
-    return api
+    return Engine(api, address, is_podman="Libpod-API-Version" in pinged.headers)
 
 
 def _use_one_pool(api: Any, address: EngineAddress) -> None:

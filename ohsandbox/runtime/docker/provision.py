@@ -117,7 +117,7 @@ def create(
             labels[CONVERSATION_LABEL] = options.conversation
         name, guarded = held.record.container, guard_mounts(options)
         config = resolve(options, facts, engine, name=name, labels=labels, guard=guarded)
-        container = containers.create(engine, config)
+        container = containers.create(engine, config, image_id=facts.id)
         made = Sandbox(container, options, config.user, config.workdir, held, config, facts)
         prepare(made, from_checkpoint=checkpoint is not None)
         if options.copy_of is not None and checkpoint is None:
