@@ -122,6 +122,11 @@ def test_help_loads_nothing_slow_and_no_pydantic() -> None:
     assert _loaded(statement, (*SLOW, "pydantic")) == []
 
 
+def test_an_evaluation_that_asks_no_model_loads_no_agent() -> None:
+    ours = ("ohsandbox.agent", "ohsandbox.conversation", "ohsandbox.llm", "ohsandbox.cli.eval_reports")
+    assert _loaded("import ohsandbox.cli.eval", (*SLOW, "jinja2", *ours)) == []
+
+
 def _loaded(statement: str, names: tuple[str, ...] = SLOW) -> list[str]:
     program = f"import contextlib, io, sys\n{statement}\nprint([n for n in {names!r} if n in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)

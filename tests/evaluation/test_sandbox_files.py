@@ -1,0 +1,73 @@
+"""Small trees of texts go into a sandbox with one shell; they arrive as others do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox import DockerRuntime
+from ohsandbox.evaluation.sandbox_files import MAX_TEXT_BYTES, put, put_for_all
+from ohsandbox.evaluation.task import Files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.docker
+NAMES = ("run.sh", "a b/it's $(id) `id`.txt", "-n", "deep/er/data", "empty")
+TEXTS = {name: f"{name}\n%s \\n -e\r\ttext of {name}\n\n" for name in NAMES[:4]} | {"empty": ""}
+
+
+@pytest.fixture(scope="module", params=["debian", "busybox"])
+def sandbox(request: pytest.FixtureRequest) -> Iterator[DockerRuntime]:
+    with DockerRuntime(f"ohsandbox-base:{request.param}") as runtime:
+        yield runtime
+
+
+def tree(directory: Path) -> Path:
+    for name, text in TEXTS.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+        path.chmod(0o600)
+    return directory
+
+
+def mode(sandbox: DockerRuntime, path: str) -> str:
+    return sandbox.run(["stat", "-c", "%a", path]).stdout.decode().strip()
+
+
+def test_texts_arrive_byte_by_byte(sandbox: DockerRuntime, tmp_path: Path) -> None:
+    put(sandbox, Files(target="/texts", source=tree(tmp_path), texts={"more": "#!/bin/sh\n"}), user=None)
+    assert {name: sandbox.read_bytes(f"/texts/{name}").decode() for name in NAMES} == TEXTS
+    assert [mode(sandbox, f"/texts/{name}") for name in ("run.sh", "more")] == ["600", "755"]
+
+
+def test_what_was_there_is_replaced_and_a_link_is_not_followed(sandbox: DockerRuntime, tmp_path: Path) -> None:
+    sandbox.run(["/bin/sh", "-c", "mkdir -p /links && echo kept >/victim && ln -s /victim /links/empty"])
+    put(sandbox, Files(target="/links", source=tree(tmp_path)), user=None)
+    assert sandbox.read_bytes("/victim") == b"kept\n"
+    assert sandbox.read_bytes("/links/empty") == b""
+
+
+def test_what_is_for_all_can_be_read_and_its_scripts_be_run(sandbox: DockerRuntime, tmp_path: Path) -> None:
+    sandbox.run(["/bin/sh", "-c", "mkdir -m 700 /closed && echo old >/closed/old.sh && chmod 600 /closed/old.sh"])
+    for target in ("/closed", "/new"):
+        put_for_all(sandbox, [Files(target=target, source=tree(tmp_path))])
+        modes = [mode(sandbox, f"{target}/{name}".rstrip("/")) for name in ("", "run.sh", "-n", "deep/er")]
+        assert modes == ["755", "755", "644", "755"]
+    assert mode(sandbox, "/closed/old.sh") == "755"
+
+
+@pytest.mark.parametrize("data", [b"\0", b"\xff", b"x" * (MAX_TEXT_BYTES + 1)])
+def test_what_no_argument_can_be_arrives_too(sandbox: DockerRuntime, tmp_path: Path, data: bytes) -> None:
+    tree(tmp_path).joinpath("data").write_bytes(data)
+    put_for_all(sandbox, [Files(target="/other", source=tmp_path)])
+    assert sandbox.read_bytes("/other/data") == data
+    assert mode(sandbox, "/other/run.sh") == "755"
+
+
+def test_a_place_that_cannot_be_written_is_told(sandbox: DockerRuntime, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="/proc/nothing"):
+        put(sandbox, Files(target="/proc/nothing", source=tree(tmp_path)), user=None)
