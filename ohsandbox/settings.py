@@ -51,6 +51,7 @@ _MODEL_KEYS = (
     "base_url",
     "api_version",
     "custom_llm_provider",
+    "model_client",
     "temperature",
     "reasoning_effort",
     "max_output_tokens",
@@ -86,6 +87,8 @@ class Settings(ConfigModel):
     base_url: str | None = None
     api_version: str | None = None
     custom_llm_provider: str | None = None
+    model_client: Literal["auto", "litellm"] | None = None
+    """litellm asks every provider through litellm; None and auto ask the most common ones directly."""
     temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     reasoning_effort: Literal["low", "medium", "high", "none"] | None = None
     max_output_tokens: int | None = Field(default=None, gt=0)

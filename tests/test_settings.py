@@ -110,6 +110,7 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "base_url": ("http://file", "http://variable", "http://flag"),
     "api_version": ("1", "2", "3"),
     "custom_llm_provider": ("a", "b", "c"),
+    "model_client": ("litellm", "auto", "litellm"),
     "temperature": (0.1, "0.2", 0.3),
     "reasoning_effort": ("low", "medium", "high"),
     "max_output_tokens": (1, "2", 3),

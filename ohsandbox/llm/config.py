@@ -25,6 +25,9 @@ class LLMConfig(ConfigModel):
     """The version of the API, where the provider asks for one (Azure)."""
     custom_llm_provider: str | None = None
     """Whose wire format to speak, where the name of the model does not say it ("openai" for a local server)."""
+    model_client: Literal["auto", "litellm"] = "auto"
+    """auto asks OpenAI-compatible servers and Anthropic directly, which is ready 3 s sooner, and all others through
+    litellm; litellm asks all of them through it."""
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = 0.0
     """Randomness; left out for models that are known to refuse it. None never sends it."""
     reasoning_effort: ReasoningEffort | None = None

@@ -155,7 +155,7 @@ _BY_CLASS = {
         RATE_LIMIT: "RateLimitError",
         TIMEOUT: "Timeout APITimeoutError TimeoutException TimeoutError",
         UNREADABLE: "APIResponseValidationError JSONDecodeError",
-        CUT: "RemoteProtocolError MidStreamFallbackError",
+        CUT: "RemoteProtocolError MidStreamFallbackError InterruptedStreamError",
         CONNECTION: "APIConnectionError TransportError ConnectionError",
         SERVER: "ServiceUnavailableError BadGatewayError InternalServerError APIStatusError APIError OpenAIError",
         REQUEST: "UnprocessableEntityError BadRequestError",

@@ -22,7 +22,7 @@ from ohsandbox.llm import error_mapping  # noqa: E402
 from ohsandbox.llm.errors import ModelAuthenticationError  # noqa: E402
 from ohsandbox.llm.http_client import BoundedClient  # noqa: E402
 from ohsandbox.llm.model_list import is_priced  # noqa: E402
-from ohsandbox.llm.provider import Answer, ModelInfo, current_attempt  # noqa: E402
+from ohsandbox.llm.provider import Answer, ModelInfo, Unfinished, current_attempt  # noqa: E402
 from ohsandbox.llm.response_parsing import StreamedAnswer, token_count  # noqa: E402
 
 if TYPE_CHECKING:
@@ -43,10 +43,6 @@ _HTTP_PROVIDERS = {"anthropic", "azure_ai", "deepseek", "fireworks_ai", "gemini"
     *("ollama", "ollama_chat", "openrouter", "together_ai", "xai")
 }
 """Providers that litellm 1.106 asks by its HTTPHandler, and takes ours for; a test asks each."""
-
-
-class Unfinished(Exception):  # noqa: N818 - a stream that ended, not an error of anyone's making
-    """The stream ended without a finish reason: part of the answer is missing."""
 
 
 class LiteLLMProvider:

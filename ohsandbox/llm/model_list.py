@@ -5,14 +5,19 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ohsandbox.llm.provider import ModelInfo
+from ohsandbox.llm.response_parsing import token_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NAME = "model_prices_and_context_window_backup.json"
 """As litellm 1.106 has it; it loads the same file, since we keep it from fetching a newer one."""
+_TIER = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
 
 
 @functools.cache
@@ -28,6 +33,60 @@ def model_list() -> Mapping[str, Mapping[str, Any]]:
     return entries if isinstance(entries, dict) else {}
 
 
+def entry_of(model: str, provider: str) -> Mapping[str, Any]:
+    """The entry of a provider's model, by the provider's own name for it; {} where the list has none."""
+    for name in (f"{provider}/{model}", model):
+        entry = model_list().get(name)
+        if entry is not None and entry.get("litellm_provider") == provider:
+            return entry
+    return {}
+
+
+def listed_info(entry: Mapping[str, Any], *, provider: str) -> ModelInfo:
+    """What an entry says; {} says nothing but the provider."""
+    return ModelInfo(
+        provider=provider,
+        tools=entry.get("supports_function_calling"),
+        images=entry.get("supports_vision"),
+        context_tokens=entry.get("max_input_tokens") or entry.get("max_tokens"),
+        priced=is_priced(entry),
+    )
+
+
 def is_priced(entry: Mapping[str, Any]) -> bool:
     """Whether an entry says what input and output cost. litellm takes a price that is missing for 0."""
     return all(entry.get(f"{way}_cost_per_token") is not None for way in ("input", "output"))
+
+
+def cost_usd(entry: Mapping[str, Any], usage: Mapping[str, Any]) -> float | None:
+    """What an answer cost by the entry of its model; None where that has no price, or no tokens were told.
+
+    usage is in OpenAI's form, with `cache_creation_input_tokens` where a provider tells them; `prompt_tokens` is all
+    that was read. Many models cost more, input and output, from a number of tokens in the prompt on.
+    """
+    prompt, output = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
+    if not prompt or not is_priced(entry):
+        return None
+    limits = sorted((int(found[1]) for key in entry if (found := _TIER.fullmatch(key))), reverse=True)
+    tier = next((f"_above_{limit}k_tokens" for limit in limits if prompt > limit * 1000), "")
+
+    def price(name: str, default: float = 0.0) -> float:
+        found = entry.get(name + tier) if tier else None
+        return float(next((one for one in (found, entry.get(name)) if one is not None), default))
+
+    cached = min(_detail(usage, "prompt", "cached_tokens"), prompt)
+    written = min(token_count(usage.get("cache_creation_input_tokens")), prompt - cached)
+    reasoned = min(_detail(usage, "completion", "reasoning_tokens"), output)
+    read, out = price("input_cost_per_token"), price("output_cost_per_token")
+    return (
+        (prompt - cached - written) * read
+        + cached * price("cache_read_input_token_cost", read)
+        + written * price("cache_creation_input_token_cost", read)
+        + (output - reasoned) * out
+        + reasoned * price("output_cost_per_reasoning_token", out)
+    )
+
+
+def _detail(usage: Mapping[str, Any], of: str, name: str) -> int:
+    details = usage.get(f"{of}_tokens_details")
+    return token_count(details.get(name)) if isinstance(details, dict) else 0

@@ -33,6 +33,10 @@ class ModelInfo(NamedTuple):
     """The list has its price."""
 
 
+class Unfinished(Exception):  # noqa: N818 - a stream that ended, not an error of anyone's making
+    """The stream ended without a finish reason: part of the answer is missing."""
+
+
 class Provider(Protocol):
     """A way to ask one model. May be shared by threads."""
 

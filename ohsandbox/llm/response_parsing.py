@@ -168,6 +168,11 @@ class StreamedAnswer:
         self._text.append(text)
         return text
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether a reason to end came."""
+        return self._finish_reason is not None
+
     def to_dict(self) -> dict[str, Any]:
         """The OpenAI-shaped answer."""
         calls = [{key: "".join(pieces) for key, pieces in call.items()} for call in self._calls]

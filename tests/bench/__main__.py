@@ -20,6 +20,7 @@ from tests.bench.awaited import awaited_rows
 from tests.bench.editor import editor_rows
 from tests.bench.engine import PlainContainer, docker_run_detached, remove_started
 from tests.bench.evaluation import evaluation_rows, harbor_row
+from tests.bench.first_request import first_request_rows
 from tests.bench.log import log_rows
 from tests.bench.masking import masking_rows
 from tests.bench.mcp import mcp_rows
@@ -177,6 +178,7 @@ def main() -> int:
         rows += awaited_rows(runtime)
         rows += streams(runtime, plain)
         rows += [*start_up(chosen.image), flood(runtime), *five_hundred(runtime), *imports()]
+        rows += first_request_rows(chosen.image)
         rows += [
             *editor_rows(runtime),
             *search_rows(runtime),

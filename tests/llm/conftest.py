@@ -54,6 +54,13 @@ def litellm_loaded() -> None:
         import_module("ohsandbox.llm.litellm_provider")
 
 
+@pytest.fixture(params=["direct", "litellm"])
+def each_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the test twice: as providers are asked by default, and with litellm for all of them."""
+    if request.param == "litellm":
+        monkeypatch.setattr("ohsandbox.llm.direct_provider.direct_provider", lambda _: None)
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()

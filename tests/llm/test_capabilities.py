@@ -18,6 +18,8 @@ from tests.llm.talk import IMAGE, PARAMETERS, TALK, WITH_IMAGE, send, tool
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.usefixtures("each_client")
+
 FOR_GEMINI = {
     "type": "object",
     "required": ["default"],

@@ -21,6 +21,8 @@ from ohsandbox.llm import (
 )
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, calls, chunk, error, events, message, text
 
+pytestmark = pytest.mark.usefixtures("each_client")
+
 Ask = Callable[..., ChatResponse]
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}

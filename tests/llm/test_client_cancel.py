@@ -12,6 +12,8 @@ import pytest
 from ohsandbox.llm import LLM, ChatResponse, ModelCanceledError, OnEvent
 from ohsandbox.testing.provider import FakeProvider, error, text
 
+pytestmark = pytest.mark.usefixtures("each_client")
+
 HI = [{"role": "user", "content": "hi"}]
 
 

@@ -18,6 +18,8 @@ from tests.llm.talk import TALK, WITH_IMAGE, send
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("each_client")
+
 
 WRITTEN = 'I look.\n\n<call tool="look">\n<arg name="default">\na "b"\n<c>\n</arg>\n<arg name="level">2</arg>\n'
 READ = {"default": 'a "b"\n<c>', "level": 2}

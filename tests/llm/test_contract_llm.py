@@ -11,6 +11,8 @@ from ohsandbox.llm import LLM
 from ohsandbox.testing.provider import FakeProvider, calls, text
 from tests.llm.talk import TALK, tool
 
+pytestmark = pytest.mark.usefixtures("each_client")
+
 
 def test_response_can_be_read_as_the_dict_of_the_documents() -> None:
     with FakeProvider(calls(("look", {"default": "a"}))) as provider:

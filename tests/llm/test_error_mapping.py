@@ -29,6 +29,8 @@ from ohsandbox.llm import (
 from ohsandbox.llm.error_mapping import one_line, redact
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, chunk, error, events, text
 
+pytestmark = pytest.mark.usefixtures("each_client")
+
 Ask = Callable[..., ChatResponse]
 
 GIVEN: dict[str, Any] = {

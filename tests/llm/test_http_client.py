@@ -13,6 +13,8 @@ from ohsandbox.llm import LLM, ChatResponse, ModelAnswerError
 from ohsandbox.llm.litellm_provider import _HTTP_PROVIDERS
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, calls, events, text
 
+pytestmark = pytest.mark.usefixtures("each_client")
+
 Ask = Callable[..., ChatResponse]
 
 MIB = 1024 * 1024

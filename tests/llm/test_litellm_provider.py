@@ -16,7 +16,7 @@ def test_preload_returns_before_litellm_is_there() -> None:
     code = """
 import sys, threading
 from ohsandbox.llm import LLM, LLMConfig
-LLM(LLMConfig(model="openai/gpt-4o")).preload()
+LLM(LLMConfig(model="gemini/gemini-2.5-pro")).preload()
 print("litellm.main" in sys.modules)
 [t.join() for t in threading.enumerate() if t.name == "ohsandbox-llm-preload"]
 print("litellm.main" in sys.modules)

@@ -11,6 +11,8 @@ from ohsandbox.llm import LLM, ChatResponse, LLMConfig
 from ohsandbox.price import ModelPrice
 from ohsandbox.testing.provider import FakeProvider, text
 
+pytestmark = pytest.mark.usefixtures("each_client")
+
 Ask = Callable[..., ChatResponse]
 
 

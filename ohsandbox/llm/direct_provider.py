@@ -1,0 +1,165 @@
+"""Asking a provider over httpx alone, where its API is one of two that most people use.
+
+Imports httpx: import this module at first use only (0.1 s; litellm takes 2-4 s).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from ohsandbox.llm import error_mapping
+from ohsandbox.llm.http_client import BoundedClient
+from ohsandbox.llm.model_list import cost_usd, entry_of
+from ohsandbox.llm.openai_format import openai_format
+from ohsandbox.llm.provider import Answer, Unfinished, current_attempt
+from ohsandbox.llm.response_parsing import StreamedAnswer
+from ohsandbox.llm.wire_format import server_events
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping
+
+    from ohsandbox.llm.config import LLMConfig
+    from ohsandbox.llm.provider import ModelInfo, Provider
+    from ohsandbox.llm.wire_format import WireFormat
+
+CONNECT_TIMEOUT_S = 20.0
+"""A host that does not accept a connection within this is not there; timeout_s is for one that thinks."""
+_FORMATS = {"openai": openai_format}
+_LITELLM_ONLY = ("USE_LITELLM_PROXY", "SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_ECDH_CURVE")
+"""Variables that litellm obeys and httpx does not."""
+_DONE = "[DONE]"
+
+
+class RefusedRequestError(Exception):
+    """The provider answered with an HTTP status that is none of success; its words."""
+
+
+class DirectProvider:
+    """Satisfies `Provider` for a model of a known format; requests that this does not cover go through litellm."""
+
+    def __init__(self, config: LLMConfig, wire_format: WireFormat) -> None:
+        """Connect to nothing yet."""
+        self._config, self._format = config, wire_format
+        self._lock = threading.Lock()
+        self._http: BoundedClient | None = None
+        self._through_litellm: Provider | None = None
+
+    def cut(self) -> None:
+        """See `Provider.cut`."""
+        for opened in (self._http, self._through_litellm):
+            if opened is not None:
+                opened.cut()
+
+    def close(self) -> None:
+        """See `Provider.close`."""
+        if self._http is not None:
+            self._http.client.close()
+        if self._through_litellm is not None:
+            self._through_litellm.close()
+
+    def model_info(self) -> ModelInfo:
+        """What litellm's list says of the model."""
+        return self._format.info
+
+    def ask(self, request: Mapping[str, Any], *, stream: bool) -> Generator[str, None, Answer]:
+        """See `Provider.ask`.
+
+        Raises:
+            Unfinished: the stream ended early.
+            RefusedRequestError: the provider answered with an error.
+            ValueError: its answer cannot be read.
+            InterruptedStreamError: its stream told of an error.
+            httpx.HTTPError: no answer came.
+        """
+        body = self._format.body(request, stream=stream)
+        if body is None:
+            return (yield from self._litellm().ask(request, stream=stream))
+        client, timeout_s = self._client(), self._config.timeout_s
+        sent = client.build_request(
+            "POST",
+            self._format.url,
+            content=json.dumps(body, ensure_ascii=False).encode(),
+            headers={"content-type": "application/json", "accept": "application/json", **self._format.headers()},
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
+        )
+        response = client.send(sent, stream=True)
+        try:
+            if not response.is_success:
+                raise RefusedRequestError(_words(response.read()))
+            if stream:
+                fields = yield from self._stream(response.iter_raw())
+            else:
+                fields = self._format.answer(json.loads(response.read()))
+        finally:
+            response.close()
+        return Answer(fields, cost_usd(self._format.entry, fields.get("usage") or {}))
+
+    def _stream(self, pieces: Iterator[bytes]) -> Generator[str, None, dict[str, Any]]:
+        answer = StreamedAnswer()
+        for chunk in self._format.chunks(_objects(pieces)):
+            if text := answer.add(chunk):
+                yield text
+        if not answer.is_finished:
+            attempt = current_attempt()
+            is_stream = not ("html" in attempt.content_type or attempt.content_type.startswith("application/json"))
+            attempt.refusal = attempt.refusal or (error_mapping.CUT if is_stream else error_mapping.UNREADABLE)
+            raise Unfinished
+        return answer.to_dict()
+
+    def _client(self) -> httpx.Client:
+        with self._lock:
+            if self._http is None:
+                self._http = BoundedClient()
+                weakref.finalize(self, self._http.client.close)
+            return self._http.client
+
+    def _litellm(self) -> Provider:
+        from ohsandbox.llm.litellm_provider import LiteLLMProvider  # noqa: PLC0415 - slow
+
+        with self._lock:
+            self._through_litellm = self._through_litellm or LiteLLMProvider(self._config)
+            return self._through_litellm
+
+
+def direct_provider(config: LLMConfig) -> DirectProvider | None:
+    """The direct way to the model that the configuration names; None where litellm has to go."""
+    if config.model_client == "litellm" or any(os.environ.get(name) for name in _LITELLM_ONLY):
+        return None
+    first, slash, rest = config.model.partition("/")
+    provider = config.custom_llm_provider or (first if slash else "")
+    if not provider and config.base_url is None:  # a bare name, which the list may know
+        provider = next((name for name in _FORMATS if entry_of(config.model, name)), "")
+    if provider not in _FORMATS:
+        return None
+    wire_format = _FORMATS[provider](config, rest if slash and first == provider else config.model)
+    return None if wire_format is None else DirectProvider(config, wire_format)
+
+
+def _objects(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a stream up to its end."""
+    for data in server_events(pieces):
+        if data.strip() == _DONE:
+            return
+        found = json.loads(data)
+        if isinstance(found, dict):
+            yield found
+
+
+def _words(body: bytes) -> str:
+    """What the provider says went wrong."""
+    text = body.decode(errors="replace")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    error = found.get("error", found) if isinstance(found, dict) else found
+    words = error.get("message") if isinstance(error, dict) else error
+    code = error.get("code") if isinstance(error, dict) else None
+    said = words if isinstance(words, str) and words else text
+    return f"{said} ({code})" if isinstance(code, str) and code not in said else said

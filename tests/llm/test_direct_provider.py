@@ -1,0 +1,199 @@
+"""The direct way to a provider against litellm's: the same on the wire, the same answer, the same cost."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import litellm
+import pytest
+
+from ohsandbox.llm import LLM, ChatResponse, LLMConfig, LLMEvent
+from ohsandbox.llm import direct_provider as direct
+from ohsandbox.llm.direct_provider import DirectProvider, direct_provider
+from ohsandbox.llm.litellm_provider import LiteLLMProvider
+from ohsandbox.llm.model_list import cost_usd, entry_of, model_list
+from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, Request, calls, text
+from tests.llm.talk import TALK, WITH_IMAGE, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+OWN = ["openai/fake", "openai/Qwen/Qwen3-Coder", "openai/deepseek-r1", "openai/claude-sonnet-4-5", "openai/gpt-oss-20b"]
+"""Names at servers of one's own."""
+ODD = [
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "http://x"}}],
+    },
+    {"role": "assistant", "content": None, "tool_calls": TALK[2]["tool_calls"]},
+    {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "seen"}]},
+    {"role": "assistant", "content": "ok"},
+    {"role": "user", "content": "one"},
+    {"role": "user", "content": "two"},
+]
+VARIANTS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "as the provider likes": {"temperature": None},
+    "all that can be set": {"temperature": 0.7, "top_p": 0.5, "max_output_tokens": 999, "top_k": 5},
+    "stream": {"stream": True},
+    "temperature of 1": {"temperature": 1.0},
+    "no tools of the provider's": {"native_tool_calling": False},
+    "tools that the list denies": {"native_tool_calling": True},
+    "fields of one's own": {"extra_body": {"metadata": {"a": 1}, "seed": 3}},
+    "less thought": {"reasoning_effort": "low"},
+}
+THOROUGH = "all that can be set"
+"""Asked of every model, the others of one of each kind."""
+
+
+def listed(provider: str) -> Iterator[str]:
+    for name, entry in model_list().items():
+        if entry.get("litellm_provider") == provider and entry.get("mode") in {"chat", "responses"}:
+            yield name if name.startswith(f"{provider}/") else f"{provider}/{name}"
+
+
+def direct_models(**changes: Any) -> list[str]:
+    models = [*OWN, *listed("openai"), *listed("anthropic")]
+    return [model for model in models if direct_provider(LLMConfig(model=model, **changes)) is not None]
+
+
+def kinds(models: list[str]) -> list[str]:
+    """One model for each combination of what the list says of it and of its series."""
+    by_kind: dict[Any, str] = {}
+    for model in models:
+        provider, _, name = model.partition("/")
+        flags = {name: value for name, value in entry_of(name, provider).items() if "cost" not in name}
+        kind = flags.get("supports_reasoning"), flags.get("default_reasoning_effort"), flags.get("supports_vision")
+        series = model if model in OWN else re.sub(r"-(?:mini|nano|[a-z]+|\d{4}.*)$", "", name)
+        by_kind.setdefault((*kind, flags.get("supports_sampling_params"), flags.get("max_tokens"), series), model)
+    return [*by_kind.values()]
+
+
+def reply_to(request: Request) -> Reply:
+    return calls(("look", {"x": 1}), content="I look.") if "tools" in request.body else text("Done.")
+
+
+def compared(
+    monkeypatch: pytest.MonkeyPatch, models: list[str], messages: list[dict[str, Any]], **changes: Any
+) -> Iterator[tuple[str, Any, Any]]:
+    """Of each model what the server got and what came of it, both ways."""
+    with FakeProvider(answer=reply_to) as provider:
+        for model in models:
+            seen: list[Any] = []
+            for way in (direct_provider, lambda _: None):
+                monkeypatch.setattr(direct, "direct_provider", way)
+                events: list[LLMEvent] = []
+                llm = LLM(provider.config(model=model, num_retries=0, **changes), clock=FakeClock())
+                response: ChatResponse = llm.send(messages, [tool()], on_event=events.append)
+                asked = provider.requests[-1]
+                headers = {name: asked.headers.get(name) for name in ("authorization", "x-api-key", "content-type")}
+                # of a stream litellm tells the name that was asked for in place of the provider's
+                answered = response.model_dump(exclude={"model"} if changes.get("stream") else set())
+                seen.append((asked.path, headers, asked.body, answered, events))
+            yield model, *seen
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_model_is_asked_as_litellm_asks_it_and_answers_alike(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    models = direct_models(**VARIANTS[name])
+    pairs = list(compared(monkeypatch, models if name == THOROUGH else kinds(models), TALK, **VARIANTS[name]))
+    assert len(pairs) >= len(OWN)
+    for model, ours, theirs in pairs:
+        assert (model, ours) == (model, theirs)
+
+
+@pytest.mark.parametrize("messages", [WITH_IMAGE, [*TALK, *ODD], ODD[:1]])
+def test_every_kind_of_message_is_sent_as_litellm_sends_it(
+    monkeypatch: pytest.MonkeyPatch, messages: list[dict[str, Any]]
+) -> None:
+    for model, ours, theirs in compared(monkeypatch, kinds(direct_models()), messages):
+        assert (model, ours) == (model, theirs)
+
+
+def test_the_models_that_most_people_use_are_asked_directly() -> None:
+    found = direct_models()
+    for model in (*OWN, "openai/gpt-4o", "openai/gpt-5", "openai/gpt-5.5"):
+        assert model in found
+    assert isinstance(direct_provider(LLMConfig(model="gpt-4o")), DirectProvider)
+    assert isinstance(direct_provider(LLMConfig(model="a/b", custom_llm_provider="openai")), DirectProvider)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model": "gemini/gemini-2.5-pro"},
+        {"model": "openai/gpt-5-codex"},
+        {"model": "openai/o3"},
+        {"model": "openai/gpt-7-of-tomorrow"},
+        {"model": "openai/gpt-5.5", "reasoning_effort": "low"},
+        {"model": "gpt-4o", "base_url": "http://localhost/v1"},
+        {"model": "openai/fake", "api_version": "1"},
+        {"model": "openai/fake", "model_client": "litellm"},
+        {"model": "unheard-of"},
+    ],
+)
+def test_what_litellm_knows_better_goes_through_litellm(config: dict[str, Any]) -> None:
+    assert direct_provider(LLMConfig(**config)) is None
+
+
+@pytest.mark.parametrize("variable", ["OPENAI_ORG_ID", "SSL_VERIFY", "USE_LITELLM_PROXY"])
+def test_variables_that_only_litellm_obeys_choose_it(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "x")
+    assert direct_provider(LLMConfig(model="openai/fake")) is None
+
+
+USAGES: list[dict[str, Any]] = [
+    {"prompt_tokens": 1000, "completion_tokens": 100},
+    {"prompt_tokens": 1000, "completion_tokens": 100, "prompt_tokens_details": {"cached_tokens": 800}},
+    {"prompt_tokens": 300_000, "completion_tokens": 100, "prompt_tokens_details": {"cached_tokens": 250_000}},
+    {"prompt_tokens": 1000, "completion_tokens": 100, "completion_tokens_details": {"reasoning_tokens": 60}},
+    {
+        "prompt_tokens": 1000, "completion_tokens": 9,
+        "cache_creation_input_tokens": 300, "cache_read_input_tokens": 500,
+        "prompt_tokens_details": {"cached_tokens": 500, "cache_creation_tokens": 300},
+    },
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize("usage", USAGES)
+def test_cost_is_what_litellm_says(provider: str, usage: Mapping[str, Any]) -> None:
+    for model in listed(provider):
+        name = model.removeprefix(f"{provider}/")
+        entry, ours = entry_of(name, provider), cost_usd(entry_of(name, provider), usage)
+        if entry["mode"] == "chat" and ours is not None:
+            spent = litellm.cost_per_token(name, custom_llm_provider=provider, usage_object=litellm.Usage(**usage))
+            assert ours == pytest.approx(sum(spent)), name
+
+
+def test_what_the_list_says_is_what_litellm_says() -> None:
+    for model in direct_models():
+        config = LLMConfig(model=model)
+        found = direct_provider(config)
+        assert found is not None
+        assert (model, found.model_info()) == (model, LiteLLMProvider(config).model_info())
+
+
+def test_a_request_that_the_direct_way_does_not_cover_goes_through_litellm() -> None:
+    parameters = {"type": "object", "properties": {"x": {"type": "string", "pattern": "(?<no>python"}}}
+    with FakeProvider(text("ok")) as provider:
+        LLM(provider.config()).send(TALK, [tool(parameters=parameters)])
+    assert provider.requests[0].headers["user-agent"].startswith("OpenAI/")
+    assert "pattern" not in str(provider.requests[0].body)
+
+
+def test_a_direct_request_imports_no_litellm() -> None:
+    code = """
+import sys
+from ohsandbox.llm import LLM
+from ohsandbox.testing.provider import FakeProvider, text
+with FakeProvider(text("ok")) as provider:
+    llm = LLM(provider.config(model="openai/gpt-4o"))
+    print(llm.send([{"role": "user", "content": "hi"}]).cost_usd > 0, llm.has_price, llm.context_tokens > 0)
+print([name for name in ("litellm", "openai") if name in sys.modules])
+"""
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert told.splitlines() == ["True True True", "[]"]
