@@ -213,6 +213,19 @@ class Settings(ConfigModel):
         settings._warnings = tuple(warnings)  # noqa: SLF001 - our own instance
         return settings
 
+    @classmethod
+    def of_file(cls, path: Path | None = None) -> Self:
+        """The file's settings alone, as `load` finds the file, without environment and flags.
+
+        Raises:
+            UsageError: as `load`.
+        """
+        file = cls.file_in_use() if path is None else path
+        values = read_object(file, required=path is not None)
+        if file.name == SDK_FILE_NAME:
+            values, _ = _known_of(values, cls, file)
+        return cls._validated(values, where=f"Settings file {str(file)!r}")
+
     def over(self, layer: SettingsLayer) -> Self:
         """A copy with the layer's values put over it; an object's keys are put over those of the object.
 

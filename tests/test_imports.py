@@ -19,13 +19,13 @@ LAYERS = (
     ("arguments", "html_page", "price"),
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),
-    ("runtime", "llm", "persistence", "settings_file", "key_store"),
+    ("runtime", "llm", "persistence", "settings_file", "key_store", "trust"),
     ("state",),
     ("tool",),
     ("tools", "mcp"),
     ("agent", "mcp_server", "timetravel"),
     ("conversation", "settings"),
-    ("testing", "compat", "evaluation"),
+    ("testing", "compat", "evaluation", "project_file"),
     ("cli", "__main__", "integrations"),
 )
 """The layers, from the bottom."""

@@ -244,6 +244,26 @@ def complete(
     return 0
 
 
+@command(app)
+def trust(
+    directory: Path | None = argument("Directory of the project.  [default: current directory]", "DIR"),
+    *,
+    listed: bool = switch("List the trusted directories.", "--list"),
+    revoked: bool = switch("Trust the directory no more.", "--revoke"),
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> int:
+    """Show what a project's file asks for beyond your settings, and trust the directory with this content.
+
+    The file is .ohsandbox.toml, or [tool.ohsandbox] of pyproject.toml.
+    """
+    from ohsandbox.cli.project import list_trusted, revoke_directory, trust_directory
+
+    if listed:
+        return list_trusted(as_json=as_json)
+    return revoke_directory(directory) if revoked else trust_directory(directory, yes=yes)
+
+
 # --- time travel ----------------------------------------------------------------------------------
 
 

@@ -27,19 +27,17 @@ def _config(ctx: typer.Context) -> None:
 @command(config, "list")
 def list_(*, as_json: AsJson = False, settings: SettingsFile = None) -> int:
     """List every setting with its value and where the value comes from. Keys are not shown."""
-    from ohsandbox.cli.config import list_settings
-    from ohsandbox.settings import Settings
+    from ohsandbox.cli.config import list_settings, load
 
-    return list_settings(Settings.load(settings), as_json=as_json)
+    return list_settings(load(settings), as_json=as_json)
 
 
 @command(config)
 def get(name: Name, *, settings: SettingsFile = None) -> int:
     """Print the value of a setting."""
-    from ohsandbox.cli.config import get_setting
-    from ohsandbox.settings import Settings
+    from ohsandbox.cli.config import get_setting, load
 
-    return get_setting(Settings.load(settings), name)
+    return get_setting(load(settings), name)
 
 
 @command(config, "set")

@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 
 from ohsandbox.cli.model import key_name
+from ohsandbox.cli.options import SandboxOptions
+from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import ask, ask_secret, person_present
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import safe, safe_line, say
@@ -39,6 +41,12 @@ class Setting(NamedTuple):
     value: Any
     """As JSON; secrets are hidden."""
     source: str
+
+
+def load(file: Path | None) -> Settings:
+    """The settings that a command takes here, with those of the project's file that are used without a question."""
+    project = use_project(SandboxOptions(), file, person=False)
+    return Settings.load(file, project=project.layer if project else None)
 
 
 def settings_now(settings: Settings) -> list[Setting]:

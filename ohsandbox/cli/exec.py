@@ -9,6 +9,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.model import read_settings
+from ohsandbox.cli.project import use_project
+from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.text import progress_text, say
 from ohsandbox.cli.runtime import make_runtime, started
 from ohsandbox.cli.terminal import (
@@ -44,7 +46,10 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     what it prints reaches a terminal cleaned of escapes, and a file or pipe byte by byte.
     """
     env = options.checked_environment(where)
-    runtime = make_runtime(where.checked().with_settings(read_settings(None)), progress=_tell_steps())
+    project = use_project(where, None, person=person_present())
+    where = (project.over(where) if project else where).checked()
+    settings = read_settings(None, project=project.layer if project else None)
+    runtime = make_runtime(where.with_settings(settings), progress=_tell_steps())
     with_tty = sys.stdin.isatty() and sys.stdout.isatty() if options.tty is None else options.tty
     argv = ["/bin/sh", "-c", _PIPES_SCRIPT, "sh", *command]
     if with_tty:
@@ -52,7 +57,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     if where.copies and sys.stderr.isatty():
         say(f"The command works on a copy of {where.workspace}, which is deleted when it ends.")
     with (
-        started(runtime, warn=say),
+        started(runtime, warn=say, setup=where.setup),
         runtime.open_channel(argv, tty=with_tty, env=env, user=options.user) as channel,
         killed_on_error(channel),
     ):

@@ -16,6 +16,8 @@ import anyio
 from ohsandbox.cli import entrypoint
 from ohsandbox.cli.entrypoint import Terminated
 from ohsandbox.cli.model import read_settings
+from ohsandbox.cli.project import use_project
+from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.text import progress_text, say
 from ohsandbox.cli.runtime import make_runtime, started
 from ohsandbox.errors import UsageError
@@ -46,8 +48,9 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
     """Serve until the client goes, or a signal comes."""
     if what.idle_timeout_s < MIN_IDLE_S:
         raise UsageError(f"Invalid --idle-timeout {what.idle_timeout_s:g}: expected {MIN_IDLE_S:g} second or more.")
-    settings = read_settings(what.settings)
-    full = where.checked().with_settings(settings)
+    project = use_project(where, what.settings, person=what.http is not None and person_present())
+    settings = read_settings(what.settings, project=project.layer if project else None)
+    full = (project.over(where) if project else where).checked().with_settings(settings)
     names = _tools(settings.tools, what)
     server = make_server(_factory(full), names, instructions=_instructions(full), limits=settings.output)
     if what.http is not None:
@@ -74,7 +77,7 @@ def _factory(full: SandboxOptions) -> SandboxFactory:
 
     @contextlib.contextmanager
     def start(runtime: Runtime) -> Iterator[Runtime]:
-        with started(runtime, warn=say):
+        with started(runtime, warn=say, setup=full.setup):
             name = str(getattr(runtime, "name", "") or runtime.id)
             yield runtime
         if full.keep:

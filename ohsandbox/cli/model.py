@@ -14,6 +14,8 @@ from ohsandbox.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ohsandbox.settings import SettingsLayer
+
 
 MODEL_VARIABLE = Settings.variables()["model"]
 KEY_VARIABLE = Settings.variables()["api_key"]
@@ -41,9 +43,9 @@ _OF_ONE_PROVIDER = ("api_key", "base_url", "api_version", "custom_llm_provider")
 _OFFLINE = ("scripted:", "replay:")
 
 
-def read_settings(file: Path | None, **flags: Any) -> Settings:
+def read_settings(file: Path | None, *, project: SettingsLayer | None = None, **flags: Any) -> Settings:
     """`Settings.load`, with what a person should be told of the file as lines on stderr."""
-    settings = Settings.load(file, **flags)
+    settings = Settings.load(file, project=project, **flags)
     for warning in settings.warnings:
         say(f"warning: {warning}")
     return settings

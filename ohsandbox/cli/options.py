@@ -162,6 +162,13 @@ class SandboxOptions:
     ca_bundle: Path | None = _sandbox(
         "PEM file with additional CA certificates to trust in the sandbox.", "FILE", parser=path
     )
+    no_project: bool = switch(
+        "Leave out the project's file (.ohsandbox.toml, or [tool.ohsandbox] of pyproject.toml).",
+        "--no-project",
+        rich_help_panel="Sandbox",
+    )
+    setup: tuple[str, ...] = ()
+    """Commands of the project's file that run when the sandbox starts."""
     host_workdir: Path | None = None
     """Working directory of `--runtime cli` without a workspace; None is the current directory."""
 

@@ -12,6 +12,7 @@ from ohsandbox.cli import confirm
 from ohsandbox.cli.mcp_servers import with_mcp_file
 from ohsandbox.cli.model import complete, read_settings, with_model_of
 from ohsandbox.cli.options import RunOptions, SandboxOptions
+from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import open_prompt, person_present, read_task
 from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView
 from ohsandbox.cli.rendering.text import say
@@ -27,6 +28,7 @@ from ohsandbox.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ohsandbox.cli.project import UsedProject
     from ohsandbox.cli.rendering.view import View
 
 HELP = (
@@ -50,17 +52,17 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
         if not (what.resume or what.autoresume):
             raise UsageError("--json and --quiet ask nothing, so they need a TASK, or messages on stdin.")
         what = replace(what, talks=False)
-    settings = settings_of(what)
-    resumed = None
-    if what.autoresume or what.resume is not None:
-        resumed = find_resumed(what.resume, where)
-        where = resumed.where
+    resumed = find_resumed(what.resume, where) if what.autoresume or what.resume is not None else None
+    where = where if resumed is None else resumed.where
+    project = use_project(where, what.settings, person=person_present(no_tui=what.headless))
+    settings = settings_of(what, project)
+    if resumed is not None:
         if what.model is None:
             given = {"api_key": what.api_key, "base_url": what.base_url, "price": what.price}
             settings = with_model_of(settings, resumed.model).with_flags(**given)
         if what.confirm is None:
             settings = settings.with_flags(confirm=confirm.kept_policy(conversations_dir() / resumed.id))
-    where = where.checked()
+    where = (where if project is None else project.over(where, is_resumed=resumed is not None)).checked()
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
     settings = complete(settings, person=person_present(no_tui=what.headless))
     task = read_task() if what.task == "-" else what.task
@@ -77,14 +79,15 @@ def run_demo(asked: SandboxOptions, *, no_tui: bool) -> int:
         return _work(RunOptions(task=DEMO_TASK, no_tui=no_tui), settings, where, None)
 
 
-def settings_of(what: RunOptions) -> Settings:
-    """The settings with what the options say; a key among them is warned of."""
+def settings_of(what: RunOptions, project: UsedProject | None = None) -> Settings:
+    """The settings with what the project and the options say; a key among these is warned of."""
     if what.api_key:
         advice = "Prefer the settings or the environment."
         say(f"warning: --api-key is visible to every user of this machine (`ps`). {advice}")
     names = "model", "api_key", "base_url", "max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "price"
     asking = "confirm", "skill_servers"
-    settings = read_settings(what.settings, **{name: getattr(what, name) for name in (*names, *asking)})
+    given = {name: getattr(what, name) for name in (*names, *asking)}
+    settings = read_settings(what.settings, project=project.layer if project else None, **given)
     return with_mcp_file(settings, what.mcp_config).with_flags(
         tools=settings.tools.switched(on=what.enable or (), off=what.disable or ()),
         secrets=settings.secrets | parse_flags(what.secrets or ()) or None,

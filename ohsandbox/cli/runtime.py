@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.rendering.text import cut, output, safe_line, say
 from ohsandbox.conversation.environment import ResumeState, resume_runtime
 from ohsandbox.conversation.metadata import FileConversationStore
 from ohsandbox.conversation.storage import find_conversation
-from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
+from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir, subdirectory
 from ohsandbox.private_files import write_atomically
@@ -24,7 +24,7 @@ from ohsandbox.runtime.factory import RuntimeSettings, open_inventory, runtime_f
 from ohsandbox.runtime.workspace.changes import ChangeKind, WorkspaceChange, WorkspaceReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ohsandbox.cli.presenter import Presenter
     from ohsandbox.cli.rendering.view import View
@@ -40,6 +40,10 @@ _UNFINISHED = {
     ConversationStatus.CANCELED,
     ConversationStatus.WAITING_FOR_CONFIRMATION,
 }
+SETUP_TIMEOUT_S = 1800.0
+"""Installing a large project's dependencies takes minutes; a command that waits for input must not take for ever."""
+MAX_SETUP_CHARS = 200
+_SETUP_SESSION = "setup"
 MAX_LEFT_OUT_NAMED = 12
 """Of what is not copied; what looks like a secret first."""
 MAX_IMAGES_NAMED = 5
@@ -57,7 +61,7 @@ def make_runtime(
     progress: Callable[[PullProgress], None] | None = None,
 ) -> Runtime:
     """The runtime that the options (with settings) name, not started. No engine is asked."""
-    names = {field.name for field in fields(options)} - {"copy", "copy_all"}
+    names = {field.name for field in fields(options)} - {"copy", "copy_all", "no_project", "setup"}
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     copy: bool | Literal["all"] = "all" if options.copy_all else options.copy
     return runtime_from(RuntimeSettings(**given, copy=copy, conversation=conversation_id), progress=progress)
@@ -65,15 +69,23 @@ def make_runtime(
 
 @contextlib.contextmanager
 def started(
-    runtime: Runtime, *, past: ResumeState | None = None, warn: Callable[[str], None] | None = None
+    runtime: Runtime,
+    *,
+    past: ResumeState | None = None,
+    warn: Callable[[str], None] | None = None,
+    setup: Sequence[str] = (),
+    tell: Callable[[str], None] = say,
 ) -> Iterator[Runtime]:
     """The runtime, started, and closed at the end; with a past, in what its conversation left.
+
+    setup are commands that run in a new sandbox first; tell prints a line of them or of their output.
 
     warn prints a line of ours: what an agent left in a bound directory is told when all is closed, and at the start
     what a session that was killed could not tell.
 
     Raises:
         SandboxUnavailable: it cannot be started; of an image that cannot be had the message names those that are here.
+            Or a command of setup failed.
     """
     runtime.reports_changes_later = warn is not None
     try:
@@ -86,6 +98,8 @@ def started(
         here = f" Here are: {', '.join(names)} (--image NAME)." if names else ""
         raise ImageUnavailable(f"{error}{here}") from error
     try:
+        if runtime.resumed is None or runtime.resumed.how == "new":
+            run_setup(runtime, setup, tell)
         if warn is not None:
             for note in runtime.workspace_notes:
                 warn(note)
@@ -96,6 +110,44 @@ def started(
         runtime.close()
         if warn is not None:
             tell_news(runtime, warn, last=True)
+
+
+def run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Run a project's setup commands one after another in one shell of their own, and tell what they print.
+
+    Raises:
+        SandboxUnavailable: one failed, or took over SETUP_TIMEOUT_S; the message names it.
+    """
+    for command in commands:
+        tell(f"setup: {command}")
+        lines = _Lines(tell)
+        ended = runtime.execute(command, session=_SETUP_SESSION, timeout_s=SETUP_TIMEOUT_S, on_output=lines.add)
+        lines.finish()
+        if ended.exit_code != 0 or ended.timed_out:
+            how = f"took over {SETUP_TIMEOUT_S:g} s" if ended.timed_out else f"failed with exit code {ended.exit_code}"
+            raise SandboxUnavailable(
+                f"Setup command {cut(repr(command), MAX_SETUP_CHARS)} of the project file {how}. "
+                "Correct it, or leave the project file out with --no-project."
+            )
+    if commands:
+        runtime.close_session(_SETUP_SESSION)
+
+
+class _Lines:
+    """Output that comes in pieces, told line by line."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._held = ""
+
+    def add(self, text: str) -> None:
+        *whole, self._held = (self._held + text).split("\n")
+        for line in whole:
+            self._tell(output(line))
+
+    def finish(self) -> None:
+        if self._held:
+            self._tell(output(self._held))
 
 
 def tell_news(runtime: Runtime | None, warn: Callable[[str], None], *, last: bool = False) -> None:
@@ -188,6 +240,7 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
 def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
     """Keep the options for who resumes. A disk that is full is told by the log; this then stays as it was."""
     fields: dict[str, Any] = asdict(full) | {"runtime": full.runtime or "docker"}
+    del fields["setup"]  # the project's file is looked at again
     if not full.backend.isolated:
         fields["host_workdir"] = runtime.workdir
     for name in {"image", "network", "git"} - full.backend.options:

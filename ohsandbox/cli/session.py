@@ -306,7 +306,7 @@ class RunSession:
         view.status("starting the sandbox")
         runtime = make_runtime(full, conversation.id, progress=lambda progress: view.status(progress_text(progress)))
         try:
-            stack.enter_context(started(runtime, past=past, warn=view.warn))
+            stack.enter_context(started(runtime, past=past, warn=view.warn, setup=full.setup, tell=self._tell_setup))
         except EngineUnavailable:
             view.status("")
             if not self.person or past.has_worked or where.runtime is not None or where.attach is not None:
@@ -337,6 +337,10 @@ class RunSession:
         if self.person and self.what.talks and self.what.task is None:
             for event in last_words(conversation.directory):
                 self.view.show(event)
+
+    def _tell_setup(self, line: str) -> None:
+        self.view.status("")
+        self.view.info(line)
 
     def _tell_where(self) -> None:
         if not self._is_switching:

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.project import use_project
 from ohsandbox.cli.rendering.text import hide, progress_text, safe_line, say
 from ohsandbox.cli.runtime import make_runtime, place_of, started, tell_kept
 from ohsandbox.cli.terminal import attend, killed_on_error, terminal_argv, terminal_environment, terminal_size
@@ -44,15 +45,16 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
             f"`ohsandbox shell` needs a terminal, and {missing[0]} is none. "
             "Use `ohsandbox exec -- PROGRAM` for a program that needs none, and `exec -t` to give it one all the same."
         )
-    settings = Settings.load(options.settings)
-    full = where.checked().with_settings(settings)
+    project = use_project(where, options.settings, person=True)
+    settings = Settings.load(options.settings, project=project.layer if project else None)
+    full = (project.over(where) if project else where).checked().with_settings(settings)
     secrets = Secrets.load(settings.secrets | parse_flags(options.secrets or ()))
     hide(secrets.masker)
     own = options.checked_environment(where)
     for warning in (*settings.warnings, *secrets.warnings):
         say(f"warning: {warning}")
     runtime, began = make_runtime(full, progress=lambda progress: _status(progress_text(progress))), time.monotonic()
-    with started(runtime, warn=say):
+    with started(runtime, warn=say, setup=full.setup, tell=_tell_setup):
         _status("")
         say(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
         _tell_terms(full, secrets)
@@ -85,6 +87,11 @@ def _tell_end(runtime: Runtime, full: SandboxOptions) -> None:
     if notices := runtime.take_notices():
         say(notices)
     tell_kept(runtime, full, "shell", say)
+
+
+def _tell_setup(line: str) -> None:
+    _status("")
+    say(line)
 
 
 def _status(text: str) -> None:

@@ -6,7 +6,7 @@ GUARDED = (
     ".vscode", ".idea", ".fleet", ".zed", ".nvim.lua", ".exrc", ".vimrc", ".dir-locals.el",
     ".claude", ".mcp.json", ".cursor", ".windsurf", ".gemini", ".codex", ".opencode", ".continue", ".roo", ".kiro",
     ".aider.conf.yml", ".devcontainer", ".devcontainer.json", ".envrc", ".husky", ".cargo/config.toml", ".cargo/config",
-    ".hg/hgrc", ".jj/repo/config.toml",
+    ".hg/hgrc", ".jj/repo/config.toml", ".ohsandbox.toml",
 )  # fmt: skip
 """At the top of a workspace, read-only where they exist: editors, agents, direnv, git hooks, cargo (which editors
 start) and other version control run their contents once the directory is opened or entered, and few tasks edit one."""

@@ -1,0 +1,214 @@
+"""The project file of the directory that is worked in: what of it is used, and the question whether it is trusted."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.cli.approval_prompt import GUTTER, NAMED, folded
+from ohsandbox.cli.prompt import ask_yes_no, person_present
+from ohsandbox.cli.rendering.tables import open_console, print_json, print_table
+from ohsandbox.cli.rendering.text import safe_line, say
+from ohsandbox.errors import UsageError
+from ohsandbox.project_file import Project, find_project
+from ohsandbox.settings import Settings, SettingsLayer
+from ohsandbox.trust import revoke, trust, trust_of, trusted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ohsandbox.cli.options import SandboxOptions
+
+MEANINGS = {
+    "image": "code from elsewhere: what you let the sandbox see, it sees",
+    "build": "its Dockerfile runs with a network, outside the sandbox",
+    "setup": "runs in the sandbox at its start, before anybody asks",
+    "workspace": "bind: the sandbox writes your files; copy: it reads them",
+    "network": "open: what the sandbox sees can leave this machine",
+    "model": "asked with your key, at your cost",
+    "secrets": "variables of yours that commands get",
+    "instructions": "what your model is told in each request",
+    "ca_bundle": "whoever holds its key can read the sandbox's connections",
+    "confirm": "less is asked before it runs",
+    "skill_servers": "allow: MCP servers of the repository start unasked",
+    "checkpoints": "false: no undo",
+    "git": "rw: nothing guards the configuration and hooks of git",
+}
+"""Why a person should look at it; what is not here is a limit that is raised, or how a model is asked."""
+
+
+class UsedProject(NamedTuple):
+    """What a command takes of a project's file."""
+
+    project: Project
+    ignored: dict[str, Any]
+    """What is left out, since nobody trusted it."""
+
+    @property
+    def layer(self) -> SettingsLayer:
+        """The settings that are used."""
+        return self.project.layer(without=self.ignored)
+
+    def over(self, where: SandboxOptions, *, is_resumed: bool = False) -> SandboxOptions:
+        """The options with what the file says beside settings, where no flag or variable says otherwise.
+
+        A sandbox that is resumed keeps its image and workspace, one that is joined has its own.
+        """
+        options = self.project.options
+        if where.attach is not None or self.ignored or not where.backend.isolated:
+            return where  # what it says is meant for a container, and runs nowhere else
+        where = replace(where, setup=options.setup)
+        if is_resumed:
+            return where
+        has_image = where.image or where.build or os.environ.get(Settings.variables()["image"])
+        if options.build is not None and not has_image:
+            where = replace(where, build=Path(options.build))
+        if options.workspace is not None and where.workspace is None:
+            copies = options.workspace == "copy" and not where.copies
+            where = replace(where, workspace=self.project.directory, copy=where.copy or copies)
+        return where
+
+
+def use_project(where: SandboxOptions, settings: Path | None, *, person: bool) -> UsedProject | None:
+    """What counts of the project file of the workspace, or else of the current directory; None where there is none.
+
+    What only narrows the person's settings counts at once. For the rest a person is asked once; without one, or
+    without a yes, it is left out, and one line says so.
+
+    Raises:
+        UsageError: the file is invalid.
+    """
+    if where.no_project:
+        return None
+    project = find_project(where.workspace or Path.cwd())
+    if project is None:
+        return None
+    wide = project.needing_trust(_of_person(settings))
+    if not wide:
+        return UsedProject(project, {})
+    digest = project.digest()
+    known = trust_of(project.directory, digest)
+    if known != "trusted" and person and _is_trusted_now(project, wide, changed=known == "changed"):
+        _store(project, digest)
+        known = "trusted"
+    if known == "trusted":
+        return UsedProject(project, {})
+    why = "has changed since you trusted it" if known == "changed" else "is not trusted"
+    say(
+        f"warning: {project.path} {why}, so its {', '.join(wide)} {'is' if len(wide) == 1 else 'are'} not used. "
+        f"Look at it, then run `ohsandbox trust {project.directory}`."
+    )
+    return UsedProject(project, wide)
+
+
+def trust_directory(directory: Path | None, *, yes: bool) -> int:
+    """Show what the project file of a directory asks for, and trust it after a person's yes."""
+    project = _project_of(directory)
+    wide = project.needing_trust(_of_person(None))
+    if not wide:
+        print(f"{safe_line(project.path)} only narrows your settings. It is used without trust.")
+        return 0
+    digest = project.digest()
+    if trust_of(project.directory, digest) == "trusted":
+        print(f"{safe_line(project.directory)} is trusted already. `ohsandbox trust --revoke` ends that.")
+        return 0
+    if yes:
+        print("\n".join(_rows(project, wide)), flush=True)
+    elif not person_present():
+        raise UsageError("There is no terminal to ask at. Read the file, then use --yes.")
+    elif not _is_trusted_now(project, wide, changed=False):
+        print("It is not trusted.")
+        return 1
+    _store(project, digest)
+    print(f"{safe_line(project.directory)} is trusted with this content. A change asks again.")
+    return 0
+
+
+def list_trusted(*, as_json: bool) -> int:
+    """Print what is trusted, and whether it still is what it was."""
+    rows = [(one, _state(one.directory, one.digest)) for one in trusted()]
+    if as_json:
+        print_json({"directory": str(one.directory), "trusted_at": one.at, "state": state} for one, state in rows)
+    elif rows:
+        print_table(("DIRECTORY", "TRUSTED", "STATE"), [(str(one.directory), one.at, state) for one, state in rows])
+    else:
+        print("No directory is trusted.")
+    return 0
+
+
+def revoke_directory(directory: Path | None) -> int:
+    """Trust a directory no more."""
+    where = (directory or Path.cwd()).resolve()
+    candidates = [where, *where.parents] if directory is None else [where]
+    if (gone := next((one for one in candidates if revoke(one)), None)) is None:
+        raise UsageError(f"{str(where)!r} is not trusted. `ohsandbox trust --list` shows what is.")
+    print(f"{safe_line(gone)} is not trusted any more.")
+    return 0
+
+
+def _project_of(directory: Path | None) -> Project:
+    where = directory or Path.cwd()
+    if not where.is_dir():
+        raise UsageError(f"{str(where)!r} is no directory. Name one with a project file.")
+    project = find_project(where)
+    if project is None:
+        raise UsageError(f"No .ohsandbox.toml and no [tool.ohsandbox] was found from {str(where.resolve())!r} upward.")
+    return project
+
+
+def _of_person(settings: Path | None) -> Settings:
+    """What the person has set, without environment and flags: what a project is compared with."""
+    return Settings.of_file(settings)
+
+
+def _store(project: Project, digest: str) -> None:
+    """Trust what was shown, and nothing that took its place since."""
+    if find_project(project.directory) != project or project.digest() != digest:
+        raise UsageError(f"{str(project.path)!r} changed while it was looked at. Look again.")
+    trust(project.directory, digest)
+
+
+def _is_trusted_now(project: Project, wide: dict[str, Any], *, changed: bool) -> bool:
+    if changed:
+        print("A project file that you trusted says something else now.")
+    print("\n".join(_rows(project, wide)), flush=True)
+    return ask_yes_no("Trust this directory with this content?")
+
+
+def _rows(project: Project, wide: dict[str, Any]) -> Iterator[str]:
+    yield "The project file of this repository asks for more than your settings give."
+    yield from _row("file", str(project.path))
+    for name, value in wide.items():
+        yield from _row(f"{name} ({MEANINGS[name]})" if name in MEANINGS else name, value)
+
+
+def _row(label: str, value: Any) -> Iterator[str]:
+    """A label and its value behind the gutters, each command of a list on rows of its own."""
+    items = value if isinstance(value, list | tuple) else [value]
+    texts = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in items]
+    shown = [safe_line(text, limit_chars=sys.maxsize) for text in texts]
+    columns = open_console().width
+    if len(shown) == 1:
+        first, *more = folded(f"{safe_line(label, limit_chars=sys.maxsize)}: {shown[0]}", columns)
+        yield NAMED + first.removeprefix(GUTTER)
+        yield from more
+        return
+    yield NAMED + safe_line(label, limit_chars=sys.maxsize) + ":"
+    for text in shown:
+        yield from folded(text, columns)
+
+
+def _state(directory: Path, digest: str) -> str:
+    """Whether what is trusted still counts."""
+    try:
+        project = find_project(directory)
+        if project is None or project.directory != directory:
+            return "no project file"
+        return "in use" if project.digest() == digest else "changed"
+    except UsageError:
+        return "invalid"

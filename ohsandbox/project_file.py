@@ -1,0 +1,223 @@
+"""A project's file: `.ohsandbox.toml`, or `[tool.ohsandbox]` of a pyproject.toml, and what needs a person's trust.
+
+Whoever wrote the repository wrote this file. So it is only data: it can narrow what the person's settings allow, and
+whatever else it asks for (an image is code from elsewhere, a limit may be raised) counts once the person trusts the
+directory with exactly this content. Some settings are refused in it whatever the person trusts: see `NEVER`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ohsandbox.arguments import ConfigModel
+from ohsandbox.errors import UsageError
+from ohsandbox.private_files import open_regular
+from ohsandbox.settings import Settings, SettingsLayer
+from ohsandbox.text import did_you_mean
+
+FILE_NAME = ".ohsandbox.toml"
+PYPROJECT = "pyproject.toml"
+TABLE = "ohsandbox"
+"""In `[tool]` of a pyproject.toml."""
+MAX_FILE_BYTES = 256 * 1024
+"""A pyproject.toml of a large project has 30 KiB."""
+
+NEVER = frozenset(
+    {"api_key", "base_url", "api_version", "custom_llm_provider", "price", "mcpServers", "mcp"}
+)  # fmt: skip
+"""Not in a project's file, whatever the person trusts: where a key is sent, how what it costs is counted, programs of
+this machine (an MCP server's `where: host`). They belong into the person's own settings or on the command line."""
+_FILES = ("instructions", "ca_bundle")
+"""Settings that name a file: below the project, and a part of what is trusted."""
+
+_WIDEST_FIRST = {
+    "network": ("open", "none"),
+    "git": ("rw", "guarded", "ro"),
+    "confirm": ("never", "risky", "medium", "always"),
+    "skill_servers": ("allow", "ask", "never"),
+}
+_UNSET: dict[str, Any] = {"confirm": "risky", "skill_servers": "ask", "memory": 2 * 1024**3, "cpus": 2.0, "pids": 512}
+"""What None stands for, as narrow as it can mean: the defaults of a container, and `risky` on this host."""
+_LIMITS = ("max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "memory", "cpus", "pids", "disk")
+_GUARDS = ("checkpoints", "stuck_detection")
+
+
+class ProjectOptions(ConfigModel):
+    """What a project's file may say beside settings. All of it needs trust."""
+
+    build: str | None = None
+    """A directory below the project with a Dockerfile, in the place of `image`."""
+    workspace: Literal["bind", "copy"] | None = None
+    """Work in the project's directory where no `--workspace` names another: in itself, or in a copy."""
+    setup: tuple[str, ...] = ()
+    """Commands for the sandbox's shell, one after another, when a sandbox starts."""
+
+
+class Project(NamedTuple):
+    """What a project's file says, checked, and nothing of it used yet."""
+
+    path: Path
+    """The file; its directory is a real path."""
+    root: Path
+    """The repository's root, or the file's directory: what the file names lies below it."""
+    values: dict[str, Any]
+    """Settings by name, as the file has them; paths are absolute."""
+    options: ProjectOptions
+
+    @property
+    def directory(self) -> Path:
+        """Where the file is."""
+        return self.path.parent
+
+    def needing_trust(self, base: Settings) -> dict[str, Any]:
+        """By name, what the file asks for that the person's settings do not give; empty where it only narrows them."""
+        typed = _typed(self.values, self.path)
+        wide = {name: value for name, value in self.values.items() if not _is_narrower(name, typed, base)}
+        return wide | {name: value for name, value in self.options.model_dump(exclude_defaults=True).items() if value}
+
+    def layer(self, *, without: dict[str, Any]) -> SettingsLayer:
+        """The settings of the file but for those of `without`."""
+        values = {name: value for name, value in self.values.items() if name not in without}
+        return SettingsLayer(values, f"Project file {str(self.path)!r}")
+
+    def digest(self) -> str:
+        """The hash of all that is trusted: what the file says, and the contents of the files that it names.
+
+        With `build` these are all files that the build is sent, since any of them may be run with a network.
+
+        Raises:
+            UsageError: one of them cannot be read.
+        """
+        said = json.dumps([self.values, self.options.model_dump()], sort_keys=True, default=str)
+        digest = hashlib.sha256(said.encode())
+        try:
+            for name in _FILES:
+                if name in self.values:
+                    digest.update(hashlib.sha256(Path(self.values[name]).read_bytes()).digest())
+            if self.options.build is not None:
+                digest.update(_context_digest(self.options.build).encode())
+        except OSError as error:
+            raise _fault(self.path, f"{error.filename!r} cannot be read: {error.strerror}. Correct it.") from None
+        return digest.hexdigest()
+
+
+def find_project(start: Path) -> Project | None:
+    """The nearest project file from a directory upward to its repository's root; outside a repository only there.
+
+    Raises:
+        UsageError: a file is a link or no regular file, is no TOML, or says what is unknown, wrong or never taken.
+    """
+    start = start.resolve()
+    root = next((above for above in (start, *start.parents) if (above / ".git").exists()), start)
+    for directory in (start, *start.parents):
+        for name in (FILE_NAME, PYPROJECT):
+            if (table := _table(directory / name)) is not None:
+                return _project(directory / name, root, table)
+        if directory == root:
+            break
+    return None
+
+
+def _table(path: Path) -> dict[str, Any] | None:
+    """What a file says to us, unchecked; None where it is not there, or is somebody else's."""
+    is_ours = path.name == FILE_NAME
+    if not os.path.lexists(path) or not (is_ours or path.is_file()):
+        return None
+    if not is_ours and path.is_symlink():
+        return None  # it may be: its table is not followed elsewhere
+    with os.fdopen(open_regular(path, os.O_RDONLY, name="Project file"), "rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if not is_ours and TABLE.encode() not in data:
+        return None
+    if len(data) > MAX_FILE_BYTES:
+        raise _fault(path, f"over {MAX_FILE_BYTES} bytes. Shorten it.")
+    try:
+        parsed = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        told = str(error).partition("\n")[0] or "nested too deeply"
+        raise _fault(path, f"not TOML: {told}. Correct it.") from None
+    found = parsed if is_ours else parsed.get("tool", {}).get(TABLE)
+    if found is not None and not isinstance(found, dict):
+        raise _fault(path, f"[tool.{TABLE}] is no table. Correct it.")
+    return found
+
+
+def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
+    own = ProjectOptions.model_fields.keys()
+    _check_names(table, path, [*own, *(name for name in Settings.model_fields if name not in NEVER)])
+    try:
+        options = ProjectOptions(**{name: value for name, value in table.items() if name in own})
+    except UsageError as error:
+        raise _fault(path, str(error).removeprefix("ProjectOptions(...): ")) from None
+    values = {name: value for name, value in table.items() if name not in own}
+    _typed(values, path)
+    if options.build is not None and "image" in values:
+        raise _fault(path, "'image' and 'build' exclude each other. Leave one out.")
+    for name, reference in values.get("secrets", {}).items():
+        if not reference.startswith("env:"):
+            raise _fault(path, f"secret {name!r} is no env:NAME; other files of yours are named on the command line.")
+    for name in _FILES:
+        if name in values:
+            values[name] = _below(values[name], name, path, root)
+    if options.build is not None:
+        options = options.model_copy(update={"build": _below(options.build, "build", path, root)})
+    return Project(path, root, values, options)
+
+
+def _check_names(table: dict[str, Any], path: Path, known: list[str]) -> None:
+    for name in table:
+        if name in NEVER:
+            raise _fault(path, f"key {name!r} is never taken from a project. Put it into your own settings.")
+        if name not in known:
+            raise _fault(path, f"unknown key {name!r}.{did_you_mean(name, known)} Known keys: {', '.join(known)}.")
+
+
+def _typed(values: dict[str, Any], path: Path) -> Settings:
+    try:
+        return Settings(**values)
+    except UsageError as error:
+        raise _fault(path, str(error).removeprefix("Settings(...): ")) from None
+
+
+def _below(named: str, key: str, path: Path, root: Path) -> str:
+    """The absolute path of what the file names, which no link leads out of the project."""
+    found = (path.parent / named).resolve()
+    if not found.is_relative_to(root) or named.startswith("~"):
+        raise _fault(
+            path, f"{key!r} names {named!r}, which is outside of {str(root)!r}. Name what lies in the project."
+        )
+    if not found.exists():
+        raise _fault(path, f"{key!r} names {named!r}, which is not there. Correct it.")
+    return str(found)
+
+
+def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:
+    """Whether the project's value of a setting is the person's, or gives the sandbox and its agent less."""
+    value, before = getattr(typed, name), getattr(base, name)
+    if value == before:
+        return True
+    value, before = (_UNSET.get(name) if one is None else one for one in (value, before))
+    if name in _WIDEST_FIRST:
+        order = _WIDEST_FIRST[name]
+        return order.index(value) >= order.index(before)
+    if name in _LIMITS:
+        return value is not None and (before is None or value <= before)
+    return name in _GUARDS and value is True
+
+
+def _context_digest(directory: str) -> str:
+    from ohsandbox.runtime.docker.build import checked  # noqa: PLC0415 - docker, for those who build
+    from ohsandbox.runtime.docker.build_context import BuildContext  # noqa: PLC0415 - as above
+
+    return BuildContext(checked(directory)).digest()
+
+
+def _fault(path: Path, told: str) -> UsageError:
+    return UsageError(
+        f"Project file {str(path)!r}: {told} (--no-project of run, exec, shell and mcp serve leaves it out.)"
+    )

@@ -1,0 +1,100 @@
+"""Which directories' project files a person trusts: by real path and by the hash of what was trusted.
+
+They lie in one file of the state directory, which no sandbox reaches. A directory that was moved, or whose file says
+something else now, is not trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.paths import state_dir
+from ohsandbox.private_files import locked, write_atomically
+from ohsandbox.strict_json import parse
+
+_FILE_NAME = "trusted.json"
+_LOCK_NAME = "trusted.lock"
+
+
+class TrustedDirectory(NamedTuple):
+    """A directory that a person trusted."""
+
+    directory: Path
+    digest: str
+    """Of the project's file and what it names, as it was then."""
+    at: str
+    """When, in ISO 8601 with its zone."""
+
+
+def trusted() -> list[TrustedDirectory]:
+    """All of them, by path.
+
+    Raises:
+        UsageError: the record cannot be read.
+    """
+    return [TrustedDirectory(Path(path), one["digest"], one["at"]) for path, one in sorted(_read().items())]
+
+
+def trust_of(directory: Path, digest: str) -> Literal["trusted", "changed", "unknown"]:
+    """Whether this content of the directory's project file is trusted, or another one was.
+
+    Raises:
+        UsageError: the record cannot be read.
+    """
+    found = _read().get(str(directory.resolve()))
+    if found is None:
+        return "unknown"
+    return "trusted" if found["digest"] == digest else "changed"
+
+
+def trust(directory: Path, digest: str) -> None:
+    """Trust this content from now on, and no other one of the directory.
+
+    Raises:
+        UsageError: the record cannot be read or written.
+    """
+    _change(str(directory.resolve()), {"digest": digest, "at": datetime.now(UTC).isoformat(timespec="seconds")})
+
+
+def revoke(directory: Path) -> bool:
+    """Trust no content of the directory any more; False where none was trusted. The directory may be gone.
+
+    Raises:
+        UsageError: the record cannot be read or written.
+    """
+    return _change(str(directory.resolve()), None)
+
+
+def _change(directory: str, entry: dict[str, str] | None) -> bool:
+    """Set or, with None, remove a directory's entry; whether there was one."""
+    place = state_dir(create=True)
+    try:
+        with locked(place / _LOCK_NAME):
+            entries = _read()
+            had = entries.pop(directory, None) is not None
+            if entry is not None:
+                entries[directory] = entry
+            write_atomically(place / _FILE_NAME, json.dumps(entries, indent=2).encode() + b"\n")
+    except OSError as error:
+        raise UsageError(f"{str(place / _FILE_NAME)!r} cannot be written: {error.strerror}. Mend it.") from None
+    return had
+
+
+def _read() -> dict[str, Any]:
+    file = state_dir() / _FILE_NAME
+    try:
+        entries = parse(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{str(file)!r} cannot be read: {error}. Mend it, or remove it to trust nothing.") from None
+    if not isinstance(entries, dict) or not all(
+        isinstance(one, dict) and isinstance(one.get("digest"), str) and isinstance(one.get("at"), str)
+        for one in entries.values()
+    ):
+        raise UsageError(f"{str(file)!r} is no record of trust. Remove it to trust nothing.")
+    return entries

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox.errors import UsageError
+from ohsandbox.project_file import NEVER, Project, find_project
+from ohsandbox.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "repository"
+    (root / ".git").mkdir(parents=True)
+    (root / "a" / "b").mkdir(parents=True)
+    return root
+
+
+def read(repository: Path, text: str) -> Project:
+    (repository / ".ohsandbox.toml").write_text(text)
+    project = find_project(repository)
+    assert project is not None
+    return project
+
+
+# --- where it is looked for --------------------------------------------------------------------------
+
+
+def test_the_nearest_file_up_to_the_root_of_the_repository_counts(repository: Path) -> None:
+    assert find_project(repository / "a" / "b") is None
+    (repository.parent / ".ohsandbox.toml").write_text("max_tokens = 1")  # above the repository
+    assert find_project(repository / "a" / "b") is None
+    (repository / ".ohsandbox.toml").write_text("max_tokens = 2")
+    (repository / "a" / "pyproject.toml").write_text("[project]\nname = 'x'\n")  # nothing of ours in it
+    found = find_project(repository / "a" / "b")
+    assert found is not None
+    assert (found.path, found.root) == (repository / ".ohsandbox.toml", repository)
+    (repository / "a" / "pyproject.toml").write_text("[tool.ohsandbox]\nmax_tokens = 3\n")
+    nearer = find_project(repository / "a" / "b")
+    assert nearer is not None
+    assert nearer.values == {"max_tokens": 3}
+
+
+def test_outside_a_repository_no_directory_above_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / ".ohsandbox.toml").write_text("max_tokens = 1")
+    (tmp_path / "below").mkdir()
+    assert find_project(tmp_path / "below") is None
+    assert find_project(tmp_path) is not None
+
+
+def test_a_pyproject_that_is_none_of_ours_is_never_an_error(repository: Path) -> None:
+    for text in ("not toml", "[tool.other]\nx = 1", "x = " + "[" * 5000):
+        (repository / "pyproject.toml").write_text(text)
+        assert find_project(repository) is None
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(NEVER))
+def test_what_decides_where_a_key_goes_or_runs_on_this_machine_is_never_taken(repository: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"key '{name}' is never taken from a project"):
+        read(repository, f'{name} = "x"')
+
+
+@pytest.mark.parametrize("name", ["runtime", "attach", "keep", "mounts", "host_workdir", "settings", "env"])
+def test_what_is_no_setting_is_unknown(repository: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown key '{name}'"):
+        read(repository, f'{name} = "cli"')
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("imag = 'x'", "Did you mean 'image'?"),
+        ("network = 'opn'", "'none' or 'open'"),
+        ("setup = 'one text'", "'setup' is wrong"),
+        ("workspace = '/etc'", "'bind' or 'copy'"),
+        ("image = 'a'\nbuild = '.'", "exclude each other"),
+        ("secrets = {A = 'file:~/.ssh/id_rsa'}", "no env:NAME"),
+        ("secrets = {PATH = 'env:A'}", "cannot be named 'PATH'"),
+        ("max_tokens = nan", "'max_tokens' is wrong"),
+        ("max_cost_usd = inf", "'max_cost_usd' is wrong"),
+        ("memory = '1'", "'memory' is wrong"),
+        ("image = 1979-05-27", "'image' is wrong"),
+        ("x = ", "not TOML"),
+        ("x = " + "[" * 100_000, "not TOML"),
+        ("#" * 300_000, "over 262144 bytes"),
+    ],
+)
+def test_a_wrong_file_is_one_line_with_its_path(repository: Path, text: str, told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(repository, text)
+    assert told in str(caught.value)
+    assert ".ohsandbox.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("key", ["instructions", "ca_bundle", "build"])
+@pytest.mark.parametrize("named", ["/etc/hosts", "../../../etc/hosts", "~/x", "link", "missing"])
+def test_no_file_outside_of_the_project_is_named(repository: Path, key: str, named: str) -> None:
+    (repository / "link").symlink_to("/etc")
+    with pytest.raises(UsageError, match=f"'{key}' names"):
+        read(repository, f"{key} = '{named}'")
+
+
+def test_a_link_or_a_fifo_in_the_place_of_the_file_is_refused(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text("max_tokens = 1")
+    (repository / ".ohsandbox.toml").symlink_to(tmp_path / "other.toml")
+    with pytest.raises(UsageError, match="symbolic link"):
+        find_project(repository)
+    (repository / ".ohsandbox.toml").unlink()
+    os.mkfifo(repository / ".ohsandbox.toml")
+    with pytest.raises(UsageError, match="not a regular file"):
+        find_project(repository)
+
+
+# --- what needs trust --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "base"),
+    [
+        ("network = 'none'", {"network": "open"}),
+        ("network = 'open'", {"network": "open"}),
+        ("image = 'node:22'", {"image": "node:22"}),
+        ("git = 'ro'", {}),
+        ("confirm = 'always'", {"confirm": "risky"}),
+        ("confirm = 'risky'", {}),
+        ("skill_servers = 'never'", {}),
+        ("max_iterations = 10", {}),
+        ("max_cost_usd = 1", {}),
+        ("max_tokens = 10", {"max_tokens": 11}),
+        ("memory = '1g'\ncpus = 1\npids = 100\ndisk = '1g'", {}),
+        ("checkpoints = true", {"checkpoints": False}),
+    ],
+)
+def test_what_only_narrows_needs_no_trust(repository: Path, text: str, base: dict[str, object]) -> None:
+    assert read(repository, text).needing_trust(Settings.model_validate(base)) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "base"),
+    [
+        ("network = 'open'", {}),
+        ("image = 'evil:1'", {}),
+        ("build = '.'", {}),
+        ("setup = ['true']", {}),
+        ("workspace = 'bind'", {}),
+        ("workspace = 'copy'", {}),
+        ("git = 'rw'", {}),
+        ("git = 'guarded'", {"git": "ro"}),
+        ("confirm = 'never'", {}),
+        ("confirm = 'risky'", {"confirm": "always"}),
+        ("confirm = 'medium'", {"confirm": "always"}),
+        ("skill_servers = 'allow'", {}),
+        ("skill_servers = 'ask'", {"skill_servers": "never"}),
+        ("max_iterations = 501", {}),
+        ("max_cost_usd = 2", {"max_cost_usd": 1}),
+        ("memory = '3g'", {}),
+        ("cpus = 8", {}),
+        ("pids = 5000", {}),
+        ("memory = '2g'", {"memory": "1g"}),
+        ("disk = '2g'", {"disk": "1g"}),
+        ("checkpoints = false", {}),
+        ("stuck_detection = false", {}),
+        ("stuck_after = 20", {}),
+        ("model = 'openai/o1-pro'", {}),
+        ("secrets = {A = 'env:A'}", {}),
+        ("instructions = 'text.md'", {}),
+        ("ca_bundle = 'text.md'", {}),
+        ("tools = {enable_browsing = true}", {}),
+        ("output = {max_chars = 1000}", {}),
+        ("vision = false", {}),
+        ("reasoning_effort = 'high'", {}),
+    ],
+)
+def test_what_widens_needs_trust(repository: Path, text: str, base: dict[str, object]) -> None:
+    (repository / "text.md").write_text("x")
+    (repository / "Dockerfile").write_text("FROM scratch")
+    project = read(repository, text)
+    wide = project.needing_trust(Settings.model_validate(base))
+    assert list(wide) == [text.partition(" ")[0]]
+    assert project.layer(without=wide).values == {}
+
+
+def test_every_setting_that_is_not_known_to_narrow_needs_trust(repository: Path) -> None:
+    """A setting that is added later is not taken from a repository by accident."""
+    narrow = {"network", "git", "confirm", "skill_servers", "checkpoints", "stuck_detection"}
+    limits = {"max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "memory", "cpus", "pids", "disk"}
+    for name in Settings.model_fields.keys() - NEVER - narrow - limits:
+        default = getattr(Settings(), name)
+        changed = Settings().model_copy(update={name: object()})
+        project = read(repository, "")._replace(values={name: default})
+        assert list(project.needing_trust(changed)) == [name]
+
+
+# --- what is trusted ---------------------------------------------------------------------------------
+
+
+def test_the_hash_is_of_what_is_said_and_not_of_comments(repository: Path) -> None:
+    first = read(repository, "image = 'a'\nnetwork = 'open'").digest()
+    assert read(repository, "# a comment\nnetwork = 'open'\nimage = 'a'").digest() == first
+    assert read(repository, "image = 'a'").digest() != first
+    assert read(repository, "image = 'a'\nnetwork = 'open'\nsetup = ['x']").digest() != first
+
+
+def test_the_hash_holds_the_contents_of_files_that_are_named(repository: Path) -> None:
+    (repository / "text.md").write_text("one")
+    first = read(repository, "instructions = 'text.md'").digest()
+    (repository / "text.md").write_text("two")
+    assert read(repository, "instructions = 'text.md'").digest() != first
+
+
+def test_the_hash_holds_all_that_a_build_is_sent(repository: Path) -> None:
+    image = repository / "image"
+    image.mkdir()
+    (image / "Dockerfile").write_text("FROM scratch\nCOPY run.sh /\nRUN /run.sh")
+    (image / "run.sh").write_text("one")
+    first = read(repository, "build = 'image'").digest()
+    assert read(repository, "build = 'image'").digest() == first
+    (image / "run.sh").write_text("two")
+    assert read(repository, "build = 'image'").digest() != first
