@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import open_regular
+from ohsandbox.runtime.factory import build_digest
 from ohsandbox.settings import Settings, SettingsLayer
 from ohsandbox.text import did_you_mean
 
@@ -100,7 +101,7 @@ class Project(NamedTuple):
                 if name in self.values:
                     digest.update(hashlib.sha256(Path(self.values[name]).read_bytes()).digest())
             if self.options.build is not None:
-                digest.update(_context_digest(self.options.build).encode())
+                digest.update(build_digest(self.options.build).encode())
         except OSError as error:
             raise _fault(self.path, f"{error.filename!r} cannot be read: {error.strerror}. Correct it.") from None
         return digest.hexdigest()
@@ -208,13 +209,6 @@ def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:
     if name in _LIMITS:
         return value is not None and (before is None or value <= before)
     return name in _GUARDS and value is True
-
-
-def _context_digest(directory: str) -> str:
-    from ohsandbox.runtime.docker.build import checked  # noqa: PLC0415 - docker, for those who build
-    from ohsandbox.runtime.docker.build_context import BuildContext  # noqa: PLC0415 - as above
-
-    return BuildContext(checked(directory)).digest()
 
 
 def _fault(path: Path, told: str) -> UsageError:

@@ -147,6 +147,19 @@ def runtime_from(settings: RuntimeSettings, *, progress: Progress | None = None)
     return backend_info(settings.runtime).create(settings, progress)
 
 
+def build_digest(directory: str | Path) -> str:
+    """The hash of all files that a build of the directory's Dockerfile is sent.
+
+    Raises:
+        UsageError: there is no Dockerfile, or the files cannot be a build's.
+        OSError: one cannot be read.
+    """
+    from ohsandbox.runtime.docker.build import checked  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.build_context import BuildContext  # noqa: PLC0415 - as above
+
+    return BuildContext(checked(directory)).digest()
+
+
 def open_inventory(name: str | None = None) -> Inventory:
     """What a backend (None: the default one) stores; close it after use.
 

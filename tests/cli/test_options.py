@@ -46,7 +46,7 @@ def test_resource_limits_reach_the_create_call() -> None:
 
 
 def test_no_option_of_the_sandbox_is_lost_on_the_way() -> None:
-    declared = {field.name for field in fields(SandboxOptions)} - {"copy_all"}
+    declared = {field.name for field in fields(SandboxOptions)} - {"copy_all", "no_project", "setup"}
     assert declared <= {field.name for field in fields(RuntimeSettings)}
     supported = {name for backend in BACKENDS.values() for name in backend.options}
     assert declared - {"runtime", "workspace", "host_workdir"} == supported
