@@ -53,7 +53,7 @@ app = new_app(
         "See what is done, and have a say": "conversations diff view confirm approvals",
         "Take back, branch off, bring over": "undo redo fork apply",
         "Sandboxes": "ps gc",
-        "Set up": "config doctor tools mcp completion",
+        "Set up": "config trust doctor tools mcp completion",
         "Evaluate": "eval",
     },
     epilog="Exit codes: 0 success, 1 run failed, 2 usage error, 3 conversation open in another process, 4 engine or "
