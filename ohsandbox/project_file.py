@@ -48,7 +48,7 @@ _LIMITS = ("max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "memory
 _GUARDS = ("checkpoints", "stuck_detection")
 
 
-class ProjectOptions(ConfigModel):
+class ProjectSandbox(ConfigModel):
     """What a project's file may say beside settings. All of it needs trust."""
 
     build: str | None = None
@@ -68,7 +68,7 @@ class Project(NamedTuple):
     """The repository's root, or the file's directory: what the file names lies below it."""
     values: dict[str, Any]
     """Settings by name, as the file has them; paths are absolute."""
-    options: ProjectOptions
+    options: ProjectSandbox
 
     @property
     def directory(self) -> Path:
@@ -149,12 +149,12 @@ def _table(path: Path) -> dict[str, Any] | None:
 
 
 def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
-    own = ProjectOptions.model_fields.keys()
+    own = ProjectSandbox.model_fields.keys()
     _check_names(table, path, [*own, *(name for name in Settings.model_fields if name not in NEVER)])
     try:
-        options = ProjectOptions(**{name: value for name, value in table.items() if name in own})
+        options = ProjectSandbox(**{name: value for name, value in table.items() if name in own})
     except UsageError as error:
-        raise _fault(path, str(error).removeprefix("ProjectOptions(...): ")) from None
+        raise _fault(path, str(error).removeprefix("ProjectSandbox(...): ")) from None
     values = {name: value for name, value in table.items() if name not in own}
     _typed(values, path)
     if options.build is not None and "image" in values:
