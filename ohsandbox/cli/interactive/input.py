@@ -1,0 +1,188 @@
+"""What a person types into: history that outlives the session, pastes shown folded, keys, completion."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from prompt_toolkit.completion import Completer, Completion
+from prompt_toolkit.history import History
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from prompt_toolkit.completion import CompleteEvent
+    from prompt_toolkit.document import Document
+
+MAX_HISTORY_ENTRIES = 1000
+MAX_ENTRY_CHARS = 4000
+"""A longer text is kept with its pastes folded, and where it is longer still, not at all."""
+FOLDED_LINES, FOLDED_CHARS = 5, 600
+"""A paste of more is shown by its number of lines."""
+MAX_COMPLETIONS = 200
+_LAST_WORD = re.compile(r"(?:^|\s)(\S*)$")
+
+
+class InputHistory(History):
+    """The texts of all sessions, newest first, in a file that only its owner can read.
+
+    A line is a JSON string, so that a text may have several. What the masker knows as a secret is not stored, nor what
+    begins with a blank, as in a shell.
+    """
+
+    def __init__(self, path: Path, mask: Callable[[str], str]) -> None:
+        super().__init__()
+        self._path, self._mask = path, mask
+
+    def load_history_strings(self) -> Iterable[str]:
+        """The stored texts; a file that cannot be read is an empty one."""
+        return reversed(self._stored())
+
+    def store_string(self, string: str) -> None:
+        """Append it. That it cannot be stored is no reason to stop a person's work."""
+        from ohsandbox.errors import OhsandboxError  # noqa: PLC0415 - nothing of ohsandbox before the first paint
+        from ohsandbox.private_files import open_regular, write_all, write_atomically  # noqa: PLC0415 - as above
+
+        text = self._mask(string)
+        if text.startswith(" ") or len(text) > MAX_ENTRY_CHARS:
+            return
+        with contextlib.suppress(OSError, OhsandboxError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stored = self._stored()
+            if len(stored) >= 2 * MAX_HISTORY_ENTRIES:
+                write_atomically(self._path, b"".join(map(_line, stored[-MAX_HISTORY_ENTRIES:])), durable=False)
+            descriptor = open_regular(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, name="The history")
+            try:
+                write_all(descriptor, _line(text))
+            finally:
+                os.close(descriptor)
+
+    def _stored(self) -> list[str]:
+        try:
+            lines = self._path.read_bytes().splitlines()
+        except OSError:
+            return []
+        texts = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                text = json.loads(line)
+                if isinstance(text, str):
+                    texts.append(text)
+        return texts
+
+
+def _line(text: str) -> bytes:
+    return json.dumps(text).encode("ascii", "replace") + b"\n"
+
+
+class Pastes:
+    """Long pastes: the input shows what `fold` gives for one, `unfold` puts the text back."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def fold(self, pasted: str) -> str:
+        """What the input shows for it: the text itself, or `[pasted 10,000 lines]`."""
+        text = pasted.replace("\r\n", "\n").replace("\r", "\n")
+        lines = text.count("\n") + (not text.endswith("\n"))
+        if lines <= FOLDED_LINES and len(text) <= FOLDED_CHARS:
+            return text
+        size = f"{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
+        mark = f"[pasted {size}]"
+        number = 1
+        while self._texts.get(mark, text) != text:
+            number += 1
+            mark = f"[pasted {size}, {number}]"
+        self._texts[mark] = text
+        return mark
+
+    def unfold(self, shown: str) -> str:
+        """The text with each mark replaced by what was pasted, once: a mark within a paste is its own text."""
+        if not self._texts:
+            return shown
+        marks = re.compile("|".join(map(re.escape, sorted(self._texts, key=len, reverse=True))))
+        return marks.sub(lambda mark: self._texts[mark[0]], shown)
+
+    def ending(self, before_cursor: str) -> str | None:
+        """The mark that the text before the cursor ends with: one key takes it away."""
+        return next((mark for mark in self._texts if before_cursor.endswith(mark)), None)
+
+
+class CommandHelp(NamedTuple):
+    """A slash command, for completion."""
+
+    name: str
+    """With its slash."""
+    text: str
+
+
+class Entry(NamedTuple):
+    """A file or a directory, for completion."""
+
+    name: str
+    is_directory: bool
+
+
+class InputCompleter(Completer):
+    """`/` at the beginning completes commands, `@` paths, and in a `!` command every word is a path."""
+
+    def __init__(self, commands: Sequence[CommandHelp] = (), list_dir: Callable[[str], list[Entry]] | None = None) -> None:
+        self.commands = commands
+        self.list_dir = list_dir
+        """The entries of a directory where the agent works; a relative path is below its working directory."""
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Completions of the word before the cursor."""
+        before = document.text_before_cursor
+        if before.startswith("/") and not any(one.isspace() for one in before):
+            return [
+                Completion(one.name, -len(before), display_meta=one.text)
+                for one in self.commands
+                if one.name.startswith(before)
+            ]
+        word = "" if (found := _LAST_WORD.search(before)) is None else found[1]
+        if word.startswith("@"):
+            return self._paths(word[1:])
+        if before.startswith("!") or (complete_event.completion_requested and "/" in word):
+            return self._paths(word.removeprefix("!"))
+        return []
+
+    def _paths(self, path: str) -> list[Completion]:
+        if self.list_dir is None:
+            return []
+        directory, slash, beginning = path.rpartition("/")
+        try:
+            entries = self.list_dir(directory + slash or ".")
+        except (OSError, ValueError):
+            return []
+        fitting = [one for one in entries if one.name.startswith(beginning)]
+        if not beginning:
+            fitting = [one for one in fitting if not one.name.startswith(".")]
+        shown = sorted(fitting, key=lambda one: (not one.is_directory, one.name))[:MAX_COMPLETIONS]
+        return [
+            Completion(f"{one.name}/" if one.is_directory else one.name, -len(beginning))
+            for one in shown
+            if one.name.isprintable()
+        ]
+
+
+def completes_itself(document: Document) -> bool:
+    """Completions are offered without Tab: of a command, and behind an `@`."""
+    before = document.text_before_cursor
+    if before.startswith("/"):
+        return not any(one.isspace() for one in before)
+    found = _LAST_WORD.search(before)
+    return found is not None and found[1].startswith("@")
+
+
+def accept_newline(buffer: Any) -> bool:
+    r"""Enter behind a backslash is a new line; whether it was one."""
+    if not buffer.document.text_before_cursor.endswith("\\"):
+        return False
+    buffer.delete_before_cursor()
+    buffer.insert_text("\n")
+    return True

@@ -1,0 +1,118 @@
+"""prompt_toolkit's renderer for a region at the end of the terminal's own scrollback, with text printed above it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.renderer import Renderer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prompt_toolkit.application import Application
+    from prompt_toolkit.layout import Layout
+
+
+class FrameOutput(Vt100_Output):
+    """A terminal that gets a frame in one write, so that it never shows half of one."""
+
+    _held = False
+
+    @property
+    def responds_to_cpr(self) -> bool:
+        """The cursor's position is never asked for: the region is as high as what is in it, wherever it stands."""
+        return False
+
+    @contextlib.contextmanager
+    def frame(self) -> Iterator[None]:
+        """What is written meanwhile is sent at the end."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self.flush()
+
+    def erase_down(self) -> None:
+        """Erase the region, from its first row on, which is not its only one.
+
+        Not at once: tmux takes an erasure of the whole screen for one that should stay in its history.
+        """
+        self.erase_end_of_line()
+        self.cursor_down(1)
+        super().erase_down()
+        self.cursor_up(1)
+
+    def flush(self) -> None:
+        """Send what was written; within `frame` it waits."""
+        if not self._held:
+            super().flush()
+
+
+class InlineRenderer(Renderer):
+    """Draws the region, and prints above it what `add` was given since the last frame.
+
+    A region that shrinks leaves no rows behind, and neither does a terminal that folds its rows when it becomes
+    narrower: all that is known to do so (xterm alone cuts them off).
+    """
+
+    output: FrameOutput
+
+    def __init__(self, style: Any, output: FrameOutput) -> None:
+        super().__init__(style, output)
+        self._above: list[str] = []
+        self._lock = threading.Lock()
+        self._columns = 0
+        self._cursor = (0, 0)
+        self._folds = "XTERM_VERSION" not in os.environ
+        self.keeps_height = False
+        """The region stays as high as it is until something is printed: so the bottom line does not jump."""
+
+    def add(self, text: str) -> None:
+        """Print text, which may hold colours, above the region with the next frame; from any thread."""
+        with self._lock:
+            self._above.append(text)
+
+    def render(self, app: Application[Any], layout: Layout, is_done: bool = False) -> None:  # noqa: FBT001, FBT002 - as there
+        """Draw a frame."""
+        size = self.output.get_size()
+        with self.output.frame():
+            if self._above or size.columns != self._columns or self._is_lower(layout, size.columns, size.rows):
+                self.erase()
+            super().render(app, layout, is_done)
+        self._columns = size.columns
+        if (screen := self.last_rendered_screen) is not None:
+            position = screen.get_cursor_position(layout.current_window)
+            self._cursor = position.x, position.y
+
+    def erase(self, leave_alternate_screen: bool = True) -> None:  # noqa: FBT001, FBT002 - as there
+        """Remove the region, and print what was added."""
+        with self._lock:
+            above, self._above = "".join(self._above), []
+        with self.output.frame():
+            if self.last_rendered_screen is not None:
+                self.output.cursor_up(self._folded_rows())
+                super().erase(leave_alternate_screen)
+            if above:
+                self.output.write_raw(above if above.endswith("\n") else above + "\n")
+                self.output.reset_attributes()
+
+    def _is_lower(self, layout: Layout, columns: int, rows: int) -> bool:
+        screen = self.last_rendered_screen
+        if screen is None or self.keeps_height:
+            return False
+        return layout.container.preferred_height(columns, rows).preferred < screen.height
+
+    def _folded_rows(self) -> int:
+        """How many rows the terminal has made out of those above the cursor since they were drawn."""
+        screen, columns = self.last_rendered_screen, max(self.output.get_size().columns, 1)
+        if screen is None or not self._folds or columns >= self._columns:
+            return 0
+        x, y = self._cursor
+        widths = [max((at for at, char in screen.data_buffer[row].items() if char.char.strip()), default=0)
+                  for row in range(y)]  # fmt: skip
+        return sum(width // columns for width in widths) + x // columns

@@ -1,0 +1,457 @@
+"""`Screen`: the terminal while a session is open. Its thread draws and reads keys; the session's asks it for lines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, TextIO
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.application.current import get_app
+from prompt_toolkit.application.run_in_terminal import in_terminal
+from prompt_toolkit.completion import ThreadedCompleter
+from prompt_toolkit.filters import Condition, has_completions, is_searching
+from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.input import create_input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import ConditionalContainer, Dimension, HSplit, Layout, Window
+from prompt_toolkit.layout.controls import FormattedTextControl
+from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.styles import Style
+from prompt_toolkit.widgets import SearchToolbar, TextArea
+
+from ohsandbox.cli.interactive.input import InputCompleter, Pastes, accept_newline, completes_itself
+from ohsandbox.cli.interactive.renderer import FrameOutput, InlineRenderer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prompt_toolkit.history import History
+
+FRAME_S = 1 / 25
+"""At most so often the terminal is drawn: what is printed between two frames goes out with one write."""
+TICK_S = 0.12
+"""How often the spinner turns."""
+ESCAPE_S = 0.05
+"""So long after an Esc the rest of a key's sequence may come; the same time again for Alt and a key."""
+MAX_MENU_ROWS = 6
+FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_STYLE = Style.from_dict(
+    {
+        "bar": "fg:ansibrightblack",
+        "status": "fg:ansicyan",
+        "queued": "fg:ansibrightblack italic",
+        "text-area.prompt": "bold fg:ansicyan",
+        "hint": "fg:ansiyellow",
+        "completion-menu": "bg:default fg:ansibrightblack",
+        "completion-menu.completion": "bg:default fg:default",
+        "completion-menu.completion.current": "bold reverse",
+        "completion-menu.meta.completion": "bg:default fg:ansibrightblack",
+        "completion-menu.meta.completion.current": "bg:default fg:default",
+    }
+)
+
+
+class Screen:
+    """The input line with what stands around it, at the end of the terminal's scrollback.
+
+    Everything that is printed to stdout and stderr meanwhile goes above it. Only text that is safe to print may be
+    given: nothing is cleaned here. All methods are for the thread that made it, which gets Ctrl-C as KeyboardInterrupt
+    unless it waits in `read`; `status`, `live` and `bar` may be set by any.
+    """
+
+    def __init__(self, *, history: History | None = None, completer: InputCompleter | None = None) -> None:
+        self.status = ""
+        """What is going on; empty while nothing is."""
+        self.live = ""
+        """Rows between what is printed and the status, with colours: what is being written or printed now."""
+        self.bar: Callable[[int], str] = lambda _columns: ""
+        """The bottom line for a terminal of so many columns."""
+        self.can_stop = False
+        """Esc stops what is going on, as Ctrl-C does."""
+        self._since = 0.0
+        self._hint = ""
+        self._lines: deque[str] = deque()
+        self._changed = threading.Condition()
+        self._reading = self._leaving = self._interrupting = self._is_over = self._is_suspended = False
+        self._error: BaseException | None = None
+        self._painted = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._owner = threading.get_ident()
+        self._out: TextIO = sys.stdout
+        self._pastes = Pastes()
+        self._search = SearchToolbar(
+            backward_search_prompt="search the history: ", forward_search_prompt="search on: ", ignore_case=True
+        )
+        self._input = TextArea(
+            multiline=True, wrap_lines=True, history=history, prompt="> ", search_field=self._search,
+            completer=ThreadedCompleter(completer or InputCompleter()), dont_extend_height=True, preview_search=True,
+            complete_while_typing=Condition(lambda: completes_itself(self._input.document)),
+        )  # fmt: skip
+        self._input.window.height = self._input_height  # type: ignore[assignment]
+        self._app = self._application()
+
+    # --- for the session's thread -------------------------------------------------------------------
+
+    def __enter__(self) -> Screen:
+        """Draw for the first time; from now on stdout and stderr go above."""
+        self._stack = contextlib.ExitStack()
+        self._thread = threading.Thread(target=self._draw_until_closed, name="ohsandbox-screen", daemon=True)
+        self._thread.start()
+        self._stack.callback(self._close)
+        self._painted.wait()
+        for stream in ("stdout", "stderr"):
+            self._stack.callback(setattr, sys, stream, getattr(sys, stream))
+            setattr(sys, stream, _Above(self, getattr(sys, stream)))
+        if threading.current_thread() is threading.main_thread():
+            before = signal.signal(signal.SIGWINCH, lambda *_: self._app.invalidate())
+            self._stack.callback(signal.signal, signal.SIGWINCH, before)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def read(self) -> str:
+        """The next line that the person sends.
+
+        Raises:
+            EOFError: Ctrl-D, or the terminal has gone.
+            KeyboardInterrupt: Ctrl-C twice, or a signal from outside.
+        """
+        while True:
+            try:
+                with self._changed:
+                    self._reading = True
+                    self._app.invalidate()
+                    self._changed.wait_for(lambda: self._lines or self._is_over or self._leaving)
+                    self._reading = self._interrupting = False
+                    if self._leaving:
+                        self._leaving = False
+                        raise KeyboardInterrupt
+                    if self._lines:
+                        return self._lines.popleft()
+                    raise self._error or EOFError
+            except KeyboardInterrupt:
+                self._reading = False
+                if not self._interrupting:
+                    raise
+                self._interrupting = False  # it was for a run that had just ended
+
+    def poll(self) -> str | None:
+        """A line that was sent meanwhile, if there is one."""
+        with self._changed:
+            return self._lines.popleft() if self._lines else None
+
+    @property
+    def has_draft(self) -> bool:
+        """Something stands in the input line, or waits to be read."""
+        return bool(self._input.text or self._lines)
+
+    @property
+    def is_suspended(self) -> bool:
+        """A question has the terminal."""
+        return self._is_suspended
+
+    def show_status(self, text: str) -> None:
+        """Show from now on what is going on, and for how long; an empty text for nothing."""
+        if not text or not self.status:
+            self._since = time.monotonic()
+        self.status = text
+        self._app.invalidate()
+
+    def show_live(self, text: str) -> None:
+        """Show these rows, in colours, above the status."""
+        self.live = text
+        self._app.invalidate()
+
+    def print_above(self, text: str) -> None:
+        """Print text, with colours, above the input."""
+        if self._is_suspended or self._is_over:
+            self._out.write(text)
+            self._out.flush()
+        else:
+            self._renderer.add(text)
+            self._app.invalidate()
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """The terminal as it was before, for a question: nothing is drawn, and no key is read here.
+
+        What was typed into the input line stays, and stands there again afterwards.
+        """
+        if self._is_suspended or self._is_over or self._app.loop is None or self._app.context is None:
+            yield
+            return
+        entered, over = threading.Event(), threading.Event()
+        leave = asyncio.Event()
+        loop = self._app.loop
+
+        async def hold() -> None:
+            try:
+                async with in_terminal():
+                    self._input_parser_reset()
+                    entered.set()
+                    await leave.wait()
+            finally:
+                entered.set()
+                over.set()
+
+        def begin() -> None:
+            self._app.create_background_task(hold())
+
+        loop.call_soon_threadsafe(begin, context=self._app.context.copy())
+        entered.wait()
+        self._is_suspended = True
+        try:
+            yield
+        finally:
+            self._out.write("\n")
+            self._out.flush()
+            self._is_suspended = False
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(leave.set)
+                over.wait()
+
+    # --- in the screen's thread -----------------------------------------------------------------------
+
+    def _draw_until_closed(self) -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            loop.set_exception_handler(self._fail)
+            loop.run_until_complete(self._app.run_async(pre_run=self._begin, set_exception_handler=False))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the person's next line is awaited
+            self._error = error
+        finally:
+            loop.close()
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+            self._painted.set()
+
+    def _begin(self) -> None:
+        self._app.create_background_task(self._turn())
+
+    async def _turn(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self.status or self._hint:
+                self._app.invalidate()
+
+    def _fail(self, _loop: object, context: dict[str, Any]) -> None:
+        error = context.get("exception") or RuntimeError(context.get("message"))
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit(exception=error)
+
+    def _close(self) -> None:
+        def leave() -> None:
+            if self._app.is_running and not self._app.is_done:
+                self._app.exit(result=None)
+
+        if self._app.loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._app.loop.call_soon_threadsafe(leave)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _application(self) -> Application[None]:
+        output = FrameOutput.from_pty(self._out, term=None, default_color_depth=ColorDepth.from_env())
+        app: Application[None] = Application(
+            layout=Layout(self._rows(), focused_element=self._input), key_bindings=self._keys(), style=_STYLE,
+            output=output, input=create_input(sys.stdin), erase_when_done=True, min_redraw_interval=FRAME_S,
+            after_render=lambda _: self._painted.set(),
+        )  # fmt: skip
+        app.ttimeoutlen = app.timeoutlen = ESCAPE_S
+        self._renderer = InlineRenderer(app.renderer.style, output)
+        app.renderer = self._renderer
+        return app
+
+    def _rows(self) -> HSplit:
+        def row(text: Callable[[], Any], *, when: Callable[[], object], **options: Any) -> ConditionalContainer:
+            window = Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=False, **options)
+            return ConditionalContainer(window, Condition(lambda: bool(when())))
+
+        return HSplit(
+            [
+                Window(height=Dimension(min=0, preferred=0)),  # takes the room that is kept while something is going on
+                row(self._live_rows, when=lambda: self.live),
+                row(self._status_row, when=lambda: self.status, height=1),
+                row(self._queued_rows, when=lambda: self._lines and not self._reading),
+                Window(height=1),
+                self._input,
+                self._search,
+                CompletionsMenu(max_height=MAX_MENU_ROWS),
+                Window(height=Dimension(max=1, preferred=1)),
+                Window(FormattedTextControl(self._bottom_row), height=1, wrap_lines=False),
+            ]
+        )
+
+    def _live_rows(self) -> ANSI:
+        rows = max(get_app().output.get_size().rows // 3, 3)
+        return ANSI("\n".join(self.live.split("\n")[-rows:]))
+
+    def _status_row(self) -> Any:
+        elapsed_s = int(time.monotonic() - self._since)
+        frame = FRAMES[int(time.monotonic() / TICK_S) % len(FRAMES)]
+        keys = " · Esc stops" if self.can_stop else ""
+        after = f"  {elapsed_s} s{keys}" if elapsed_s else f"  {keys.removeprefix(' · ')}"
+        room = max(self._columns - 3 - len(after), 1)
+        text = self.status if len(self.status) <= room else self.status[: room - 1] + "…"
+        return [("class:status", f"{frame} {text}"), ("class:bar", after)]
+
+    def _queued_rows(self) -> Any:
+        lines = [" ".join(line.split()) for line in [*self._lines][-3:]]
+        room = max(self._columns - 12, 4)
+        return [("class:queued", "\n".join(f"queued: {line[:room]}" for line in lines))]
+
+    def _bottom_row(self) -> Any:
+        if self._hint:
+            return [("class:hint", self._hint[: self._columns])]
+        return [("class:bar", self.bar(self._columns))]
+
+    def _input_height(self) -> Dimension:
+        rows = get_app().output.get_size().rows
+        return Dimension(min=1, max=max(rows // 2, 1))
+
+    @property
+    def _columns(self) -> int:
+        """Short of the last one: a terminal that folds its rows folds none of ours as long as its width is the same."""
+        return max(get_app().output.get_size().columns - 1, 1)
+
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
+        typing = ~is_searching
+
+        @keys.add("enter", filter=typing)
+        def _(event: KeyPressEvent) -> None:
+            state = event.current_buffer.complete_state
+            if state is not None and state.current_completion is not None:
+                event.current_buffer.apply_completion(state.current_completion)
+            elif not accept_newline(event.current_buffer):
+                self._send()
+
+        @keys.add("escape", "enter", filter=typing)
+        @keys.add("c-j", filter=typing)
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        @keys.add("tab", filter=typing)
+        def _(event: KeyPressEvent) -> None:
+            buffer = event.current_buffer
+            if buffer.complete_state is None:
+                buffer.start_completion(insert_common_part=True)
+            elif len(buffer.complete_state.completions) == 1:
+                buffer.apply_completion(buffer.complete_state.completions[0])
+            else:
+                buffer.complete_next()
+
+        @keys.add("escape", filter=typing)
+        def _(event: KeyPressEvent) -> None:
+            if has_completions():
+                event.current_buffer.cancel_completion()
+            elif self.can_stop and not self._reading:
+                self._interrupt()
+
+        @keys.add("c-c", filter=typing)
+        def _(event: KeyPressEvent) -> None:
+            self._ctrl_c(event.current_buffer)
+
+        @keys.add("c-d", filter=typing & Condition(lambda: not self._input.text))
+        def _(event: KeyPressEvent) -> None:
+            if self._reading:
+                event.app.exit(exception=EOFError())
+
+        @keys.add("c-z", filter=typing)
+        def _(event: KeyPressEvent) -> None:
+            event.app.suspend_to_background()
+
+        @keys.add("backspace", filter=typing & Condition(lambda: self._mark_before() is not None))
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.delete_before_cursor(len(self._mark_before() or " "))
+
+        @keys.add(Keys.BracketedPaste, filter=typing)
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text(self._pastes.fold(event.data))
+
+        return keys
+
+    def _mark_before(self) -> str | None:
+        return self._pastes.ending(self._input.document.text_before_cursor)
+
+    def _send(self) -> None:
+        shown = self._input.text
+        text = self._pastes.unfold(shown)
+        if not shown.strip():
+            return
+        self._hint = ""
+        self._input.buffer.append_to_history()
+        self._input.buffer.reset()
+        with self._changed:
+            self._lines.append(text)
+            self._changed.notify_all()
+
+    def _ctrl_c(self, buffer: Any) -> None:
+        if not self._reading:
+            self._interrupt()
+        elif buffer.text:
+            buffer.append_to_history()
+            buffer.reset()
+        elif self._hint:
+            with self._changed:
+                self._leaving = True
+                self._changed.notify_all()
+        else:
+            self._hint = "Ctrl-C again, or Ctrl-D, leaves."
+            assert self._app.loop is not None
+            self._app.loop.call_later(2.0, self._forget_hint)
+
+    def _forget_hint(self) -> None:
+        self._hint = ""
+        self._app.invalidate()
+
+    def _interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the session's thread, whatever it waits for."""
+        with self._changed:
+            if not self._reading:
+                self._interrupting = True
+                signal.pthread_kill(self._owner, signal.SIGINT)
+
+    def _input_parser_reset(self) -> None:
+        """Of a paste whose end went to a question, nothing is waited for any more."""
+        if (parser := getattr(self._app.input, "vt100_parser", None)) is not None:
+            parser.reset()
+
+
+class _Above(io.TextIOBase):
+    """A standard stream whose lines are printed above the screen."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def __init__(self, screen: Screen, stream: TextIO) -> None:
+        self._screen, self._stream = screen, stream
+        self._part = ""
+
+    def write(self, text: str) -> int:
+        whole, end, self._part = (self._part + text).rpartition("\n")
+        if end:
+            self._screen.print_above(whole + end)
+        return len(text)
+
+    def flush(self) -> None:
+        """A line that has not ended goes out only where nothing is drawn: a question."""
+        if self._part and self._screen.is_suspended:
+            self._screen.print_above(self._part)
+            self._part = ""
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
