@@ -85,8 +85,13 @@ Version = Annotated[
 
 @app.callback(invoke_without_command=True)
 def _ohsandbox(ctx: typer.Context, *, debug: Debug = False, version: Version = False) -> None:  # noqa: ARG001 - eager
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
+    if ctx.invoked_subcommand is not None:
+        return
+    from ohsandbox.cli.interactive.start import can_be_interactive, run_interactive
+
+    if can_be_interactive(RunOptions()):
+        raise typer.Exit(run_interactive(RunOptions(), SandboxOptions()))
+    typer.echo(ctx.get_help())
 
 
 # --- run ------------------------------------------------------------------------------------------
@@ -95,6 +100,10 @@ def _ohsandbox(ctx: typer.Context, *, debug: Debug = False, version: Version = F
 @command(app)
 def run(what: RunOptions, where: SandboxOptions) -> int:
     """Run an agent on a task in a sandbox."""
+    from ohsandbox.cli.interactive.start import can_be_interactive, run_interactive
+
+    if can_be_interactive(what):
+        return run_interactive(what, where)
     from ohsandbox.cli.run import run_task
 
     return run_task(what, where)

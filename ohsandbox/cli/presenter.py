@@ -147,8 +147,12 @@ class Presenter:
                 if status is not None:
                     self.view.status(status or MODEL_WORKS)
                 self.view.tick()
+                self._hear()
             else:
                 return
+
+    def _hear(self) -> None:
+        """Time passes while the agent works: a person may have something to say."""
 
     def _show(self, event: SDKEvent | LLMEvent) -> bool:
         """Show it; True for the last one of a run."""

@@ -30,6 +30,25 @@ _LOCAL_MODES, _CHARACTERS = 3, 6
 """Where `termios.tcgetattr` has them."""
 
 
+_terminal: list[Callable[[], contextlib.AbstractContextManager[None]]] = [contextlib.nullcontext]
+"""Around each question: whoever draws on the terminal leaves it alone meanwhile."""
+
+
+@contextlib.contextmanager
+def drawn_by(leave: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
+    """Meanwhile somebody draws on the terminal, and leaves it alone in the block that leave gives."""
+    _terminal.append(leave)
+    try:
+        yield
+    finally:
+        _terminal.pop()
+
+
+def borrowed_terminal() -> contextlib.AbstractContextManager[None]:
+    """A block in which nothing but its own body draws on the terminal and reads from it."""
+    return _terminal[-1]()
+
+
 def open_prompt() -> Callable[[], str]:
     """What asks for the next message: a line editor at a terminal, else plain lines of stdin.
 
@@ -58,14 +77,14 @@ def read_task() -> str:
 
 def ask(question: str) -> str:
     """One answer, without blanks around it; empty for none."""
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError), borrowed_terminal():
         return input(question).strip()
     return ""
 
 
 def ask_secret(question: str) -> str:
     """An answer that is not shown."""
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError), borrowed_terminal():
         return getpass.getpass(question).strip()
     return ""
 
@@ -111,7 +130,11 @@ def answer_to(question: str) -> Typed:
     """
     if not sys.stdin.isatty():
         raise EOFError
-    terminal = sys.stdin.fileno()
+    with borrowed_terminal():
+        return _answer_to(question, sys.stdin.fileno())
+
+
+def _answer_to(question: str, terminal: int) -> Typed:
     sys.stdout.flush()
     with contextlib.suppress(termios.error):  # the terminal is gone, which the reading tells
         if _discard(terminal):

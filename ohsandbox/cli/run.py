@@ -6,7 +6,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ohsandbox.cli import confirm
 from ohsandbox.cli.mcp_servers import with_mcp_file
@@ -38,8 +38,20 @@ HELP = (
 DEMO_TASK = "Write a small Python module that merges overlapping intervals. Test it, and show that it works."
 
 
-def run_task(what: RunOptions, where: SandboxOptions) -> int:
-    """Run the task, or ask for messages until the person leaves; the exit code of the last run."""
+class Work(Protocol):
+    """Does what `run` was asked for, with settings that are complete."""
+
+    def __call__(
+        self, what: RunOptions, settings: Settings, where: SandboxOptions, resumed: ResumedConversation | None
+    ) -> int:
+        """The exit code of the last run."""
+
+
+def run_task(what: RunOptions, where: SandboxOptions, *, work: Work | None = None) -> int:
+    """Run the task, or ask for messages until the person leaves; the exit code of the last run.
+
+    work is what does it on the interactive screen; None prints blocks or lines, one below the other.
+    """
     if what.autoresume and what.resume is not None:
         raise UsageError("--resume names a conversation, and --autoresume takes the newest. Give one of them.")
     if what.task is not None and not what.task.strip():
@@ -66,7 +78,7 @@ def run_task(what: RunOptions, where: SandboxOptions) -> int:
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
     settings = complete(settings, person=person_present(no_tui=what.headless))
     task = read_task() if what.task == "-" else what.task
-    return _work(replace(what, task=task), settings, where, resumed)
+    return (work or _work)(replace(what, task=task), settings, where, resumed)
 
 
 def run_demo(asked: SandboxOptions, *, no_tui: bool) -> int:

@@ -130,7 +130,9 @@ class Entry(NamedTuple):
 class InputCompleter(Completer):
     """`/` at the beginning completes commands, `@` paths, and in a `!` command every word is a path."""
 
-    def __init__(self, commands: Sequence[CommandHelp] = (), list_dir: Callable[[str], list[Entry]] | None = None) -> None:
+    def __init__(
+        self, commands: Sequence[CommandHelp] = (), list_dir: Callable[[str], list[Entry]] | None = None
+    ) -> None:
         self.commands = commands
         self.list_dir = list_dir
         """The entries of a directory where the agent works; a relative path is below its working directory."""

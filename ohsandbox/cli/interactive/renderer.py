@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class FrameOutput(Vt100_Output):
     """A terminal that gets a frame in one write, so that it never shows half of one."""
 
+    is_region = False
+    """What is erased is the region, from its first row on."""
     _held = False
 
     @property
@@ -38,10 +40,14 @@ class FrameOutput(Vt100_Output):
             self.flush()
 
     def erase_down(self) -> None:
-        """Erase the region, from its first row on, which is not its only one.
+        """Erase from the cursor on.
 
-        Not at once: tmux takes an erasure of the whole screen for one that should stay in its history.
+        The region, which has more than one row, not at once: tmux takes the erasure of a whole screen for one that
+        should stay in its history.
         """
+        if not self.is_region:
+            super().erase_down()
+            return
         self.erase_end_of_line()
         self.cursor_down(1)
         super().erase_down()
@@ -96,7 +102,9 @@ class InlineRenderer(Renderer):
         with self.output.frame():
             if self.last_rendered_screen is not None:
                 self.output.cursor_up(self._folded_rows())
+                self.output.is_region = True
                 super().erase(leave_alternate_screen)
+                self.output.is_region = False
             if above:
                 self.output.write_raw(above if above.endswith("\n") else above + "\n")
                 self.output.reset_attributes()

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 import signal
 import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.application.current import get_app
 from prompt_toolkit.application.run_in_terminal import in_terminal
 from prompt_toolkit.completion import ThreadedCompleter
-from prompt_toolkit.filters import Condition, has_completions, is_searching
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.filters import Condition, has_completions, is_searching, to_filter
 from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.input import create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -42,6 +44,8 @@ TICK_S = 0.12
 """How often the spinner turns."""
 ESCAPE_S = 0.05
 """So long after an Esc the rest of a key's sequence may come; the same time again for Alt and a key."""
+HINT_S = 2.0
+"""So long after one Ctrl-C at an empty prompt another one leaves."""
 MAX_MENU_ROWS = 6
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _STYLE = Style.from_dict(
@@ -60,6 +64,14 @@ _STYLE = Style.from_dict(
 )
 
 
+class Line(NamedTuple):
+    """What a person sent."""
+
+    text: str
+    shown: str
+    """With long pastes folded."""
+
+
 class Screen:
     """The input line with what stands around it, at the end of the terminal's scrollback.
 
@@ -68,7 +80,9 @@ class Screen:
     unless it waits in `read`; `status`, `live` and `bar` may be set by any.
     """
 
-    def __init__(self, *, history: History | None = None, completer: InputCompleter | None = None) -> None:
+    def __init__(self, *, history: History | None = None) -> None:
+        self.completer = InputCompleter()
+        """What Tab offers; its commands and its directories may be given later."""
         self.status = ""
         """What is going on; empty while nothing is."""
         self.live = ""
@@ -79,7 +93,7 @@ class Screen:
         """Esc stops what is going on, as Ctrl-C does."""
         self._since = 0.0
         self._hint = ""
-        self._lines: deque[str] = deque()
+        self._lines: deque[Line] = deque()
         self._changed = threading.Condition()
         self._reading = self._leaving = self._interrupting = self._is_over = self._is_suspended = False
         self._error: BaseException | None = None
@@ -93,15 +107,15 @@ class Screen:
         )
         self._input = TextArea(
             multiline=True, wrap_lines=True, history=history, prompt="> ", search_field=self._search,
-            completer=ThreadedCompleter(completer or InputCompleter()), dont_extend_height=True, preview_search=True,
+            completer=ThreadedCompleter(self.completer), dont_extend_height=True, preview_search=True,
             complete_while_typing=Condition(lambda: completes_itself(self._input.document)),
         )  # fmt: skip
-        self._input.window.height = self._input_height  # type: ignore[assignment]
+        self._input.window.height = self._input_height
         self._app = self._application()
 
     # --- for the session's thread -------------------------------------------------------------------
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> Self:
         """Draw for the first time; from now on stdout and stderr go above."""
         self._stack = contextlib.ExitStack()
         self._thread = threading.Thread(target=self._draw_until_closed, name="ohsandbox-screen", daemon=True)
@@ -119,7 +133,7 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def read(self) -> str:
+    def read(self) -> Line:
         """The next line that the person sends.
 
         Raises:
@@ -133,19 +147,18 @@ class Screen:
                     self._app.invalidate()
                     self._changed.wait_for(lambda: self._lines or self._is_over or self._leaving)
                     self._reading = self._interrupting = False
-                    if self._leaving:
-                        self._leaving = False
-                        raise KeyboardInterrupt
-                    if self._lines:
+                    if self._lines and not self._leaving:
                         return self._lines.popleft()
-                    raise self._error or EOFError
+                    error = KeyboardInterrupt() if self._leaving else self._error or EOFError()
+                    self._leaving = False
+                    raise error
             except KeyboardInterrupt:
                 self._reading = False
                 if not self._interrupting:
                     raise
                 self._interrupting = False  # it was for a run that had just ended
 
-    def poll(self) -> str | None:
+    def poll(self) -> Line | None:
         """A line that was sent meanwhile, if there is one."""
         with self._changed:
             return self._lines.popleft() if self._lines else None
@@ -159,6 +172,15 @@ class Screen:
     def is_suspended(self) -> bool:
         """A question has the terminal."""
         return self._is_suspended
+
+    @property
+    def keeps_height(self) -> bool:
+        """The region does not become lower until something is printed: so the bottom line does not jump."""
+        return self._renderer.keeps_height
+
+    @keeps_height.setter
+    def keeps_height(self, value: bool) -> None:
+        self._renderer.keeps_height = value
 
     def show_status(self, text: str) -> None:
         """Show from now on what is going on, and for how long; an empty text for nothing."""
@@ -262,7 +284,7 @@ class Screen:
             self._thread.join()
 
     def _application(self) -> Application[None]:
-        output = FrameOutput.from_pty(self._out, term=None, default_color_depth=ColorDepth.from_env())
+        output = FrameOutput(self._out, _size, term=os.environ.get("TERM"), default_color_depth=ColorDepth.from_env())
         app: Application[None] = Application(
             layout=Layout(self._rows(), focused_element=self._input), key_bindings=self._keys(), style=_STYLE,
             output=output, input=create_input(sys.stdin), erase_when_done=True, min_redraw_interval=FRAME_S,
@@ -307,7 +329,7 @@ class Screen:
         return [("class:status", f"{frame} {text}"), ("class:bar", after)]
 
     def _queued_rows(self) -> Any:
-        lines = [" ".join(line.split()) for line in [*self._lines][-3:]]
+        lines = [" ".join(line.shown.split()) for line in [*self._lines][-3:]]
         room = max(self._columns - 12, 4)
         return [("class:queued", "\n".join(f"queued: {line[:room]}" for line in lines))]
 
@@ -326,78 +348,52 @@ class Screen:
         return max(get_app().output.get_size().columns - 1, 1)
 
     def _keys(self) -> KeyBindings:
+        at_end_of_mark = Condition(lambda: self._mark_before() is not None)
+        is_empty = Condition(lambda: not self._input.text)
         keys = KeyBindings()
-        typing = ~is_searching
-
-        @keys.add("enter", filter=typing)
-        def _(event: KeyPressEvent) -> None:
-            state = event.current_buffer.complete_state
-            if state is not None and state.current_completion is not None:
-                event.current_buffer.apply_completion(state.current_completion)
-            elif not accept_newline(event.current_buffer):
-                self._send()
-
-        @keys.add("escape", "enter", filter=typing)
-        @keys.add("c-j", filter=typing)
-        def _(event: KeyPressEvent) -> None:
-            event.current_buffer.insert_text("\n")
-
-        @keys.add("tab", filter=typing)
-        def _(event: KeyPressEvent) -> None:
-            buffer = event.current_buffer
-            if buffer.complete_state is None:
-                buffer.start_completion(insert_common_part=True)
-            elif len(buffer.complete_state.completions) == 1:
-                buffer.apply_completion(buffer.complete_state.completions[0])
-            else:
-                buffer.complete_next()
-
-        @keys.add("escape", filter=typing)
-        def _(event: KeyPressEvent) -> None:
-            if has_completions():
-                event.current_buffer.cancel_completion()
-            elif self.can_stop and not self._reading:
-                self._interrupt()
-
-        @keys.add("c-c", filter=typing)
-        def _(event: KeyPressEvent) -> None:
-            self._ctrl_c(event.current_buffer)
-
-        @keys.add("c-d", filter=typing & Condition(lambda: not self._input.text))
-        def _(event: KeyPressEvent) -> None:
-            if self._reading:
-                event.app.exit(exception=EOFError())
-
-        @keys.add("c-z", filter=typing)
-        def _(event: KeyPressEvent) -> None:
-            event.app.suspend_to_background()
-
-        @keys.add("backspace", filter=typing & Condition(lambda: self._mark_before() is not None))
-        def _(event: KeyPressEvent) -> None:
-            event.current_buffer.delete_before_cursor(len(self._mark_before() or " "))
-
-        @keys.add(Keys.BracketedPaste, filter=typing)
-        def _(event: KeyPressEvent) -> None:
-            event.current_buffer.insert_text(self._pastes.fold(event.data))
-
+        for names, act, when in (
+            (("enter",), self._enter, True),
+            (("escape", "enter"), self._newline, True),
+            (("c-j",), self._newline, True),
+            (("tab",), self._tab, True),
+            (("escape",), self._escape, True),
+            (("c-c",), self._ctrl_c, True),
+            (("c-d",), self._ctrl_d, is_empty),
+            (("c-z",), self._ctrl_z, True),
+            (("backspace",), self._delete_mark, at_end_of_mark),
+            ((Keys.BracketedPaste,), self._paste, True),
+        ):
+            keys.add(*names, filter=~is_searching & to_filter(when))(act)
         return keys
 
-    def _mark_before(self) -> str | None:
-        return self._pastes.ending(self._input.document.text_before_cursor)
+    def _enter(self, event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        state = buffer.complete_state
+        if state is not None and state.current_completion is not None:
+            buffer.apply_completion(state.current_completion)
+        elif not accept_newline(buffer):
+            self._send()
 
-    def _send(self) -> None:
-        shown = self._input.text
-        text = self._pastes.unfold(shown)
-        if not shown.strip():
-            return
-        self._hint = ""
-        self._input.buffer.append_to_history()
-        self._input.buffer.reset()
-        with self._changed:
-            self._lines.append(text)
-            self._changed.notify_all()
+    def _newline(self, event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
 
-    def _ctrl_c(self, buffer: Any) -> None:
+    def _tab(self, event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.complete_state is None:
+            buffer.start_completion(insert_common_part=True)
+        elif len(buffer.complete_state.completions) == 1:
+            buffer.apply_completion(buffer.complete_state.completions[0])
+        else:
+            buffer.complete_next()
+
+    def _escape(self, event: KeyPressEvent) -> None:
+        if has_completions():
+            event.current_buffer.cancel_completion()
+        elif self.can_stop:
+            self._interrupt()
+
+    def _ctrl_c(self, event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
         if not self._reading:
             self._interrupt()
         elif buffer.text:
@@ -409,8 +405,34 @@ class Screen:
                 self._changed.notify_all()
         else:
             self._hint = "Ctrl-C again, or Ctrl-D, leaves."
-            assert self._app.loop is not None
-            self._app.loop.call_later(2.0, self._forget_hint)
+            asyncio.get_running_loop().call_later(HINT_S, self._forget_hint)
+
+    def _ctrl_d(self, event: KeyPressEvent) -> None:
+        if self._reading:
+            event.app.exit(exception=EOFError())
+
+    def _ctrl_z(self, event: KeyPressEvent) -> None:
+        event.app.suspend_to_background()
+
+    def _delete_mark(self, event: KeyPressEvent) -> None:
+        event.current_buffer.delete_before_cursor(len(self._mark_before() or ""))
+
+    def _paste(self, event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text(self._pastes.fold(event.data))
+
+    def _mark_before(self) -> str | None:
+        return self._pastes.ending(self._input.document.text_before_cursor)
+
+    def _send(self) -> None:
+        shown = self._input.text
+        if not shown.strip():
+            return
+        self._hint = ""
+        self._input.buffer.append_to_history()
+        self._input.buffer.reset()
+        with self._changed:
+            self._lines.append(Line(self._pastes.unfold(shown), shown))
+            self._changed.notify_all()
 
     def _forget_hint(self) -> None:
         self._hint = ""
@@ -429,10 +451,18 @@ class Screen:
             parser.reset()
 
 
+def _size() -> Size:
+    with contextlib.suppress(OSError):  # it has gone
+        columns, rows = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)
+        if columns and rows:
+            return Size(rows=rows, columns=columns)
+    return Size(rows=24, columns=80)
+
+
 class _Above(io.TextIOBase):
     """A standard stream whose lines are printed above the screen."""
 
-    encoding = "utf-8"  # type: ignore[assignment]
+    encoding = "utf-8"
 
     def __init__(self, screen: Screen, stream: TextIO) -> None:
         self._screen, self._stream = screen, stream

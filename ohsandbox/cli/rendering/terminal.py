@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Group
@@ -46,10 +46,12 @@ class RichView(View):
 
     wants_stream = True
 
-    def __init__(self, console: Console | None = None, *, forms: Form = Form.TERMINAL) -> None:
+    def __init__(
+        self, console: Console | None = None, *, forms: Form = Form.TERMINAL, line: BottomLine | None = None
+    ) -> None:
         super().__init__(forms)
-        self._console = console or open_console()
-        self._line = StatusLine(self._console, enabled=Form.STORED not in forms)
+        self.console = console or open_console()
+        self._line = line or StatusLine(self.console, enabled=Form.STORED not in forms)
         self._answer: StreamedMarkdown | None = None
 
     def status(self, text: str) -> None:
@@ -67,9 +69,13 @@ class RichView(View):
                 self._answer = StreamedMarkdown(current_masker())
             for block in self._answer.feed(event.text):
                 self._print_markdown(block)
-            self._line.set(_end_of(self._answer.tail, self._console.width - STATUS_MARGIN) or MODEL_WORKS)
+            self.show_tail(self._answer.tail)
         elif event.type == "retry" and self._answer is not None and self._answer.void():
             self.info("The answer broke off here, and begins again:")
+
+    def show_tail(self, text: str) -> None:
+        """Show the block of an answer that is being written; an empty text for none."""
+        self._line.set(_end_of(text, self.console.width - STATUS_MARGIN) or MODEL_WORKS)
 
     def show(self, event: SDKEvent) -> None:
         """Its blocks."""
@@ -92,7 +98,7 @@ class RichView(View):
                     self._print(_block("\n●", safe(raw).strip(), ""))
             case CallBlock():
                 self._rest_of("")  # an answer without a thought has ended as well
-                self._print(_markdown(block.text) if block.is_answer else _command(block))
+                self._print(markdown(block.text) if block.is_answer else _command(block))
                 self._line.set("" if block.is_answer else cut(on_one_line(block.text), MAX_STATUS_CHARS))
             case ResultBlock():
                 self._print(_output(block))
@@ -105,18 +111,18 @@ class RichView(View):
         """What of an answer's text has not been shown while it was written."""
         if self._answer is None:
             return text
-        self._line.set(MODEL_WORKS)
+        self.show_tail("")
         rest = self._answer.end(text)
         self._answer = None
         return rest
 
     def _print_markdown(self, text: str) -> None:
         if text.strip():
-            self._print(_markdown(safe(text)))
+            self._print(markdown(safe(text)))
 
     def _print(self, what: RenderableType) -> None:
         self._line.clear()
-        self._console.print(what, soft_wrap=isinstance(what, Text))  # a path that is wrapped cannot be copied
+        self.console.print(what, soft_wrap=isinstance(what, Text))  # a path that is wrapped cannot be copied
         self._line.draw()
 
 
@@ -145,7 +151,7 @@ def _output(result: ResultBlock) -> RenderableType:
     return Padding(Group(body, footer) if lines else footer, _GUTTER)
 
 
-def _markdown(text: str) -> RenderableType:
+def markdown(text: str) -> RenderableType:
     """Markdown, as models write it. No hyperlinks: they are operating system commands to a terminal."""
     return Padding(Markdown(text, hyperlinks=False), (1, 0, 1, 0))
 
@@ -167,6 +173,19 @@ QUIET_S = 1.0
 """What takes no longer needs no seconds counted."""
 
 
+class BottomLine(Protocol):
+    """Where a view says what is going on."""
+
+    def set(self, text: str) -> None:
+        """Show text from now on; an empty one for nothing."""
+
+    def draw(self) -> None:
+        """Show it as it stands now."""
+
+    def clear(self) -> None:
+        """Make room for what is printed next."""
+
+
 class StatusLine:
     """A line that is rewritten in place with a carriage return and colours, and no other control.
 
@@ -174,7 +193,7 @@ class StatusLine:
     """
 
     def __init__(self, console: Console, *, enabled: bool = True) -> None:
-        self._console = console
+        self.console = console
         self._enabled = enabled and console.is_terminal and not console.is_dumb_terminal
         self._text, self._since = "", 0.0
         self._frame = self._cells = 0
@@ -193,7 +212,7 @@ class StatusLine:
         elapsed_s = time.monotonic() - self._since
         timer = f" {elapsed_s:.0f} s" if elapsed_s >= QUIET_S else ""
         line = f"{FRAMES[self._frame]} {self._text}{timer}"
-        width = max(1, self._console.width - 1)
+        width = max(1, self.console.width - 1)
         line = set_cell_size(line, min(width, cell_len(line)))
         self._write(set_cell_size(line, max(self._cells, cell_len(line))))
         self._cells = cell_len(line)
@@ -205,5 +224,5 @@ class StatusLine:
             self._cells = 0
 
     def _write(self, line: str) -> None:
-        self._console.print(Text(line, style="dim"), end="", soft_wrap=True)
-        self._console.control(Control(ControlType.CARRIAGE_RETURN))
+        self.console.print(Text(line, style="dim"), end="", soft_wrap=True)
+        self.console.control(Control(ControlType.CARRIAGE_RETURN))

@@ -1,0 +1,210 @@
+"""The interactive session: a screen first, then all that takes time, then messages until the person leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from ohsandbox import __version__
+from ohsandbox.cli import confirm
+from ohsandbox.cli.entrypoint import INTERRUPTED, explain
+from ohsandbox.cli.interactive.attachments import Ran, with_attachments
+from ohsandbox.cli.interactive.input import Entry
+from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
+from ohsandbox.cli.interactive.status_bar import StatusBar
+from ohsandbox.cli.prompt import ask_yes_no
+from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
+from ohsandbox.cli.rendering.text import output, safe, safe_line
+from ohsandbox.cli.session import RunSession
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
+
+if TYPE_CHECKING:
+    from ohsandbox.cli.interactive.screen import Line, Screen
+    from ohsandbox.cli.options import RunOptions, SandboxOptions
+    from ohsandbox.cli.runtime import ResumedConversation
+    from ohsandbox.conversation import Conversation
+    from ohsandbox.settings import Settings
+
+PERSON = "person"
+"""The shell of `!` commands: it has a directory of its own, and the agent's is left alone."""
+MAX_LIVE_ROWS, MAX_LIVE_CHARS = 6, 4000
+HELP = (
+    "Enter sends, Alt-Enter or Ctrl-J or a backslash before Enter begins a line, Tab completes, Ctrl-R searches what "
+    "you wrote before. @PATH attaches a file, !COMMAND runs in the sandbox and the agent is told of it. Esc or Ctrl-C "
+    "stops the agent, /approvals lists what you allowed from now on, /exit or Ctrl-D leaves."
+)
+
+
+class InteractiveSession:
+    """What `run` does at a terminal, on a screen that is there already."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._view = ScreenView(screen)
+        self._bar = StatusBar()
+        self._ran: list[Ran] = []
+        self._session: RunSession | None = None
+        screen.bar = self._bar.line
+        screen.completer.list_dir = self._list_dir
+
+    def work(
+        self, what: RunOptions, settings: Settings, where: SandboxOptions, resumed: ResumedConversation | None
+    ) -> int:
+        """Run the task, then talk where the person stopped it or has begun to write; the exit code of the last run."""
+        if what.task is None and resumed is None:
+            where = _offer_repository(where)
+        self._show_header(settings, where)
+        with RunSession(what, settings, self._view, person=True, present=self._present) as session:
+            self._session = session
+            session.open(where, resumed)
+            code, talks = 0, what.talks
+            if what.task is not None:
+                self._view.show_block(MessageBlock("user", what.task))
+                code = session.say(what.task, in_talk=False)
+                talks = talks and (code == INTERRUPTED or self._screen.has_draft)
+            elif resumed is not None:
+                code = session.go_on(in_talk=what.talks)
+            if talks and (what.task is not None or not code):
+                code = self._talk(session)
+            self._bar.waits_for = "closing"
+        return code
+
+    def _present(self, conversation: Conversation) -> ScreenPresenter:
+        assert self._session is not None  # noqa: S101 - it presents
+        runtime = self._session.runtime
+        self._bar.open(conversation, getattr(runtime, "name", "") or ("this host" if not runtime.isolated else ""))
+        return ScreenPresenter(
+            conversation, self._view, screen=self._screen, bar=self._bar, answer=confirm.answer_at_terminal,
+            command=self._do, message=self._message,
+        )  # fmt: skip
+
+    # --- talking --------------------------------------------------------------------------------------
+
+    def _talk(self, session: RunSession) -> int:
+        code = 0
+        while True:
+            self._bar.waits_for = "your turn"
+            try:
+                line = self._screen.read()
+            except EOFError:
+                return code
+            if line.text.strip() == "/exit":
+                session.presenter.leave()
+                return code
+            if line.text.lstrip().startswith(("/", "!")):
+                self._do(line)
+            else:
+                self._view.show_block(MessageBlock("user", line.shown))
+                code = session.say(self._message(line), in_talk=True)
+
+    def _message(self, line: Line) -> str:
+        """What the agent is sent for it."""
+        assert self._session is not None  # noqa: S101 - it talks
+        ran, self._ran = self._ran, []
+        return with_attachments(line.text, ran, self._session.runtime, lambda text: self._view.info(f"  {text}"))
+
+    def _do(self, line: Line) -> None:
+        """A line that is not for the agent. What fails is told; only a sandbox that is gone ends the session."""
+        text = line.text.strip()
+        try:
+            if text.startswith("!"):
+                self._run_command(text[1:].strip())
+            else:
+                self._view.show_block(MessageBlock("user", line.shown))
+                self._slash(text)
+        except SandboxUnavailable:
+            raise
+        except OhsandboxError as error:
+            explain(error)
+
+    def _slash(self, text: str) -> None:
+        assert self._session is not None  # noqa: S101 - it talks
+        match text.split():
+            case ["/help"]:
+                self._view.info(HELP)
+            case [confirm.COMMAND, *arguments]:
+                confirm.list_or_revoke_live(self._session.conversation, arguments, self._view.info)
+            case [word, *_]:
+                raise UsageError(f"There is no command {word!r}. /help lists them.")
+
+    def _run_command(self, command: str) -> None:
+        """Run it in the sandbox, show it, and tell the agent with the next message."""
+        assert self._session is not None  # noqa: S101 - it talks
+        if not command:
+            raise UsageError("`!` runs a command in the sandbox, as in `!ls`. Write one behind it.")
+        self._view.show_block(CallBlock("!", safe(command), PERSON))
+        began, cancel = time.monotonic(), threading.Event()
+        tail = ""
+
+        def show(text: str) -> None:
+            nonlocal tail
+            tail = (tail + text)[-MAX_LIVE_CHARS:]
+            self._screen.show_live("\n".join(output(tail).rstrip("\n").split("\n")[-MAX_LIVE_ROWS:]))
+
+        self._screen.show_status(safe_line(command, limit_chars=60))
+        self._screen.can_stop = True
+        try:
+            seen = self._session.runtime.execute(command, session=PERSON, on_output=show, cancel=cancel)
+        except KeyboardInterrupt:
+            cancel.set()
+            self._view.info("Stopped.")
+            return
+        finally:
+            self._screen.can_stop = False
+            self._screen.show_status("")
+            self._screen.show_live("")
+        ending = "still running" if seen.running else f"exit {seen.exit_code}"
+        shown = output(seen.output)
+        self._view.show_block(ResultBlock(shown, ending, ok=seen.exit_code == 0, seconds=time.monotonic() - began))
+        self._ran.append(Ran(command, shown, ending))
+
+    # --- what stands around it --------------------------------------------------------------------------
+
+    def _show_header(self, settings: Settings, where: SandboxOptions) -> None:
+        full = where.with_settings(settings)
+        if full.workspace is not None:
+            files = f"{'a copy of ' if full.copies else ''}{Path(full.workspace).resolve()}"
+        elif full.backend.isolated:
+            files = "no files of yours; they live in the container (--workspace . mounts this directory)"
+        else:
+            files = f"{full.host_workdir or Path.cwd()}, on THIS HOST without a container"
+        asks = {"always": "every call", "risky": "risky calls", "medium": "risky calls and what no rule can judge"}
+        asked = asks.get(settings.confirm or "", "nothing" if full.backend.isolated else "risky calls")
+        network = f"network {full.network}" if full.backend.isolated else "network of this host"
+        head = Text.assemble(("ohsandbox", "bold cyan"), f" {__version__}", (f"  {safe_line(settings.model)}", "bold"))
+        rows = [("files", safe_line(files, limit_chars=500)), ("sandbox", f"{safe_line(full.image)}, {network}")]
+        rows += [("asks", f"{asked} before it runs" if asked != "nothing" else "nothing before it runs (--confirm)")]
+        print_rich = self._view.console.print
+        print_rich(head, soft_wrap=True)
+        for name, text in rows:
+            print_rich(Text(f"  {name:<8} {text}", style="dim"), soft_wrap=True)
+        print_rich(Text("  /help shows keys and commands", style="dim"), soft_wrap=True)
+
+    def _list_dir(self, path: str) -> list[Entry]:
+        """For completion: of the bound directory where there is one, else of the sandbox; empty until it is there."""
+        session = self._session
+        if session is None or not session.is_open:
+            return []
+        workspace = session.where.workspace
+        if workspace is not None and not session.where.copies and not path.startswith("/"):
+            return [Entry(one.name, one.is_dir()) for one in (Path(workspace) / path).iterdir()]
+        with contextlib.suppress(OhsandboxError):
+            return [Entry(one.name, one.kind == "directory") for one in session.runtime.list_dir(path)]
+        return []
+
+
+def _offer_repository(where: SandboxOptions) -> SandboxOptions:
+    """Ask whether the agent may work in the repository that this is, where nothing else was said."""
+    if where.workspace is not None or where.attach is not None or not where.backend.isolated:
+        return where
+    here = Path.cwd()
+    root = next((one for one in (here, *here.parents) if (one / ".git").exists()), None)
+    if root is None or not ask_yes_no(f"Mount this repository, {safe_line(root)}, for the agent to work in?"):
+        return where
+    return replace(where, workspace=root).checked()

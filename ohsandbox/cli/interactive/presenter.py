@@ -1,0 +1,150 @@
+"""A conversation shown on a `Screen`: blocks above the input, what is being written or printed now below them."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from ohsandbox.cli.presenter import Presenter
+from ohsandbox.cli.rendering.events import MessageBlock
+from ohsandbox.cli.rendering.tables import open_console
+from ohsandbox.cli.rendering.terminal import RichView, markdown
+from ohsandbox.cli.rendering.text import safe
+from ohsandbox.events import ConversationStatus, SDKEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.cli.interactive.screen import Line, Screen
+    from ohsandbox.cli.interactive.status_bar import StatusBar
+    from ohsandbox.conversation import Conversation
+    from ohsandbox.llm.chat import LLMEvent
+
+PAINT_S = 0.15
+"""An answer that is being written is laid out anew at most so often."""
+
+
+class ScreenView(RichView):
+    """Prints above the screen's input; the block that is being written stands right above the status."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(open_console(), line=_ScreenLine(screen))
+        self._screen = screen
+        self._tail = ""
+        self._painted_at = 0.0
+
+    def show_tail(self, text: str) -> None:
+        """Lay it out as Markdown, now or with the next tick."""
+        self._tail = text
+        if not text:
+            self._screen.show_live("")
+        elif time.monotonic() - self._painted_at >= PAINT_S:
+            self._paint()
+
+    def tick(self) -> None:
+        """Show what was written since the last time."""
+        if self._tail and time.monotonic() - self._painted_at >= PAINT_S:
+            self._paint()
+
+    def _paint(self) -> None:
+        self._painted_at = time.monotonic()
+        self._screen.show_live(rendered(safe(self._tail), self.console.width - 1))
+
+
+class _ScreenLine:
+    """The screen's status, for a view."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def set(self, text: str) -> None:
+        self._screen.show_status(text)
+
+    def draw(self) -> None:
+        """The screen does, with each frame."""
+
+    def clear(self) -> None:
+        """The screen makes room by itself."""
+
+
+def rendered(text: str, columns: int) -> str:
+    """Markdown that is safe to print, as rows with colours."""
+    out = io.StringIO()
+    console = Console(
+        file=out, force_terminal=True, width=max(columns, 1), highlight=False, markup=False, emoji=False
+    )  # fmt: skip
+    console.print(markdown(text), soft_wrap=False)
+    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").split("\n"))
+
+
+class ScreenPresenter(Presenter):
+    """Also listens to the person while the agent works: a message reaches it with its next request."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        view: ScreenView,
+        *,
+        screen: Screen,
+        bar: StatusBar,
+        answer: Callable[[Conversation], bool] | None,
+        command: Callable[[Line], None],
+        message: Callable[[Line], str],
+    ) -> None:
+        """Listen to the conversation, and to the person.
+
+        Args:
+            conversation: see `Presenter`, as for view and answer.
+            view: shows it on screen.
+            answer: asks about calls that wait.
+            screen: what the person writes on it while the agent works is a message, or a command.
+            bar: counts the events.
+            command: does what a line says that begins with `/` or `!`.
+            message: makes of any other line what the agent is sent.
+        """
+        self._screen, self._bar, self._command, self._message = screen, bar, command, message
+        super().__init__(conversation, view, echo=False, answer=answer)
+
+    def _shown(self, begin: Callable[[], object]) -> ConversationStatus:
+        self._screen.can_stop = self._screen.keeps_height = True
+        try:
+            return super()._shown(begin)
+        finally:
+            self._screen.can_stop = self._screen.keeps_height = False
+            self._screen.show_live("")
+
+    def _is_answered(self) -> bool:
+        self._bar.waits_for = "waits for your answer"
+        return super()._is_answered()
+
+    def _hear(self) -> None:
+        while (line := self._screen.poll()) is not None:
+            if line.text.lstrip().startswith(("/", "!")):
+                self._command(line)
+            else:
+                self.view.show_block(MessageBlock("user", line.shown))
+                self.conversation.send_message(self._message(line))
+                self.view.info("  sent while the agent works: it reads this before its next step")
+
+    def _show(self, event: SDKEvent | LLMEvent) -> bool:
+        if isinstance(event, SDKEvent):
+            self._bar.add(event)
+            self._bar.waits_for = _WAITS_FOR.get(event.type, self._bar.waits_for)
+            if event.type == "status_update":
+                running = event.data["status"] == ConversationStatus.RUNNING.value
+                self._bar.waits_for = "waits for the model" if running else "your turn"
+        over = super()._show(event)
+        if not over:
+            self._hear()
+        return over
+
+
+_WAITS_FOR = {
+    "tool_call": "waits for a tool",
+    "tool_result": "waits for the model",
+    "user_message": "waits for the model",
+    "retry": "waits for the model, again",
+}

@@ -1,0 +1,43 @@
+"""The first moments of an interactive session: the screen stands before anything slow is imported."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.prompt import drawn_by, person_present
+
+if TYPE_CHECKING:
+    from ohsandbox.cli.options import RunOptions, SandboxOptions
+
+HISTORY_NAME = "history.jsonl"
+
+
+def can_be_interactive(what: RunOptions) -> bool:
+    """A person is at a terminal that can move its cursor, and what is asked for may become a conversation."""
+    return what.talks and what.task != "-" and person_present(no_tui=what.no_tui) and not _is_dumb()
+
+
+def run_interactive(what: RunOptions, where: SandboxOptions) -> int:
+    """`ohsandbox run` at a terminal; the exit code of the last run."""
+    from ohsandbox.cli.interactive.input import InputHistory  # noqa: PLC0415 - prompt_toolkit, at a terminal only
+    from ohsandbox.cli.interactive.screen import Screen  # noqa: PLC0415 - as above
+    from ohsandbox.paths import state_dir  # noqa: PLC0415 - as above
+
+    with Screen(history=InputHistory(state_dir() / HISTORY_NAME, _masked)) as screen, drawn_by(screen.suspended):
+        screen.show_status("starting")
+        from ohsandbox.cli.interactive.loop import InteractiveSession  # noqa: PLC0415 - after the first paint
+        from ohsandbox.cli.run import run_task  # noqa: PLC0415 - as above
+
+        screen.show_status("")
+        return run_task(what, where, work=InteractiveSession(screen).work)
+
+
+def _masked(text: str) -> str:
+    from ohsandbox.cli.rendering.text import masked  # noqa: PLC0415 - as above
+
+    return masked(text)
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM", "") in {"", "dumb", "unknown"}

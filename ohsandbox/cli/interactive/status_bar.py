@@ -1,0 +1,128 @@
+"""The bottom line of a session: what it works with, what it has spent, and whom it waits for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.cli.rendering.text import safe_line
+
+if TYPE_CHECKING:
+    from ohsandbox.conversation import Conversation
+    from ohsandbox.events import SDKEvent
+
+GAP = " · "
+MAX_NAME_CHARS = 40
+
+
+class Part(NamedTuple):
+    """A part of the line."""
+
+    text: str
+    rank: int
+    """Where there is no room for all, the highest goes first."""
+
+
+class StatusBar:
+    """Counts what events tell. A frame may be drawn while it counts: every number is replaced as a whole."""
+
+    def __init__(self) -> None:
+        self.model = ""
+        self.window: int | None = None
+        """Of the model, in tokens."""
+        self.place = ""
+        """The container, or the host."""
+        self.waits_for = "starting"
+        self._tokens = self._context = self._steps = 0
+        self._cost_usd, self._is_priced = 0.0, True
+        self._response = ""
+        self._worked_s = 0.0
+        self._since: float | None = None
+        self._lock = threading.Lock()
+
+    def open(self, conversation: Conversation, place: str) -> None:
+        """Count another conversation from now on, with what it has spent already."""
+        model = conversation.agent.llm
+        with self._lock:
+            self._tokens = self._context = self._steps = 0
+            self._cost_usd, self._worked_s, self._since, self._response = 0.0, 0.0, None, ""
+            self._is_priced = True
+        if model is not None:
+            self.model, self.window = safe_line(model.name, limit_chars=MAX_NAME_CHARS), model.context_tokens
+        self.place = safe_line(place, limit_chars=MAX_NAME_CHARS)
+
+    def add(self, event: SDKEvent) -> None:
+        """Count an event of the log."""
+        data = event.data
+        usage = data.get("usage") or {}
+        asked, answered = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+        with self._lock:
+            self._tokens += asked + answered
+            self._cost_usd += data.get("cost_usd") or 0.0
+            self._is_priced = self._is_priced and (not usage or data.get("cost_usd") is not None)
+            if event.type in {"assistant_message", "tool_call"} and asked:
+                self._context = asked + answered
+            elif event.type == "condensation":
+                self._context = 0
+            response = data.get("response_id")
+            if response and response != self._response:
+                self._response = response
+                self._steps += 1
+            if event.type == "status_update":
+                self._count_time(is_running=data.get("status") == "RUNNING")
+
+    def _count_time(self, *, is_running: bool) -> None:
+        now = time.monotonic()
+        if is_running and self._since is None:
+            self._since = now
+        elif not is_running and self._since is not None:
+            self._worked_s, self._since = self._worked_s + now - self._since, None
+
+    def line(self, columns: int) -> str:
+        """The line for a terminal of so many columns; what stands first and last is the last to go."""
+        parts = self._parts()
+        while len(parts) > 1 and len(_joined(parts)) > columns:
+            parts.remove(max(parts, key=lambda part: part.rank))
+        return _joined(parts)[:columns]
+
+    def _parts(self) -> list[Part]:
+        with self._lock:
+            worked_s = self._worked_s + (0.0 if self._since is None else time.monotonic() - self._since)
+            share = f" ({self._context / self.window:.0%} of {_short(self.window)})" if self.window else ""
+            parts = [
+                Part(self.model, 1),
+                Part(f"{_short(self._tokens)} tokens", 4),
+                Part(f"context {_short(self._context)}{share}", 3),
+                Part(self._cost(), 2),
+                Part(_duration(worked_s), 5),
+                Part(f"step {self._steps}", 6),
+                Part(self.place, 7),
+                Part(self.waits_for, 0),
+            ]
+        return [part for part in parts if part.text]
+
+    def _cost(self) -> str:
+        """Empty before there is one; a sum that lacks some has a `+`."""
+        if not self._is_priced:
+            return f"${self._cost_usd:.4f}+" if self._cost_usd else "price unknown"
+        return f"${self._cost_usd:.4f}" if self._cost_usd < 1 else f"${self._cost_usd:.2f}"
+
+
+def _joined(parts: list[Part]) -> str:
+    return GAP.join(part.text for part in parts)
+
+
+def _short(count: int) -> str:
+    """`812`, `8.1k`, `1.2M`."""
+    for limit, unit in ((1_000_000, "M"), (1000, "k")):
+        if count >= limit:
+            number = count / limit
+            return f"{number:.1f}".removesuffix(".0") + unit if number < 100 else f"{number:.0f}{unit}"  # noqa: PLR2004
+    return str(count)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
