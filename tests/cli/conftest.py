@@ -7,14 +7,16 @@ import json
 import os
 import pty
 import select
+import struct
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+import pyte
 import pytest
 
 from ohsandbox.cli.app import app
@@ -157,9 +159,93 @@ def at_terminal() -> Callable[..., Recorded]:
     return run
 
 
-def _take_terminal(slave: int) -> None:
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, b"\x28\x00\x64\x00\x00\x00\x00\x00")
+def _take_terminal(slave: int, columns: int = 100, rows: int = 40) -> None:
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+
+class Emulator:
+    """A terminal with a command in it, as a person sees it: rows of characters."""
+
+    def __init__(self, *arguments: str, columns: int = 100, rows: int = 40, cwd: Path | None = None) -> None:
+        self._master, slave = pty.openpty()
+        self.screen = pyte.HistoryScreen(columns, rows, history=20_000, ratio=1)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = bytearray()
+        environment = {name: value for name, value in os.environ.items() if name not in {"LINES", "COLUMNS"}}
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, cwd=cwd,
+            env={"TERM": "xterm-256color"} | environment, start_new_session=True,
+            preexec_fn=lambda: _take_terminal(slave, columns, rows),  # noqa: PLW1509 - a fork is what it is
+        )  # fmt: skip
+        os.close(slave)
+
+    @property
+    def shown(self) -> str:
+        """What is on the screen."""
+        return "\n".join(row.rstrip() for row in self.screen.display)
+
+    @property
+    def scrollback(self) -> str:
+        """What is above it and what is on it."""
+        rows = ["".join(line[at].data for at in sorted(line)).rstrip() for line in self.screen.history.top]
+        return "\n".join([*rows, self.shown])
+
+    def wait(self, text: str, *, times: int = 1, gone: bool = False) -> Self:
+        """Until text was printed so many times, or is no longer to be seen."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while (text in self.shown) if gone else (self.scrollback.count(text) < times):
+            assert time.monotonic() < deadline, f"{'still' if gone else 'never'}: {text!r} in\n{self.scrollback}"
+            assert self._take(), f"It ended; {'still' if gone else 'never'}: {text!r} in\n{self.scrollback}"
+        return self
+
+    def type(self, keys: str) -> Self:
+        os.write(self._master, keys.encode())
+        return self
+
+    def resize(self, columns: int, rows: int) -> Self:
+        self.screen.resize(rows, columns)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        return self
+
+    def end(self) -> int:
+        """Wait for the command's end; its exit code."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while self._take():
+            assert time.monotonic() < deadline, f"It goes on:\n{self.scrollback}"
+        return self.process.wait(10)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def _take(self) -> bool:
+        """Take what comes next; False where nothing will."""
+        try:
+            if select.select([self._master], [], [], 0.1)[0]:
+                data = os.read(self._master, 65536)
+                self.raw += data
+                self._stream.feed(data)
+                return bool(data)
+        except OSError:  # EIO: nobody has the other end any more
+            return False
+        return True
+
+
+@pytest.fixture
+def emulator() -> Iterator[Callable[..., Emulator]]:
+    """Run a command in a terminal that can be looked at."""
+    opened: list[Emulator] = []
+
+    def run(*arguments: str, **options: Any) -> Emulator:
+        opened.append(Emulator(*arguments, **options))
+        return opened[-1]
+
+    yield run
+    for one in opened:
+        one.close()
 
 
 def _record(process: subprocess.Popen[bytes], master: int, answers: list[tuple[bytes, Answer]]) -> tuple[int, bytes]:

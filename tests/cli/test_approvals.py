@@ -12,13 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.cli.conftest import Invoke, Recorded, WriteScript
+    from tests.cli.conftest import Emulator, Invoke, Recorded, WriteScript
 
     AtTerminal = Callable[..., Recorded]
 
 ASKED = b"? helps] "
-PROMPT = b"\x1b[?2004h\x1b[?"
-"""prompt_toolkit begins to read, `?1l` after that the first time only; a question of ours goes on with words."""
 ONE, TWO = "echo one >> done", "echo two >> done"
 
 
@@ -94,17 +92,19 @@ def test_edits_under_a_directory_are_not_asked_about_again(
 
 
 def test_approvals_are_listed_and_revoked_in_the_session(
-    at_terminal: AtTerminal, write_script: WriteScript, workspace: Path
+    emulator: Callable[..., Emulator], write_script: WriteScript, workspace: Path
 ) -> None:
     model = write_script(("", ONE), ("first", None), ("", ONE), ("second", None))
-    ended = at_terminal(
-        "run", "--confirm", "always", "--model", model, "--runtime", "cli", "--workspace", str(workspace),
-        answers=[(PROMPT, b"go\r"), (ASKED, b"e\n"), (b"Answered", b""), (PROMPT, b"/approvals\r"),
-                 (b"with exactly these arguments again", b""), (PROMPT, b"/approvals revoke 7\r"),
-                 (b"Approval 7 is not in force", b""), (PROMPT, b"/approvals revoke 1\r"),
-                 (b"Approval 1 is revoked", b""), (PROMPT, b"go on\r"), (ASKED, b"n\n"), (PROMPT, b"/exit\r")],
-    )  # fmt: skip
-    assert (ended.code, done(workspace)) == (0, "one\n"), ended.raw[-2000:]
+    terminal = emulator(
+        "run", "--confirm", "always", "--model", model, "--runtime", "cli", "--workspace", str(workspace)
+    )
+    terminal.wait("your turn").type("go\r").wait("? helps]").type("e\n").wait("Answered")
+    terminal.type("/approvals\r").wait("with exactly these arguments again")
+    terminal.type("/approvals revoke 7\r").wait("Approval 7 is not in force")
+    terminal.type("/approvals revoke 1\r").wait("Approval 1 is revoked")
+    terminal.type("go on\r").wait("? helps]", times=2).type("n\n").wait("second")
+    terminal.wait("your turn").type("/exit\r")
+    assert (terminal.end(), done(workspace)) == (0, "one\n"), terminal.scrollback
 
 
 def test_approvals_of_a_stored_conversation_are_listed_and_revoked(

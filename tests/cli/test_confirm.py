@@ -156,7 +156,7 @@ def test_what_was_typed_before_the_question_answers_nothing(
     at_terminal: AtTerminal, write_script: WriteScript, workspace: Path
 ) -> None:
     model = write_script(("slow", "sleep 1; echo one >> done"), TURNS[1], ("all done", None))
-    typed = [(ASKED, b"y\ny\ny\nunfinished y"), (b"discarded.)", b""), (ASKED, b"\x04")]
+    typed = [(ASKED, b"y\ny\ny\nunfinished y"), (ASKED, b"\x04")]
     common = ("--model", model, "--runtime", "cli", "--workspace", str(workspace))
     ended = at_terminal("run", "go", "--confirm", "always", *common, answers=typed)
     assert (ended.code, done(workspace)) == (WAITING, "one\n"), ended.raw[-2000:]

@@ -12,6 +12,8 @@ from tests.cli.conftest import Recorded, WriteScript
 AtTerminal = Callable[..., Recorded]
 
 OUR_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
+OUR_FRAMES = re.compile(rb"\x1b\[(?:[0-9]*[ABCD]|[JK]|\?(?:1|7|12|25|2004)[hl])")
+"""What an interactive screen is drawn with: the cursor within its rows, the end of a row or of all rows, modes."""
 ALLOWED_CONTROLS = b"\r\n\t"
 PROMPT = b"\x1b[?2004h"
 """prompt_toolkit begins to read: bracketed paste on."""
@@ -25,7 +27,7 @@ HOSTILE = [
 
 
 def assert_harmless(raw: bytes) -> None:
-    rest = OUR_COLOURS.sub(b"", raw)
+    rest = OUR_FRAMES.sub(b"", OUR_COLOURS.sub(b"", raw))
     assert b"\x1b" not in rest
     assert b"\x1b[41m" not in raw, "a colour of the sandbox's"
     assert not [byte for byte in rest if byte < 0x20 and byte not in ALLOWED_CONTROLS]
@@ -103,7 +105,8 @@ def test_ctrl_c_stops_the_run_and_a_second_one_leaves_with_130(
     began = time.monotonic()
     ended = at_terminal(
         "run", "--model", model, "--runtime", "cli",
-        answers=[(PROMPT, b"hello\r"), (b"$ ", b""), (b"sleep 60 1 s", b"\x03"), (b"Stopped", b""), (PROMPT, b"\x03")],
+        answers=[(PROMPT, b"hello\r"), (b"$ ", b""), (b"1 s\x1b", b"\x03"), (b"Stopped", b""), (PROMPT, b"\x03"),
+                 (b"again", b"\x03")],
     )  # fmt: skip
     assert ended.code == 130
     assert time.monotonic() - began < 30

@@ -25,7 +25,7 @@ from ohsandbox.cli.session import RunSession
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 
 if TYPE_CHECKING:
-    from ohsandbox.cli.interactive.screen import Line, Screen
+    from ohsandbox.cli.interactive.screen import Screen, SentLine
     from ohsandbox.cli.options import RunOptions, SandboxOptions
     from ohsandbox.cli.runtime import ResumedConversation
     from ohsandbox.conversation import Conversation
@@ -80,9 +80,13 @@ class InteractiveSession:
         runtime = self._session.runtime
         self._bar.open(conversation, getattr(runtime, "name", "") or ("this host" if not runtime.isolated else ""))
         return ScreenPresenter(
-            conversation, self._view, screen=self._screen, bar=self._bar, answer=confirm.answer_at_terminal,
+            conversation, self._view, screen=self._screen, bar=self._bar, answer=self._answer,
             command=self._do, message=self._message,
         )  # fmt: skip
+
+    def _answer(self, conversation: Conversation) -> bool:
+        with self._screen.suspended():  # for all of it: keys between two of its questions are discarded as well
+            return confirm.answer_at_terminal(conversation)
 
     # --- talking --------------------------------------------------------------------------------------
 
@@ -103,13 +107,13 @@ class InteractiveSession:
                 self._view.show_block(MessageBlock("user", line.shown))
                 code = session.say(self._message(line), in_talk=True)
 
-    def _message(self, line: Line) -> str:
+    def _message(self, line: SentLine) -> str:
         """What the agent is sent for it."""
         assert self._session is not None  # noqa: S101 - it talks
         ran, self._ran = self._ran, []
         return with_attachments(line.text, ran, self._session.runtime, lambda text: self._view.info(f"  {text}"))
 
-    def _do(self, line: Line) -> None:
+    def _do(self, line: SentLine) -> None:
         """A line that is not for the agent. What fails is told; only a sandbox that is gone ends the session."""
         text = line.text.strip()
         try:
@@ -178,7 +182,8 @@ class InteractiveSession:
         asked = asks.get(settings.confirm or "", "nothing" if full.backend.isolated else "risky calls")
         network = f"network {full.network}" if full.backend.isolated else "network of this host"
         head = Text.assemble(("ohsandbox", "bold cyan"), f" {__version__}", (f"  {safe_line(settings.model)}", "bold"))
-        rows = [("files", safe_line(files, limit_chars=500)), ("sandbox", f"{safe_line(full.image)}, {network}")]
+        image = safe_line(full.image or full.build or "") if full.backend.isolated else "none"
+        rows = [("files", safe_line(files, limit_chars=500)), ("sandbox", f"{image}, {network}")]
         rows += [("asks", f"{asked} before it runs" if asked != "nothing" else "nothing before it runs (--confirm)")]
         print_rich = self._view.console.print
         print_rich(head, soft_wrap=True)

@@ -18,7 +18,7 @@ from ohsandbox.events import ConversationStatus, SDKEvent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.cli.interactive.screen import Line, Screen
+    from ohsandbox.cli.interactive.screen import Screen, SentLine
     from ohsandbox.cli.interactive.status_bar import StatusBar
     from ohsandbox.conversation import Conversation
     from ohsandbox.llm.chat import LLMEvent
@@ -91,8 +91,8 @@ class ScreenPresenter(Presenter):
         screen: Screen,
         bar: StatusBar,
         answer: Callable[[Conversation], bool] | None,
-        command: Callable[[Line], None],
-        message: Callable[[Line], str],
+        command: Callable[[SentLine], None],
+        message: Callable[[SentLine], str],
     ) -> None:
         """Listen to the conversation, and to the person.
 
@@ -121,6 +121,8 @@ class ScreenPresenter(Presenter):
         return super()._is_answered()
 
     def _hear(self) -> None:
+        if self.conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
+            return  # a message would reject what waits: it comes after the answer
         while (line := self._screen.poll()) is not None:
             if line.text.lstrip().startswith(("/", "!")):
                 self._command(line)

@@ -53,6 +53,11 @@ class FrameOutput(Vt100_Output):
         super().erase_down()
         self.cursor_up(1)
 
+    def cursor_backward(self, amount: int) -> None:
+        """Never by a backspace: so none in what a terminal gets is ours."""
+        if amount:
+            self.write_raw(f"\x1b[{amount}D")
+
     def flush(self) -> None:
         """Send what was written; within `frame` it waits."""
         if not self._held:

@@ -8,6 +8,7 @@ import io
 import os
 import signal
 import sys
+import termios
 import threading
 import time
 from collections import deque
@@ -64,7 +65,7 @@ _STYLE = Style.from_dict(
 )
 
 
-class Line(NamedTuple):
+class SentLine(NamedTuple):
     """What a person sent."""
 
     text: str
@@ -93,7 +94,7 @@ class Screen:
         """Esc stops what is going on, as Ctrl-C does."""
         self._since = 0.0
         self._hint = ""
-        self._lines: deque[Line] = deque()
+        self._lines: deque[SentLine] = deque()
         self._changed = threading.Condition()
         self._reading = self._leaving = self._interrupting = self._is_over = self._is_suspended = False
         self._error: BaseException | None = None
@@ -133,7 +134,7 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def read(self) -> Line:
+    def read(self) -> SentLine:
         """The next line that the person sends.
 
         Raises:
@@ -158,7 +159,7 @@ class Screen:
                     raise
                 self._interrupting = False  # it was for a run that had just ended
 
-    def poll(self) -> Line | None:
+    def poll(self) -> SentLine | None:
         """A line that was sent meanwhile, if there is one."""
         with self._changed:
             return self._lines.popleft() if self._lines else None
@@ -237,6 +238,8 @@ class Screen:
         finally:
             self._out.write("\n")
             self._out.flush()
+            with contextlib.suppress(OSError, termios.error):  # what is left of an answer is no message
+                termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
             self._is_suspended = False
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(leave.set)
@@ -431,7 +434,7 @@ class Screen:
         self._input.buffer.append_to_history()
         self._input.buffer.reset()
         with self._changed:
-            self._lines.append(Line(self._pastes.unfold(shown), shown))
+            self._lines.append(SentLine(self._pastes.unfold(shown), shown))
             self._changed.notify_all()
 
     def _forget_hint(self) -> None:

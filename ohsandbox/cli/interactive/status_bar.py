@@ -16,7 +16,7 @@ GAP = " · "
 MAX_NAME_CHARS = 40
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     """A part of the line."""
 
     text: str
@@ -86,19 +86,19 @@ class StatusBar:
             parts.remove(max(parts, key=lambda part: part.rank))
         return _joined(parts)[:columns]
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[BarPart]:
         with self._lock:
             worked_s = self._worked_s + (0.0 if self._since is None else time.monotonic() - self._since)
             share = f" ({self._context / self.window:.0%} of {_short(self.window)})" if self.window else ""
             parts = [
-                Part(self.model, 1),
-                Part(f"{_short(self._tokens)} tokens", 4),
-                Part(f"context {_short(self._context)}{share}", 3),
-                Part(self._cost(), 2),
-                Part(_duration(worked_s), 5),
-                Part(f"step {self._steps}", 6),
-                Part(self.place, 7),
-                Part(self.waits_for, 0),
+                BarPart(self.model, 1),
+                BarPart(f"{_short(self._tokens)} tokens", 4),
+                BarPart(f"context {_short(self._context)}{share}", 3),
+                BarPart(self._cost(), 2),
+                BarPart(_duration(worked_s), 5),
+                BarPart(f"step {self._steps}", 6),
+                BarPart(self.place, 7),
+                BarPart(self.waits_for, 0),
             ]
         return [part for part in parts if part.text]
 
@@ -109,7 +109,7 @@ class StatusBar:
         return f"${self._cost_usd:.4f}" if self._cost_usd < 1 else f"${self._cost_usd:.2f}"
 
 
-def _joined(parts: list[Part]) -> str:
+def _joined(parts: list[BarPart]) -> str:
     return GAP.join(part.text for part in parts)
 
 
