@@ -73,6 +73,11 @@ def shown(pending: Sequence[PendingCall]) -> Shown:
     return Shown("\n".join(row for kept, _ in parts for row in kept), sum(unseen for _, unseen in parts), rows)
 
 
+def rows_of(pending: Sequence[PendingCall]) -> list[str]:
+    """All of the calls with their risk and why, as a terminal of FILE_COLUMNS would show it."""
+    return [row for number, call in enumerate(pending, 1) for row in _Rows.of(number, call, FILE_COLUMNS).all]
+
+
 def ask(
     pending: Sequence[PendingCall], *, read: Callable[[str], Typed] = answer_to
 ) -> Decision | Literal["one by one"] | None:

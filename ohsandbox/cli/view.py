@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.conversations import SECRETS_NOTE, opened_output
 from ohsandbox.cli.rendering.text import safe_line, say
-from ohsandbox.cli.viewer.page import write_page
+from ohsandbox.cli.viewer.hosting import hosted_at
+from ohsandbox.cli.viewer.page import facts_of, title_of, write_page
 from ohsandbox.conversation.storage import find_stored, read_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
@@ -37,6 +39,34 @@ def view_conversation(wanted: str, root: Path | None, *, output: Path | None, op
     if opens or (opens is None and output is None and sys.stdout.isatty() and has_browser()):
         open_browser(path.resolve().as_uri(), must=bool(opens))
     return 0
+
+
+def serve_conversation(wanted: str, root: Path | None, *, port: int, opens: bool | None) -> int:
+    """Serve the page until Ctrl-C: what another process does in the conversation appears, and is answered there.
+
+    Where a run with `--view` has it open, the page of that run is opened instead.
+    """
+    from ohsandbox.cli.viewer.control import ReadingControl  # noqa: PLC0415 - a file needs no server
+    from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - as above
+
+    directory = find_stored(root or conversations_dir(), wanted)
+    if (address := hosted_at(directory)) is not None:
+        show_address(address, opens=opens)
+        return 0
+    one = read_stored(directory)
+    control = ReadingControl(directory)
+    with PageServer(directory, control, title=title_of(one), facts=facts_of(one), port=port) as server:
+        show_address(server.address, opens=opens)
+        say("It only reads. Ctrl-C ends it.")
+        threading.Event().wait()
+    return 0
+
+
+def show_address(address: str, *, opens: bool | None) -> None:
+    """Print it, and open it as `view_conversation` does."""
+    print(address, flush=True)
+    if opens or (opens is None and sys.stdout.isatty() and has_browser()):
+        open_browser(address, must=bool(opens))
 
 
 def has_browser() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -22,7 +23,9 @@ from ohsandbox.cli.rendering.text import safe, safe_line
 from ohsandbox.cli.viewer.diffs import difference_of, read_unified
 from ohsandbox.cli.viewer.markup import cut_pieces, markdown, printed
 from ohsandbox.conversation.storage import MALFORMED
+from ohsandbox.errors import UsageError
 from ohsandbox.events import AGENT_STARTED
+from ohsandbox.persistence.layout import check_id
 from ohsandbox.tools import arguments_of, hint_of
 
 if TYPE_CHECKING:
@@ -106,7 +109,8 @@ class EntryMaker:
             named = (self._calls.get(str(name)) for name in data.get("tool_call_ids") or ())
             entry["calls"] = [found[0].seq for found in named if found is not None]
         elif event.type == "notice" and data.get("code") == AGENT_STARTED:
-            entry["agent"] = safe_line(Path(str(data.get("trail", ""))).parent.name)
+            with contextlib.suppress(UsageError):  # a name that leads elsewhere
+                entry["agent"] = check_id(Path(str(data.get("trail", ""))).parent.name)
 
     def _relate_call(self, entry: dict[str, Any], event: SDKEvent) -> None:
         name, arguments = str(event.data.get("name", "")), arguments_of(event.data)

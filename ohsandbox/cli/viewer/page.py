@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ohsandbox.errors import OhsandboxError
     from ohsandbox.events import SDKEvent
 
-SCRIPTS = ("elements.js", "entry.js", "timeline.js", "log.js")
+SCRIPTS = ("elements.js", "entry.js", "timeline.js", "log.js", "live.js")
 """In this order they are the page's one script."""
 MAX_DEPTH = 8
 """Of sub-agents of sub-agents; a log of ours has fewer."""

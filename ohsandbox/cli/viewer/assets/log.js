@@ -1,5 +1,5 @@
 // The log: sections that are filled when they come near the window, so that ten thousand events cost what is seen.
-const SECTION = 50;
+const SECTION = 25;
 const ENTRY_PX = 46;  // about what a folded call takes
 const conversations = new Map();
 for (const one of document.querySelectorAll("script.events")) {

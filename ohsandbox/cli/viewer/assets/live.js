@@ -1,0 +1,139 @@
+// A live page: new events as they are stored, and what may be done from here. Only where the page has a place for it.
+const QUIET_MS = 900;  // a button that has just appeared under the pointer answers nothing
+const TOKEN = "ohsandbox-token";
+
+const live = byId("live") && (() => {
+  const fragment = /^#token=([\w-]+)$/.exec(location.hash);
+  if (fragment) {
+    sessionStorage.setItem(TOKEN, fragment[1]);
+    history.replaceState(null, "", location.pathname);  // it need not be seen, or copied with an address
+  }
+  const headers = { Authorization: `Bearer ${sessionStorage.getItem(TOKEN) ?? ""}` };
+  const words = byId("words"), send = byId("say").querySelector("[type=submit]"), stop = byId("stop"), told = byId("told");
+  let shown = "", state = { can: [] }, later = 0, hasTitle = false;
+
+  const act = async (name, body) => {
+    told.textContent = "";
+    try {
+      const answer = await fetch(`/${name}`, { method: "POST", headers, body: JSON.stringify(body) });
+      if (!answer.ok) told.textContent = (await answer.json().catch(() => ({}))).error ?? `refused (${answer.status})`;
+      return answer.ok;
+    } catch {
+      told.textContent = "The server does not answer.";
+      return false;
+    }
+  };
+
+  const ask = (question) => {
+    const place = byId("question");
+    const digest = question?.digest ?? "";
+    if (digest === shown) return;
+    shown = digest;
+    place.hidden = !question;
+    document.title = `${question ? "(asks) " : ""}${byId("title").textContent} · ohsandbox`;
+    if (!question) { place.replaceChildren(); return; }
+    const rows = make("pre", "asked", question.rows.join("\n"));
+    rows.tabIndex = 0;
+    const reason = make("input");
+    reason.placeholder = "Reason, for the agent";
+    reason.setAttribute("aria-label", "Reason, for the agent");
+    const button = (label, body) => {
+      const made = make("button", body.approved ? "yes" : "no", label);
+      made.type = "button";
+      made.disabled = true;
+      made.addEventListener("click", (event) => {
+        if (event.isTrusted) act("answer", { digest, ...body, ...(body.approved ? {} : { reason: reason.value }) });
+      });
+      return made;
+    };
+    const buttons = [
+      button("Allow once", { approved: true }),
+      ...question.scopes.map((scope, at) => button(`Allow from now on: ${scope}`, { approved: true, scope: at })),
+      button("Refuse", { approved: false }),
+    ];
+    place.replaceChildren(
+      make("h2", "", question.count === 1 ? "May this run?" : `May these ${question.count} calls run?`),
+      rows, make("div", "answers", ...buttons, reason), make("p", "note", `What you answer is for exactly this: ${digest.slice(0, 12)}`),
+    );
+    setTimeout(() => buttons.forEach((one) => { one.disabled = false; }), QUIET_MS);
+  };
+
+  const take = {
+    about: ({ title, facts }) => {
+      byId("facts").textContent = facts;
+      if (title) setTitle(title);
+    },
+    state: (now) => {
+      state = now;
+      byId("state").textContent = [now.status, now.why].filter(Boolean).join(". ");
+      words.disabled = send.disabled = !now.can.includes("say");
+      stop.disabled = !now.can.includes("stop");
+      ask(now.question);
+    },
+    entries: ({ name, entries }) => {
+      const atEnd = innerHeight + scrollY > document.documentElement.scrollHeight - 120;
+      if (name && !conversations.has(name)) conversations.set(name, []);
+      const place = logOf(name);
+      for (const entry of entries) {
+        if (name) conversations.get(name).push(entry);
+        if (!place) continue;
+        if (!name && !hasTitle && entry.type === "user_message") setTitle(textOf(entry).slice(0, 80));
+        const item = place.take(entry);
+        place.show(item);
+        if (item.confirmation === undefined) for (const number of entry.calls ?? []) place.show(place.byNumber.get(number));
+      }
+      clearTimeout(later);
+      later = setTimeout(() => { drawn = drawTimeline(log.items); tellTotals(); }, 300);
+      if (atEnd && !name) scrollTo(0, document.documentElement.scrollHeight);
+    },
+    end: () => { throw new Error("The conversation was closed."); },
+  };
+
+  const setTitle = (title) => {
+    hasTitle = true;
+    byId("title").textContent = title;
+    document.title = `${title} · ohsandbox`;
+  };
+  const textOf = (entry) => { const texts = []; textsOf(entry.blocks[0]?.text, (text) => texts.push(text)); return texts.filter((text) => !/^(p|code|em|strong)$/.test(text)).join(""); };
+  const logOf = (name) => {
+    let place = log;
+    for (const part of name.split("/").filter(Boolean)) {
+      const item = place?.items.find((one) => one.entry.agent === part);
+      if (item && !item.inner) { item.inner = new Log([], place.prefix + part); item.inner.outer = item; place.show(item); }
+      place = item?.inner;
+    }
+    return place;
+  };
+
+  const follow = async () => {
+    const answer = await fetch("/events", { headers });
+    if (answer.status === 401) throw new Error("This page needs the whole address that the command printed.");
+    if (!answer.ok) throw new Error(`The server answers ${answer.status}.`);
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) throw new Error("The connection has ended.");
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop();
+      for (const part of parts) {
+        const [, kind, data] = /^event: (\w+)\ndata: (.*)$/s.exec(part) ?? [];
+        take[kind]?.(JSON.parse(data));
+      }
+    }
+  };
+
+  byId("say").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (words.value.trim() && await act("say", { text: words.value })) words.value = "";
+  });
+  words.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); byId("say").requestSubmit(); }
+  });
+  stop.addEventListener("click", () => act("stop", {}));
+
+  follow().catch((error) => {
+    take.state({ status: error.message, why: "Reload the page when it runs again.", can: [], question: null });
+  });
+  return { act };
+})();

@@ -1,0 +1,68 @@
+"""The page of a conversation that a run has open: `run --view` serves it, and `view` of another process finds it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UsageError
+from ohsandbox.persistence import holder_of
+from ohsandbox.private_files import open_regular, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ohsandbox.conversation import Conversation
+
+ADDRESS_NAME = "view.json"
+"""In the conversation's directory, which is its owner's alone (0700), while its page is served."""
+_MAX_BYTES = 4096
+_ADDRESS = re.compile(r"http://127\.0\.0\.1:\d{1,5}/#token=[\w-]{20,100}")
+
+
+@contextlib.contextmanager
+def hosted(
+    conversation: Conversation,
+    *,
+    user: str,
+    begin: Callable[[str], None] | None = None,
+    port: int = 0,
+) -> Iterator[str]:
+    """Serve the page of a started conversation of this process in the block; gives its address.
+
+    begin: see `ConversationControl`.
+
+    Raises:
+        UsageError: nothing can listen on the port.
+    """
+    from ohsandbox.cli.viewer.control import ConversationControl  # noqa: PLC0415 - 0.2 s, for who wants a page
+    from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - as above
+
+    control = ConversationControl(conversation, user=user, begin=begin)
+    facts = f"conversation {conversation.id}"
+    with PageServer(conversation.directory, control, title="", facts=facts, port=port) as server:
+        conversation.register_callback(server.tell)
+        note = {"process": str(os.getpid()), "address": server.address}
+        path = conversation.directory / ADDRESS_NAME
+        with contextlib.suppress(OSError):  # then `view` of another process only reads
+            write_atomically(path, json.dumps(note).encode() + b"\n")
+        try:
+            yield server.address
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def hosted_at(directory: Path) -> str | None:
+    """The address of the page of the process that has the conversation open; None where it serves none."""
+    try:
+        with os.fdopen(open_regular(directory / ADDRESS_NAME, os.O_RDONLY, name="Note"), "rb") as file:
+            note = json.loads(file.read(_MAX_BYTES))
+        process, address = str(note["process"]), str(note["address"])
+    except (OSError, ValueError, LookupError, TypeError, UsageError):
+        return None
+    return address if process == holder_of(directory) and _ADDRESS.fullmatch(address) else None
