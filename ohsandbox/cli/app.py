@@ -184,13 +184,21 @@ def view(
     output: Path | None = option(
         "File to write.  [default: in its directory]", "FILE", flags=["--output", "-o"], parser=path
     ),
+    serve: bool | None = option(
+        "Serve it on this machine, live, until Ctrl-C.  [default: while a process has it open]",
+        flags=["--serve/--file"],
+    ),
+    port: int = option("Port to serve it at.  [default: a free one]", "PORT", default=0, min=0, max=65535),
     opens: bool | None = option("Open a browser.  [default: where there is one]", flags=["--open/--no-open"]),
     root: Root = None,
 ) -> int:
-    """Show a conversation as a page for the browser: one file, which loads nothing."""
+    """Show a conversation as a page for the browser: one file, which loads nothing, or a live page.
+
+    The page of `ohsandbox run --view` answers questions, stops the agent and takes messages; any other only reads.
+    """
     from ohsandbox.cli.view import view_conversation
 
-    return view_conversation(conversation or "last", root, output=output, opens=opens)
+    return view_conversation(conversation, root, output=output, serve=serve, port=port, opens=opens)
 
 
 # --- this machine ---------------------------------------------------------------------------------

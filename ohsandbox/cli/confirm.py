@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.approval_prompt import ONE_BY_ONE, ask, count_of, shown
 from ohsandbox.cli.entrypoint import WAITING
-from ohsandbox.cli.prompt import Typed, answer_to, person_present
+from ohsandbox.cli.prompt import AnsweredElsewhere, Typed, answer_to, person_present
 from ohsandbox.cli.rendering.tables import print_json
 from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.conversation.approvals import POLICIES, Approvals, Decision, ExactCall, PendingCall, pending_of
@@ -47,13 +47,26 @@ def answer_at_terminal(conversation: Conversation) -> bool:
         KeyboardInterrupt: Ctrl-C; what has no answer goes on waiting.
     """
 
-    def decide(decision: Decision) -> None:
-        if decision.approved:
-            conversation.confirm(decision.tool_call_ids, by=user(), scope=decision.scope)
-        else:
-            conversation.reject(decision.reason, decision.tool_call_ids, by=user())
+    def waiting() -> frozenset[str]:
+        return frozenset(call.tool_call_id for call in conversation.pending)
 
-    return settle(lambda: conversation.pending, decide)
+    def decide(decision: Decision) -> None:
+        asked = waiting()
+        try:
+            if decision.approved:
+                conversation.confirm(decision.tool_call_ids, by=user(), scope=decision.scope)
+            else:
+                conversation.reject(decision.reason, decision.tool_call_ids, by=user())
+        except UsageError:
+            if {*(decision.tool_call_ids or asked)} <= waiting():
+                raise
+            raise AnsweredElsewhere from None
+
+    def read(question: str) -> Typed:
+        asked = waiting()
+        return answer_to(question, until=lambda: not asked <= waiting())
+
+    return settle(lambda: conversation.pending, decide, read=read)
 
 
 def settle(
@@ -71,14 +84,17 @@ def settle(
     one_by_one = False
     while pending := [call for call in waiting() if call.tool_call_id in known]:
         asked = pending[:1] if one_by_one else pending
-        said = ask(asked, read=read)
-        if said is None:
-            return False
-        if said == ONE_BY_ONE:
-            one_by_one = True
-            continue
-        names = tuple(call.tool_call_id for call in asked) if said.approved or one_by_one else None
-        decide(said._replace(tool_call_ids=names))
+        try:
+            said = ask(asked, read=read)
+            if said is None:
+                return False
+            if said == ONE_BY_ONE:
+                one_by_one = True
+                continue
+            names = tuple(call.tool_call_id for call in asked) if said.approved or one_by_one else None
+            decide(said._replace(tool_call_ids=names))
+        except AnsweredElsewhere:
+            print("(It was answered elsewhere.)")
     return True
 
 

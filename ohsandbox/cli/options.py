@@ -238,6 +238,9 @@ class RunOptions:
     no_tui: NoTui = False
     as_json: bool = switch("Print one JSON object per event on stdout, then one with the result.", "--json")
     quiet: bool = switch("Print only the answer; no progress, no prompts.", "--quiet", "-q")
+    view: bool = switch(
+        "Serve the conversation as a page, from which it can be answered, steered and stopped.", "--view"
+    )
     confirm: Literal["never", "always", "risky", "medium"] | None = option(
         "Which calls need your approval. risky: calls that can do harm. medium: also calls that the rules cannot "
         "judge.  [default: never; with --runtime cli at a terminal: risky]"

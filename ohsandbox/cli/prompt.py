@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 QUIET_S = 0.5
 """Whoever types while a question appears types on for longer than that: keys count after so much silence."""
+LOOK_EVERY_S = 0.25
+"""How often a question looks whether it still waits."""
 MAX_ANSWER_BYTES = 16_384
 """Of what is typed so much is taken: four lines as long as a terminal edits them."""
 _PASTE_ON, _PASTE_OFF = "\x1b[?2004h", "\x1b[?2004l"
@@ -118,13 +120,20 @@ class Typed(NamedTuple):
     """It was pasted, all or some of it: so it was not typed in answer to the question."""
 
 
-def answer_to(question: str) -> Typed:
+class AnsweredElsewhere(Exception):  # noqa: N818 - it is none
+    """What was asked needs no answer any more."""
+
+
+def answer_to(question: str, *, until: Callable[[], bool] | None = None) -> Typed:
     """A line that a person typed after the question, and all that was printed before it, had been shown.
 
     What was typed before is discarded, and so is what comes until nothing has come for QUIET_S: only then does the
     question appear. The terminal is read directly, so nothing that a buffer of Python holds can answer.
 
+    until: whether the answer has come from elsewhere; looked at again and again.
+
     Raises:
+        AnsweredElsewhere: until said so.
         EOFError: Ctrl-D, the terminal is gone, or stdin is none.
         KeyboardInterrupt: Ctrl-C.
     """
@@ -141,7 +150,7 @@ def _answer_to(question: str, terminal: int) -> Typed:
             print("(What was typed before this question is discarded.)")
     print(f"{_PASTE_ON}{question}", end="", flush=True)
     try:
-        line = _typed_line(terminal)
+        line = _typed_line(terminal, until or (lambda: False))
     finally:
         print(_PASTE_OFF, end="", flush=True)
     return Typed(line.replace(_PASTED, "").replace(_PASTE_END, "").strip(), is_pasted=_PASTED in line)
@@ -178,10 +187,13 @@ def _unseen_keys(terminal: int) -> Iterator[None]:
         termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
 
 
-def _typed_line(terminal: int) -> str:
+def _typed_line(terminal: int, until: Callable[[], bool]) -> str:
     """A line of the terminal's own line editing; one that is pasted is read to the end of what was pasted."""
     line, around, pasting = b"", b"", False
     while True:
+        while not select.select([terminal], [], [], LOOK_EVERY_S)[0]:
+            if until():
+                raise AnsweredElsewhere
         piece = _read(terminal)
         if not piece and not line:
             raise EOFError

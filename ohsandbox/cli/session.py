@@ -16,7 +16,7 @@ from ohsandbox.cli.model import complete, with_model_of
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.prompt import ask_yes_no
-from ohsandbox.cli.rendering.text import hide, progress_text
+from ohsandbox.cli.rendering.text import hide, progress_text, say
 from ohsandbox.cli.runtime import (
     ResumedConversation,
     leave_on_exit,
@@ -29,6 +29,7 @@ from ohsandbox.cli.runtime import (
     tell_news,
 )
 from ohsandbox.cli.skill_servers import ask_about_servers
+from ohsandbox.cli.viewer.hosting import has_browser, hosted, open_browser, wait_for_page
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.policy import policy_of
 from ohsandbox.conversation.result import answer_in
@@ -86,6 +87,8 @@ class RunSession:
         self.settings = settings
         self.view = view
         self.person = person
+        self.takes_message: Callable[[str], None] | None = None
+        """Begins a run with what a person wrote elsewhere, on the page; None where nobody does."""
         self._present = present or self._presenter_of
         self._sandbox_block = contextlib.ExitStack()
         self._conversation_block = contextlib.ExitStack()
@@ -256,6 +259,11 @@ class RunSession:
             ask_about_servers(conversation)
         if runtime.resumed is None or runtime.resumed.how != "same":
             save_options(conversation.directory, full, runtime)
+        if self.what.view:
+            address = stack.enter_context(hosted(conversation, user=confirm.user(), begin=self.takes_message))
+            (self.view.info if self.person else say)(f"Its page: {address}")
+            if self.person and has_browser():
+                open_browser(address)
 
     def _policy_name(self, runtime: Runtime) -> str:
         """Where nobody said what asks: a container's wall is the answer, and on this host somebody must be there."""
@@ -263,7 +271,7 @@ class RunSession:
 
     def _presenter_of(self, conversation: Conversation) -> Presenter:
         echo = self.what.task is not None or not sys.stdin.isatty()
-        answer = confirm.answer_at_terminal if self.person else None
+        answer = confirm.answer_at_terminal if self.person else wait_for_page if self.what.view else None
         return Presenter(conversation, self.view, echo=echo, answer=answer)
 
     def _make_conversation(self, resumed: ResumedConversation | None) -> Conversation:

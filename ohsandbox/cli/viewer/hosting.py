@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import re
+import sys
+import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
@@ -57,6 +59,25 @@ def hosted(
                 path.unlink()
 
 
+def wait_for_page(conversation: Conversation) -> bool:
+    """Wait until what waits for a person now has its answer, from the page; True, since the run goes on then.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; what has no answer goes on waiting.
+    """
+    known = {call.tool_call_id for call in conversation.pending}
+    is_answered = threading.Event()
+
+    def look(_event: object) -> None:
+        if known.isdisjoint(call.tool_call_id for call in conversation.pending):
+            is_answered.set()
+
+    conversation.register_callback(look)
+    look(None)
+    is_answered.wait()
+    return True
+
+
 def hosted_at(directory: Path) -> str | None:
     """The address of the page of the process that has the conversation open; None where it serves none."""
     try:
@@ -66,3 +87,15 @@ def hosted_at(directory: Path) -> str | None:
     except (OSError, ValueError, LookupError, TypeError, UsageError):
         return None
     return address if process == holder_of(directory) and _ADDRESS.fullmatch(address) else None
+
+
+def has_browser() -> bool:
+    """Whether a browser could open a window here: not over ssh without a display."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+
+
+def open_browser(address: str) -> bool:
+    """Open the address in a browser; False where there is none."""
+    import webbrowser  # noqa: PLC0415 - looks for browsers
+
+    return webbrowser.open(address)
