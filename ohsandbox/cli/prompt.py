@@ -140,17 +140,17 @@ def answer_to(question: str, *, until: Callable[[], bool] | None = None) -> Type
     if not sys.stdin.isatty():
         raise EOFError
     with borrowed_terminal():
-        return _answer_to(question, sys.stdin.fileno())
+        return _answer_to(question, sys.stdin.fileno(), until or (lambda: False))
 
 
-def _answer_to(question: str, terminal: int) -> Typed:
+def _answer_to(question: str, terminal: int, until: Callable[[], bool]) -> Typed:
     sys.stdout.flush()
     with contextlib.suppress(termios.error):  # the terminal is gone, which the reading tells
         if _discard(terminal):
             print("(What was typed before this question is discarded.)")
     print(f"{_PASTE_ON}{question}", end="", flush=True)
     try:
-        line = _typed_line(terminal, until or (lambda: False))
+        line = _typed_line(terminal, until)
     finally:
         print(_PASTE_OFF, end="", flush=True)
     return Typed(line.replace(_PASTED, "").replace(_PASTE_END, "").strip(), is_pasted=_PASTED in line)

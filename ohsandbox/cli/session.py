@@ -88,7 +88,7 @@ class RunSession:
         self.view = view
         self.person = person
         self.takes_message: Callable[[str], None] | None = None
-        """Begins a run with what a person wrote elsewhere, on the page; None where nobody does."""
+        """Does with what a person wrote elsewhere, on the page, as if it were typed here; None where nobody does."""
         self._present = present or self._presenter_of
         self._sandbox_block = contextlib.ExitStack()
         self._conversation_block = contextlib.ExitStack()

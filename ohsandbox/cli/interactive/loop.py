@@ -62,6 +62,7 @@ class InteractiveSession:
         self._show_header(settings, where)
         with RunSession(what, settings, self._view, person=True, present=self._present) as session:
             self._session = session
+            session.takes_message = self._screen.send
             session.open(where, resumed)
             code, talks = 0, what.talks
             if what.task is not None:

@@ -33,6 +33,7 @@ from prompt_toolkit.widgets import SearchToolbar, TextArea
 
 from ohsandbox.cli.interactive.input import InputCompleter, Pastes, accept_newline, completes_itself
 from ohsandbox.cli.interactive.renderer import FrameOutput, InlineRenderer
+from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,6 +159,18 @@ class Screen:
                 if not self._interrupting:
                     raise
                 self._interrupting = False  # it was for a run that had just ended
+
+    def send(self, text: str) -> None:
+        """Have text read as a line that the person sends; from any thread.
+
+        Raises:
+            UsageError: it would be a command, which is for who sits here.
+        """
+        if text.lstrip().startswith(("/", "!")):
+            raise UsageError("Lines that begin with / or ! are commands, for the terminal. Write them there.")
+        with self._changed:
+            self._lines.append(SentLine(text, text))
+            self._changed.notify_all()
 
     def poll(self) -> SentLine | None:
         """A line that was sent meanwhile, if there is one."""

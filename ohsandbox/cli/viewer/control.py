@@ -114,7 +114,7 @@ class ConversationControl(PageControl):
         Args:
             conversation: started.
             user: who answers, for the log.
-            begin: takes a message where no run is on, to begin one as the terminal would; None cannot.
+            begin: takes a message as if it were typed at the terminal; None reaches only a run that is on.
         """
         self._conversation, self._user, self._begin = conversation, user, begin
         self._guard = threading.Lock()
@@ -163,10 +163,10 @@ class ConversationControl(PageControl):
         """See `PageControl`: a run that is on hears it with its next request."""
         if not text.strip():
             raise UsageError("The message is empty. Write what to do.")
-        if self._conversation.status() is ConversationStatus.RUNNING:
-            self._conversation.send_message(text)
-        elif self._begin is not None:
+        if self._begin is not None:
             self._begin(text)
+        elif self._conversation.status() is ConversationStatus.RUNNING:
+            self._conversation.send_message(text)
         else:
             raise UsageError("No run is on, and the terminal has the next word. Write it there.")
 
