@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_SCOPE_CHARS = 1000
 
 
-class Answer(BaseModel):
+class PageAnswer(BaseModel):
     """What a person clicked, as the page sends it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -51,7 +51,7 @@ class PageControl(ABC):
         """`status`, a word; `can`, what may be done; `why`, a sentence where nothing may; `question`, or None."""
 
     @abstractmethod
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: PageAnswer) -> None:
         """Decide what the question of that digest asked.
 
         Raises:
@@ -87,7 +87,7 @@ class ReadingControl(PageControl):
         status = "closed" if holder is None else "open elsewhere"
         return {"status": status, "can": [], "why": self._why(holder), "question": None}
 
-    def answer(self, answer: Answer) -> None:  # noqa: ARG002 - none will do
+    def answer(self, answer: PageAnswer) -> None:  # noqa: ARG002 - none will do
         """See `PageControl`."""
         raise UsageError(self._why(holder_of(self._directory)))
 
@@ -141,7 +141,7 @@ class ConversationControl(PageControl):
             self._shown.setdefault(digest, monotonic())
         return {"digest": digest, "count": len(pending), "rows": rows, "scopes": scopes}
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: PageAnswer) -> None:
         """See `PageControl`; the calls that were shown are decided, and no other."""
         pending = self._conversation.pending
         with self._guard:

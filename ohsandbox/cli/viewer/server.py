@@ -163,7 +163,7 @@ class PageServer:
     def _do(self, act: str, body: dict[str, Any]) -> None:
         match act:
             case "answer":
-                self._control.answer(Answer.model_validate(body))
+                self._control.answer(PageAnswer.model_validate(body))
             case "say":
                 text = body["text"]
                 if not isinstance(text, str):
