@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from ohsandbox.cli.rendering.text import safe_line
-from ohsandbox.cli.viewer.control import Answer
+from ohsandbox.cli.viewer.control import PageAnswer
 from ohsandbox.cli.viewer.feed import LogFeed
 from ohsandbox.cli.viewer.page import content_policy, page
 from ohsandbox.errors import OhsandboxError, UsageError
