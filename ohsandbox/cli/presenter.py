@@ -70,6 +70,10 @@ class Presenter:
         """
         return self._shown(lambda: self.conversation.send_message(text))
 
+    def compact(self) -> ConversationStatus:
+        """Have the conversation condensed, as `run` has a message answered."""
+        return self._shown(self.conversation.compact, word="Compacted")
+
     def leave(self) -> None:
         """Finish a conversation that answered or was stopped; what waits for confirmation, or failed, stays so."""
         has_begun = (self.conversation.directory / LOG_NAME).exists()
@@ -91,7 +95,7 @@ class Presenter:
         if not self.hurried:
             self.conversation.close()
 
-    def _shown(self, begin: Callable[[], object]) -> ConversationStatus:
+    def _shown(self, begin: Callable[[], object], *, word: str = "") -> ConversationStatus:
         self._spending, self._responses = Spending(), set()
         self.view.status(MODEL_WORKS)
         begin()
@@ -108,7 +112,8 @@ class Presenter:
             self.hurried = False
         self.view.status("")
         status = self.conversation.status()
-        self.view.info(" · ".join([_WORDS[status], *self._totals()]))
+        said = word if word and status is ConversationStatus.IDLE else _WORDS[status]
+        self.view.info(" · ".join([said, *self._totals()]))
         self.view.result(self.conversation.id, self.conversation.wait())
         return status
 

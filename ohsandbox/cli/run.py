@@ -19,6 +19,7 @@ from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.rendering.view import open_view
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
 from ohsandbox.cli.session import RunSession
+from ohsandbox.cli.slash_commands import HELP_LINE, SessionContext, is_command, run_command
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from ohsandbox.cli.project import UsedProject
     from ohsandbox.cli.rendering.view import View
 
-HELP = (
-    "/exit or Ctrl-D leaves, Ctrl-C stops what the agent does, /approvals lists what you allowed from now on, "
-    "/help shows this. Anything else goes to the agent."
-)
 DEMO_TASK = "Write a small Python module that merges overlapping intervals. Test it, and show that it works."
 
 
@@ -133,29 +130,24 @@ def _open_view(what: RunOptions) -> View:
 
 def _talk(session: RunSession, ask: Callable[[], str]) -> int:
     """Messages until the person leaves; the code of the last run, where stopping one is not a failure."""
-    tell = session.view.info
+    context = SessionContext(session)
     if sys.stdin.isatty():
-        tell(HELP)
+        context.show(HELP_LINE)
     code, interrupted = 0, not sys.stdin.isatty()
     while True:
         try:
-            text = ask().strip()
+            text = ask()
         except EOFError:
             return code
         except KeyboardInterrupt:
             if interrupted:
                 raise
             interrupted = True
-            tell("Ctrl-C again leaves.")
+            context.show("Ctrl-C again leaves.")
             continue
-        match text.split():
-            case ["/exit"]:
-                session.presenter.leave()
+        if is_command(text):
+            if not run_command(context, text):
                 return code
-            case ["/help"]:
-                tell(HELP)
-            case [confirm.COMMAND, *arguments]:
-                confirm.list_or_revoke_live(session.conversation, arguments, tell)
-            case [_, *_]:
-                code = session.say(text, in_talk=True)
-                interrupted = session.conversation.status() is ConversationStatus.CANCELED
+        elif text.strip():
+            code = session.say(text.strip(), in_talk=True)
+            interrupted = session.conversation.status() is ConversationStatus.CANCELED

@@ -212,6 +212,8 @@ class ResumedConversation(NamedTuple):
     """Where it works: as asked now, else as before."""
     secrets: tuple[str, ...] = ()
     """Names of those that its commands had."""
+    is_followed: bool = False
+    """The person comes from the conversation before it, so nothing of it need be told again."""
 
 
 def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversation:

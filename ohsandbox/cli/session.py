@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
@@ -84,6 +84,8 @@ class RunSession:
             present: makes the presenter of each conversation that is opened; None takes one of view.
         """
         self.what = what
+        self.given = settings
+        """Those of the session, whatever model the conversation has that is open."""
         self.settings = settings
         self.view = view
         self.person = person
@@ -92,7 +94,8 @@ class RunSession:
         self._present = present or self._presenter_of
         self._sandbox_block = contextlib.ExitStack()
         self._conversation_block = contextlib.ExitStack()
-        self._is_switching = self._keeps_sandbox = False
+        self._is_switching = self._keeps_sandbox = self._conversation_is_open = False
+        self._model_told = ""
         self._conversation: Conversation | None = None
         self._presenter: Presenter | None = None
         self._runtime: Runtime | None = None
@@ -139,9 +142,20 @@ class RunSession:
         return self._where
 
     @property
+    def is_open(self) -> bool:
+        """A conversation is open, and its sandbox runs."""
+        return self._conversation_is_open
+
+    @property
+    def network(self) -> str:
+        """The network of the sandbox, "open" or "none", as far as we made it."""
+        return self.where.network or self.settings.network
+
+    @property
     def has_begun(self) -> bool:
         """Something was said in the conversation, so that it is on disk."""
-        return (self.conversation.directory / LOG_NAME).exists()
+        log = self.conversation.directory / LOG_NAME
+        return log.exists() and log.stat().st_size > 0
 
     # --- opening and switching --------------------------------------------------------------------
 
@@ -164,6 +178,7 @@ class RunSession:
             runtime, full = self._enter_sandbox(sandbox, where, conversation)
             self._begin(talk, conversation, runtime, full)
             self._sandbox_block, self._conversation_block = sandbox.pop_all(), talk.pop_all()
+        self._conversation_is_open = True
 
     def begin_anew(self) -> None:
         """Close the conversation that is open and begin a new one in the same sandbox, which has its files as they are.
@@ -173,6 +188,7 @@ class RunSession:
         """
         conversation = self._make_conversation(None)
         self._is_switching = self._keeps_sandbox = True
+        self._conversation_is_open = False
         try:
             self._conversation_block.close()
         finally:
@@ -181,6 +197,7 @@ class RunSession:
         with contextlib.ExitStack() as talk:
             self._begin(talk, conversation, self.runtime, self.where)
             self._conversation_block = talk.pop_all()
+        self._conversation_is_open = True
 
     def switch(
         self,
@@ -202,6 +219,7 @@ class RunSession:
         before = self._to_be_resumed()
         where_before, settings_before = self.where, self.settings
         self._is_switching, self._keeps_sandbox = True, drops_sandbox
+        self._conversation_is_open = False
         try:
             self._conversation_block.close()
             self._sandbox_block.close()
@@ -219,7 +237,7 @@ class RunSession:
         """The conversation that is open, to be opened again; None where nothing was said in it."""
         if not self.has_begun:
             return None
-        return ResumedConversation(self.conversation.id, None, self.settings.model, self.where)
+        return ResumedConversation(self.conversation.id, None, self.settings.model, self.where, is_followed=True)
 
     def use_model(self, name: str) -> None:
         """Go on in the same conversation with another model, also where it is resumed.
@@ -237,13 +255,42 @@ class RunSession:
             self.settings = before
             raise
 
+    def compact(self) -> None:
+        """Have the conversation condensed, and show what comes of it.
+
+        Raises:
+            UsageError: calls wait for a person.
+        """
+        if not self.has_begun:
+            raise UsageError("Nothing was said in this conversation yet, so there is nothing to sum up.")
+        self.presenter.compact()
+
+    def set_network(self, network: Literal["open", "none"]) -> None:
+        """Give the running sandbox a network, or take it away; the model is told, and who resumes it finds it so.
+
+        Raises:
+            UsageError: this sandbox's network is not ours to change.
+            SandboxUnavailable: the engine refuses, or the sandbox is gone.
+        """
+        change = getattr(self.runtime, "set_network", None)
+        if change is None:
+            raise UsageError("The network is that of this machine: there is no container around the agent.")
+        change(network)
+        self._where = replace(self.where, network=network)
+        save_options(self.conversation.directory, self.where, self.runtime)
+        said = (
+            "open: the internet can be reached" if network == "open" else "none: only the sandbox itself is reachable"
+        )
+        if self.has_begun:
+            self.conversation.notify_model(f"The user has changed the sandbox's network. From now on it is {said}.")
+
     def _begin(
         self, stack: contextlib.ExitStack, conversation: Conversation, runtime: Runtime, full: SandboxOptions
     ) -> None:
         """Start the conversation in the sandbox as the one that is open; its end is done in the right order."""
         conversation.runtime = runtime
         self._conversation, self._runtime, self._where = conversation, runtime, full
-        policy = self._policy_name(runtime)
+        policy = self.policy_name
         conversation.confirmation = policy_of(policy)
         self._presenter = presenter = self._present(conversation)
         leave = leave_on_exit(presenter, runtime, stays=bool(full.keep or full.attach))
@@ -265,9 +312,10 @@ class RunSession:
             if self.person and has_browser():
                 open_browser(address)
 
-    def _policy_name(self, runtime: Runtime) -> str:
+    @property
+    def policy_name(self) -> str:
         """Where nobody said what asks: a container's wall is the answer, and on this host somebody must be there."""
-        return self.settings.confirm or ("risky" if self.person and not runtime.isolated else "never")
+        return self.settings.confirm or ("risky" if self.person and not self.runtime.isolated else "never")
 
     def _presenter_of(self, conversation: Conversation) -> Presenter:
         echo = self.what.task is not None or not sys.stdin.isatty()
@@ -306,8 +354,9 @@ class RunSession:
         """
         model = open_model(self.settings.llm_config().model_copy(update={"stream": self.view.wants_stream}))
         model.preload()
-        if model.note:
+        if model.note and model.name != self._model_told:
             self.view.info(f"{model.name}: {model.note}")
+        self._model_told = model.name
         return model
 
     def _enter_sandbox(
@@ -342,6 +391,8 @@ class RunSession:
     # --- what is told -----------------------------------------------------------------------------
 
     def _tell_resumed(self, resumed: ResumedConversation, conversation: Conversation) -> None:
+        if resumed.is_followed:
+            return
         self.view.info(f"Conversation {resumed.id} goes on: {resumed.title or 'no title'}")
         if missing := [name for name in resumed.secrets if name not in conversation.secrets.names]:
             again = " ".join(f"--secret {name}" for name in missing)

@@ -26,7 +26,7 @@ from ohsandbox.timetravel.snapshots import is_git, is_over_limit, is_too_large, 
 from ohsandbox.timetravel.workspace_diff import BEFORE, bound_workspace, copied_workspace, diff_workspace, scan_changed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ohsandbox.timetravel.snapshots import FileChange, UnappliedChange
     from ohsandbox.timetravel.workspace_diff import WorkspaceDiff
@@ -117,13 +117,13 @@ def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
     if plan.is_cut_off:
         print("The last turn was cut off: what you changed since it began cannot be told from what the agent did.")
     print(f"In {safe_line(plan.workspace)}:")
-    for line in _shortened(_lines(plan.changes), "and {} more"):
+    for line in shortened(change_lines(plan.changes), "and {} more"):
         print(f"  {line}")
     count = len(plan.changes)
     return is_agreed(f"Change these {count} files? {remedy}", what=f"{count} files would be changed", yes=yes)
 
 
-def _lines(changes: Sequence[FileChange]) -> list[str]:
+def change_lines(changes: Sequence[FileChange]) -> list[str]:
     """A line for each change outside `.git` and of what git obeys in it, that first, and one for all else in `.git`."""
     verbs = {"new": "comes back", "changed": "is put back", "gone": "is removed"}
     plain = [one for one in changes if not is_git(one.path)]
@@ -209,19 +209,26 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
 def _show_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:
     """The patch for a person, who may be about to agree to it."""
     console = open_console()
+    for line in patch_lines(changes, work):
+        console.print(line, soft_wrap=True)
+
+
+def patch_lines(changes: Sequence[FileChange], work: WorkspaceDiff) -> Iterator[Text]:
+    """The lines of the patch, coloured; nothing in them is hidden."""
     for part in patch_of(changes, work.store.content):
         for line in part.text.decode("utf-8", "replace").split("\n")[:-1]:
             style = next((style for beginnings, style in _STYLES if line.startswith(beginnings)), "")
-            console.print(Text(safe(line), style=style), soft_wrap=True)
+            yield Text(safe(line), style=style)
 
 
 def _tell(heading: str, left_out: Iterable[tuple[str, str]]) -> None:
     """Paths, and why they were left out, worst first."""
-    for line in _shortened([f"{path}: {why}" for path, why in left_out], "{} more"):
+    for line in shortened([f"{path}: {why}" for path, why in left_out], "{} more"):
         say(f"{heading}: {line}")
 
 
-def _shortened(lines: Sequence[str], more: str) -> list[str]:
+def shortened(lines: Sequence[str], more: str) -> list[str]:
+    """The first lines, and how many more there are."""
     return [*lines[:MAX_LINES], *([more.format(len(lines) - MAX_LINES)] if len(lines) > MAX_LINES else [])]
 
 

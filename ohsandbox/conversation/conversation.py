@@ -15,7 +15,8 @@ from ohsandbox.conversation.limits import RunLimits
 from ohsandbox.conversation.listening import ObservedConversation
 from ohsandbox.conversation.live_output import LiveOutput
 from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
-from ohsandbox.conversation.metadata import MODEL_CHANGED, ConversationStore, FileConversationStore, root_of
+from ohsandbox.conversation.metadata import ConversationStore, FileConversationStore, root_of
+from ohsandbox.conversation.model_side import ModelSide
 from ohsandbox.conversation.result import RunResult
 from ohsandbox.conversation.runner import STOP_TIMEOUT_S, Runner, RunThread
 from ohsandbox.conversation.storage import find_conversation
@@ -40,13 +41,12 @@ if TYPE_CHECKING:
     )
     from ohsandbox.conversation.environment import ResumeState
     from ohsandbox.conversation.skill_servers import ProposedServers, SkillServersPolicy
-    from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
     from ohsandbox.settings import Settings
 
 
-class Conversation(ObservedConversation, TimeTravel, AsyncConversation):
+class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversation):
     """An agent that works for a user in a sandbox, with every event on disk.
 
     The loop runs in a thread of its own from `send_message` until the model answers in text (IDLE), calls `finish`
@@ -347,38 +347,6 @@ class Conversation(ObservedConversation, TimeTravel, AsyncConversation):
         those of `confirm`.
         """
         self._decide(Decision(approved=False, reason=reason, tool_call_ids=tool_call_ids), by=by, run=run)
-
-    def compact(self) -> None:
-        """Begin to condense what the model is shown, as its agent's condenser does; `wait` waits for the end.
-
-        The log keeps everything. A `condensation` event says what was left out; there is none where the conversation is
-        too short.
-
-        Raises:
-            UsageError: the conversation runs, or calls wait for a person.
-            OhsandboxError: as `start`.
-        """
-        self.start()
-        self._run_began = self._log.position
-        if self._log.history.unanswered or not self._run_thread.compact():
-            raise UsageError("The conversation runs, or waits for an answer. Stop it, or answer first.")
-
-    def use_model(self, model: ChatModel) -> None:
-        """Go on with another model, from the next request on; the log says so, and a resumed conversation asks it.
-
-        Raises:
-            UsageError: it is no model, or the conversation runs.
-            OhsandboxError: as `start`.
-        """
-        expect_method("model", model, "send", "a model")
-        self.start()
-        with self._log.lock:
-            if self._run_thread.is_on:
-                raise UsageError("The conversation runs. Stop it before you give it another model.")
-            self._log.masker = self._config.use_model(model)
-            if self._log.has_events:
-                message = f"The model is {model.name} from now on."
-                self._log.emit(events.notice(code=MODEL_CHANGED, message=message, model=model.name))
 
     def go_on(self) -> bool:
         """Begin the run that acts on stored confirmations; returns False where there are none.

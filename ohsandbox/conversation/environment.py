@@ -14,6 +14,7 @@ from ohsandbox.conversation.storage import note_container
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.paths import check_apart
 from ohsandbox.runtime.base import Runtime
+from ohsandbox.timetravel.fork import FORKED
 from ohsandbox.tool import list_registered_tools
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class ResumeState:
         """Whether a tool was called: then the sandbox has something to lose."""
         self.is_finished = False
         """Whether the last call was a successful `finish`, also where the status after it was not stored."""
+        self.is_fork = False
+        """Whether nothing was called since the conversation was forked: its sandbox is to be a new one."""
 
     def add(self, event: SDKEvent) -> None:
         """Follow the next event."""
@@ -70,7 +73,9 @@ class ResumeState:
             if isinstance(session, str) and isinstance(cwd, str) and cwd.startswith("/"):
                 self.workdirs[session] = cwd
         elif event.type == "tool_call":
-            self.has_worked = True
+            self.has_worked, self.is_fork = True, False
+        elif event.type == "notice" and event.data.get("code") == FORKED:
+            self.is_fork = True
         elif event.type == "checkpoint" and isinstance(event.data.get("id"), str):
             self.checkpoints = [event.data["id"], *self.checkpoints[: MAX_CHECKPOINTS - 1]]
 
@@ -270,13 +275,18 @@ def report_losses(runtime: Runtime, past: ResumeState, history: History) -> Iter
         for session, workdir in past.workdirs.items():
             runtime.reopen_session(session, workdir=workdir)
     if runtime.resumed is not None:
-        yield from _told(runtime.resumed)
+        yield from _told(runtime.resumed, is_fork=past.is_fork)
 
 
-def _told(resumed: ResumeReport) -> Iterator[EventBody]:
+def _told(resumed: ResumeReport, *, is_fork: bool) -> Iterator[EventBody]:
     for note in resumed.notes:
         yield events.notice(code=RESUMED, message=note)
     if resumed.how == "same":
+        return
+    if is_fork and resumed.how == "checkpoint":
+        message = "The conversation goes on from an earlier point, in a new sandbox with the files of then. "
+        message += "Shells and running programs of before are not in it."
+        yield events.notice(code=RESUMED, message=message, to_model=True)
         return
     if resumed.how == "new":
         lost = "its files are lost, but for those in a mounted workspace"

@@ -62,6 +62,10 @@ class RichView(View):
         """Turn the spinner."""
         self._line.draw()
 
+    def text(self, text: Text) -> None:
+        """In its colours."""
+        self._print(text)
+
     def stream(self, event: LLMEvent) -> None:
         """Blocks of an answer as soon as they are whole; what is being written runs through the line at the bottom."""
         if event.type == "delta":

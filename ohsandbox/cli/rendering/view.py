@@ -22,6 +22,8 @@ from ohsandbox.cli.rendering.text import cut, safe, safe_line, words
 from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from ohsandbox.conversation.result import RunResult
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
@@ -59,6 +61,11 @@ class View(ABC):
     def warn(self, text: str) -> None:
         """A line of our own that should not be overlooked."""
         self.show_block(note("warning", text))
+
+    def text(self, text: Text) -> None:
+        """Several lines of ours, printable already."""
+        for line in text.plain.split("\n"):
+            self.info(line)
 
     def stream(self, event: LLMEvent) -> None:  # noqa: B027 - a view that does not want it need not have it
         """What the model's client tells while an answer is written; the event that holds the answer comes after."""

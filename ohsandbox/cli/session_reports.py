@@ -1,0 +1,258 @@
+"""What slash commands tell of a session: `/status`, `/cost`, `/tools`, `/mcp`, `/net` and others."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from ohsandbox.agent.prompt import INSTRUCTIONS_NAME, read_workspace_instructions
+from ohsandbox.cli.model import key_source
+from ohsandbox.cli.rendering.text import cut, safe, safe_line
+from ohsandbox.cli.runtime import place_of
+from ohsandbox.conversation.storage import list_stored
+from ohsandbox.errors import UsageError
+from ohsandbox.paths import conversations_dir
+from ohsandbox.timetravel.checkpoints import CheckpointIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ohsandbox.cli.session import RunSession
+    from ohsandbox.cli.slash_commands import CommandContext
+    from ohsandbox.conversation.cost import ConversationCost, Cost
+
+MAX_TITLE_CHARS = 48
+MAX_TOOL_CHARS = 90
+_ASKED = {
+    "never": "nothing before it runs",
+    "always": "every call",
+    "risky": "risky calls",
+    "medium": "risky calls, and what no rule can judge",
+}
+
+
+def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), heading: bool = False) -> Text:
+    """Rows of printable cells in columns; those of right are aligned there. No cell is cut."""
+    lines = [*rows]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    shown = []
+    for number, line in enumerate(lines):
+        cells = []
+        for at, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            gap = " " * (width - cell_len(cell))
+            cells.append(gap + cell if at in right else cell + gap)
+        shown.append(Text("  ".join(cells).rstrip(), style="bold" if heading and not number else ""))
+    return Text("\n").join(shown)
+
+
+# --- /status, /model, /net ----------------------------------------------------------------------------
+
+
+def status_text(session: RunSession) -> Text:
+    """Model, context, cost, files, container, network, checkpoints, what asks, ids."""
+    conversation, runtime = session.conversation, session.runtime
+    cost = conversation.cost
+    rows = [
+        ("model", safe_line(session.settings.model)),
+        ("context", context_words(session)),
+        ("tokens", f"{cost.total.prompt_tokens:,} read, {cost.total.completion_tokens:,} written"),
+        ("cost", price_words(cost.total)),
+        ("files", _files(session)),
+        ("sandbox", safe_line(place_of(runtime, session.where))),
+        ("network", _network_words(session)),
+        ("asks about", _ASKED[session.policy_name]),
+        ("checkpoint", _checkpoint(session)),
+        ("conversation", f"{conversation.id}, {conversation.status().value.lower()}, {_turns(cost)}"),
+        ("log", safe_line(conversation.directory)),
+    ]
+    return Text("\n").join(Text.assemble((f"{name:<13}", "bold"), text) for name, text in rows)
+
+
+def context_words(session: RunSession) -> str:
+    """How much of the model's context window is taken."""
+    used = session.conversation.context
+    if used.window is None:
+        return f"{used.tokens:,} tokens; the window of this model is not known"
+    return f"{used.tokens:,} of {used.window:,} tokens ({used.share or 0:.0%})"
+
+
+def _turns(cost: ConversationCost) -> str:
+    number = sum(1 for turn in cost.turns if turn.number)
+    return f"{number} turn{'' if number == 1 else 's'}"
+
+
+def _files(session: RunSession) -> str:
+    runtime = session.runtime
+    if runtime.host_workspace is not None:
+        return safe_line(f"{runtime.host_workspace}, mounted")
+    if runtime.copied_workspace is not None:
+        return safe_line(f"a copy of {runtime.copied_workspace}; `ohsandbox apply` brings changes back")
+    if not runtime.isolated:
+        return safe_line(f"{runtime.workdir}, on THIS HOST without a container")
+    return safe_line(f"{runtime.workdir} in the container; none of this machine (--workspace DIR mounts one)")
+
+
+def _checkpoint(session: RunSession) -> str:
+    if not session.runtime.keeps_checkpoints:
+        return "none: this kind of sandbox keeps none, so nothing can be undone"
+    if not session.settings.checkpoints:
+        return 'none: "checkpoints" is false in the settings, so nothing can be undone'
+    files = CheckpointIndex.of(session.conversation.directory) if session.has_begun else CheckpointIndex()
+    if not files.kept:
+        return "none yet: the first is taken before the first change"
+    after = "files may have changed since" if not files.is_known else "files are as it has them"
+    return f"{len(files.kept)} taken, the last after event {files.kept[-1].seq}; {after}"
+
+
+def model_text(session: RunSession) -> Text:
+    """The model, where its key comes from, its window."""
+    source = key_source(session.settings) or "none"
+    rows = [
+        ("model", safe_line(session.settings.model)),
+        ("key", safe_line(source)),
+        ("context", context_words(session)),
+    ]
+    if session.settings.base_url:
+        rows.append(("server", safe_line(session.settings.base_url)))
+    return Text("\n").join(Text.assemble((f"{name:<9}", "bold"), text) for name, text in rows)
+
+
+def model_names(session: RunSession) -> list[str]:
+    """Of the settings, of stored conversations, and of litellm's list of models."""
+    from ohsandbox.llm.model_list import model_list  # noqa: PLC0415 - 0.03 s, for those who press Tab
+
+    known = [one.metadata.model for one in list_stored(conversations_dir())]
+    given = dict.fromkeys(filter(None, [session.given.model, session.settings.model, *known]))
+    chat = (name for name, entry in model_list().items() if entry.get("mode") == "chat")
+    return [*dict.fromkeys([*given, *sorted(chat)])]
+
+
+def network_text(session: RunSession) -> Text:
+    """The network, and what it would take to change it."""
+    if not session.runtime.isolated:
+        return Text("The network is that of this machine: there is no container around the agent.")
+    if session.where.attach:
+        return Text("The container was joined, so its network is as its owner made it, and not ours to change.")
+    now = session.network
+    if now == "open":
+        text = "Commands reach the internet, and can send what they see anywhere. /net none takes the network away."
+    else:
+        text = "Commands reach nothing but the sandbox itself. /net open gives them the internet, after a question."
+    again = "none" if now == "open" else "open"
+    for_good = f"A new sandbox: ohsandbox run --network {again}; for all: ohsandbox config set network {again}."
+    return Text.assemble((f"network {now}\n", "bold"), f"{text}\n", (for_good, "dim"))
+
+
+def _network_words(session: RunSession) -> str:
+    return session.network if session.runtime.isolated else "of this host"
+
+
+# --- /cost ------------------------------------------------------------------------------------------
+
+
+def cost_report(session: RunSession) -> Text:
+    """By turn, and in all."""
+    return cost_table(session.conversation.cost)
+
+
+def cost_table(cost: ConversationCost) -> Text:
+    """What a conversation has cost, by turn and in all; what has no price is told."""
+    if not cost.turns:
+        return Text("Nothing was asked yet.")
+    rows = [("TURN", "REQUESTS", "READ", "CACHED", "WRITTEN", "COST", "MODEL", "MESSAGE")]
+    for turn in cost.turns:
+        models = ", ".join(safe_line(model, limit_chars=MAX_TITLE_CHARS) for model in turn.models)
+        title = cut(safe_line(turn.title), MAX_TITLE_CHARS)
+        rows.append((str(turn.number or ""), *_counts(turn.cost), models, title))
+    rows.append(("all", *_counts(cost.total), "", ""))
+    text = table(rows, right=(0, 1, 2, 3, 4, 5), heading=True)
+    if cost.total.unpriced:
+        number = cost.total.unpriced
+        what = "1 request is" if number == 1 else f"{number} requests are"
+        text.append(f"\nThe price of {what} not known. --price IN,OUT gives it, in dollars for a million tokens.")
+    return text
+
+
+def _counts(cost: Cost) -> tuple[str, str, str, str, str]:
+    counts = cost.requests, cost.prompt_tokens, cost.cached_tokens, cost.completion_tokens
+    requests, read, cached, written = (f"{count:,}" for count in counts)
+    return requests, read, cached, written, price_words(cost, short=True)
+
+
+def price_words(cost: Cost, *, short: bool = False) -> str:
+    """Dollars, and whether all of it has a price."""
+    dollars = f"${cost.cost_usd:.4f}"
+    if not cost.unpriced:
+        return dollars
+    if cost.unpriced == cost.requests:
+        return "unknown" if short else "unknown: this model has no price (--price IN,OUT gives it)"
+    return f">{dollars}" if short else f"{dollars}, and {cost.unpriced} requests whose price is not known"
+
+
+# --- /tools, /mcp, /secrets, /instructions ------------------------------------------------------------
+
+
+def show_tools(context: CommandContext, arguments: Sequence[str]) -> None:
+    """The tools that the agent has; of one, what the model is told."""
+    session = context.session
+    tools = session.conversation.tools
+    if len(arguments) > 1:
+        raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: /tools [NAME]")
+    if not tools:
+        names = [one if isinstance(one, str) else one.name for one in session.conversation.agent.tools]
+        context.show(Text(f"They are made with the first message, of: {safe_line(', '.join(names), limit_chars=2000)}"))
+        return
+    if not arguments:
+        rows = [(safe_line(name), _first_words(tool.description)) for name, tool in sorted(tools.items())]
+        context.show(table(rows))
+        return
+    if (tool := tools.get(arguments[0])) is None:
+        raise UsageError(f"The agent has no tool {arguments[0]!r}. /tools lists those that it has.")
+    parameters = json.dumps(tool.to_openai_tool()["function"]["parameters"], indent=2, ensure_ascii=False)
+    context.show(Text(f"{safe_line(tool.name)}\n{safe(tool.description)}\n{safe(parameters)}"))
+
+
+def _first_words(description: str) -> str:
+    return cut(safe_line(description.strip().split("\n")[0], limit_chars=10_000), MAX_TOOL_CHARS)
+
+
+def servers_text(session: RunSession) -> Text:
+    """Each MCP server, its state, and how many tools it offers."""
+    servers = session.conversation.servers
+    waiting = session.conversation.pending_servers
+    asked = "" if waiting is None else f"{len(waiting.servers)} of the repository's skills wait for your word."
+    if not servers:
+        return Text(asked or 'No MCP servers. "mcpServers" in the settings, or --mcp-config FILE, names some.')
+    rows = [("SERVER", "STATE", "RUNS IN", "TOOLS", "WHY")]
+    for one in servers:
+        withheld = f"; {len(one.withheld)} withheld, they changed" if one.withheld else ""
+        why = safe_line(one.reason) + "".join(f" {safe_line(said)}" for said in one.withheld.values())
+        rows.append((safe_line(one.name), one.state.value, one.where, f"{len(one.tools)}{withheld}", why))
+    text = table(rows, heading=True)
+    return text.append(f"\n{asked}") if asked else text
+
+
+def secrets_text(session: RunSession) -> Text:
+    """Names, never values."""
+    names = session.conversation.secrets.names
+    if not names:
+        return Text("Commands have no secrets. `ohsandbox run --secret NAME` gives them a variable of yours.")
+    told = "Variables of the agent's commands, masked in what the model, the log and you are shown:"
+    return Text(f"{told} {safe_line(', '.join(names), limit_chars=2000)}")
+
+
+def instructions_text(session: RunSession) -> Text:
+    """The files whose text is in the system prompt, and how long it is."""
+    rows = []
+    found = read_workspace_instructions(session.runtime)
+    place = f"{session.runtime.workdir.rstrip('/')}/{INSTRUCTIONS_NAME}"
+    if found:
+        rows.append((safe_line(place), f"{len(found):,} characters, from the sandbox", _first_words(found)))
+    if session.settings.instructions:
+        rows.append((safe_line(session.settings.instructions), "from this machine (instructions)", ""))
+    if not rows:
+        return Text(safe_line(f"None. {place} is read where it is there, and the file that --instructions names."))
+    return table(rows)

@@ -1,0 +1,301 @@
+"""Slash commands: what a person at the prompt says to the program and not to the agent. `COMMANDS` is the table."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from rich.text import Text
+
+from ohsandbox.cli import confirm, session_reports, session_travel
+from ohsandbox.cli.prompt import ask, ask_yes_no
+from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.events import ConversationStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ohsandbox.cli.session import RunSession
+
+_NAME = re.compile(r"/[A-Za-z?][\w?-]*")
+"""A path has another slash, and is a message."""
+MAX_ROWS_CHOSEN_FROM = 30
+
+
+class CommandContext(Protocol):
+    """What a command is given: the session, and a person to tell and to ask."""
+
+    session: RunSession
+
+    def show(self, what: Text | str) -> None:
+        """Print it; a str is one line of ours, a Text is printable already and may have several."""
+
+    def warn(self, text: str) -> None:
+        """Print a line that should not be overlooked."""
+
+    def confirm(self, question: str, *, what: str) -> bool:
+        """Whether the person says yes, typed after the question was shown.
+
+        Raises:
+            UsageError: nobody can be asked; the message begins with what.
+        """
+
+    def choose(self, title: str, rows: Sequence[str]) -> int | None:
+        """The index of the row that the person chose; None for none, or where nobody can be asked."""
+
+
+class SlashCommand(NamedTuple):
+    """A command."""
+
+    name: str
+    arguments: str
+    """As in its line of help."""
+    help: str
+    run: Callable[[CommandContext, Sequence[str]], None]
+    while_running: bool = False
+    """It may be given while the agent works."""
+    complete: Callable[[RunSession], Iterable[str]] = lambda _: ()
+    """What its argument can be, for Tab."""
+    aliases: tuple[str, ...] = ()
+
+
+class Leave(Exception):  # noqa: N818 - no error
+    """The person leaves the session."""
+
+
+class SessionContext:
+    """A context that prints by the session's view and asks at the terminal."""
+
+    def __init__(self, session: RunSession) -> None:
+        self.session = session
+
+    def show(self, what: Text | str) -> None:
+        """See `CommandContext`."""
+        self.session.view.text(what) if isinstance(what, Text) else self.session.view.info(what)
+
+    def warn(self, text: str) -> None:
+        """See `CommandContext`."""
+        self.session.view.warn(text)
+
+    def confirm(self, question: str, *, what: str) -> bool:
+        """See `CommandContext`."""
+        if not self.session.person:
+            raise UsageError(f"{what}, and there is no terminal to confirm at.")
+        return ask_yes_no(question)
+
+    def choose(self, title: str, rows: Sequence[str]) -> int | None:
+        """See `CommandContext`."""
+        self.show(Text(title, style="bold"))
+        shown = rows[:MAX_ROWS_CHOSEN_FROM]
+        self.show(Text("\n").join(Text(f"{number:>3}  {row}") for number, row in enumerate(shown, 1)))
+        if not self.session.person:
+            return None
+        said = ask("Which? Its number, or Enter for none: ")
+        return int(said) - 1 if said.isascii() and said.isdecimal() and 1 <= int(said[:9]) <= len(shown) else None
+
+
+# --- which command a line is ------------------------------------------------------------------------
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is for the program: `/word` at its beginning. A path is a message, as is `/` after a blank."""
+    word = line.split(maxsplit=1)[0] if line[:1] == "/" else ""
+    return _NAME.fullmatch(word) is not None
+
+
+def find_command(word: str) -> SlashCommand:
+    """The command of that name.
+
+    Raises:
+        UsageError: there is none; the message names those that begin so, or are spelled alike.
+    """
+    word = word.lower()
+    for command in COMMANDS:
+        if word in {command.name, *command.aliases}:
+            return command
+    beginning = [command.name for command in COMMANDS if command.name.startswith(word)]
+    near = beginning or difflib.get_close_matches(word, [one.name for one in COMMANDS], n=3)
+    meant = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise UsageError(
+        f"There is no command {safe_line(word)!r}.{meant} /help lists them; a blank before it sends it to the agent."
+    )
+
+
+def run_command(context: CommandContext, line: str) -> bool:
+    """Do what a line says for which `is_command` holds; whether the session goes on. What fails is told.
+
+    Raises:
+        OhsandboxError: no conversation is open any more.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    word, _, rest = line.strip().partition(" ")
+    session = context.session
+    try:
+        command = find_command(word)
+        running = session.conversation.status() is ConversationStatus.RUNNING
+        if running and not command.while_running:
+            raise UsageError(f"{command.name} waits until the agent has stopped: Ctrl-C stops it.")
+        try:
+            arguments = shlex.split(rest)
+        except ValueError:
+            arguments = rest.split()
+        command.run(context, arguments)
+    except Leave:
+        return False
+    except OhsandboxError as error:
+        if not session.is_open:
+            raise
+        context.warn(str(error))
+    return True
+
+
+def completions(session: RunSession | None, before_cursor: str) -> list[str]:
+    """What the last word before the cursor may become, of a line that begins with `/`."""
+    word, blank, rest = before_cursor.partition(" ")
+    if not blank:
+        return [command.name for command in COMMANDS if command.name.startswith(word)]
+    last = rest.rpartition(" ")[2]
+    try:
+        command = find_command(word)
+        found = [] if session is None or not session.is_open else [*command.complete(session)]
+    except OhsandboxError:
+        return []
+    return [one for one in found if one.startswith(last)]
+
+
+def _only(arguments: Sequence[str], usage: str, *, most: int = 0) -> None:
+    if len(arguments) > most:
+        raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: {usage}")
+
+
+# --- the commands -----------------------------------------------------------------------------------
+
+
+def _help(context: CommandContext, arguments: Sequence[str]) -> None:
+    _only(arguments, "/help [COMMAND]", most=1)
+    shown = [find_command(f"/{arguments[0].lstrip('/')}")] if arguments else COMMANDS
+    width = max(len(f"{one.name} {one.arguments}") for one in shown)
+    lines = [Text.assemble((f"{f'{one.name} {one.arguments}':<{width}}", "bold"), f"  {one.help}") for one in shown]
+    if not arguments:
+        lines.append(Text("Ctrl-C stops what the agent does. Anything else goes to the agent.", style="dim"))
+    context.show(Text("\n").join(lines))
+
+
+def _exit(context: CommandContext, arguments: Sequence[str]) -> None:
+    _only(arguments, "/exit")
+    context.session.presenter.leave()
+    raise Leave
+
+
+def _approvals(context: CommandContext, arguments: Sequence[str]) -> None:
+    confirm.list_or_revoke_live(context.session.conversation, arguments, context.show)
+
+
+def _compact(context: CommandContext, arguments: Sequence[str]) -> None:
+    _only(arguments, "/compact")
+    context.session.compact()
+
+
+def _clear(context: CommandContext, arguments: Sequence[str]) -> None:
+    _only(arguments, "/clear")
+    session = context.session
+    before, had_begun = session.conversation.id, session.has_begun
+    session.begin_anew()
+    back = f" The one of before: /resume {before}" if had_begun else ""
+    context.show(f"A new conversation in the same sandbox: its files and packages are as they were.{back}")
+
+
+def _model(context: CommandContext, arguments: Sequence[str]) -> None:
+    _only(arguments, "/model [PROVIDER/MODEL]", most=1)
+    session = context.session
+    if arguments:
+        session.use_model(arguments[0])
+    context.show(session_reports.model_text(session))
+
+
+def _net(context: CommandContext, arguments: Sequence[str]) -> None:
+    _only(arguments, "/net [open|none]", most=1)
+    session = context.session
+    if arguments:
+        session_travel.set_network(context, arguments[0])
+    context.show(session_reports.network_text(session))
+
+
+def _report(text: Callable[[RunSession], Text], usage: str) -> Callable[[CommandContext, Sequence[str]], None]:
+    """A command without arguments that only shows something."""
+
+    def run(context: CommandContext, arguments: Sequence[str]) -> None:
+        _only(arguments, usage)
+        context.show(text(context.session))
+
+    return run
+
+
+def _approval_words(session: RunSession) -> list[str]:
+    return ["revoke", "all", *(str(one.number) for one in session.conversation.approvals)]
+
+
+COMMANDS: tuple[SlashCommand, ...] = (
+    SlashCommand(
+        "/help", "[COMMAND]", "this list", _help, while_running=True,
+        complete=lambda _: [one.name for one in COMMANDS], aliases=("/?",),
+    ),
+    SlashCommand(
+        "/status", "", "model, context, cost, files, container, network, what asks",
+        _report(session_reports.status_text, "/status"), while_running=True,
+    ),
+    SlashCommand(
+        "/cost", "", "tokens and dollars, by turn and in all",
+        _report(session_reports.cost_report, "/cost"), while_running=True,
+    ),
+    SlashCommand(
+        "/diff", "[last|N] [--stat]", "what changed in all, in the last turn, or in the last N turns",
+        session_travel.show_diff, while_running=True, complete=lambda _: ["last", "--stat"],
+    ),
+    SlashCommand(
+        "/undo", "[N]", "take back the last turn, or N: what was said, and the files",
+        session_travel.undo_turns, complete=session_travel.turn_numbers,
+    ),
+    SlashCommand("/redo", "", "bring back what /undo took", session_travel.redo_undone),
+    SlashCommand(
+        "/model", "[NAME]", "which model it is, or go on with another one", _model, complete=session_reports.model_names
+    ),
+    SlashCommand("/compact", "", "sum up the older part of the conversation for the model", _compact),
+    SlashCommand("/clear", "", "begin a new conversation in the same sandbox", _clear, aliases=("/new",)),
+    SlashCommand(
+        "/resume", "[ID]", "go on with another conversation, chosen from a list",
+        session_travel.resume, complete=session_travel.conversation_ids,
+    ),
+    SlashCommand(
+        "/fork", "[DIR]", "go on in a copy; DIR, an empty one, is for the files of a mounted directory",
+        session_travel.fork_here,
+    ),
+    SlashCommand(
+        "/tools", "[NAME]", "the tools that the agent has, or what one is told to be",
+        session_reports.show_tools, while_running=True, complete=lambda session: sorted(session.conversation.tools),
+    ),
+    SlashCommand(
+        "/mcp", "", "the MCP servers and their state", _report(session_reports.servers_text, "/mcp"), while_running=True
+    ),
+    SlashCommand(
+        "/net", "[open|none]", "the network that the sandbox has; open or none changes it",
+        _net, complete=lambda _: ["open", "none"],
+    ),
+    SlashCommand(
+        "/secrets", "", "names of the secrets that commands have",
+        _report(session_reports.secrets_text, "/secrets"), while_running=True,
+    ),
+    SlashCommand(
+        confirm.COMMAND, "[revoke N|all]", "what you allowed from now on, and taking it back",
+        _approvals, while_running=True, complete=_approval_words,
+    ),
+    SlashCommand(
+        "/instructions", "", "the files that instruct the agent",
+        _report(session_reports.instructions_text, "/instructions"), while_running=True,
+    ),
+    SlashCommand("/exit", "", "leave", _exit, aliases=("/quit",)),
+)  # fmt: skip
+HELP_LINE = "/help lists the commands, /exit or Ctrl-D leaves, Ctrl-C stops the agent. Anything else goes to the agent."

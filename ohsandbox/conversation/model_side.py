@@ -1,0 +1,73 @@
+"""The model of a conversation, and what it is shown: another model, a condensation, a notice."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Self
+
+from ohsandbox import events
+from ohsandbox.arguments import expect, expect_method
+from ohsandbox.conversation.metadata import MODEL_CHANGED
+from ohsandbox.errors import UsageError
+
+if TYPE_CHECKING:
+    from ohsandbox.conversation.config import ConversationConfig
+    from ohsandbox.conversation.log import ConversationLog
+    from ohsandbox.conversation.runner import RunThread
+    from ohsandbox.llm import ChatModel
+    from ohsandbox.persistence.log import LogPosition
+
+
+class ModelSide(ABC):
+    """The methods of a conversation that change what answers, and what it reads."""
+
+    _config: ConversationConfig
+    _log: ConversationLog
+    _run_thread: RunThread
+    _run_began: LogPosition
+
+    @abstractmethod
+    def start(self) -> Self: ...  # noqa: D102
+
+    def compact(self) -> None:
+        """Begin to condense what the model is shown, as its agent's condenser does; `wait` waits for the end.
+
+        The log keeps everything. A `condensation` event says what was left out; there is none where the conversation is
+        too short.
+
+        Raises:
+            UsageError: the conversation runs, or calls wait for a person.
+            OhsandboxError: as `start`.
+        """
+        self.start()
+        self._run_began = self._log.position
+        if self._log.history.unanswered or not self._run_thread.compact():
+            raise UsageError("The conversation runs, or waits for an answer. Stop it, or answer first.")
+
+    def use_model(self, model: ChatModel) -> None:
+        """Go on with another model, from the next request on; the log says so, and a resumed conversation asks it.
+
+        Raises:
+            UsageError: it is no model, or the conversation runs.
+            OhsandboxError: as `start`.
+        """
+        expect_method("model", model, "send", "a model")
+        self.start()
+        with self._log.lock:
+            if self._run_thread.is_on:
+                raise UsageError("The conversation runs. Stop it before you give it another model.")
+            self._log.masker = self._config.use_model(model)
+            if self._log.has_events:
+                message = f"The model is {model.name} from now on."
+                self._log.emit(events.notice(code=MODEL_CHANGED, message=message, model=model.name))
+
+    def notify_model(self, message: str) -> None:
+        """Have the model read a notice with its next request, which is no message of the user; nothing runs by it.
+
+        Raises:
+            UsageError: message is not a str.
+            OhsandboxError: as `start`.
+        """
+        expect("message", message, str, optional=False)
+        self.start()
+        self._log.emit(events.notice(code="Notified", message=message, to_model=True))

@@ -1,0 +1,306 @@
+"""Slash commands: through the lines that a talk reads, with a scripted model."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.cli.slash_commands import COMMANDS, completions, find_command, is_command
+from ohsandbox.errors import UsageError
+from ohsandbox.persistence import read_events
+from tests.cli.conftest import Ended, Invoke, Recorded, WriteScript
+from tests.fakes import data_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ON_HOST = ("--runtime", "cli", "--no-tui")
+PROMPT = b"\x1b[?2004h"
+Talk = Callable[..., Ended]
+
+
+@pytest.fixture
+def talk(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Talk:
+    """Run with these lines as what the person says."""
+
+    def run(*lines: str, model: str, how: tuple[str, ...] = ON_HOST) -> Ended:
+        monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        return invoke("run", "--model", model, *how)
+
+    return run
+
+
+def _conversations(home: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted((home / ".ohsandbox" / "conversations").iterdir(), key=lambda path: path.stat().st_ctime_ns)
+
+
+def _said(directory: Path) -> list[str]:
+    return [data["content"] for data in data_of(read_events(directory), "user_message")]
+
+
+def _edit(text: str, command: str) -> tuple[tuple[str, str], tuple[str, None]]:
+    return (text, command), (f"done {text}", None)
+
+
+# --- which line is one ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", ["/help", "/bogus", "/undo 2", "/?", "/HELP"])
+def test_a_word_behind_a_slash_is_a_command(line: str) -> None:
+    assert is_command(line)
+
+
+@pytest.mark.parametrize("line", ["", "help", " /help", "/etc/passwd holds what?", "//", "/", "/*.py", "see /help"])
+def test_a_path_or_a_line_with_a_blank_before_it_is_a_message(line: str) -> None:
+    assert not is_command(line)
+
+
+@pytest.mark.parametrize(("word", "meant"), [("/stauts", "/status"), ("/re", "/redo or /resume"), ("/exi", "/exit")])
+def test_an_unknown_command_is_an_error_with_a_suggestion(word: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"Did you mean {meant}"):
+        find_command(word)
+
+
+def test_an_unknown_command_is_no_paid_turn(talk: Talk, write_script: WriteScript, home: Path) -> None:
+    ended = talk("/bogus now", model=write_script(("never", None)))
+    assert ended.code == 0
+    assert "There is no command '/bogus'" in ended.err + ended.out
+    (directory,) = _conversations(home)
+    assert read_events(directory) == []
+
+
+def test_each_command_has_a_line_of_help_and_names_are_unique(talk: Talk, write_script: WriteScript) -> None:
+    ended = talk("/help", model=write_script(("x", None)))
+    names = [name for command in COMMANDS for name in (command.name, *command.aliases)]
+    assert len(names) == len(set(names))
+    for command in COMMANDS:
+        assert re.search(rf"{re.escape(command.name)} .*{re.escape(command.help)}", ended.out + ended.err)
+
+
+def test_too_many_words_are_an_error_with_the_usage(talk: Talk, write_script: WriteScript) -> None:
+    ended = talk("/status of it", "/undo x", "/undo 1 2", "/net wide", model=write_script(("x", None)))
+    said = ended.out + ended.err
+    assert "Too many words: 'of it'. Usage: /status" in said
+    assert "Invalid number of turns 'x'" in said
+    assert "Usage: /undo [N]" in said
+    assert "Invalid network 'wide'" in said
+
+
+def test_tab_completes_names_and_nothing_that_needs_a_session_without_one() -> None:
+    assert completions(None, "/re") == ["/redo", "/resume"]
+    assert completions(None, "/net ") == []
+    assert completions(None, "/bogus x") == []
+
+
+# --- what they tell ---------------------------------------------------------------------------------
+
+
+def test_status_and_cost_tell_tokens_by_turn(talk: Talk, write_script: WriteScript) -> None:
+    model = write_script(*_edit("one", "true"), ("two", None))
+    ended = talk("/cost", "first", "second", "/cost", "/status", model=model)
+    said = ended.out + ended.err
+    assert "Nothing was asked yet." in said
+    assert re.search(r"1 +2 +0 +0 +0 .*first", said)
+    assert re.search(r"2 +1 +0 +0 +0 .*second", said)
+    assert "tokens       0 read, 0 written" in said
+    assert "on THIS HOST without a container" in said
+    assert re.search(r"conversation \S+, idle, 2 turns", said)
+
+
+def test_secrets_are_told_by_name_only(talk: Talk, write_script: WriteScript, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN_OF_MINE", "canary-value-1")
+    ended = talk("/secrets", model=write_script(("x", None)), how=(*ON_HOST, "--secret", "TOKEN_OF_MINE"))
+    assert "masked in what the model, the log and you are shown: TOKEN_OF_MINE" in ended.out + ended.err
+    assert "canary-value-1" not in ended.out + ended.err
+
+
+def test_instructions_name_the_files(talk: Talk, write_script: WriteScript, tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "AGENTS.md").write_text("Use tabs.\n")
+    (tmp_path / "mine.md").write_text("Be brief.\n")
+    how = (*ON_HOST, "--workspace", str(tmp_path / "w"), "--instructions", str(tmp_path / "mine.md"))
+    ended = talk("/instructions", model=write_script(("x", None)), how=how)
+    assert re.search(rf"{tmp_path}/w/AGENTS.md +9 characters, from the sandbox +Use tabs\.", ended.out + ended.err)
+    assert f"{tmp_path}/mine.md" in ended.out + ended.err
+
+
+def test_tools_are_listed_and_one_is_described(talk: Talk, write_script: WriteScript) -> None:
+    ended = talk("/tools", "hi", "/tools", "/tools think", "/tools nope", "/mcp", model=write_script(("x", None)))
+    said = ended.out + ended.err
+    assert "They are made with the first message, of: execute_bash" in said
+    assert re.search(r"info     finish +\w", said)
+    assert '"thought"' in said
+    assert "The agent has no tool 'nope'" in said
+    assert "No MCP servers" in said
+
+
+# --- another model, a condensation, another conversation ----------------------------------------------
+
+
+def test_another_model_goes_on_in_the_same_conversation_and_is_asked_when_it_is_resumed(
+    talk: Talk, write_script: WriteScript, invoke: Invoke, home: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.json"
+    turns = [{"content": "by the other"}, {"content": "by the other, again"}]
+    other.write_text(json.dumps({"turns": [{"content": "skipped"}, *turns]}))
+    ended = talk("first", f"/model scripted:{other}", "second", model=write_script(("by the one", None)))
+    assert "answer   by the other" in ended.out, ended
+    (directory,) = _conversations(home)
+    assert _said(directory) == ["first", "second"]
+    resumed = invoke("run", "third", "--resume", directory.name, "--no-tui")
+    assert "answer   by the other, again" in resumed.out, resumed
+
+
+def test_a_model_that_cannot_be_opened_leaves_the_one_of_before(talk: Talk, write_script: WriteScript) -> None:
+    ended = talk("/model scripted:/nowhere", "/model openai/gpt-5", "hi", model=write_script(("still here", None)))
+    said = ended.out + ended.err
+    assert "/nowhere" in said
+    assert "No API key for model 'openai/gpt-5'" in said
+    assert "answer   still here" in said
+
+
+def test_compact_sums_up_the_older_part_for_the_model(talk: Talk, write_script: WriteScript, home: Path) -> None:
+    model = write_script(*[(f"answer {number}", None) for number in range(4)])
+    ended = talk("/compact", "one", "/compact", "two", "three", "/compact", "four", model=model)
+    said = ended.out + ended.err
+    assert "there is nothing to sum up" in said
+    assert "too short to be condensed" in said
+    assert said.count("Compacted") == 2
+    (directory,) = _conversations(home)
+    (condensed,) = data_of(read_events(directory), "condensation")
+    assert (condensed["dropped"], condensed["reason"]) == (2, "by the user")
+    assert _said(directory) == ["one", "two", "three", "four"]
+
+
+def test_clear_begins_a_new_conversation_and_names_the_one_of_before(
+    talk: Talk, write_script: WriteScript, home: Path, tmp_path: Path
+) -> None:
+    model = write_script(("first answer", None))
+    ended = talk("remember me", "/clear", "who am I?", model=model, how=(*ON_HOST, "--workspace", str(tmp_path)))
+    older, newer = _conversations(home)
+    assert f"The one of before: /resume {older.name}" in ended.out + ended.err
+    assert (_said(older), _said(newer)) == (["remember me"], ["who am I?"])
+
+
+def test_resume_lists_this_directorys_conversations_first_and_leaves_empty_ones_out(  # noqa: PLR0917 - fixtures
+    talk: Talk, write_script: WriteScript, invoke: Invoke, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_script(*[("an answer", None)] * 4)
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert invoke("run", f"work {name}", "--model", model, *ON_HOST).code == 0
+    monkeypatch.chdir(tmp_path / "here")
+    (home / ".ohsandbox" / "conversations" / "20200101-000000-aaaaaaaa").mkdir(mode=0o700)
+    ended = talk("/resume", model=model)
+    rows = re.findall(r"info +\d  .*(work \w+)", ended.out + ended.err)
+    assert rows == ["work here", "work there"]
+    shown = invoke("conversations", "show", "last", "--no-tui")
+    assert "work here" in shown.out
+    assert "goes on: work here" in invoke("run", "more", "--autoresume", "--no-tui").out
+
+
+def test_resume_goes_on_with_another_and_back(
+    talk: Talk, write_script: WriteScript, invoke: Invoke, home: Path
+) -> None:
+    model = write_script(("one", None), ("two", None), ("three", None))
+    assert invoke("run", "older", "--model", model, *ON_HOST).code == 0
+    (older,) = _conversations(home)
+    ended = talk("newer", f"/resume {older.name[:20]}", "more", "/resume nosuch", "/resume last", model=model)
+    said = ended.out + ended.err
+    assert f"Conversation {older.name} goes on: older" in said
+    assert _said(older) == ["older", "more"]
+    assert "No conversation 'nosuch'" in said
+    assert len(_conversations(home)) == 2
+
+
+def test_a_resumed_conversation_names_the_secrets_that_are_missing(
+    invoke: Invoke, write_script: WriteScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN_OF_MINE", "canary-value-1")
+    model = write_script(("one", None), ("two", None), ("three", None))
+    assert invoke("run", "hi", "--model", model, *ON_HOST, "--secret", "TOKEN_OF_MINE").code == 0
+    ended = invoke("run", "more", "--autoresume", "--no-tui")
+    assert re.search(r"had TOKEN_OF_MINE, and have not now.*--secret TOKEN_OF_MINE", ended.out + ended.err)
+    given = invoke("run", "more", "--autoresume", "--no-tui", "--secret", "TOKEN_OF_MINE")
+    assert "have not now" not in given.out + given.err
+
+
+def test_what_needs_checkpoints_says_so_on_a_host(talk: Talk, write_script: WriteScript) -> None:
+    ended = talk("/undo", "/redo", "hi", "/undo", "/diff", "/fork", "/net open", model=write_script(("x", None)))
+    said = ended.out + ended.err
+    assert said.count("there is nothing to go back to") == 2
+    assert "so this cannot be undone" in said
+    assert "has no checkpoints" in said
+    assert "were not kept" in said
+    assert ended.code == 0
+
+
+# --- in a container ---------------------------------------------------------------------------------
+
+
+def _in_container(image: str, *more: str) -> tuple[str, ...]:
+    return ("--image", image, "--no-tui", *more)
+
+
+@pytest.mark.docker
+def test_undo_and_redo_go_back_and_forth_in_a_container(
+    talk: Talk, write_script: WriteScript, home: Path, image: str
+) -> None:
+    model = write_script(*_edit("one", "echo one >a"), *_edit("two", "echo two >>a"), *_edit("three", "cat a"))
+    lines = ("first", "second", "/diff last", "/undo", "/diff", "/redo", "/diff", "third")
+    ended = talk(*lines, model=model, how=_in_container(image))
+    assert ended.code == 0
+    diffs = re.split(r"diff --git", ended.out)
+    assert ["+two" in part for part in diffs[1:]] == [True, False, True]
+    assert "The last turn is taken back, in the container as well" in ended.out
+    older, undone = sorted(_conversations(home))
+    assert (_said(older), _said(undone)) == (["first", "second", "third"], ["first"])
+    assert re.search(r"result +exit 0.*: one \| two", ended.out.split("third")[-1])
+
+
+@pytest.mark.docker
+def test_clear_keeps_the_sandbox_and_a_fork_has_its_own(talk: Talk, write_script: WriteScript, image: str) -> None:
+    model = write_script(*_edit("one", "echo kept >a; export COLOUR=green; cat a"))
+    lines = ("first", "/clear", "second", "/fork", "/status", "/fork dir")
+    ended = talk(*lines, model=model, how=_in_container(image))
+    assert ended.code == 0
+    names = re.findall(r"Container (\S+) of", ended.out)
+    assert len(set(names)) == 2, "one for both conversations, and one for the fork"
+    assert "the copy gets one of its own. Leave the directory out" in ended.out
+
+
+@pytest.mark.docker
+def test_the_network_of_a_running_sandbox_is_taken_away_and_never_opened_unasked(
+    talk: Talk, write_script: WriteScript, image: str
+) -> None:
+    lines = ("/net open", "/net none", "/net", "hi", "/net open")
+    ended = talk(*lines, model=write_script(("x", None)), how=_in_container(image, "--network", "open"))
+    assert "network none" in ended.out
+    assert "The network would be opened, and there is no terminal to confirm at" in ended.out
+
+
+@pytest.mark.docker
+def test_at_a_terminal_undo_asks_and_puts_the_files_of_a_workspace_back(
+    at_terminal: Callable[..., Recorded], write_script: WriteScript, tmp_path: Path, image: str
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "mine").write_text("mine")
+    model = write_script(*_edit("one", "echo one >a; rm mine"))
+    answers: list[tuple[bytes, Any]] = [
+        (PROMPT, b"go\r"), (b"Answered", b""), (PROMPT, b"/undo\r"), (b"Change these 2 files?", b"y\r"),
+        (b"is taken back", b""), (PROMPT, b"/redo\r"), (b"Change these 2 files?", b"n\r"),
+        (b"Nothing was changed", b""), (PROMPT, b"/exit\r"),
+    ]  # fmt: skip
+    ended = at_terminal("run", "--model", model, "--image", image, "--workspace", str(work), answers=answers)
+    assert ended.code == 0
+    assert sorted(path.name for path in work.iterdir()) == ["mine"]
+    assert b"mine comes back" in ended.raw
+    assert ended.restored
