@@ -119,11 +119,6 @@ class RunSession:
         return self._conversation
 
     @property
-    def is_open(self) -> bool:
-        """A conversation is open, and its sandbox runs."""
-        return self._runtime is not None
-
-    @property
     def presenter(self) -> Presenter:
         """Runs its messages and shows what comes of them."""
         assert self._presenter is not None  # noqa: S101 - as above

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"/[A-Za-z?][\w?-]*")
 """A path has another slash, and is a message."""
 MAX_ROWS_CHOSEN_FROM = 30
+KEYS = "Ctrl-C stops what the agent does, Ctrl-D leaves. Anything else goes to the agent."
 
 
 class CommandContext(Protocol):
     """What a command is given: the session, and a person to tell and to ask."""
 
     session: RunSession
+    keys: str
+    """What keys do at this prompt, for `/help`."""
 
     def show(self, what: Text | str) -> None:
         """Print it; a str is one line of ours, a Text is printable already and may have several."""
@@ -69,8 +72,9 @@ class Leave(Exception):  # noqa: N818 - no error
 class SessionContext:
     """A context that prints by the session's view and asks at the terminal."""
 
-    def __init__(self, session: RunSession) -> None:
+    def __init__(self, session: RunSession, *, keys: str = KEYS) -> None:
         self.session = session
+        self.keys = keys
 
     def show(self, what: Text | str) -> None:
         """See `CommandContext`."""
@@ -180,7 +184,7 @@ def _help(context: CommandContext, arguments: Sequence[str]) -> None:
     width = max(len(f"{one.name} {one.arguments}") for one in shown)
     lines = [Text.assemble((f"{f'{one.name} {one.arguments}':<{width}}", "bold"), f"  {one.help}") for one in shown]
     if not arguments:
-        lines.append(Text("Ctrl-C stops what the agent does. Anything else goes to the agent.", style="dim"))
+        lines.append(Text(context.keys, style="dim"))
     context.show(Text("\n").join(lines))
 
 

@@ -20,7 +20,7 @@ def test_cost_is_told_by_turn_and_in_all_and_what_has_no_price_is_counted(tmp_pa
     with Conversation(
         Agent(model, ["execute_bash"]), RecordingRuntime(), tmp_path, conversation_id="c"
     ) as conversation:
-        assert conversation.cost.turns == ()
+        assert not [*conversation.cost.turns]
         conversation.run("List the\nfiles")
         conversation.run("And then?")
         first, second = conversation.cost.turns
@@ -47,8 +47,9 @@ def test_the_share_of_the_context_window_is_that_of_the_last_request(tmp_path: P
         conversation.run("one")
         assert conversation.context.share is None
         model.context_tokens = 100
-        assert conversation.context == (10, 100)
-        assert conversation.context.share == pytest.approx(0.1)
+        used = conversation.context
+        assert (used.tokens, used.window) == (10, 100)
+        assert used.share == pytest.approx(0.1)
 
 
 def test_a_directory_without_a_log_is_a_usage_error(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ class InputCompleter(Completer):
         self.commands = commands
         self.list_dir = list_dir
         """The entries of a directory where the agent works; a relative path is below its working directory."""
+        self.arguments: Callable[[str], list[str]] = lambda _: []
+        """What the last word may become, of a line that begins with a command and a blank."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """Completions of the word before the cursor."""
@@ -146,6 +148,9 @@ class InputCompleter(Completer):
                 for one in self.commands
                 if one.name.startswith(before)
             ]
+        if before.startswith("/") and (found_words := self.arguments(before)):
+            last = before.rpartition(" ")[2]
+            return [Completion(one, -len(last)) for one in found_words[:MAX_COMPLETIONS]]
         word = "" if (found := _LAST_WORD.search(before)) is None else found[1]
         if word.startswith("@"):
             return self._paths(word[1:])

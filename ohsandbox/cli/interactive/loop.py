@@ -15,13 +15,14 @@ from ohsandbox import __version__
 from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import INTERRUPTED, explain
 from ohsandbox.cli.interactive.attachments import Ran, with_attachments
-from ohsandbox.cli.interactive.input import Entry
+from ohsandbox.cli.interactive.input import CommandHelp, Entry
 from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.cli.prompt import ask_yes_no
 from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
 from ohsandbox.cli.rendering.text import output, safe, safe_line
 from ohsandbox.cli.session import RunSession
+from ohsandbox.cli.slash_commands import COMMANDS, SessionContext, completions, is_command, run_command
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 PERSON = "person"
 """The shell of `!` commands: it has a directory of its own, and the agent's is left alone."""
 MAX_LIVE_ROWS, MAX_LIVE_CHARS = 6, 4000
-HELP = (
+KEYS = (
     "Enter sends, Alt-Enter or Ctrl-J or a backslash before Enter begins a line, Tab completes, Ctrl-R searches what "
     "you wrote before. @PATH attaches a file, !COMMAND runs in the sandbox and the agent is told of it. Esc or Ctrl-C "
-    "stops the agent, /approvals lists what you allowed from now on, /exit or Ctrl-D leaves."
+    "stops the agent, Ctrl-D leaves. Anything else goes to the agent."
 )
 
 
@@ -52,6 +53,8 @@ class InteractiveSession:
         self._session: RunSession | None = None
         screen.bar = self._bar.line
         screen.completer.list_dir = self._list_dir
+        screen.completer.commands = [CommandHelp(one.name, one.help) for one in COMMANDS]
+        screen.completer.arguments = lambda before: completions(self._session, before)
 
     def work(
         self, what: RunOptions, settings: Settings, where: SandboxOptions, resumed: ResumedConversation | None
@@ -99,11 +102,9 @@ class InteractiveSession:
                 line = self._screen.read()
             except EOFError:
                 return code
-            if line.text.strip() == "/exit":
-                session.presenter.leave()
-                return code
-            if line.text.lstrip().startswith(("/", "!")):
-                self._do(line)
+            if line.text.startswith("!") or is_command(line.text):
+                if not self._do(line):
+                    return code
             else:
                 self._view.show_block(MessageBlock("user", line.shown))
                 code = session.say(self._message(line), in_talk=True)
@@ -114,29 +115,26 @@ class InteractiveSession:
         ran, self._ran = self._ran, []
         return with_attachments(line.text, ran, self._session.runtime, lambda text: self._view.info(f"  {text}"))
 
-    def _do(self, line: SentLine) -> None:
-        """A line that is not for the agent. What fails is told; only a sandbox that is gone ends the session."""
-        text = line.text.strip()
+    def _do(self, line: SentLine) -> bool:
+        """A line that is not for the agent; whether the session goes on. What fails is told.
+
+        Raises:
+            SandboxUnavailable: the sandbox is gone.
+        """
+        assert self._session is not None  # noqa: S101 - it talks
+        if not line.text.startswith("!"):
+            self._view.show_block(MessageBlock("user", line.shown))
+            goes_on = run_command(SessionContext(self._session, keys=KEYS), line.text)
+            if goes_on:
+                self._bar.show_model(self._session.conversation)
+            return goes_on
         try:
-            if text.startswith("!"):
-                self._run_command(text[1:].strip())
-            else:
-                self._view.show_block(MessageBlock("user", line.shown))
-                self._slash(text)
+            self._run_command(line.text[1:].strip())
         except SandboxUnavailable:
             raise
         except OhsandboxError as error:
             explain(error)
-
-    def _slash(self, text: str) -> None:
-        assert self._session is not None  # noqa: S101 - it talks
-        match text.split():
-            case ["/help"]:
-                self._view.info(HELP)
-            case [confirm.COMMAND, *arguments]:
-                confirm.list_or_revoke_live(self._session.conversation, arguments, self._view.info)
-            case [word, *_]:
-                raise UsageError(f"There is no command {word!r}. /help lists them.")
+        return True
 
     def _run_command(self, command: str) -> None:
         """Run it in the sandbox, show it, and tell the agent with the next message."""

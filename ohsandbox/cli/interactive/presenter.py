@@ -13,6 +13,7 @@ from ohsandbox.cli.rendering.events import MessageBlock
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.terminal import RichView, markdown
 from ohsandbox.cli.rendering.text import safe
+from ohsandbox.cli.slash_commands import is_command
 from ohsandbox.events import ConversationStatus, SDKEvent
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class ScreenPresenter(Presenter):
         screen: Screen,
         bar: StatusBar,
         answer: Callable[[Conversation], bool] | None,
-        command: Callable[[SentLine], None],
+        command: Callable[[SentLine], object],
         message: Callable[[SentLine], str],
     ) -> None:
         """Listen to the conversation, and to the person.
@@ -108,10 +109,10 @@ class ScreenPresenter(Presenter):
         self._screen, self._bar, self._command, self._message = screen, bar, command, message
         super().__init__(conversation, view, echo=False, answer=answer)
 
-    def _shown(self, begin: Callable[[], object]) -> ConversationStatus:
+    def _shown(self, begin: Callable[[], object], *, word: str = "") -> ConversationStatus:
         self._screen.can_stop = self._screen.keeps_height = True
         try:
-            return super()._shown(begin)
+            return super()._shown(begin, word=word)
         finally:
             self._screen.can_stop = self._screen.keeps_height = False
             self._screen.show_live("")
@@ -124,7 +125,7 @@ class ScreenPresenter(Presenter):
         if self.conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
             return  # a message would reject what waits: it comes after the answer
         while (line := self._screen.poll()) is not None:
-            if line.text.lstrip().startswith(("/", "!")):
+            if line.text.startswith("!") or is_command(line.text):
                 self._command(line)
             else:
                 self.view.show_block(MessageBlock("user", line.shown))

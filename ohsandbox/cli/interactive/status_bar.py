@@ -43,14 +43,18 @@ class StatusBar:
 
     def open(self, conversation: Conversation, place: str) -> None:
         """Count another conversation from now on, with what it has spent already."""
-        model = conversation.agent.llm
         with self._lock:
             self._tokens = self._context = self._steps = 0
             self._cost_usd, self._worked_s, self._since, self._response = 0.0, 0.0, None, ""
             self._is_priced = True
+        self.show_model(conversation)
+        self.place = safe_line(place, limit_chars=MAX_NAME_CHARS)
+
+    def show_model(self, conversation: Conversation) -> None:
+        """Show the model that the conversation has now."""
+        model = conversation.agent.llm
         if model is not None:
             self.model, self.window = safe_line(model.name, limit_chars=MAX_NAME_CHARS), model.context_tokens
-        self.place = safe_line(place, limit_chars=MAX_NAME_CHARS)
 
     def add(self, event: SDKEvent) -> None:
         """Count an event of the log."""
