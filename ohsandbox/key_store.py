@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
-from ohsandbox.paths import subdirectory
+from ohsandbox.paths import state_dir, subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.secrets.vault import look_up
 
@@ -23,6 +23,7 @@ SERVICE = "ohsandbox"
 """Whose keys they are, in a keyring; each has its provider's name."""
 KEYRING_TIMEOUT_S = 30.0
 """A person unlocks a keyring by a password; without a desktop the question for it waits for ever."""
+_DIRECTORY = "keys"
 _MIN_PRIORITY = 1
 """What `keyring` recommends; below it are those that fail always and those that write plain text."""
 _KINDS = ("env:", "file:", "keyring:")
@@ -80,12 +81,17 @@ def store_key(name: str, key: str) -> StoredKey:
                 return StoredKey(f"keyring:{name}", f"keyring ({backend.name})")
         except (OSError, TimeoutError, UsageError):  # locked, or nobody answers: the file then
             pass
-    file = subdirectory("keys") / name
+    file = subdirectory(_DIRECTORY) / name
     try:
         write_atomically(file, key.encode() + b"\n")
     except OSError as error:
         raise UsageError(f"Key file {str(file)!r} cannot be written: {error.strerror}. Mend it.") from None
     return StoredKey(f"file:{file}", f"{file} (mode 0600; no keyring of this system answers)")
+
+
+def planned_reference(name: str) -> str:
+    """The reference that `store_key` would give, unless the keyring refuses."""
+    return f"keyring:{name}" if _keyring() is not None else f"file:{state_dir() / _DIRECTORY / name}"
 
 
 def keyring_name() -> str | None:

@@ -27,6 +27,7 @@ from ohsandbox.cli.options import (
     ConfirmOptions,
     ConversationId,
     ExecOptions,
+    InitOptions,
     NoTui,
     Root,
     RunOptions,
@@ -53,7 +54,7 @@ app = new_app(
         "See what is done, and have a say": "conversations diff view confirm approvals",
         "Take back, branch off, bring over": "undo redo fork apply",
         "Sandboxes": "ps gc",
-        "Set up": "config trust doctor tools mcp completion",
+        "Set up": "init config trust doctor tools mcp completion",
         "Evaluate": "eval",
     },
     epilog="Exit codes: 0 success, 1 run failed, 2 usage error, 3 conversation open in another process, 4 engine or "
@@ -259,6 +260,17 @@ def complete(
     """Set up completion with Tab in bash, zsh or fish: `ohsandbox completion install`."""
     completion.show(ctx, shell) if act == "show" else completion.install(ctx, shell)
     return 0
+
+
+@command(app)
+def init(how: InitOptions) -> int:
+    """Set up model, key, image and network: asked, checked by one small request, shown, and written.
+
+    The key is kept in the system's keyring, or in a file that only you can read.
+    """
+    from ohsandbox.cli.init import init as run
+
+    return run(how)
 
 
 @command(app)

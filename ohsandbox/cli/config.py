@@ -87,7 +87,7 @@ def set_setting(name: str, text: str | None, file: Path | None) -> int:
     Raises:
         UsageError: the name is unknown or the value wrong, with what is expected; nothing is written.
     """
-    path, values = _file_to_change(file)
+    path, values = file_to_change(file)
     top, *below = _path_of(name)
     if top == "api_key":
         text = _key_reference(text, values)
@@ -98,13 +98,13 @@ def set_setting(name: str, text: str | None, file: Path | None) -> int:
     values = _with_value(values, top, below, text)
     write_object(path, values)
     say(f"{name} is set in {path}.")
-    _tell_what_is_above(top)
+    tell_what_is_above(top)
     return 0
 
 
 def unset_setting(name: str, file: Path | None) -> int:
     """Take a key out of the settings file."""
-    path, values = _file_to_change(file)
+    path, values = file_to_change(file)
     *above, last = _path_of(name)
     place: Any = values
     for key in above:
@@ -116,7 +116,7 @@ def unset_setting(name: str, file: Path | None) -> int:
     del place[last]
     write_object(path, values)
     say(f"{name} is removed from {path}.")
-    _tell_what_is_above(_path_of(name)[0])
+    tell_what_is_above(_path_of(name)[0])
     return 0
 
 
@@ -126,7 +126,7 @@ def edit_file(file: Path | None) -> int:
     Raises:
         UsageError: no editor is named, it fails, or the text is not valid and nobody is there to be asked again.
     """
-    path, values = _file_to_change(file)
+    path, values = file_to_change(file)
     editor = next((os.environ[name] for name in _EDITORS if os.environ.get(name)), "vi")
     with tempfile.TemporaryDirectory(prefix="ohsandbox-config-") as directory:
         copy = Path(directory) / "settings.json"
@@ -204,7 +204,7 @@ def _path_of(name: str) -> list[str]:
     return [top, *below]
 
 
-def _file_to_change(file: Path | None) -> tuple[Path, dict[str, Any]]:
+def file_to_change(file: Path | None) -> tuple[Path, dict[str, Any]]:
     """The file and what it holds. What was read from OpenHands' file so far comes along into ours."""
     path = file or Settings.default_path()
     values = read_object(path, required=False)
@@ -268,12 +268,13 @@ def _key_reference(text: str | None, values: dict[str, Any]) -> str:
     key = ask_secret("Key (not shown): ") if person_present() else sys.stdin.readline().strip()
     if not key:
         raise UsageError("No key was given. Nothing is written.")
-    stored = store_key(key_name(values.get("model")), key)
+    stored = store_key(key_name(values.get("model"), values.get("base_url")), key)
     say(f"The key is in {stored.place}.")
     return stored.reference
 
 
-def _tell_what_is_above(name: str) -> None:
+def tell_what_is_above(name: str) -> None:
+    """Say that a variable stands above the file's value."""
     variable = Settings.variables().get(name)
     if variable and os.environ.get(variable):
         say(f"warning: environment variable {variable} stands above it. `unset {variable}` to use the file's.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from ohsandbox.cli.prompt import ask, ask_secret
+from ohsandbox.cli.prompt import ask
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
 from ohsandbox.settings import Settings
@@ -36,8 +37,10 @@ _PROVIDER_VARIABLES = {
 """Where litellm 1.106 looks for a provider's key. Known here too, so that a missing one is found before an image is
 pulled and without the seconds that importing litellm takes; a provider that is not listed is left to litellm."""
 _BARE_NAMES = {"gpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "claude": "anthropic"}
-_ADDRESS = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
+ADDRESS = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
 """What a client can ask; anything else is tried for a minute, and then called unreachable."""
+_NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+MAX_KEY_NAME_CHARS = 64
 _OF_ONE_MODEL = ("price", "context_tokens", "native_tool_calling", "vision", "prompt_cache")
 _OF_ONE_PROVIDER = ("api_key", "base_url", "api_version", "custom_llm_provider")
 _OFFLINE = ("scripted:", "replay:")
@@ -51,8 +54,10 @@ def read_settings(file: Path | None, *, project: SettingsLayer | None = None, **
     return settings
 
 
-def complete(settings: Settings, *, person: bool) -> Settings:
+def complete(settings: Settings, *, person: bool, file: Path | None = None) -> Settings:
     """The settings with a model and, where the provider needs one, a key. A person is asked for what is missing.
+
+    A key that was asked for can be saved in the settings file; None is the default one.
 
     Raises:
         UsageError: it is missing, and nobody is there to be asked; or the setting's variable is not set.
@@ -62,11 +67,11 @@ def complete(settings: Settings, *, person: bool) -> Settings:
         model = ask("Model (provider/model, or scripted:demo to look around): ")
     if not model:
         raise UsageError(
-            'No model is named. Use --model PROVIDER/MODEL, put "model" into ~/.ohsandbox/settings.json, '
-            f"or set {MODEL_VARIABLE}. `ohsandbox demo` needs none."
+            "No model is named. Run `ohsandbox init`, use --model PROVIDER/MODEL, put "
+            f'"model" into ~/.ohsandbox/settings.json, or set {MODEL_VARIABLE}. `ohsandbox demo` needs none.'
         )
     settings = settings.with_flags(model=model)
-    if settings.base_url is not None and _ADDRESS.fullmatch(settings.base_url) is None:
+    if settings.base_url is not None and ADDRESS.fullmatch(settings.base_url) is None:
         raise UsageError(
             f"Invalid base URL {settings.base_url!r}: expected an address, as in http://localhost:8000/v1."
         )
@@ -75,14 +80,15 @@ def complete(settings: Settings, *, person: bool) -> Settings:
         return settings.with_flags(api_key=os.environ[KEY_VARIABLE])
     if source is not None:
         return settings
-    key = ask_secret(f"Key for {model} (not shown): ") if person else ""
-    if not key:
-        variable = provider_variables(model)[0]
-        raise UsageError(
-            f"No API key for model {model!r}. Set {variable}, "
-            f'put "api_key": "env:{variable}" into ~/.ohsandbox/settings.json, or use --api-key.'
-        )
-    return settings.with_flags(api_key=key)
+    if person:
+        from ohsandbox.cli.init import ask_for_key  # noqa: PLC0415 - it imports the model's client
+
+        return ask_for_key(settings, file)
+    variable = provider_variables(model)[0]
+    raise UsageError(
+        f"No API key for model {model!r}. Set {variable}, run `ohsandbox init`, "
+        f'put "api_key": "env:{variable}" into ~/.ohsandbox/settings.json, or use --api-key.'
+    )
 
 
 def with_model_of(settings: Settings, model: str | None) -> Settings:
@@ -111,8 +117,10 @@ def key_source(settings: Settings) -> str | None:
     return "none given; the server may need none" if settings.base_url or not variables else None
 
 
-def key_name(model: str | None) -> str:
-    """The name under which the key of a model's provider is kept."""
+def key_name(model: str | None, base_url: str | None = None) -> str:
+    """The name under which the key of a model's provider is kept, or of the server that base_url names."""
+    if base_url:
+        return _NOT_OF_A_NAME.sub("_", urlsplit(base_url).netloc.rpartition("@")[2])[:MAX_KEY_NAME_CHARS].strip("_.-")
     return provider_of(model or "") or "default"
 
 

@@ -340,6 +340,25 @@ class ShellOptions(ProcessOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class InitOptions:
+    """What `init` need not ask."""
+
+    provider: str | None = option(
+        "Model provider, as in litellm, or the URL of an OpenAI-compatible server.", "NAME|URL"
+    )
+    model: str | None = option("Model name, with or without its provider.", "NAME")
+    key_from: str | None = option(
+        "Where the API key is; - reads it from stdin and stores it.", "env:NAME|file:PATH|keyring:NAME|-"
+    )
+    base_url: str | None = option("Base URL of an OpenAI-compatible server.", "URL")
+    image: str | None = option("Container image.", "NAME")
+    network: Literal["none", "open"] | None = option("none: no network. open: internet access.")
+    no_check: bool = switch("Do not send a request to the model.", "--no-check")
+    yes: bool = switch("Ask nothing, and write.", "--yes", "-y")
+    settings: SettingsFile = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConfirmOptions:
     """The answer that `confirm` gives."""
 

@@ -100,6 +100,17 @@ def ask_yes_no(question: str) -> bool:
     return said.text.lower() in {"y", "yes"} and not said.is_pasted
 
 
+def ask_with_default_yes(question: str) -> bool:
+    """Enter is a yes, too: for what does no harm. What was typed before the question, or pasted, answers nothing."""
+    while True:
+        try:
+            said = answer_to(f"{question} [Y/n] ")
+        except EOFError:
+            return False
+        if not said.is_pasted and said.text.lower() in {"", "y", "yes", "n", "no"}:
+            return said.text.lower() in {"", "y", "yes"}
+
+
 def is_agreed(question: str, *, what: str, yes: bool) -> bool:
     """A person's word on what cannot be undone; yes, as in `--yes`, is theirs already.
 

@@ -1,0 +1,124 @@
+"""Whether a model is there: by litellm's list, read as a file, and by one tiny request."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import OhsandboxError
+from ohsandbox.llm import LLM, ModelAuthenticationError, ModelNotFoundError, open_model
+from ohsandbox.llm.model_list import entry_of, model_list
+from ohsandbox.text import did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from ohsandbox.errors import ModelError
+    from ohsandbox.settings import Settings
+
+CHECK_TIMEOUT_S = 30.0
+"""A model answers one word in seconds; a server at home may have to load it first."""
+MAX_ANSWER_TOKENS = 64
+"""A model that thinks may use them up: an answer that is cut off shows that key and model are right, too."""
+LIKENESS = 0.75
+"""Of a name to one on the list, to be taken for a slip, as `claude-sonet-4-5`; a newer model's name mostly is none."""
+_PROVIDERS_FILE = "provider_endpoints_support_backup.json"
+"""Of litellm 1.106: its table of providers."""
+_OFFLINE = ("scripted:", "replay:")
+_KINDS = ("chat", "responses", "completion")
+
+
+def try_model(settings: Settings) -> None:
+    """Ask the model for one word, once.
+
+    Raises:
+        ModelError: no answer; the subclass says why.
+        UsageError: no model is named, or its key is not there.
+    """
+    told = {"num_retries": 0, "timeout_s": CHECK_TIMEOUT_S, "total_timeout_s": CHECK_TIMEOUT_S, "stream": False}
+    config = settings.llm_config()
+    tokens = min(config.max_output_tokens or MAX_ANSWER_TOKENS, MAX_ANSWER_TOKENS)
+    model = open_model(config.model_copy(update={**told, "max_output_tokens": tokens}))
+    try:
+        model.send([{"role": "user", "content": "Answer with one word: ready."}])
+    finally:
+        if isinstance(model, LLM):
+            model.close()
+
+
+def check_name(settings: Settings) -> str:
+    """Pass unless the model's name looks like a slip and the provider, asked once, has no such model.
+
+    A name on the list costs nothing. At a server of one's own any name may be right. Returns what a person should be
+    told where the provider could not say; else "".
+
+    Raises:
+        ModelNotFoundError: there is no such model or provider; the message has the nearest name.
+        ModelAuthenticationError: the provider that was asked refuses the key.
+    """
+    model = settings.model or ""
+    if model.startswith(_OFFLINE) or settings.base_url or settings.custom_llm_provider or is_listed(model):
+        return ""
+    provider, slash, _ = model.partition("/")
+    is_known = not slash or provider in providers()
+    if is_known and nearest(model, models_like(model), likeness=LIKENESS) is None:
+        return ""
+    try:
+        try_model(settings)
+    except (ModelNotFoundError, ModelAuthenticationError) as error:
+        raise with_suggestion(error, model) from None
+    except OhsandboxError:  # whatever else it is, the run meets it and has its retries
+        return f"Model {model!r} is not on litellm's list.{_meant(model)}"
+    return ""
+
+
+def with_suggestion(error: ModelError, model: str) -> ModelError:
+    """The error of a model that was not found, with the nearest name; any other error as it is."""
+    if not isinstance(error, ModelNotFoundError):
+        return error
+    return type(error)(f"{error}{_meant(model)}")
+
+
+def _meant(model: str) -> str:
+    provider, slash, name = model.partition("/")
+    if not slash or provider in providers():
+        return did_you_mean(model, models_like(model))
+    near = nearest(provider, providers())
+    return f" Did you mean '{near}/{name}'?" if near else ""
+
+
+def is_listed(model: str) -> bool:
+    """Whether litellm's list has the model."""
+    provider, slash, name = model.partition("/")
+    return model in model_list() or bool(slash and entry_of(name, provider))
+
+
+def models_like(model: str) -> list[str]:
+    """The models on the list of the same provider, as they are named to us; all of them for a name without one."""
+    provider, slash, _ = model.partition("/")
+    return models_of(provider) if slash else [name for name in model_list() if "/" not in name]
+
+
+def models_of(provider: str) -> list[str]:
+    """The models of a provider that talk, as provider/name, in the list's order."""
+    return [
+        name if name.startswith(f"{provider}/") else f"{provider}/{name}"
+        for name, entry in model_list().items()
+        if entry.get("litellm_provider") == provider and entry.get("mode") in _KINDS
+    ]
+
+
+@functools.cache
+def providers() -> frozenset[str]:
+    """The providers that litellm's tables name."""
+    named = {str(entry.get("litellm_provider")) for entry in model_list().values()}
+    named |= {name.partition("/")[0] for name in model_list() if "/" in name}
+    spec = importlib.util.find_spec("litellm")  # of a top-level package this imports nothing
+    if spec is not None and spec.origin is not None:
+        try:
+            table = json.loads(Path(spec.origin).with_name(_PROVIDERS_FILE).read_bytes())
+            named |= set(table["providers"])
+        except (OSError, ValueError, LookupError, TypeError):
+            pass
+    return frozenset(named)
