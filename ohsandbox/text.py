@@ -39,6 +39,11 @@ def encodable_tree(value: Any) -> Any:
     return value
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def quoted_line(text: str, *, limit_chars: int) -> str:
     """At most limit_chars characters of text in one line, without control and format characters; a cut ends in "…"."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ohsandbox.cli.prompt import is_agreed, person_present
 from ohsandbox.cli.rendering.headless import json_line, line_schema
+from ohsandbox.cli.rendering.images import IMAGES_NAME
 from ohsandbox.cli.rendering.markdown import MarkdownExport
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import age, cut, safe_line, size
@@ -143,7 +144,9 @@ def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: 
         return 0
     one = read_stored(directory)
     print(f"Conversation {one.id}, begun {_date(one.metadata.created_at)}", flush=True)
-    _read(directory, open_view(no_tui=no_tui, stored=True).show, follow=follow)
+    view = open_view(no_tui=no_tui, stored=True)
+    view.images_dir = directory / IMAGES_NAME
+    _read(directory, view.show, follow=follow)
     one = read_stored(directory)
     known, cost = one.metadata, _cost(one)
     parts = [_status(one), f"{known.steps} steps", f"{known.calls} calls", f"{_tokens(one):,} tokens"]

@@ -6,6 +6,7 @@ import queue
 from typing import TYPE_CHECKING
 
 from ohsandbox.agent.agent import EXIT
+from ohsandbox.cli.rendering.images import IMAGES_NAME
 from ohsandbox.cli.rendering.view import MODEL_WORKS
 from ohsandbox.conversation.limits import Spending
 from ohsandbox.events import ConversationStatus, SDKEvent
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.rendering.view import View
     from ohsandbox.conversation import Conversation
+    from ohsandbox.conversation.live_output import OutputEvent
     from ohsandbox.llm.chat import LLMEvent
 
 TICK_S = 0.1
@@ -46,6 +48,7 @@ class Presenter:
         """
         self.conversation = conversation
         self.view = view
+        view.images_dir = conversation.directory / IMAGES_NAME
         self.hurried = False
         """A second Ctrl-C came while the run was being stopped: leave without waiting."""
         self.has_worked = conversation.resume_state.has_worked
@@ -61,6 +64,9 @@ class Presenter:
             conversation.register_stream(self._events.put)
         self._statuses: queue.SimpleQueue[str] = queue.SimpleQueue()
         conversation.register_status(self._statuses.put)
+        self._outputs: dict[str, OutputEvent] = {}
+        """Of each call that runs the newest: what was not shown in time is outdated."""
+        conversation.register_output(lambda event: self._outputs.update({event.tool_call_id: event}))
 
     def run(self, text: str) -> ConversationStatus:
         """Say text and show what comes of it until the run has ended. Ctrl-C stops the run, without an error.
@@ -151,6 +157,8 @@ class Presenter:
                     status = self._statuses.get()
                 if status is not None:
                     self.view.status(status or MODEL_WORKS)
+                for call_id in [*self._outputs]:
+                    self.view.output(self._outputs.pop(call_id))
                 self.view.tick()
                 self._hear()
             else:

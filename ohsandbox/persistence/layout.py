@@ -7,6 +7,7 @@ conversations/ID/
     tools/            what the tools keep, each in a directory of its own
     tools-then/       snapshots of tools/, one a checkpoint
     workspace/        snapshots of a bound workspace, one a checkpoint
+    images/           images of results, for a person to open
 ```
 """
 

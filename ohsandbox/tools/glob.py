@@ -9,10 +9,11 @@ from pydantic import Field
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import file_error
 from ohsandbox.schema import Action, TextObservation
+from ohsandbox.text import counted
 from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
 from ohsandbox.tools.search.globs import FoundPath, PathText, compile_glob
 from ohsandbox.tools.search.script import LIMIT_S
-from ohsandbox.tools.search.show import counted, fitting, left_out, shown_path, warnings
+from ohsandbox.tools.search.show import fitting, left_out, shown_path, warnings
 from ohsandbox.tools.search.walk import Query, absolute, list_files
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from pydantic import Field
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import file_error
 from ohsandbox.schema import Action, TextObservation
+from ohsandbox.text import counted
 from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
 from ohsandbox.tools.search.globs import FoundPath, PathText, compile_glob
 from ohsandbox.tools.search.lines import Matches, read_matches
 from ohsandbox.tools.search.regexes import Regex
 from ohsandbox.tools.search.script import LIMIT_S
 from ohsandbox.tools.search.show import (
-    counted,
     fitting,
     is_binary,
     left_out,

@@ -6,10 +6,11 @@ import io
 import time
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, Group
 
 from ohsandbox.cli.presenter import Presenter
-from ohsandbox.cli.rendering.events import MessageBlock
+from ohsandbox.cli.rendering.events import MessageBlock, ResultBlock
+from ohsandbox.cli.rendering.renderables import tail
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.terminal import RichView, markdown
 from ohsandbox.cli.rendering.text import safe
@@ -19,11 +20,17 @@ from ohsandbox.events import ConversationStatus, SDKEvent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.console import RenderableType
+
     from ohsandbox.cli.interactive.screen import Screen, SentLine
     from ohsandbox.cli.interactive.status_bar import StatusBar
+    from ohsandbox.cli.rendering.events import Block
     from ohsandbox.conversation import Conversation
+    from ohsandbox.conversation.live_output import OutputEvent
     from ohsandbox.llm.chat import LLMEvent
 
+MAX_LIVE_ROWS = 8
+"""Of what a running call prints."""
 PAINT_S = 0.15
 """An answer that is being written is laid out anew at most so often."""
 
@@ -45,6 +52,16 @@ class ScreenView(RichView):
         elif time.monotonic() - self._painted_at >= PAINT_S:
             self._paint()
 
+    def output(self, event: OutputEvent) -> None:
+        """The last lines of what runs, above the status."""
+        self._screen.show_live(_ansi(Group(*tail(event.text, rows=MAX_LIVE_ROWS)), self.console.width - 1))
+
+    def show_block(self, block: Block) -> None:
+        """Print it. What a call printed meanwhile stands in its result."""
+        if isinstance(block, ResultBlock):
+            self._screen.show_live("")
+        super().show_block(block)
+
     def tick(self) -> None:
         """Show what was written since the last time."""
         if self._tail and time.monotonic() - self._painted_at >= PAINT_S:
@@ -64,6 +81,9 @@ class _ScreenLine:
     def set(self, text: str) -> None:
         self._screen.show_status(text)
 
+    def update(self, text: str) -> None:
+        """Nothing: the screen shows what a call prints above its status."""
+
     def draw(self) -> None:
         """The screen does, with each frame."""
 
@@ -73,11 +93,15 @@ class _ScreenLine:
 
 def rendered(text: str, columns: int) -> str:
     """Markdown that is safe to print, as rows with colours."""
+    return _ansi(markdown(text), columns)
+
+
+def _ansi(what: RenderableType, columns: int) -> str:
     out = io.StringIO()
     console = Console(
         file=out, force_terminal=True, width=max(columns, 1), highlight=False, markup=False, emoji=False
     )  # fmt: skip
-    console.print(markdown(text), soft_wrap=False)
+    console.print(what, soft_wrap=False)
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").split("\n"))
 
 

@@ -6,22 +6,37 @@ kind needs its constructor in `ohsandbox.events` and a row here.
 
 from __future__ import annotations
 
+import getpass
 import json
 import re
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ohsandbox.cli.rendering.lines import (
+    Edit,
+    Line,
+    checked_lines,
+    edit_lines,
+    field_lines,
+    json_lines,
+    patch_lines,
+    progress_of,
+    tally,
+    task_lines,
+)
 from ohsandbox.cli.rendering.text import output, safe, safe_line
 from ohsandbox.conversation.storage import MALFORMED
 from ohsandbox.tools import arguments_of, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from ohsandbox.events import SDKEvent
 
 MAX_NOTE_CHARS = 1000
 """A message of an error may quote the path of a file and what a server answered."""
+TASKS = "task_tracker"
 _OWN_LAST_LINE = re.compile(r"\[[^\n]*; working directory [^\n]*\]")
 """What `CommandObservation` appends for the model; a person is shown the exit code by us."""
 
@@ -74,6 +89,8 @@ class CallBlock(NamedTuple):
     """The tool's."""
     is_answer: bool = False
     """The text is the agent's answer to the person."""
+    lines: tuple[Line, ...] = ()
+    """What stands below the text: fields, tasks."""
 
 
 class ResultBlock(NamedTuple):
@@ -84,7 +101,11 @@ class ResultBlock(NamedTuple):
     """`exit 1`, `still running`, `failed`; empty where there is nothing to say."""
     ok: bool
     seconds: float | None = None
-    """Since the call, by the events' own times."""
+    """Since the call began to run, by the events' own times."""
+    lines: tuple[Line, ...] = ()
+    """In the place of the text, where there are any: a change, fields, tasks."""
+    is_declined: bool = False
+    """It did not run, and that is no failure: a person said no, or the run had ended."""
     images: tuple[str, ...] = ()
     """Data URLs, unchecked, for an export, which has room for them."""
 
@@ -123,6 +144,10 @@ class BlockReader:
     def __init__(self, forms: Form) -> None:
         self._forms = forms
         self._calls: dict[str, SDKEvent] = {}
+        self._answers: dict[str, SDKEvent] = {}
+        """A person's word on calls that have no result yet."""
+        self._ended_at: datetime | None = None
+        """When the last result came."""
 
     def blocks_of(self, event: SDKEvent) -> list[Block]:
         """What is shown of the event in any of forms. An unknown kind, or one with malformed fields, is a note."""
@@ -132,9 +157,31 @@ class BlockReader:
             call = self._calls.pop(call_id, None)
             if event.type == "tool_call":
                 self._calls[call_id] = event
-            return list(row.blocks(event, call)) if row.forms & self._forms else []
+            elif event.type == "confirmation":
+                self._answers.update(dict.fromkeys(map(str, event.data["tool_call_ids"]), event))
+            said = self._answers.pop(call_id, None)
+            began = None if call is None else _began(call, said, self._ended_at)
+            if event.type == "tool_result":
+                self._ended_at = event.ts
+            return list(row.blocks(event, Call(call, said, began))) if row.forms & self._forms else []
         except MALFORMED as error:
             return [note("warning", f"Event {event.seq} ({event.type}) cannot be shown: {error!r}")]
+
+
+class Call(NamedTuple):
+    """What is known of a result's call."""
+
+    event: SDKEvent | None = None
+    answer: SDKEvent | None = None
+    """The `confirmation`; None where nobody was asked."""
+    began: datetime | None = None
+    """A person's thinking, and the calls before it, are not its time."""
+
+
+def _began(call: SDKEvent, answer: SDKEvent | None, ended_before: datetime | None) -> datetime:
+    held = call.data.get("held") or {}
+    waited_for = [] if not held or held.get("only_reads") else [ended_before]
+    return max(filter(None, [call.ts, None if answer is None else answer.ts, *waited_for]))
 
 
 # --- the table --------------------------------------------------------------------------------------
@@ -144,8 +191,8 @@ class Row(NamedTuple):
     """How one kind of event is shown."""
 
     forms: Form
-    blocks: Callable[[SDKEvent, SDKEvent | None], Iterator[Block]]
-    """Of an event and, for a result, its call where that is known."""
+    blocks: Callable[[SDKEvent, Call], Iterator[Block]]
+    """Of an event and, for a result, its call as far as that is known."""
 
 
 def _noted(kind: str, template: str, forms: Form) -> Row:
@@ -171,19 +218,56 @@ def _tool_call(event: SDKEvent, _: object) -> Iterator[Block]:
         yield NoteBlock("allowed", safe_line(f"Allowed by approval {event.data['approval']}."))
 
 
-def _tool_result(event: SDKEvent, call: SDKEvent | None) -> Iterator[Block]:
+def _tool_result(event: SDKEvent, call: Call) -> Iterator[Block]:
+    name, asked = str(event.data.get("name", "")), call.event.data if call.event else {}
+    hint = hint_of(name, asked)
     result = _result_of(event)._replace(images=tuple(map(str, event.data.get("images") or ())))
-    if call is not None:
-        result = result._replace(seconds=max(0.0, (event.ts - call.ts).total_seconds()))
-    kind = hint_of(str(event.data.get("name", "")), call.data if call else {}).kind
-    if not (result.ok and kind in {"thought", "answer"}):  # such a result only confirms the call
+    if call.answer is not None and not call.answer.data.get("approved"):
+        reason = safe(call.answer.data.get("reason") or "")
+        result = ResultBlock(reason, _no_of(call.answer), ok=False, is_declined=True)
+    elif not result.ok and result.text.startswith(NOT_RUN):
+        result = result._replace(ending="not run", text=result.text.removeprefix(NOT_RUN), is_declined=True)
+    elif result.ok:
+        lines = tuple(_lines_of(event, name, arguments_of(asked), hint.kind))
+        result = result._replace(lines=lines, ending=result.ending or tally(lines))
+    if call.began is not None and not result.is_declined:
+        result = result._replace(seconds=max(0.0, (event.ts - call.began).total_seconds()))
+    confirms = hint.kind in {"thought", "answer"} or (name == TASKS and "task_list" in arguments_of(asked))
+    if not (result.ok and confirms):  # such a result says what the call has said
         yield result
+
+
+NOT_RUN = "Not executed: "
+"""How the engine begins what it tells the model of a call whose turn never came."""
+
+
+def _no_of(answer: SDKEvent) -> str:
+    by = str(answer.data.get("by", ""))
+    try:
+        is_you = by in {"user", getpass.getuser()}
+    except (KeyError, OSError):  # no such user id, no variable
+        is_you = by == "user"
+    return "you said no" if is_you else f"{safe_line(by)} said no"
+
+
+def _lines_of(event: SDKEvent, name: str, arguments: dict[str, Any], kind: str) -> list[Line]:
+    """What a person sees of a result in the place of its text, which is for the model; empty for the text."""
+    text = str((event.data.get("result") or {}).get("output") or "")
+    if kind == "edit":
+        first = (event.data.get("details") or {}).get("first_line")
+        edit = Edit.of(arguments)
+        known = first if isinstance(first, int) else int({"file_text", "content"} & arguments.keys() != set())
+        return patch_lines(text) or ([] if edit is None else edit_lines(edit, first=known))
+    if name == TASKS:
+        return checked_lines(text)
+    return json_lines(text) if not kind else []
 
 
 def _retry(event: SDKEvent, _: object) -> Iterator[Block]:
     message, attempts = event.data["message"], event.data.get("attempts")
-    follows = f" Attempt {event.data['attempt'] + 1} of {attempts} in {event.data['wait_s']:.0f} s." if attempts else ""
-    yield note("retry", f"{message}{follows}")
+    if attempts:
+        message = f"{message} Attempt {event.data['attempt'] + 1} of {attempts}, next in {event.data['wait_s']:.0f} s."
+    yield note("retry", message)
 
 
 def _condensation(event: SDKEvent, _: object) -> Iterator[Block]:
@@ -230,9 +314,12 @@ def call_of(event: SDKEvent) -> CallBlock:
     name, arguments = str(event.data.get("name", "")), arguments_of(event.data)
     hint = hint_of(name, event.data)
     subject = arguments.get(hint.subject)
+    if name == TASKS and (tasks := tuple(task_lines(arguments.get("task_list")))):
+        return CallBlock(safe(hint.sign), progress_of(tasks), name, lines=tasks)
     if not hint.subject or not isinstance(subject, str):
-        shown = event.data.get("raw_arguments") or json.dumps(arguments, ensure_ascii=False)
-        return CallBlock(".", f"{safe_line(name)} {safe(shown)}", safe_line(name))
+        raw = event.data.get("raw_arguments")
+        fields = field_lines(arguments if raw is None else {"arguments": raw})
+        return CallBlock(".", safe_line(name), safe_line(name), lines=tuple(fields))
     between = " " if subject and hint.note and not hint.note.startswith("\n") else ""
     text = safe(subject) + between + safe(hint.note)
     return CallBlock(safe(hint.sign), text, safe_line(name), is_answer=hint.answers)

@@ -18,8 +18,9 @@ from ohsandbox.cli.rendering.events import (
 from ohsandbox.cli.rendering.text import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from ohsandbox.cli.rendering.lines import Line, LineKind
     from ohsandbox.events import SDKEvent
     from ohsandbox.secrets import Masker
 
@@ -57,17 +58,31 @@ def _paragraphs(block: Block, event: SDKEvent) -> Iterator[str]:
             yield safe(raw)
         case CallBlock(text=text, is_answer=True):
             yield text
-        case CallBlock(text=text, name=name):
-            yield f"**{name}**\n\n{fenced(text)}"
-        case ResultBlock(text, ending):
+        case CallBlock(text=text, name=name, lines=lines):
+            yield f"**{name}**\n\n{fenced(chr(10).join([text, *map(_row, lines)]))}"
+        case ResultBlock(text, ending, lines=lines):
             yield f"Result, {ending}:" if ending else "Result:"
-            yield fenced(text)
+            yield fenced("\n".join(map(_row, lines)) or text)
             for url in block.images:
                 yield f"![An image that the tool returned]({url})" if _IMAGE.fullmatch(url) else "(an image)"
         case NoteBlock(kind, text, details):
             yield f"> {kind}: {text}" if block.is_warning else f"> {text}"
             if details:
                 yield fenced(details)
+
+
+_SIGNS: Mapping[LineKind, str] = {
+    "added": "+",
+    "removed": "-",
+    "same": " ",
+    "done": "[x] ",
+    "active": "[>] ",
+    "todo": "[ ] ",
+}
+
+
+def _row(line: Line) -> str:
+    return _SIGNS.get(line.kind, "") + line.text
 
 
 class StreamedMarkdown:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -75,6 +76,12 @@ class _Console(Console):
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """Stdout, or stderr, with every word printed as it is: no markup, no highlighting, no emoji names."""
-    width = None if (sys.stderr if stderr else sys.stdout).isatty() else FILE_COLUMNS
+    """Stdout, or stderr, with every word printed as it is: no markup, no highlighting, no emoji names.
+
+    What its encoding does not have is printed as `?`.
+    """
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else FILE_COLUMNS
+    if isinstance(stream, io.TextIOWrapper) and not (stream.encoding or "").lower().startswith("utf"):
+        stream.reconfigure(errors="replace")
     return _Console(highlight=False, markup=False, emoji=False, width=width, stderr=stderr)

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Group
 from rich.control import Control
-from rich.markdown import Markdown
-from rich.padding import Padding
 from rich.segment import ControlType
+from rich.table import Table
 from rich.text import Text
 
+from ohsandbox.cli.rendering import renderables
 from ohsandbox.cli.rendering.events import Block, CallBlock, Form, MessageBlock, NoteBlock, ResultBlock
+from ohsandbox.cli.rendering.images import save_image
 from ohsandbox.cli.rendering.markdown import StreamedMarkdown
+from ohsandbox.cli.rendering.renderables import AnswerMarkdown, Glyphs, Rows
 from ohsandbox.cli.rendering.tables import open_console
-from ohsandbox.cli.rendering.text import current_masker, cut, safe, safe_line, words
+from ohsandbox.cli.rendering.text import MAX_LINE_CHARS, current_masker, cut, output, safe, safe_line, size, words
 from ohsandbox.cli.rendering.view import MODEL_WORKS, View
 from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
+    from datetime import date, datetime
+
     from rich.console import Console, RenderableType
 
+    from ohsandbox.conversation.live_output import OutputEvent
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
 
-MAX_COMMAND_LINES = 12
-"""A heredoc is shown by its beginning; the log has it whole."""
-MAX_OUTPUT_LINES = 15
-"""The end of an output, where failures stand."""
-MAX_LINE_CHARS = 400
-"""About five rows; a minified file is not for reading."""
 MAX_STATUS_CHARS = 60
+MAX_FOLDED = 100
+"""So many folded blocks can be unfolded."""
 STATUS_MARGIN = 4
 """The spinner, its blank, and the last column, which some terminals fold."""
-_GUTTER = (0, 0, 0, 2)
 _ENDS_ANSWER = frozenset({"user_message", "status_update", "condensation"})
 """Events before which an answer that was being written has ended, or was cut off and has no event."""
 
@@ -53,6 +53,29 @@ class RichView(View):
         self.console = console or open_console()
         self._line = line or StatusLine(self.console, enabled=Form.STORED not in forms)
         self._answer: StreamedMarkdown | None = None
+        self._glyphs = Glyphs.of(self.console)
+        self._running = ""
+        """The call that is on, in a few words."""
+        self._is_stored = Form.STORED in forms
+        self._told_on: date | None = None
+        """The day of the event that was shown last, of a stored conversation."""
+        self._stamp: datetime | None = None
+        """The time of the event of a stored conversation that is being shown, until it is told."""
+        self.unfolds_by = ""
+        """How a person sees all of what was folded, as `Ctrl-O shows all`."""
+        self.folded: deque[CallBlock | ResultBlock] = deque(maxlen=MAX_FOLDED)
+        """The newest blocks that were not shown whole."""
+
+    def unfold(self) -> bool:
+        """Print the newest block that was folded, whole; False where there is none. Again for the one before it."""
+        if not self.folded:
+            return False
+        block = self.folded.pop()
+        if isinstance(block, CallBlock):
+            self._print(renderables.command(block, self._glyphs, is_whole=True))
+        else:
+            self._print(renderables.result(block, self._glyphs, is_whole=True))
+        return True
 
     def status(self, text: str) -> None:
         """At the bottom, with a spinner."""
@@ -81,35 +104,58 @@ class RichView(View):
         """Show the block of an answer that is being written; an empty text for none."""
         self._line.set(_end_of(text, self.console.width - STATUS_MARGIN) or MODEL_WORKS)
 
+    def output(self, event: OutputEvent) -> None:
+        """The last line of what runs, in the line at the bottom."""
+        last = output(event.text).rstrip().rpartition("\n")[2].strip()
+        if last:
+            self._line.update(cut(f"{self._running} {self._glyphs.more} {last}".lstrip(), MAX_LINE_CHARS))
+
     def show(self, event: SDKEvent) -> None:
         """Its blocks."""
         if event.type in _ENDS_ANSWER:
             self._answer = None
         elif event.type == "tool_result":
             self.status(MODEL_WORKS)
+        if self._is_stored:
+            self._stamp = event.ts.astimezone()
         super().show(event)
+        self._stamp = None
 
     def show_block(self, block: Block) -> None:
         """Print it above the line at the bottom."""
         match block:
             case MessageBlock("user", raw):
-                self._print(_block(">", safe(raw), "bold"))
+                self._print(_said(">", safe(raw), "bold"))
             case MessageBlock(kind, raw):
                 rest = self._rest_of(raw)
                 if kind == "answer" or rest != raw:
                     self._print_markdown(rest)
                 elif raw.strip():
-                    self._print(_block("\n●", safe(raw).strip(), ""))
+                    self._print(_said(self._glyphs.said, safe(raw).strip(), above=1))
             case CallBlock():
                 self._rest_of("")  # an answer without a thought has ended as well
-                self._print(markdown(block.text) if block.is_answer else _command(block))
-                self._line.set("" if block.is_answer else cut(on_one_line(block.text), MAX_STATUS_CHARS))
+                self._print(markdown(block.text) if block.is_answer else renderables.command(block, self._glyphs))
+                self._keep(block)
+                self._running = "" if block.is_answer else cut(on_one_line(block.text), MAX_STATUS_CHARS)
+                self._line.set(self._running)
             case ResultBlock():
-                self._print(_output(block))
+                images = [self._saved(url) for url in block.images]
+                self._print(renderables.result(block, self._glyphs, images=images, hint=self.unfolds_by))
+                self._keep(block)
             case NoteBlock(text=text) if block.is_warning:
-                self._print(Text(f"! {text}", style="yellow"))
+                self._print(_said("!", text, "yellow", sign_style="bold yellow"))
             case NoteBlock(kind, text):
                 self._print(Text(f"  {text}" if kind == "allowed" else text, style="dim"))
+
+    def _keep(self, block: CallBlock | ResultBlock) -> None:
+        if renderables.is_folded(block):
+            self.folded.append(block)
+
+    def _saved(self, url: str) -> str:
+        """A line about an image of a result, with the file that it is in from now on."""
+        if self.images_dir is None or (saved := save_image(url, self.images_dir)) is None:
+            return "(an image)"
+        return f"image, {size(saved.stat().st_size)}: {safe_line(saved, limit_chars=MAX_LINE_CHARS)}"
 
     def _rest_of(self, text: str) -> str:
         """What of an answer's text has not been shown while it was written."""
@@ -124,40 +170,39 @@ class RichView(View):
         if text.strip():
             self._print(markdown(safe(text)))
 
+    def _stamped(self, what: RenderableType) -> RenderableType:
+        """It beside the time of its event, once for each; a blank line above it stays above both."""
+        at, self._stamp = self._stamp, None
+        if at is not None and self._told_on != at.date():
+            self._told_on = at.date()
+            self.console.print(Text(f"{at:%A, %Y-%m-%d}", style="dim"))
+        above = what.above if isinstance(what, Rows) else 0
+        if isinstance(what, Rows):
+            what.above = 0
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        grid.add_column(width=len("00:00:00"), no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text("" if at is None else f"{at:%H:%M:%S}", style="dim"), what)
+        return Rows(grid, above=above)
+
     def _print(self, what: RenderableType) -> None:
         self._line.clear()
+        if self._is_stored:
+            what = self._stamped(what)
         self.console.print(what, soft_wrap=isinstance(what, Text))  # a path that is wrapped cannot be copied
         self._line.draw()
 
 
-def _block(sign: str, text: str, style: str) -> RenderableType:
-    lines = Text(f"{sign} ", style=f"bold cyan {style}".strip())
-    return lines.append(text.replace("\n", "\n  "), style=style or "default")
-
-
-def _command(call: CallBlock) -> RenderableType:
-    shown = call.text.split("\n")
-    kept = [_cut(line) for line in shown[:MAX_COMMAND_LINES]]
-    if len(shown) > len(kept):
-        kept.append(f"… {len(shown) - len(kept)} more lines")
-    text = Text(f"{call.sign} ", style="bold green" if call.sign in "$>" else "bold blue")
-    return text.append("\n  ".join(kept), style="dim" if call.sign == "*" else "bold")
-
-
-def _output(result: ResultBlock) -> RenderableType:
-    lines = [line.rstrip() for line in result.text.strip("\n").splitlines()]
-    body = Text(style="dim" if result.ok else "")
-    if len(lines) > MAX_OUTPUT_LINES:
-        body.append(f"… {len(lines) - MAX_OUTPUT_LINES} lines above\n", style="italic")
-    body.append("\n".join(_cut(line) for line in lines[-MAX_OUTPUT_LINES:]))
-    sign, style = ("✓", "green") if result.ok else ("✗", "red")
-    footer = Text(f"{sign} {' · '.join(result.summary)}", style=style)
-    return Padding(Group(body, footer) if lines else footer, _GUTTER)
+def _said(sign: str, text: str, style: str = "", *, sign_style: str = "bold cyan", above: int = 0) -> RenderableType:
+    """Words behind a sign; a row ends between two of them."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_row(Text(sign, style=sign_style), Text(text, style=style, overflow="fold"))
+    return Rows(grid, above=above)
 
 
 def markdown(text: str) -> RenderableType:
-    """Markdown, as models write it. No hyperlinks: they are operating system commands to a terminal."""
-    return Padding(Markdown(text, hyperlinks=False), (1, 0, 1, 0))
+    """Markdown, as models write it, with a blank line around it."""
+    return Rows(AnswerMarkdown(text), above=1, below=1)
 
 
 def _end_of(text: str, columns: int) -> str:
@@ -168,11 +213,7 @@ def _end_of(text: str, columns: int) -> str:
     return line
 
 
-def _cut(line: str) -> str:
-    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}… ({len(line)} characters)"
-
-
-FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+FRAMES, ASCII_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 QUIET_S = 1.0
 """What takes no longer needs no seconds counted."""
 
@@ -182,6 +223,9 @@ class BottomLine(Protocol):
 
     def set(self, text: str) -> None:
         """Show text from now on; an empty one for nothing."""
+
+    def update(self, text: str) -> None:
+        """Show text in the place of the last one, which goes on."""
 
     def draw(self) -> None:
         """Show it as it stands now."""
@@ -208,14 +252,21 @@ class StatusLine:
         self._text, self._since = text, time.monotonic()
         self.draw()
 
+    def update(self, text: str) -> None:
+        """Show text in the place of the last one, whose time runs on."""
+        self.clear()
+        self._text = text
+        self.draw()
+
     def draw(self) -> None:
         """Show the line as it stands now."""
         if not (self._text and self._enabled):
             return
-        self._frame = (self._frame + 1) % len(FRAMES)
+        frames = ASCII_FRAMES if self.console.options.ascii_only else FRAMES
+        self._frame = (self._frame + 1) % len(frames)
         elapsed_s = time.monotonic() - self._since
         timer = f" {elapsed_s:.0f} s" if elapsed_s >= QUIET_S else ""
-        line = f"{FRAMES[self._frame]} {self._text}{timer}"
+        line = f"{frames[self._frame]} {self._text}{timer}"
         width = max(1, self.console.width - 1)
         line = set_cell_size(line, min(width, cell_len(line)))
         self._write(set_cell_size(line, max(self._cells, cell_len(line))))

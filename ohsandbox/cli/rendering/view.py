@@ -22,8 +22,11 @@ from ohsandbox.cli.rendering.text import cut, safe, safe_line, words
 from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.text import Text
 
+    from ohsandbox.conversation.live_output import OutputEvent
     from ohsandbox.conversation.result import RunResult
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
@@ -39,6 +42,8 @@ class View(ABC):
     """Pieces of an answer are of use to it."""
 
     def __init__(self, forms: Form) -> None:
+        self.images_dir: Path | None = None
+        """Where images of results are put, so that a person can open them; None for nowhere."""
         self._reader = BlockReader(forms)
         self._shown_at: datetime | None = None
         """The time of the event that is being shown, which may be an old one; None for now."""
@@ -72,6 +77,9 @@ class View(ABC):
 
     def result(self, conversation_id: str, result: RunResult) -> None:  # noqa: B027 - as `stream`
         """What a run came to, after its last event."""
+
+    def output(self, event: OutputEvent) -> None:  # noqa: B027 - as `stream`
+        """The end of what a running call has printed so far."""
 
     @abstractmethod
     def status(self, text: str) -> None:
@@ -133,9 +141,12 @@ class PlainView(View):
                 self._line("answer", *safe(raw).split("\n"))
             case CallBlock(text=text, is_answer=True):
                 self._line("answer", *text.split("\n"))
-            case CallBlock(sign, text):
-                self._line("call", f"{sign} {cut(on_one_line(text), MAX_CALL_CHARS)}")
-            case ResultBlock(text):
+            case CallBlock(sign, text, lines=lines):
+                fields = ", ".join(line.text.strip() for line in lines if line.kind == "field")
+                self._line("call", f"{sign} {cut(on_one_line(f'{text} {fields}'.rstrip()), MAX_CALL_CHARS)}")
+            case ResultBlock(text, lines=lines):
+                if lines:
+                    text = "\n".join(line.text for line in lines if line.kind == "field")
                 end = " | ".join(" ".join(part.split()) for part in text.splitlines() if part.strip())
                 end = end if len(end) <= MAX_RESULT_CHARS else "…" + end[-MAX_RESULT_CHARS + 1 :]
                 self._line("result", ": ".join(filter(None, [", ".join(block.summary), end])))

@@ -148,6 +148,8 @@ class FileEditObservation(Observation):
     """Lines of the file before an edit; None where there was no file, or no edit."""
     new_lines: int | None = None
     """Lines of the file afterwards; None where there is none, or it was not counted."""
+    first_line: int | None = None
+    """The number of the first line that an edit changed; None where there was no edit, or of the whole file."""
     diff: str = ""
     """The change for a person's eyes: lines that begin with `@`, `-`, `+` or a blank; bounded."""
 

@@ -20,11 +20,12 @@ from ohsandbox.runtime.files.text import (
     line_start,
     shown,
 )
+from ohsandbox.text import counted
 from ohsandbox.tool import ToolExecutor
 from ohsandbox.tools.file_editor import view
 from ohsandbox.tools.file_editor.definition import MAX_FILE_BYTES, FileEditAction, FileEditObservation
 from ohsandbox.tools.file_editor.history import Edit, EditHistory, digest
-from ohsandbox.tools.file_editor.lines import Edited, diff_of, end_near, observed, plural
+from ohsandbox.tools.file_editor.lines import Edited, diff_of, end_near, observed
 from ohsandbox.tools.file_editor.matching import is_in, match_once
 from ohsandbox.tools.search.walk import absolute
 
@@ -104,7 +105,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
             raise ToolError(_THERE[code].format(path=path))
         self._write(action, Splice(0, b"", data), before=None, after=data, encoding=action.encoding)
         lines = count_lines(text)
-        told = f"Created {path}: {plural(lines, 'line')}, {len(data)} bytes.{self._trouble()}"
+        told = f"Created {path}: {counted(lines, 'line')}, {len(data)} bytes.{self._trouble()}"
         diff = diff_of("", text, first=1)
         return FileEditObservation(command="create", path=path, text=told, new_lines=lines, diff=diff)
 
@@ -128,7 +129,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         after, text = action.insert_line or 0, document.text
         if after > document.line_count:
             raise ToolError(
-                f"insert_line {after} is past the end of the file, which has {plural(document.line_count, 'line')}; "
+                f"insert_line {after} is past the end of the file, which has {counted(document.line_count, 'line')}; "
                 f"nothing was changed. Give 0 to {document.line_count}."
             )
         at = line_start(text, after + 1)
@@ -156,7 +157,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
                 f"{path!r} was changed by something else since your last edit of it; undoing that would lose the "
                 "change. Nothing was changed. View it, and change it back with str_replace."
             )
-        left = f" {plural(len(edits), 'earlier edit')} of it can be undone." if edits else ""
+        left = f" {counted(len(edits), 'earlier edit')} of it can be undone." if edits else ""
         return self._undo(action, edit, data, left) if edit.before else self._uncreate(path, edit, data, left)
 
     def _undo(self, action: FileEditAction, edit: Edit, data: bytes, left: str) -> FileEditObservation:

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.runtime.files.text import count_lines
+from ohsandbox.text import counted
 from ohsandbox.tools.file_editor.definition import FileEditObservation
 
 if TYPE_CHECKING:
@@ -149,16 +150,12 @@ def observed(command: Command, path: str, done: str, edited: Edited) -> FileEdit
     return FileEditObservation(
         command=command,
         path=path,
-        text=f"{done.removesuffix('.')}. The file has {plural(new_lines, 'line')} now{had}{snippet}",
+        text=f"{done.removesuffix('.')}. The file has {counted(new_lines, 'line')} now{had}{snippet}",
         old_lines=old_lines,
         new_lines=new_lines,
+        first_line=line_of(edited.new, edited.start),
         diff=diff_of(was, now, first=first),
     )
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 line`, `2 lines`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _window(line: str, column: int) -> str:

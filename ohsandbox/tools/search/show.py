@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ohsandbox.text import counted
 from ohsandbox.tools.search.lines import MAX_LINE_CHARS
 
 if TYPE_CHECKING:
@@ -28,11 +29,6 @@ def shown_path(path: str) -> str:
 def _escaped(found: re.Match[str]) -> str:
     short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(found[0])
     return short or "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", "surrogateescape"))
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 file`, `2,000 files`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def shown_file(file: FileLines, *, only_count: bool = False) -> list[str]:

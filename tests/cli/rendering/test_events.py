@@ -10,6 +10,7 @@ from rich.console import Console
 from ohsandbox import events
 from ohsandbox.cli.rendering import view as views
 from ohsandbox.cli.rendering.events import EVENTS, CallBlock, Form, call_of
+from ohsandbox.cli.rendering.lines import Line
 from ohsandbox.cli.rendering.markdown import MarkdownExport
 from ohsandbox.cli.rendering.terminal import RichView
 from ohsandbox.cli.rendering.view import MODEL_WORKS, PlainView, View
@@ -40,8 +41,8 @@ from tests.fakes import stamp
         ("execute_ipython_cell", {"code": "1 + 1"}, CallBlock("%", "1 + 1", "execute_ipython_cell")),
         ("delegate", {"task": "Look."}, CallBlock("&", "Look.", "delegate")),
         ("finish", {"message": "Done."}, CallBlock(".", "Done.", "finish", is_answer=True)),
-        ("git__log", {"n": 3}, CallBlock(".", 'git__log {"n": 3}', "git__log")),
-        ("grep", {"pattern": 7}, CallBlock(".", 'grep {"pattern": 7}', "grep")),
+        ("git__log", {"n": 3}, CallBlock(".", "git__log", "git__log", lines=(Line("field", "n: 3"),))),
+        ("grep", {"pattern": 7}, CallBlock(".", "grep", "grep", lines=(Line("field", "pattern: 7"),))),
         ("ask_human", {"question": "Which?", "options": 5}, CallBlock("?", "Which?", "ask_human", is_answer=True)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -121,7 +122,7 @@ def test_an_event_with_malformed_fields_is_a_warning(forms: Form) -> None:
 @pytest.mark.parametrize("forms", FORMS, ids=str)
 def test_a_retry_says_which_attempt_follows_and_when(forms: Form) -> None:
     [event] = stamp(EXAMPLES["retry"])
-    assert "Too many requests. Attempt 2 of 7 in 4 s." in _printed(event, forms)
+    assert "Too many requests. Attempt 2 of 7, next in 4 s." in _printed(event, forms)
 
 
 def test_a_summary_is_in_an_export_whole() -> None:

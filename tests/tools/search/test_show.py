@@ -7,8 +7,9 @@ import subprocess
 import pytest
 
 from ohsandbox.content import OutputLimits
+from ohsandbox.text import counted
 from ohsandbox.tools.search.lines import MAX_LINE_CHARS, FileLines
-from ohsandbox.tools.search.show import counted, fitting, left_out, shown_file, shown_path, warnings
+from ohsandbox.tools.search.show import fitting, left_out, shown_file, shown_path, warnings
 from ohsandbox.tools.search.walk import Listing
 from tests.tools.search.replies import hit, near
 

@@ -1,0 +1,237 @@
+"""What an action or a result consists of, line by line: changes of a text, fields, a checklist. All is printable."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ohsandbox.cli.rendering.text import masked, safe, safe_line
+from ohsandbox.review_text import visible
+from ohsandbox.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+LineKind = Literal["", "added", "removed", "same", "place", "field", "done", "active", "todo"]
+
+CONTEXT_LINES = 3
+"""Around a change; the default of `diff -u`."""
+MAX_COMPARED_LINES = 400
+"""difflib takes at most 20 ms for these; of a longer change all old lines stand before all new ones."""
+MAX_FIELD_LINES = 200
+MAX_FIELD_DEPTH = 20
+MAX_JSON_CHARS = 200_000
+TAB_COLUMNS = 8
+
+
+class Line(NamedTuple):
+    """A line of a block."""
+
+    kind: LineKind
+    text: str
+    """Printable."""
+    number: int = 0
+    """Of the line in its file, old for a removed line; 0 where it is not known."""
+
+
+# --- changes of a text ----------------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """A line of a change, as it is in the texts."""
+
+    kind: Literal["added", "removed", "same"]
+    text: str
+
+
+def changes(old: str, new: str) -> list[Change]:
+    """How new comes of old: what is `same` or `removed` is all of old, what is `same` or `added` all of new.
+
+    Lines end at a line feed and nowhere else, and a text that ends with one has an empty last line.
+    """
+    was, now = old.split("\n"), new.split("\n")
+    most = min(len(was), len(now))
+    head = next((at for at in range(most) if was[at] != now[at]), most)
+    tail = next((at for at in range(most - head) if was[-1 - at] != now[-1 - at]), most - head)
+    before, after = was[head : len(was) - tail], now[head : len(now) - tail]
+    found = [Change("same", line) for line in was[:head]]
+    if max(len(before), len(after)) <= MAX_COMPARED_LINES:
+        matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+        for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+            if tag == "equal":
+                found += [Change("same", line) for line in before[i1:i2]]
+            else:
+                found += [Change("removed", line) for line in before[i1:i2]]
+                found += [Change("added", line) for line in after[j1:j2]]
+    else:
+        found += [Change("removed", line) for line in before]
+        found += [Change("added", line) for line in after]
+    return found + [Change("same", line) for line in was[len(was) - tail :]]
+
+
+class Edit(NamedTuple):
+    """What the arguments of a call say about a change: new for old, in a part of a file or in all of it."""
+
+    old: str
+    new: str
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Edit | None:
+        """Of any tool that has the arguments of ours; None where there is no text in them."""
+        texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
+        if "old_str" in texts:
+            return cls(texts["old_str"], texts.get("new_str", ""))
+        new = next((texts[name] for name in ("file_text", "content", "new_str") if name in texts), None)
+        return None if new is None else cls("", new)
+
+
+def edit_lines(edit: Edit, *, first: int = 0) -> list[Line]:
+    """The change with the lines around it, numbered from first where that is known."""
+    if not edit.old:
+        found = [Change("added", line) for line in _lines_of(masked(edit.new))]
+    elif not edit.new:
+        found = [Change("removed", line) for line in _lines_of(masked(edit.old))]
+    else:
+        found = changes(masked(edit.old).removesuffix("\n"), masked(edit.new).removesuffix("\n"))
+    return [*_numbered(found, first)]
+
+
+def _lines_of(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _numbered(found: Sequence[Change], first: int) -> Iterator[Line]:
+    """Without what is the same and not near a change."""
+    changed = [at for at, change in enumerate(found) if change.kind != "same"]
+    near = {at + step for at in changed for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+    old = new = first
+    left_out = 0
+    for at, change in enumerate(found):
+        if at in near and left_out:
+            yield Line("place", f"… {counted(left_out, 'unchanged line')}")
+            left_out = 0
+        if at in near:
+            number = old if change.kind == "removed" else new
+            yield Line(change.kind, printable_line(change.text), number if first else 0)
+        else:
+            left_out += 1
+        old += change.kind != "added"
+        new += change.kind != "removed"
+
+
+def printable_line(line: str) -> str:
+    """A line of a text that is masked already."""
+    return visible(line).expandtabs(TAB_COLUMNS)
+
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+
+
+def patch_lines(patch: str) -> list[Line]:
+    """The lines of a unified diff of one file, as a tool returned it; empty where it is none."""
+    found: list[Line] = []
+    old = new = 0
+    for row in safe(patch).split("\n"):
+        if hunk := _HUNK.match(row):
+            old, new = int(hunk[1]), int(hunk[2])
+            found += [Line("place", "…")] if found else []
+        elif not new or not row:
+            continue
+        elif row[0] == "-":
+            found.append(Line("removed", row[1:], old))
+            old += 1
+        elif row[0] in "+ ":
+            found.append(Line("added" if row[0] == "+" else "same", row[1:], new))
+            old, new = old + (row[0] == " "), new + 1
+        else:
+            found.append(Line("place", row))
+    return found
+
+
+def tally(lines: Sequence[Line]) -> str:
+    """`+3 -1`; empty where nothing changes."""
+    counts = {sign: sum(line.kind == kind for line in lines) for sign, kind in (("+", "added"), ("-", "removed"))}
+    return " ".join(f"{sign}{count}" for sign, count in counts.items() if count)
+
+
+# --- fields ---------------------------------------------------------------------------------------
+
+
+def field_lines(fields: Mapping[str, Any]) -> list[Line]:
+    """One line a field, `name: value`; what is in a field stands indented below it."""
+    found: list[Line] = []
+    for name, value in fields.items():
+        for line in _field(safe_line(name), value, indent=""):
+            if len(found) == MAX_FIELD_LINES:
+                return [*found, Line("place", "… more of the kind")]
+            found.append(line)
+    return found
+
+
+def _field(name: str, value: Any, *, indent: str) -> Iterator[Line]:
+    below = f"{indent}  "
+    if len(below) > 2 * MAX_FIELD_DEPTH:
+        yield Line("field", f"{indent}{name}: …")
+    elif isinstance(value, dict) and value:
+        yield Line("field", f"{indent}{name}:")
+        for key, item in value.items():
+            yield from _field(safe_line(key), item, indent=below)
+    elif isinstance(value, list | tuple) and any(isinstance(item, dict | list | tuple) for item in value):
+        yield Line("field", f"{indent}{name}:")
+        for number, item in enumerate(value, 1):
+            yield from _field(str(number), item, indent=below)
+    else:
+        words = ", ".join(map(_scalar, value)) if isinstance(value, list | tuple) else _scalar(value)
+        if "\n" in words:
+            yield Line("field", f"{indent}{name}:")
+            yield from (Line("", f"{below}{line}") for line in words.split("\n"))
+        else:
+            yield Line("field", f"{indent}{name}: {words}".rstrip())
+
+
+def _scalar(value: Any) -> str:
+    return safe(value if isinstance(value, str) else json.dumps(value))
+
+
+def json_lines(text: str) -> list[Line]:
+    """The fields of a text that is JSON, an object or a list; empty for any other."""
+    if len(text) > MAX_JSON_CHARS or text.lstrip()[:1] not in {"{", "["}:
+        return []
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    if isinstance(value, list):
+        value = {str(number): item for number, item in enumerate(value, 1)}
+    return field_lines(value) if isinstance(value, dict) else []
+
+
+# --- a checklist ----------------------------------------------------------------------------------
+
+_STATUS: Mapping[str, LineKind] = {"done": "done", "in_progress": "active", "todo": "todo"}
+_TASK = re.compile(r"\[([x> ])\] ")
+_SIGNS: Mapping[str, LineKind] = {"x": "done", ">": "active", " ": "todo"}
+
+
+def task_lines(tasks: object) -> list[Line]:
+    """A line a task, of the argument `task_list` of `task_tracker`."""
+    items = [item for item in tasks if isinstance(item, dict)] if isinstance(tasks, list) else []
+    return [
+        Line(_STATUS.get(str(item.get("status") or "todo"), "todo"), safe_line(item.get("title") or "Untitled task"))
+        for item in items
+    ]
+
+
+def checked_lines(text: str) -> list[Line]:
+    """A line a task, of the list as the tool returns it."""
+    return [
+        Line(_SIGNS[found[1]], line[found.end() :]) for line in safe(text).split("\n") if (found := _TASK.match(line))
+    ]
+
+
+def progress_of(tasks: Sequence[Line]) -> str:
+    """`2 of 5 tasks done`."""
+    done = sum(task.kind == "done" for task in tasks)
+    return f"{done} of {counted(len(tasks), 'task')} done"
