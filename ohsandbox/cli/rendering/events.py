@@ -13,8 +13,8 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.cli.rendering.lines import (
-    Edit,
-    Line,
+    BlockLine,
+    TextEdit,
     checked_lines,
     edit_lines,
     field_lines,
@@ -89,7 +89,7 @@ class CallBlock(NamedTuple):
     """The tool's."""
     is_answer: bool = False
     """The text is the agent's answer to the person."""
-    lines: tuple[Line, ...] = ()
+    lines: tuple[BlockLine, ...] = ()
     """What stands below the text: fields, tasks."""
 
 
@@ -102,7 +102,7 @@ class ResultBlock(NamedTuple):
     ok: bool
     seconds: float | None = None
     """Since the call began to run, by the events' own times."""
-    lines: tuple[Line, ...] = ()
+    lines: tuple[BlockLine, ...] = ()
     """In the place of the text, where there are any: a change, fields, tasks."""
     is_declined: bool = False
     """It did not run, and that is no failure: a person said no, or the run had ended."""
@@ -163,12 +163,12 @@ class BlockReader:
             began = None if call is None else _began(call, said, self._ended_at)
             if event.type == "tool_result":
                 self._ended_at = event.ts
-            return list(row.blocks(event, Call(call, said, began))) if row.forms & self._forms else []
+            return list(row.blocks(event, CallFacts(call, said, began))) if row.forms & self._forms else []
         except MALFORMED as error:
             return [note("warning", f"Event {event.seq} ({event.type}) cannot be shown: {error!r}")]
 
 
-class Call(NamedTuple):
+class CallFacts(NamedTuple):
     """What is known of a result's call."""
 
     event: SDKEvent | None = None
@@ -191,7 +191,7 @@ class Row(NamedTuple):
     """How one kind of event is shown."""
 
     forms: Form
-    blocks: Callable[[SDKEvent, Call], Iterator[Block]]
+    blocks: Callable[[SDKEvent, CallFacts], Iterator[Block]]
     """Of an event and, for a result, its call as far as that is known."""
 
 
@@ -218,7 +218,7 @@ def _tool_call(event: SDKEvent, _: object) -> Iterator[Block]:
         yield NoteBlock("allowed", safe_line(f"Allowed by approval {event.data['approval']}."))
 
 
-def _tool_result(event: SDKEvent, call: Call) -> Iterator[Block]:
+def _tool_result(event: SDKEvent, call: CallFacts) -> Iterator[Block]:
     name, asked = str(event.data.get("name", "")), call.event.data if call.event else {}
     hint = hint_of(name, asked)
     result = _result_of(event)._replace(images=tuple(map(str, event.data.get("images") or ())))
@@ -250,12 +250,12 @@ def _no_of(answer: SDKEvent) -> str:
     return "you said no" if is_you else f"{safe_line(by)} said no"
 
 
-def _lines_of(event: SDKEvent, name: str, arguments: dict[str, Any], kind: str) -> list[Line]:
+def _lines_of(event: SDKEvent, name: str, arguments: dict[str, Any], kind: str) -> list[BlockLine]:
     """What a person sees of a result in the place of its text, which is for the model; empty for the text."""
     text = str((event.data.get("result") or {}).get("output") or "")
     if kind == "edit":
         first = (event.data.get("details") or {}).get("first_line")
-        edit = Edit.of(arguments)
+        edit = TextEdit.of(arguments)
         known = first if isinstance(first, int) else int({"file_text", "content"} & arguments.keys() != set())
         return patch_lines(text) or ([] if edit is None else edit_lines(edit, first=known))
     if name == TASKS:

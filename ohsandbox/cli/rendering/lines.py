@@ -26,7 +26,7 @@ MAX_JSON_CHARS = 200_000
 TAB_COLUMNS = 8
 
 
-class Line(NamedTuple):
+class BlockLine(NamedTuple):
     """A line of a block."""
 
     kind: LineKind
@@ -71,14 +71,14 @@ def changes(old: str, new: str) -> list[Change]:
     return found + [Change("same", line) for line in was[len(was) - tail :]]
 
 
-class Edit(NamedTuple):
+class TextEdit(NamedTuple):
     """What the arguments of a call say about a change: new for old, in a part of a file or in all of it."""
 
     old: str
     new: str
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> Edit | None:
+    def of(cls, arguments: Mapping[str, Any]) -> TextEdit | None:
         """Of any tool that has the arguments of ours; None where there is no text in them."""
         texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
         if "old_str" in texts:
@@ -87,7 +87,7 @@ class Edit(NamedTuple):
         return None if new is None else cls("", new)
 
 
-def edit_lines(edit: Edit, *, first: int = 0) -> list[Line]:
+def edit_lines(edit: TextEdit, *, first: int = 0) -> list[BlockLine]:
     """The change with the lines around it, numbered from first where that is known."""
     if not edit.old:
         found = [Change("added", line) for line in _lines_of(masked(edit.new))]
@@ -102,7 +102,7 @@ def _lines_of(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def _numbered(found: Sequence[Change], first: int) -> Iterator[Line]:
+def _numbered(found: Sequence[Change], first: int) -> Iterator[BlockLine]:
     """Without what is the same and not near a change."""
     changed = [at for at, change in enumerate(found) if change.kind != "same"]
     near = {at + step for at in changed for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
@@ -110,11 +110,11 @@ def _numbered(found: Sequence[Change], first: int) -> Iterator[Line]:
     left_out = 0
     for at, change in enumerate(found):
         if at in near and left_out:
-            yield Line("place", f"… {counted(left_out, 'unchanged line')}")
+            yield BlockLine("place", f"… {counted(left_out, 'unchanged line')}")
             left_out = 0
         if at in near:
             number = old if change.kind == "removed" else new
-            yield Line(change.kind, printable_line(change.text), number if first else 0)
+            yield BlockLine(change.kind, printable_line(change.text), number if first else 0)
         else:
             left_out += 1
         old += change.kind != "added"
@@ -129,28 +129,28 @@ def printable_line(line: str) -> str:
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
-def patch_lines(patch: str) -> list[Line]:
+def patch_lines(patch: str) -> list[BlockLine]:
     """The lines of a unified diff of one file, as a tool returned it; empty where it is none."""
-    found: list[Line] = []
+    found: list[BlockLine] = []
     old = new = 0
     for row in safe(patch).split("\n"):
         if hunk := _HUNK.match(row):
             old, new = int(hunk[1]), int(hunk[2])
-            found += [Line("place", "…")] if found else []
+            found += [BlockLine("place", "…")] if found else []
         elif not new or not row:
             continue
         elif row[0] == "-":
-            found.append(Line("removed", row[1:], old))
+            found.append(BlockLine("removed", row[1:], old))
             old += 1
         elif row[0] in "+ ":
-            found.append(Line("added" if row[0] == "+" else "same", row[1:], new))
+            found.append(BlockLine("added" if row[0] == "+" else "same", row[1:], new))
             old, new = old + (row[0] == " "), new + 1
         else:
-            found.append(Line("place", row))
+            found.append(BlockLine("place", row))
     return found
 
 
-def tally(lines: Sequence[Line]) -> str:
+def tally(lines: Sequence[BlockLine]) -> str:
     """`+3 -1`; empty where nothing changes."""
     counts = {sign: sum(line.kind == kind for line in lines) for sign, kind in (("+", "added"), ("-", "removed"))}
     return " ".join(f"{sign}{count}" for sign, count in counts.items() if count)
@@ -159,43 +159,43 @@ def tally(lines: Sequence[Line]) -> str:
 # --- fields ---------------------------------------------------------------------------------------
 
 
-def field_lines(fields: Mapping[str, Any]) -> list[Line]:
+def field_lines(fields: Mapping[str, Any]) -> list[BlockLine]:
     """One line a field, `name: value`; what is in a field stands indented below it."""
-    found: list[Line] = []
+    found: list[BlockLine] = []
     for name, value in fields.items():
         for line in _field(safe_line(name), value, indent=""):
             if len(found) == MAX_FIELD_LINES:
-                return [*found, Line("place", "… more of the kind")]
+                return [*found, BlockLine("place", "… more of the kind")]
             found.append(line)
     return found
 
 
-def _field(name: str, value: Any, *, indent: str) -> Iterator[Line]:
+def _field(name: str, value: Any, *, indent: str) -> Iterator[BlockLine]:
     below = f"{indent}  "
     if len(below) > 2 * MAX_FIELD_DEPTH:
-        yield Line("field", f"{indent}{name}: …")
+        yield BlockLine("field", f"{indent}{name}: …")
     elif isinstance(value, dict) and value:
-        yield Line("field", f"{indent}{name}:")
+        yield BlockLine("field", f"{indent}{name}:")
         for key, item in value.items():
             yield from _field(safe_line(key), item, indent=below)
     elif isinstance(value, list | tuple) and any(isinstance(item, dict | list | tuple) for item in value):
-        yield Line("field", f"{indent}{name}:")
+        yield BlockLine("field", f"{indent}{name}:")
         for number, item in enumerate(value, 1):
             yield from _field(str(number), item, indent=below)
     else:
         words = ", ".join(map(_scalar, value)) if isinstance(value, list | tuple) else _scalar(value)
         if "\n" in words:
-            yield Line("field", f"{indent}{name}:")
-            yield from (Line("", f"{below}{line}") for line in words.split("\n"))
+            yield BlockLine("field", f"{indent}{name}:")
+            yield from (BlockLine("", f"{below}{line}") for line in words.split("\n"))
         else:
-            yield Line("field", f"{indent}{name}: {words}".rstrip())
+            yield BlockLine("field", f"{indent}{name}: {words}".rstrip())
 
 
 def _scalar(value: Any) -> str:
     return safe(value if isinstance(value, str) else json.dumps(value))
 
 
-def json_lines(text: str) -> list[Line]:
+def json_lines(text: str) -> list[BlockLine]:
     """The fields of a text that is JSON, an object or a list; empty for any other."""
     if len(text) > MAX_JSON_CHARS or text.lstrip()[:1] not in {"{", "["}:
         return []
@@ -215,23 +215,27 @@ _TASK = re.compile(r"\[([x> ])\] ")
 _SIGNS: Mapping[str, LineKind] = {"x": "done", ">": "active", " ": "todo"}
 
 
-def task_lines(tasks: object) -> list[Line]:
+def task_lines(tasks: object) -> list[BlockLine]:
     """A line a task, of the argument `task_list` of `task_tracker`."""
     items = [item for item in tasks if isinstance(item, dict)] if isinstance(tasks, list) else []
     return [
-        Line(_STATUS.get(str(item.get("status") or "todo"), "todo"), safe_line(item.get("title") or "Untitled task"))
+        BlockLine(
+            _STATUS.get(str(item.get("status") or "todo"), "todo"), safe_line(item.get("title") or "Untitled task")
+        )
         for item in items
     ]
 
 
-def checked_lines(text: str) -> list[Line]:
+def checked_lines(text: str) -> list[BlockLine]:
     """A line a task, of the list as the tool returns it."""
     return [
-        Line(_SIGNS[found[1]], line[found.end() :]) for line in safe(text).split("\n") if (found := _TASK.match(line))
+        BlockLine(_SIGNS[found[1]], line[found.end() :])
+        for line in safe(text).split("\n")
+        if (found := _TASK.match(line))
     ]
 
 
-def progress_of(tasks: Sequence[Line]) -> str:
+def progress_of(tasks: Sequence[BlockLine]) -> str:
     """`2 of 5 tasks done`."""
     done = sum(task.kind == "done" for task in tasks)
     return f"{done} of {counted(len(tasks), 'task')} done"

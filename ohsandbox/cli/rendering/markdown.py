@@ -20,7 +20,7 @@ from ohsandbox.cli.rendering.text import safe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ohsandbox.cli.rendering.lines import Line, LineKind
+    from ohsandbox.cli.rendering.lines import BlockLine, LineKind
     from ohsandbox.events import SDKEvent
     from ohsandbox.secrets import Masker
 
@@ -81,7 +81,7 @@ _SIGNS: Mapping[LineKind, str] = {
 }
 
 
-def _row(line: Line) -> str:
+def _row(line: BlockLine) -> str:
     return _SIGNS.get(line.kind, "") + line.text
 
 

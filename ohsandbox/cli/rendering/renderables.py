@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from ohsandbox.cli.rendering.events import CallBlock, ResultBlock
-    from ohsandbox.cli.rendering.lines import Line, LineKind
+    from ohsandbox.cli.rendering.lines import BlockLine, LineKind
 
 MAX_COMMAND_LINES = 12
 """A heredoc is shown by its beginning; the log has it whole."""
@@ -212,7 +212,7 @@ def _ending(block: ResultBlock, glyphs: Glyphs, *, hint: str, is_whole: bool) ->
     return [*([Text(told, style="italic dim")] if above else []), *(Text(line, style=style) for line in kept)]
 
 
-def _beginning(lines: Sequence[Line], glyphs: Glyphs, *, is_whole: bool) -> list[Text]:
+def _beginning(lines: Sequence[BlockLine], glyphs: Glyphs, *, is_whole: bool) -> list[Text]:
     kept = lines if is_whole else lines[:MAX_LINES]
     rows = [_row(line, glyphs, is_numbered=any(one.number for one in kept)) for line in kept]
     if more := len(lines) - len(kept):
@@ -220,7 +220,7 @@ def _beginning(lines: Sequence[Line], glyphs: Glyphs, *, is_whole: bool) -> list
     return rows
 
 
-def _row(line: Line, glyphs: Glyphs, *, is_numbered: bool) -> Text:
+def _row(line: BlockLine, glyphs: Glyphs, *, is_numbered: bool) -> Text:
     style = STYLES[line.kind]
     shown = cut(line.text)
     if line.kind in {"added", "removed", "same"}:

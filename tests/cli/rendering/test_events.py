@@ -10,7 +10,7 @@ from rich.console import Console
 from ohsandbox import events
 from ohsandbox.cli.rendering import view as views
 from ohsandbox.cli.rendering.events import EVENTS, CallBlock, Form, call_of
-from ohsandbox.cli.rendering.lines import Line
+from ohsandbox.cli.rendering.lines import BlockLine
 from ohsandbox.cli.rendering.markdown import MarkdownExport
 from ohsandbox.cli.rendering.terminal import RichView
 from ohsandbox.cli.rendering.view import MODEL_WORKS, PlainView, View
@@ -41,8 +41,8 @@ from tests.fakes import stamp
         ("execute_ipython_cell", {"code": "1 + 1"}, CallBlock("%", "1 + 1", "execute_ipython_cell")),
         ("delegate", {"task": "Look."}, CallBlock("&", "Look.", "delegate")),
         ("finish", {"message": "Done."}, CallBlock(".", "Done.", "finish", is_answer=True)),
-        ("git__log", {"n": 3}, CallBlock(".", "git__log", "git__log", lines=(Line("field", "n: 3"),))),
-        ("grep", {"pattern": 7}, CallBlock(".", "grep", "grep", lines=(Line("field", "pattern: 7"),))),
+        ("git__log", {"n": 3}, CallBlock(".", "git__log", "git__log", lines=(BlockLine("field", "n: 3"),))),
+        ("grep", {"pattern": 7}, CallBlock(".", "grep", "grep", lines=(BlockLine("field", "pattern: 7"),))),
         ("ask_human", {"question": "Which?", "options": 5}, CallBlock("?", "Which?", "ask_human", is_answer=True)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

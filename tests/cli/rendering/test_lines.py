@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ohsandbox.cli.rendering.lines import (
     MAX_FIELD_LINES,
+    BlockLine,
     Change,
-    Edit,
-    Line,
+    TextEdit,
     changes,
     checked_lines,
     edit_lines,
@@ -49,7 +49,7 @@ def test_a_large_change_is_not_compared_line_by_line() -> None:
 
 def test_a_replacement_is_shown_with_its_numbers_and_little_around_it() -> None:
     old = "".join(f"{number}\n" for number in range(20))
-    lines = edit_lines(Edit(old, old.replace("10\n", "ten\nTEN\n")), first=1)
+    lines = edit_lines(TextEdit(old, old.replace("10\n", "ten\nTEN\n")), first=1)
     assert [(line.kind, line.text, line.number) for line in lines] == [
         ("place", "… 7 unchanged lines", 0),
         ("same", "7", 8),
@@ -68,36 +68,36 @@ def test_a_replacement_is_shown_with_its_numbers_and_little_around_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "edit"),
     [
-        ({"command": "create", "file_text": "x\n"}, Edit("", "x\n")),
-        ({"command": "str_replace", "old_str": "a", "new_str": "b"}, Edit("a", "b")),
-        ({"command": "str_replace", "old_str": "a"}, Edit("a", "")),
-        ({"command": "insert", "insert_line": 3, "new_str": "b"}, Edit("", "b")),
-        ({"path": "/x", "content": ""}, Edit("", "")),
+        ({"command": "create", "file_text": "x\n"}, TextEdit("", "x\n")),
+        ({"command": "str_replace", "old_str": "a", "new_str": "b"}, TextEdit("a", "b")),
+        ({"command": "str_replace", "old_str": "a"}, TextEdit("a", "")),
+        ({"command": "insert", "insert_line": 3, "new_str": "b"}, TextEdit("", "b")),
+        ({"path": "/x", "content": ""}, TextEdit("", "")),
         ({"command": "undo_edit"}, None),
         ({"command": "str_replace", "old_str": 5}, None),
     ],
 )
-def test_an_edit_is_known_by_its_arguments(arguments: dict[str, Any], edit: Edit | None) -> None:
-    assert Edit.of(arguments) == edit
+def test_an_edit_is_known_by_its_arguments(arguments: dict[str, Any], edit: TextEdit | None) -> None:
+    assert TextEdit.of(arguments) == edit
 
 
 def test_what_hides_is_spelt_out_in_a_change() -> None:
-    [removed, added] = edit_lines(Edit("\tx", "        x"))
+    [removed, added] = edit_lines(TextEdit("\tx", "        x"))
     assert (removed.text, added.text) == ("        x", "        x")
-    [line] = edit_lines(Edit("", "a\u202eb\x1b[2J\r\n"))
-    assert line == Line("added", r"a\u{202e}b\u{1b}[2J\u{d}")
+    [line] = edit_lines(TextEdit("", "a\u202eb\x1b[2J\r\n"))
+    assert line == BlockLine("added", r"a\u{202e}b\u{1b}[2J\u{d}")
 
 
 def test_a_unified_diff_is_read_with_its_numbers() -> None:
     patch = "--- a\n+++ a\n@@ -3,2 +3,3 @@\n same\n-old\n+new\n+more\n@@ -9 +10 @@\n-x\n+y\n"
     assert patch_lines(patch) == [
-        Line("same", "same", 3),
-        Line("removed", "old", 4),
-        Line("added", "new", 4),
-        Line("added", "more", 5),
-        Line("place", "…"),
-        Line("removed", "x", 9),
-        Line("added", "y", 10),
+        BlockLine("same", "same", 3),
+        BlockLine("removed", "old", 4),
+        BlockLine("added", "new", 4),
+        BlockLine("added", "more", 5),
+        BlockLine("place", "…"),
+        BlockLine("removed", "x", 9),
+        BlockLine("added", "y", 10),
     ]
     assert patch_lines("File 'a' did not exist; made with 3 lines.") == []
 
@@ -137,11 +137,11 @@ def test_deep_and_long_fields_are_cut() -> None:
 
 def test_tasks_are_a_checklist() -> None:
     tasks = task_lines([{"title": "a", "status": "done"}, {"title": "b\nc", "status": "in_progress"}, {}, 5])
-    assert tasks == [Line("done", "a"), Line("active", r"b\u{a}c"), Line("todo", "Untitled task")]
+    assert tasks == [BlockLine("done", "a"), BlockLine("active", r"b\u{a}c"), BlockLine("todo", "Untitled task")]
     assert progress_of(tasks) == "1 of 3 tasks done"
     assert progress_of(tasks[:1]) == "1 of 1 task done"
     assert task_lines("no list") == []
     assert checked_lines("2 tasks: ...\n[x] t-1: a\n[ ] t-2: b\n      a note") == [
-        Line("done", "t-1: a"),
-        Line("todo", "t-2: b"),
+        BlockLine("done", "t-1: a"),
+        BlockLine("todo", "t-2: b"),
     ]
