@@ -178,7 +178,7 @@ class InteractiveSession:
         else:
             files = f"{full.host_workdir or Path.cwd()}, on THIS HOST without a container"
         asks = {"always": "every call", "risky": "risky calls", "medium": "risky calls and what no rule can judge"}
-        asked = asks.get(settings.confirm or "", "nothing" if full.backend.isolated else "risky calls")
+        asked = asks.get(settings.confirm or ("never" if full.backend.isolated else "risky"), "nothing")
         network = f"network {full.network}" if full.backend.isolated else "network of this host"
         head = Text.assemble(("ohsandbox", "bold cyan"), f" {__version__}", (f"  {safe_line(settings.model)}", "bold"))
         image = safe_line(full.image or full.build or "") if full.backend.isolated else "none"

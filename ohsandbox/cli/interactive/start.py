@@ -15,7 +15,7 @@ HISTORY_NAME = "history.jsonl"
 
 def can_be_interactive(what: RunOptions) -> bool:
     """A person is at a terminal that can move its cursor, and what is asked for may become a conversation."""
-    return what.talks and what.task != "-" and person_present(no_tui=what.no_tui) and not _is_dumb()
+    return what.talks and what.task != "-" and person_present(no_tui=what.headless) and not _is_dumb()
 
 
 def run_interactive(what: RunOptions, where: SandboxOptions) -> int:

@@ -1,0 +1,186 @@
+"""The interactive session as a person sees it, in a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.conftest import Emulator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.interactive.conftest import Turns
+
+ENTER, ESCAPE, CTRL_C, CTRL_D, ALT_ENTER = "\r", "\x1b", "\x03", "\x04", "\x1b\r"
+SLOW = "touch began; sleep 60"
+
+
+def messages(home: Path) -> list[str]:
+    """What the agent was sent in all conversations."""
+    lines = (line for log in home.rglob("events.jsonl") for line in log.read_text().splitlines())
+    events = [json.loads(line) for line in lines]
+    return [event["data"]["content"] for event in events if event["type"] == "user_message"]
+
+
+def test_it_begins_with_what_it_works_with_and_ends_with_exit(talk: Turns, workspace: Path) -> None:
+    terminal = talk(("Hello **you**.", None))
+    for text in ("ohsandbox 0", "scripted:", f"files    {workspace}", "asks     nothing", "0 tokens"):
+        assert text in terminal.scrollback.replace("\n", ""), terminal.scrollback
+    terminal.type(f"hi{ENTER}").wait("Hello you.").wait("Answered").type(f"/exit{ENTER}")
+    assert terminal.end() == 0
+    assert "> hi" in terminal.scrollback
+    assert "ohsandbox run --resume" in terminal.scrollback
+    assert "your turn" not in terminal.shown, "the region is gone"
+
+
+def test_a_message_of_several_lines(talk: Turns, home: Path) -> None:
+    terminal = talk(("ok", None))
+    terminal.type(f"one{ALT_ENTER}two\nthree\\{ENTER}four{ENTER}").wait("Answered").type(CTRL_D)
+    assert terminal.end() == 0
+    assert messages(home) == ["one\ntwo\nthree\nfour"]
+
+
+def test_a_paste_of_10000_lines_is_shown_folded_and_sent_whole(talk: Turns, home: Path) -> None:
+    terminal, text = talk(("ok", None)), "".join(f"line {number}\n" for number in range(10_000))
+    terminal.type("see ").type(f"\x1b[200~{text}\x1b[201~").wait("> see [pasted 10,000 lines]")
+    terminal.type(f" end{ENTER}").wait("Answered").type(CTRL_D)
+    assert terminal.end() == 0
+    assert messages(home) == [f"see {text} end"]
+    assert "line 77\n" not in terminal.scrollback
+
+
+@pytest.mark.parametrize("key", [ESCAPE, CTRL_C])
+@pytest.mark.parametrize("task", [(), ("go",)])
+def test_a_key_stops_the_agent_and_gives_the_prompt_back_with_the_draft(
+    talk: Turns, key: str, task: tuple[str, ...]
+) -> None:
+    terminal = talk(("", SLOW), ("second", None), task=task)
+    if not task:
+        terminal.type(f"go{ENTER}")
+    terminal.wait("sleep 60").wait("Esc stops").type("my draft").wait("> my draft").type(key)
+    terminal.wait("Stopped").wait("your turn")
+    assert "> my draft" in terminal.shown
+    terminal.type(f" goes on{ENTER}").wait("second").wait("your turn").type(CTRL_D)
+    assert terminal.end() == 0
+
+
+def test_a_task_that_ends_by_itself_ends_the_command(talk: Turns) -> None:
+    terminal = talk(("done", None), task=("go",))
+    assert terminal.end() == 0
+    assert "done" in terminal.scrollback
+
+
+def test_ctrl_c_twice_leaves_with_130_and_once_only_says_so(talk: Turns) -> None:
+    terminal = talk(("ok", None))
+    terminal.type("a draft").wait("> a draft").type(CTRL_C).wait("a draft", gone=True)
+    terminal.type(CTRL_C).wait("Ctrl-C again, or Ctrl-D, leaves.").type(CTRL_C)
+    assert terminal.end() == 130
+
+
+def test_a_message_while_the_agent_works_reaches_it_before_its_next_step(
+    talk: Turns, home: Path, workspace: Path
+) -> None:
+    terminal = talk(("", "until test -e go; do sleep 0.1; done"), ("", None), ("heard", None))
+    terminal.type(f"first{ENTER}").wait("Esc stops").type(f"second{ENTER}").wait("sent while the agent works")
+    (workspace / "go").touch()
+    terminal.wait("heard").wait("your turn").type(CTRL_D)
+    assert terminal.end() == 0
+    assert messages(home) == ["first", "second"]
+
+
+def test_a_command_of_the_person_runs_in_the_sandbox_and_the_agent_is_told(
+    talk: Turns, home: Path, workspace: Path
+) -> None:
+    (workspace / "file").write_text("content of it\n")
+    terminal = talk(("ok", None))
+    terminal.type(f"!cat file; false{ENTER}").wait("exit 1").type(f"what is that{ENTER}").wait("Answered")
+    terminal.type(CTRL_D)
+    assert terminal.end() == 0
+    [message] = messages(home)
+    assert re.fullmatch(
+        r"I ran this in the sandbox \(exit 1\):\n```\n\$ cat file; false\ncontent of it\n```\n\nwhat is that", message
+    )
+    assert "I ran this" not in terminal.scrollback
+
+
+def test_a_file_that_is_named_with_an_at_goes_along(talk: Turns, home: Path, workspace: Path) -> None:
+    (workspace / "notes.md").write_text("# Notes\n")
+    (workspace / "pic.png").write_bytes(b"\x89PNG\0")
+    terminal = talk(("ok", None))
+    terminal.type("see @not").wait("notes.md", times=1).type("\t").wait("> see @notes.md")
+    terminal.type(f" and @pic.png{ENTER}").wait("Attached: notes.md").wait("a message carries text only")
+    terminal.wait("Answered").type(CTRL_D)
+    assert terminal.end() == 0
+    assert messages(home) == ["see @notes.md and @pic.png\n\nContents of notes.md:\n```\n# Notes\n```"]
+
+
+def test_history_is_there_in_the_next_session_and_is_searched(talk: Turns) -> None:
+    first = talk(("ok", None))
+    first.type(f"find the needle here{ENTER}").wait("Answered").type(f"hay{ENTER}").wait("Failed").type(CTRL_D)
+    first.end()
+    second = talk(("ok", None))
+    second.type("\x12needle").wait("search the history: needle").wait("> find the needle here").type(ENTER)
+    second.wait("search the history", gone=True).type(ENTER).wait("Answered").type(CTRL_D)
+    assert second.end() == 0
+
+
+def test_keys_before_a_question_do_not_answer_it_and_the_draft_comes_back(talk: Turns, workspace: Path) -> None:
+    slow = "until test -e go; do sleep 0.1; done"
+    terminal = talk(("", slow), ("", "echo one >> done"), ("all done", None), options=("--confirm", "always"))
+    terminal.type(f"go{ENTER}").wait("? helps]").type("y\n").wait("Esc stops").type("y").wait("> y")
+    (workspace / "go").touch()
+    terminal.wait("? helps]", times=2)
+    assert not (workspace / "done").exists()
+    terminal.type("y\n").wait("all done").wait("your turn")
+    assert "> y" in terminal.shown, terminal.shown
+    assert (workspace / "done").read_text() == "one\n"
+    terminal.type(CTRL_C).type(CTRL_D)
+    assert terminal.end() == 0
+
+
+def test_an_unknown_command_is_no_message(talk: Turns, home: Path) -> None:
+    terminal = talk(("ok", None))
+    terminal.type(f"/undoo{ENTER}").wait("/undoo", times=2).type(CTRL_D)
+    terminal.end()
+    assert messages(home) == []
+
+
+def test_a_flood_of_lines_all_reach_the_scrollback_while_the_person_types(talk: Turns) -> None:
+    terminal = talk(("ok", None), options=())
+    terminal.type(f"!seq 1 3000{ENTER}").type("a draft").wait("exit 0").wait("> a draft").type(CTRL_C).type(CTRL_D)
+    assert terminal.end() == 0
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(40, 12), (80, 24), (250, 50)])
+def test_every_width_and_what_a_resize_leaves(talk: Turns, columns: int, rows: int) -> None:
+    terminal = talk(("", "sleep 60"), columns=columns, rows=rows)
+    terminal.type(f"go{ENTER}").wait("Esc stops").type("a draft that is longer than the rest of it")
+    terminal.wait("rest of it").resize(columns + 20, rows).wait("rest of it").resize(columns - 10, rows + 3)
+    terminal.type(ESCAPE).wait("Stopped").wait("your turn")
+    assert terminal.shown.count("your turn") == 1
+    assert terminal.shown.count("a draft that") == 1, terminal.shown
+    terminal.type(CTRL_C).type(CTRL_D)
+    assert terminal.end() == 0
+
+
+def test_no_color_means_none(talk: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = talk(("Hello **you**.", None))
+    terminal.type(f"hi{ENTER}").wait("Answered").type(CTRL_D)
+    assert terminal.end() == 0
+    assert not re.search(rb"\x1b\[[0-9;]*[34][0-7]m", terminal.raw)
+
+
+def test_a_dumb_terminal_gets_lines(
+    talk: Turns, monkeypatch: pytest.MonkeyPatch, emulator: Callable[..., Emulator]
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    terminal = emulator("run", "--model", "scripted:demo", "--runtime", "cli").wait("/exit or Ctrl-D leaves")
+    terminal.type(f"/exit{ENTER}")
+    assert terminal.end() == 0
+    assert b"\x1b[?25l" not in terminal.raw

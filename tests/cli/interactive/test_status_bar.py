@@ -1,0 +1,49 @@
+"""The bottom line: what it counts, and what it leaves out where there is little room."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from ohsandbox.cli.interactive.status_bar import StatusBar
+from ohsandbox.events import SDKEvent
+
+
+def event(kind: str, **data: Any) -> SDKEvent:
+    return SDKEvent.model_construct(seq=0, type=kind, ts=datetime.now(UTC), data=data)
+
+
+@pytest.fixture
+def bar() -> StatusBar:
+    bar = StatusBar()
+    bar.model, bar.window, bar.place, bar.waits_for = "openai/gpt-5", 200_000, "ohsandbox-1", "your turn"
+    return bar
+
+
+def test_tokens_cost_context_and_steps_are_counted_once_a_response(bar: StatusBar) -> None:
+    usage = {"prompt_tokens": 9000, "completion_tokens": 1000}
+    bar.add(event("tool_call", response_id="a", usage=usage, cost_usd=0.02))
+    bar.add(event("tool_call", response_id="a"))
+    bar.add(event("assistant_message", response_id="b", usage=usage, cost_usd=0.01))
+    line = bar.line(200)
+    assert "20k tokens" in line
+    assert "context 10k (5% of 200k)" in line
+    assert "$0.0300" in line
+    assert "step 2" in line
+
+
+def test_a_price_that_is_not_known_is_not_nothing(bar: StatusBar) -> None:
+    bar.add(event("assistant_message", response_id="a", usage={"prompt_tokens": 5}, cost_usd=None))
+    assert "price unknown" in bar.line(200)
+    bar.add(event("assistant_message", response_id="b", usage={"prompt_tokens": 5}, cost_usd=0.5))
+    assert "$0.5000+" in bar.line(200)
+
+
+@pytest.mark.parametrize("columns", [10, 20, 39, 60, 79, 119, 249])
+def test_it_never_is_longer_than_the_terminal_and_whom_it_waits_for_goes_last(bar: StatusBar, columns: int) -> None:
+    line = bar.line(columns)
+    assert 0 < len(line) <= columns
+    assert ("your turn" in line) == (columns > 9)
+    assert ("openai/gpt-5" in line) == (columns >= len("openai/gpt-5 · your turn"))
