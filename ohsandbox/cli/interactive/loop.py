@@ -103,8 +103,13 @@ class InteractiveSession:
             except EOFError:
                 return code
             if line.text.startswith("!") or is_command(line.text):
-                if not self._do(line):
-                    return code
+                try:
+                    if not self._do(line):
+                        return code
+                except KeyboardInterrupt:
+                    if not session.is_open:
+                        raise
+                    self._view.info("Stopped.")
             else:
                 self._view.show_block(MessageBlock("user", line.shown))
                 code = session.say(self._message(line), in_talk=True)
