@@ -12,7 +12,7 @@ from ohsandbox.events import SDKEvent
 
 
 def event(kind: str, **data: Any) -> SDKEvent:
-    return SDKEvent.model_construct(seq=0, type=kind, ts=datetime.now(UTC), data=data)
+    return SDKEvent.model_construct(seq=0, conversation_id="c", type=kind, ts=datetime.now(UTC), data=data)
 
 
 @pytest.fixture
