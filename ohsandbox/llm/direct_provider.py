@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from ohsandbox.llm import error_mapping
+from ohsandbox.llm.anthropic_format import anthropic_format
 from ohsandbox.llm.http_client import BoundedClient
 from ohsandbox.llm.model_list import cost_usd, entry_of
 from ohsandbox.llm.openai_format import openai_format
@@ -22,7 +23,7 @@ from ohsandbox.llm.response_parsing import StreamedAnswer
 from ohsandbox.llm.wire_format import server_events
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from ohsandbox.llm.config import LLMConfig
     from ohsandbox.llm.provider import ModelInfo, Provider
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 20.0
 """A host that does not accept a connection within this is not there; timeout_s is for one that thinks."""
-_FORMATS = {"openai": openai_format}
+_FORMATS: dict[str, Callable[[LLMConfig, str], WireFormat | None]] = {
+    "openai": openai_format,
+    "anthropic": anthropic_format,
+}
 _LITELLM_ONLY = ("USE_LITELLM_PROXY", "SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_ECDH_CURVE")
 """Variables that litellm obeys and httpx does not."""
 _DONE = "[DONE]"

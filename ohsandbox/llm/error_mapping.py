@@ -168,9 +168,11 @@ _BY_CLASS = {
 _NO_SUCCESS, _REFUSED, _SERVER_ERRORS = 300, 400, 500
 """The first status of each kind."""
 _TOO_LONG = re.compile(
-    r"context[ _](?:length|window|size)|maximum context|(?:prompt|input) is too long|too many (?:input )?tokens",
+    r"context[ _](?:length|window|size|limit)|maximum context|(?:prompt|input) is too long|too many (?:input )?tokens"
+    r"|input tokens exceed|maximum number of tokens|maximum input length",
     re.IGNORECASE,
 )
+_AGAINST_POLICY = re.compile(r"content_policy_violation|content management policy|our safety system", re.IGNORECASE)
 _NO_CREDIT = re.compile(r"insufficient_quota|exceeded your current quota|credit balance is too low", re.IGNORECASE)
 _NO_TOOLS = re.compile(
     r"(?:does(?: not|n't)|no connected provider) supports? (?:tools?\b(?![ _]choice)|tool[_-]call|function[ _-]?call)"
@@ -324,6 +326,8 @@ def _refine(kind: ErrorKind, by_class: ErrorKind | None, text: str) -> ErrorKind
     """Tell apart what one status stands for."""
     if kind is REQUEST and by_class in {CONTEXT, POLICY, NO_PROVIDER}:
         return by_class
+    if kind is REQUEST and _AGAINST_POLICY.search(text):
+        return POLICY
     if kind in {REQUEST, CUT}:  # in the middle of a stream, litellm names every error alike
         if _NO_PROVIDER in text:
             return NO_PROVIDER

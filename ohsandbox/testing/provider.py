@@ -1,11 +1,12 @@
-"""`FakeProvider`: an OpenAI-compatible server on loopback that answers from a list.
+"""`FakeProvider`: an OpenAI-compatible server on loopback that answers from a list; it knows Anthropic's API too.
 
     with FakeProvider(calls(("execute_bash", {"command": "ls"})), text("Done.")) as provider:
         llm = LLM(provider.config())
         ...
         assert provider.requests[0].body["model"] == "fake"
 
-Replies are used up in order. A reply made by `text` or `calls` is streamed where the request asks for a stream.
+Replies are used up in order. A reply made by `text` or `calls` is streamed where the request asks for a stream, and has
+Anthropic's form where its messages API is asked.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _JSON = "application/json"
 _SSE = "text/event-stream"
+_OK = 200
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -131,6 +133,53 @@ def _as_stream(completion: Mapping[str, Any]) -> Reply:
     )
 
 
+def _as_anthropics(completion: Mapping[str, Any]) -> dict[str, Any]:
+    """The completion as an answer of Anthropic's messages API."""
+    choice = completion["choices"][0]
+    fields = choice["message"] or {}
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": fields["content"]}] if fields.get("content") else []
+    for call in fields.get("tool_calls") or []:
+        function = call["function"]
+        arguments = json.loads(function["arguments"])
+        blocks.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments})
+    usage, reasons = completion.get("usage") or {}, {"stop": "end_turn", "length": "max_tokens"}
+    return {
+        "id": completion["id"],
+        "type": "message",
+        "role": "assistant",
+        "model": completion["model"],
+        "content": blocks,
+        "stop_reason": reasons.get(choice["finish_reason"], "tool_use"),
+        "stop_sequence": None,
+        "usage": {"input_tokens": usage.get("prompt_tokens", 0), "output_tokens": usage.get("completion_tokens", 0)},
+    }
+
+
+def _as_anthropics_stream(answer: Mapping[str, Any]) -> Reply:
+    """The answer as a stream of Anthropic's: each text and each call's arguments in two pieces."""
+    told: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {**answer, "content": [], "stop_reason": None}},
+        {"type": "ping"},
+    ]
+    for index, block in enumerate(answer["content"]):
+        is_text = block["type"] == "text"
+        whole = block["text"] if is_text else json.dumps(block["input"])
+        empty = {"type": "text", "text": ""} if is_text else {**block, "input": {}}
+        told.append({"type": "content_block_start", "index": index, "content_block": empty})
+        for piece in (whole[: len(whole) // 2], whole[len(whole) // 2 :]):
+            delta = (
+                {"type": "text_delta", "text": piece}
+                if is_text
+                else {"type": "input_json_delta", "partial_json": piece}
+            )
+            told.append({"type": "content_block_delta", "index": index, "delta": delta})
+        told.append({"type": "content_block_stop", "index": index})
+    ending = {"stop_reason": answer["stop_reason"], "stop_sequence": None}
+    told.append({"type": "message_delta", "delta": ending, "usage": answer["usage"]})
+    told.append({"type": "message_stop"})
+    return events(*(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in told), done=False)
+
+
 class FakeClock(Clock):
     """Time that passes only in waits, at once: `LLM(config, clock=FakeClock())`."""
 
@@ -194,8 +243,15 @@ class FakeProvider:
             reply = self._replies.popleft() if self._answer is None else self._answer(request)
         except IndexError:
             return error(400, "FakeProvider has no reply left; program one for each request.")
-        streamed = reply.message is not None and request.body.get("stream")
-        return _as_stream(reply.message or {})._replace(delay_s=reply.delay_s) if streamed else reply
+        if reply.message is None or reply.status != _OK:
+            return reply
+        streamed = request.body.get("stream")
+        if request.path.endswith("/messages"):
+            answer = _as_anthropics(reply.message)
+            made = _as_anthropics_stream(answer) if streamed else Reply(json.dumps(answer).encode())
+        else:
+            made = _as_stream(reply.message) if streamed else reply
+        return made._replace(delay_s=reply.delay_s)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         provider = self

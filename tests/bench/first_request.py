@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import statistics
@@ -33,9 +32,9 @@ def timed_run(model: str, image: str, *more: str, home: str) -> Start:
     """Run a task of one answer in a fresh container, with a server of our own."""
     arrived: list[float] = []
 
-    def answer(request: Request) -> Reply:
+    def answer(_: Request) -> Reply:
         arrived.append(time.perf_counter())
-        return anthropic_text("Done.") if request.path.endswith("/messages") else text("Done.")
+        return text("Done.")
 
     with FakeProvider(answer=answer) as provider:
         url = provider.base_url.removesuffix("/v1") if model.startswith("anthropic/") else provider.base_url
@@ -50,21 +49,6 @@ def timed_run(model: str, image: str, *more: str, home: str) -> Start:
         raise RuntimeError(f"{argv}: exit code {ended.returncode}, {len(arrived)} requests. {ended.stderr.decode()}")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Start(arrived[0] - began, over - arrived[0], cpu)
-
-
-def anthropic_text(content: str) -> Reply:
-    """An answer in the form of Anthropic's API."""
-    answer = {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "fake",
-        "content": [{"type": "text", "text": content}],
-        "stop_reason": "end_turn",
-        "stop_sequence": None,
-        "usage": {"input_tokens": 10, "output_tokens": 5},
-    }
-    return Reply(json.dumps(answer).encode())
 
 
 def medians(model: str, image: str, *more: str, rounds: int = ROUNDS) -> Start:

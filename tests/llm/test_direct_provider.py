@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,24 +11,33 @@ from typing import TYPE_CHECKING, Any
 import litellm
 import pytest
 
-from ohsandbox.llm import LLM, ChatResponse, LLMConfig, LLMEvent
+from ohsandbox.llm import (
+    LLM,
+    ChatResponse,
+    ContextWindowError,
+    LLMConfig,
+    LLMEvent,
+    ModelAuthenticationError,
+    ModelNotFoundError,
+)
 from ohsandbox.llm import direct_provider as direct
 from ohsandbox.llm.direct_provider import DirectProvider, direct_provider
 from ohsandbox.llm.litellm_provider import LiteLLMProvider
 from ohsandbox.llm.model_list import cost_usd, entry_of, model_list
-from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, Request, calls, text
-from tests.llm.talk import TALK, WITH_IMAGE, tool
+from ohsandbox.llm.wire_format import server_events
+from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, Request, calls, events, text
+from tests.llm.talk import IMAGE, TALK, WITH_IMAGE, tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ohsandbox.errors import ModelError
+    from tests.llm.conftest import Ask
+
 OWN = ["openai/fake", "openai/Qwen/Qwen3-Coder", "openai/deepseek-r1", "openai/claude-sonnet-4-5", "openai/gpt-oss-20b"]
 """Names at servers of one's own."""
 ODD = [
-    {
-        "role": "user",
-        "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "http://x"}}],
-    },
+    {"role": "user", "content": [IMAGE, {"type": "text", "text": "a"}]},
     {"role": "assistant", "content": None, "tool_calls": TALK[2]["tool_calls"]},
     {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "seen"}]},
     {"role": "assistant", "content": "ok"},
@@ -57,7 +67,8 @@ def listed(provider: str) -> Iterator[str]:
 
 def direct_models(**changes: Any) -> list[str]:
     models = [*OWN, *listed("openai"), *listed("anthropic")]
-    return [model for model in models if direct_provider(LLMConfig(model=model, **changes)) is not None]
+    configs = [LLMConfig(model=model, api_key="test", **changes) for model in models]
+    return [config.model for config in configs if direct_provider(config) is not None]
 
 
 def kinds(models: list[str]) -> list[str]:
@@ -77,7 +88,11 @@ def reply_to(request: Request) -> Reply:
 
 
 def compared(
-    monkeypatch: pytest.MonkeyPatch, models: list[str], messages: list[dict[str, Any]], **changes: Any
+    monkeypatch: pytest.MonkeyPatch,
+    models: list[str],
+    messages: list[dict[str, Any]],
+    choice: Any = "auto",
+    **changes: Any,
 ) -> Iterator[tuple[str, Any, Any]]:
     """Of each model what the server got and what came of it, both ways."""
     with FakeProvider(answer=reply_to) as provider:
@@ -85,14 +100,16 @@ def compared(
             seen: list[Any] = []
             for way in (direct_provider, lambda _: None):
                 monkeypatch.setattr(direct, "direct_provider", way)
-                events: list[LLMEvent] = []
+                told: list[LLMEvent] = []
                 llm = LLM(provider.config(model=model, num_retries=0, **changes), clock=FakeClock())
-                response: ChatResponse = llm.send(messages, [tool()], on_event=events.append)
+                response: ChatResponse = llm.send(messages, [tool()], choice, on_event=told.append)
                 asked = provider.requests[-1]
                 headers = {name: asked.headers.get(name) for name in ("authorization", "x-api-key", "content-type")}
                 # of a stream litellm tells the name that was asked for in place of the provider's
-                answered = response.model_dump(exclude={"model"} if changes.get("stream") else set())
-                seen.append((asked.path, headers, asked.body, answered, events))
+                hidden = {"model"} if changes.get("stream") or model.startswith("anthropic/") else set()
+                hidden |= {"id"} if model.startswith("anthropic/") else set()  # litellm makes its own
+                answered = response.model_dump(exclude=hidden)
+                seen.append((asked.path, headers, asked.body, answered, told))
             yield model, *seen
 
 
@@ -113,9 +130,22 @@ def test_every_kind_of_message_is_sent_as_litellm_sends_it(
         assert (model, ours) == (model, theirs)
 
 
+@pytest.mark.parametrize("choice", ["required", "none", {"type": "function", "function": {"name": "look"}}])
+def test_every_choice_of_tools_is_sent_as_litellm_sends_it(monkeypatch: pytest.MonkeyPatch, choice: Any) -> None:
+    models = [OWN[0], "openai/gpt-4o", "openai/gpt-5", "anthropic/claude-sonnet-4-5"]
+    for model, ours, theirs in compared(monkeypatch, models, TALK, choice):
+        assert (model, ours) == (model, theirs)
+
+
+def test_an_address_of_an_image_is_sent_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/picture"}}
+    [(_, ours, theirs)] = compared(monkeypatch, OWN[:1], [{"role": "user", "content": [image]}])
+    assert ours == theirs
+
+
 def test_the_models_that_most_people_use_are_asked_directly() -> None:
     found = direct_models()
-    for model in (*OWN, "openai/gpt-4o", "openai/gpt-5", "openai/gpt-5.5"):
+    for model in (*OWN, "openai/gpt-4o", "openai/gpt-5", "anthropic/claude-sonnet-4-5"):
         assert model in found
     assert isinstance(direct_provider(LLMConfig(model="gpt-4o")), DirectProvider)
     assert isinstance(direct_provider(LLMConfig(model="a/b", custom_llm_provider="openai")), DirectProvider)
@@ -171,7 +201,7 @@ def test_cost_is_what_litellm_says(provider: str, usage: Mapping[str, Any]) -> N
 
 def test_what_the_list_says_is_what_litellm_says() -> None:
     for model in direct_models():
-        config = LLMConfig(model=model)
+        config = LLMConfig(model=model, api_key="test")
         found = direct_provider(config)
         assert found is not None
         assert (model, found.model_info()) == (model, LiteLLMProvider(config).model_info())
@@ -197,3 +227,108 @@ print([name for name in ("litellm", "openai") if name in sys.modules])
 """
     told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
     assert told.splitlines() == ["True True True", "[]"]
+
+
+# --- Anthropic's API --------------------------------------------------------------------------------------------------
+
+CLAUDE = "anthropic/claude-sonnet-4-5"
+
+
+def anthropics(**changes: Any) -> Reply:
+    answer = {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-of-today",
+        "content": [{"type": "thinking", "thinking": "hm", "signature": "x"}, {"type": "text", "text": "I look."}],
+        "stop_reason": "end_turn", "usage": {"input_tokens": 10, "output_tokens": 5},
+    }  # fmt: skip
+    return Reply(json.dumps(answer | changes).encode())
+
+
+def stream_of(*told: dict[str, Any]) -> Reply:
+    return events(*(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in told), done=False)
+
+
+START = {"type": "message_start", "message": {"id": "msg_1", "model": "m", "usage": {"input_tokens": 7}}}
+TEXT = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "he"}}
+BLOCK = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+END = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}}
+
+
+def test_claudes_thoughts_are_left_out_and_its_cache_is_counted(ask: Ask) -> None:
+    usage = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 50}
+    with FakeProvider(anthropics(usage=usage)) as provider:
+        response = ask(provider, model=CLAUDE)
+    assert (response.message.content, response.id, response.model) == ("I look.", "msg_1", "claude-of-today")
+    assert (response.usage.prompt_tokens, response.usage.cached_tokens) == (160, 100)
+    assert response.cost_usd == pytest.approx((10 * 3 + 100 * 0.3 + 50 * 3.75 + 5 * 15) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"), [("max_tokens", "length"), ("refusal", "content_filter"), ("stop_sequence", "stop")]
+)
+def test_claudes_reasons_to_stop_are_told_in_openais_words(ask: Ask, reason: str, finish: str) -> None:
+    with FakeProvider(anthropics(stop_reason=reason)) as provider:
+        assert ask(provider, model=CLAUDE).choices[0].finish_reason == finish
+
+
+def test_a_streamed_call_without_arguments_has_an_empty_object(ask: Ask) -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
+    block = {"type": "content_block_start", "index": 0, "content_block": use}
+    with FakeProvider(stream_of(START, block, {"type": "content_block_stop", "index": 0}, END)) as provider:
+        response = ask(provider, model=CLAUDE, stream=True)
+    assert response.message.tool_calls[0].function.arguments == "{}"
+    assert (response.usage.prompt_tokens, response.usage.completion_tokens) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Reply(b"<html>proxy</html>"),
+        Reply(b"null"),
+        anthropics(content="text"),
+        Reply(b'{"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}', 529),
+    ],
+)
+def test_what_claude_does_not_answer_is_asked_for_again(ask: Ask, broken: Reply) -> None:
+    with FakeProvider(broken, anthropics()) as provider:
+        assert ask(provider, model=CLAUDE).message.content == "I look."
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        stream_of(START, BLOCK, TEXT),
+        stream_of(START, BLOCK, TEXT, {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}),
+        stream_of(START, BLOCK, TEXT, END)._replace(cut_at=200),
+        Reply(b"<html>proxy</html>", content_type="text/html"),
+    ],
+)
+def test_a_stream_of_claudes_without_an_end_is_asked_for_again(ask: Ask, broken: Reply) -> None:
+    with FakeProvider(broken, text("ok")) as provider:
+        assert ask(provider, model=CLAUDE, stream=True).message.content == "ok"
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "kind"),
+    [
+        (400, "prompt is too long: 250000 tokens > 200000 maximum", ContextWindowError),
+        (400, "Your credit balance is too low", ModelAuthenticationError),
+        (401, "invalid x-api-key", ModelAuthenticationError),
+        (404, "model: claude-x", ModelNotFoundError),
+    ],
+)
+@pytest.mark.usefixtures("each_client")
+def test_claudes_refusals_are_told_apart(ask: Ask, status: int, words: str, kind: type[ModelError]) -> None:
+    refused = {"type": "error", "error": {"type": "invalid_request_error", "message": words}}
+    with FakeProvider(Reply(json.dumps(refused).encode(), status)) as provider, pytest.raises(kind) as caught:
+        ask(provider, model=CLAUDE)
+    assert words in str(caught.value)
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_events_are_read_wherever_the_network_cuts_them(size: int) -> None:
+    raw = 'data: {"a":\r\ndata: 1}\r\n\r\n: comment\n\ndata:"\u2028\u00e9"\r\rid: 7\ndata: last'.encode()
+    pieces = [raw[at : at + size] for at in range(0, len(raw), size)]
+    assert list(server_events(pieces)) == ['{"a":\n1}', '"\u2028\u00e9"', "last"]

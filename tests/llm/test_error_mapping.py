@@ -94,6 +94,8 @@ def test_the_status_on_the_wire_is_believed_before_the_class() -> None:
         (400, "", ModelRequestError),
         (400, "This model's maximum context length is 8192 tokens.", ContextWindowError),
         (400, "prompt is too long: 250000 tokens > 200000 maximum", ContextWindowError),
+        (400, "Input tokens exceed the configured limit of 272000 tokens.", ContextWindowError),
+        (400, "content_policy_violation: rejected by our safety system", ModelRequestError),
         (401, "", ModelAuthenticationError),
         (402, "", ModelAuthenticationError),
         (403, "", ModelAuthenticationError),
