@@ -51,7 +51,7 @@ app = new_app(
     """,
     panels={
         "Work": "run demo exec shell",
-        "See what is done, and have a say": "conversations diff view confirm approvals",
+        "See what is done, and have a say": "top conversations diff view confirm approvals",
         "Take back, branch off, bring over": "undo redo fork apply",
         "Sandboxes": "ps gc",
         "Set up": "init config trust doctor tools mcp completion",
@@ -217,6 +217,19 @@ def ps(
     from ohsandbox.cli.sandboxes import list_sandboxes
 
     return list_sandboxes(labels=labels or (), as_json=as_json)
+
+
+@command(app)
+def top(
+    *,
+    once: bool = switch("Print a plain table and exit.", "--once"),
+    as_json: AsJson = False,
+    root: Root = None,
+) -> int:
+    """Watch all sandboxes and conversations: what each does, uses and costs; go on, open a shell, stop, remove."""
+    from ohsandbox.cli.top import show_top
+
+    return show_top(root, once=once, as_json=as_json)
 
 
 @command(app)

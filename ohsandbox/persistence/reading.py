@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from ohsandbox.errors import UsageError
+from ohsandbox.events import SDKEvent
 from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.records import Scan, check_sound, check_version, decode_record, is_blank, scan
 from ohsandbox.private_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from ohsandbox.events import SDKEvent
 
 LOG_NAME = "sdk_events.jsonl"
 
@@ -41,6 +41,25 @@ def stream_events(path: Path | str, take: Callable[[SDKEvent], None]) -> Scan:
     file_path = path / LOG_NAME if path.is_dir() else path
     with os.fdopen(open_regular(file_path, os.O_RDONLY, name="Log"), "rb") as file:
         return check_sound(scan(file, path=file_path, take=take), file_path)
+
+
+def tail_events(directory: Path, *, limit_bytes: int) -> list[SDKEvent]:
+    """The whole events in the last bytes of a log, for a look at it: neither order nor checksums are checked.
+
+    A line that is no event is left out, and so are texts that stand in files of their own. Empty where there is no log.
+    """
+    try:
+        with os.fdopen(open_regular(directory / LOG_NAME, os.O_RDONLY, name="Log"), "rb") as file:
+            begin = max(0, os.fstat(file.fileno()).st_size - limit_bytes)
+            file.seek(begin)
+            lines = file.read(limit_bytes).split(b"\n")[1 if begin else 0 : -1]
+    except (OSError, UsageError):
+        return []
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(SDKEvent.model_validate_json(line))
+    return found
 
 
 class LogFollower:

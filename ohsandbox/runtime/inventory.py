@@ -8,6 +8,7 @@ from datetime import datetime  # noqa: TC003 - a NamedTuple's annotations are re
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -31,6 +32,26 @@ class SandboxInfo(NamedTuple):
     """An unfinished conversation worked in it; `collect_garbage` leaves it for three days."""
     labels: Mapping[str, str] = {}
     """Those that its creator gave it."""
+
+
+class SandboxUsage(NamedTuple):
+    """What a running sandbox has used, at one moment."""
+
+    measured_at: datetime
+    """By the backend's clock."""
+    cpu_s: float
+    """Processor seconds since its start."""
+    memory_bytes: int
+    """Without what the kernel could drop from its file cache."""
+    memory_limit_bytes: int
+    received_bytes: int
+    """Over its network, since its start."""
+    sent_bytes: int
+
+    def cpu_share(self, before: SandboxUsage) -> float | None:
+        """Processors that it kept busy between the two moments, 1.0 for one; None where no time has passed."""
+        passed = (self.measured_at - before.measured_at).total_seconds()
+        return max(0.0, self.cpu_s - before.cpu_s) / passed if passed > 0 else None
 
 
 class GcResult(NamedTuple):
@@ -72,6 +93,13 @@ class Inventory(ABC):
 
         labels: only those that have all of these.
         """
+
+    def usage(self, sandbox_ids: Sequence[str], *, timeout_s: float) -> dict[str, SandboxUsage]:  # noqa: ARG002
+        """What running sandboxes use, by id; those that are gone, or not answered for in time, are missing.
+
+        A backend that measures nothing has none.
+        """
+        return {}
 
     @abstractmethod
     def remove_sandbox(self, sandbox_id: str, *, conversation: str | None) -> Removal:

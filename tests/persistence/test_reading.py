@@ -10,6 +10,7 @@ import pytest
 from ohsandbox import events
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.persistence import LOG_NAME, EventLog, LogFollower, read_events
+from ohsandbox.persistence.reading import tail_events
 from ohsandbox.persistence.records import scan
 
 if TYPE_CHECKING:
@@ -78,3 +79,17 @@ def test_follower_refuses_damage_and_a_log_that_was_cut(tmp_path: Path) -> None:
     path.write_bytes(whole.replace(b'"b"', b'"B"'))
     with LogFollower(tmp_path) as follower, pytest.raises(LogCorruptError, match="record 1"):
         list(follower.new())
+
+
+def test_the_tail_of_a_log_is_its_last_whole_events(tmp_path: Path) -> None:
+    assert tail_events(tmp_path, limit_bytes=1000) == []
+    with EventLog(tmp_path, conversation_id="c") as log:
+        for number in range(100):
+            log.append(events.user_message(f"message {number}"))
+    with (tmp_path / LOG_NAME).open("ab") as file:
+        file.write(b'not an event\n{"type":"user_mess')
+    whole = read_events(tmp_path)
+    found = tail_events(tmp_path, limit_bytes=1000)
+    assert 0 < len(found) < 10
+    assert found == whole[-len(found) :]
+    assert tail_events(tmp_path, limit_bytes=10**6) == whole

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +20,15 @@ from ohsandbox.runtime.docker.container import remove
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.options import LABELS_LABEL
 from ohsandbox.runtime.docker.project import remove_shared
+from ohsandbox.runtime.docker.usage import MAX_STATS_REQUESTS, read_stats
 from ohsandbox.runtime.inventory import GcResult, Inventory, Removal, SandboxInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.lease import LeaseRecord
+    from ohsandbox.runtime.inventory import SandboxUsage
 
 WORKSPACE_LABEL = "ohsandbox.workspace"
 
@@ -48,6 +53,15 @@ class DockerInventory(Inventory):
         found = (_info(one) for one in self._labelled())
         wanted = [info for info in found if (labels or {}).items() <= dict(info.labels).items()]
         return sorted(wanted, key=lambda info: info.created_at)
+
+    def usage(self, sandbox_ids: Sequence[str], *, timeout_s: float) -> dict[str, SandboxUsage]:
+        """See `Inventory.usage`. At most timeout_s and the time of one request, for any number of them."""
+        if not sandbox_ids:
+            return {}
+        read = partial(read_stats, self._engine, until=time.monotonic() + timeout_s)
+        with ThreadPoolExecutor(min(len(sandbox_ids), MAX_STATS_REQUESTS)) as pool:
+            found = dict(zip(sandbox_ids, pool.map(read, sandbox_ids), strict=True))
+        return {name: usage for name, usage in found.items() if usage is not None}
 
     def remove_sandbox(self, sandbox_id: str, *, conversation: str | None) -> Removal:
         """Remove a container whose lease is in our state directory and names this container and conversation."""

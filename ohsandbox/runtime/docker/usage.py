@@ -1,8 +1,22 @@
-"""What a sandbox has used of memory and processors, from its control group."""
+"""What a sandbox has used of memory and processors: from its control group, or as the engine tells of many."""
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.runtime.docker.error_mapping import foreign_errors
+from ohsandbox.runtime.inventory import SandboxUsage
 from ohsandbox.runtime.results import ResourceUsage
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.docker.engine import Engine
+
+MAX_STATS_REQUESTS = 32
+"""At once. The engine samples each second and answers with its next sample: asked one by one, 30 take half a minute."""
+STATS_TIMEOUT_S = 2.5
+"""Of one request."""
 
 _FILES = (
     "memory.peak", "memory.events", "cpu.stat",
@@ -42,3 +56,40 @@ _KEYS = {
     "kills": "memory.events oom_kill", "kills1": "memory.oom_control oom_kill",
     "throttled": "cpu.stat throttled_usec", "throttled1": "cpu.stat throttled_time",
 }  # fmt: skip
+
+
+# --- from the engine --------------------------------------------------------------------------------
+
+
+def read_stats(engine: Engine, container: str, *, until: float) -> SandboxUsage | None:
+    """One sample of the engine (`GET /containers/{id}/stats`, one-shot); None where it is gone, or for no answer.
+
+    until: what `time.monotonic` must be below for the engine to be asked at all.
+    """
+    if time.monotonic() >= until:
+        return None
+    api = engine.api
+    try:
+        url = f"{api.base_url}/v{api.api_version}/containers/{container}/stats"
+        answer = api.get(url, params={"stream": "false", "one-shot": "true"}, timeout=STATS_TIMEOUT_S)
+        return parse_stats(answer.json()) if answer.ok else None
+    except foreign_errors():  # and an answer that is no JSON, which is requests' error
+        return None
+
+
+def parse_stats(said: Any) -> SandboxUsage | None:
+    """Parse a sample; None for that of a container that does not run, which has no times in it."""
+    try:
+        memory, detail = said["memory_stats"], said["memory_stats"].get("stats") or {}
+        cache = detail.get("inactive_file", 0) if "total_inactive_file" not in detail else detail["total_inactive_file"]
+        networks = (said.get("networks") or {}).values()
+        return SandboxUsage(
+            measured_at=datetime.fromisoformat(said["read"]),
+            cpu_s=int(said["cpu_stats"]["cpu_usage"]["total_usage"]) / 1e9,
+            memory_bytes=max(0, int(memory["usage"]) - int(cache)),
+            memory_limit_bytes=int(memory["limit"]),
+            received_bytes=sum(int(one["rx_bytes"]) for one in networks),
+            sent_bytes=sum(int(one["tx_bytes"]) for one in networks),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox.runtime.docker.container_config import MIB, SandboxLimits
-from ohsandbox.runtime.docker.usage import parse
+from ohsandbox.runtime.docker.usage import parse, parse_stats
+from ohsandbox.runtime.inventory import SandboxUsage
 from ohsandbox.runtime.results import ResourceUsage
 
 if TYPE_CHECKING:
@@ -40,3 +42,36 @@ def test_memory_and_kills_of_a_sandbox_are_counted(sandbox: Callable[..., Any]) 
     assert after.oom_kills >= 1
     assert before.peak_memory_bytes < 100 * MIB < after.peak_memory_bytes
     assert after.cpu_s > before.cpu_s
+
+
+SAMPLE = {
+    "read": "2026-11-23T02:14:11.028331746Z",
+    "cpu_stats": {"cpu_usage": {"total_usage": 23_298_889}, "online_cpus": 2},
+    "memory_stats": {
+        "usage": 757_760,
+        "limit": 25_276_063_744,
+        "stats": {"inactive_file": 1, "total_inactive_file": 57_760},
+    },
+    "networks": {"eth0": {"rx_bytes": 736, "tx_bytes": 10}, "eth1": {"rx_bytes": 4, "tx_bytes": 0}},
+}
+"""Of engine 20.10.24, control groups of version 1, shortened."""
+
+
+def test_a_sample_of_the_engine_is_read() -> None:
+    at = datetime(2026, 11, 23, 2, 14, 11, 28331, UTC)
+    assert parse_stats(SAMPLE) == SandboxUsage(at, 0.023298889, 700_000, 25_276_063_744, 740, 10)
+    alone = {name: value for name, value in SAMPLE.items() if name != "networks"}
+    assert parse_stats(
+        alone | {"memory_stats": {"usage": 5, "limit": 9, "stats": {"inactive_file": 3}}}
+    ) == SandboxUsage(at, 0.023298889, 2, 9, 0, 0)
+
+
+@pytest.mark.parametrize("said", [None, [], {}, SAMPLE | {"read": "0001"}, SAMPLE | {"memory_stats": {}}])
+def test_a_sample_of_what_does_not_run_is_none(said: object) -> None:
+    assert parse_stats(said) is None
+
+
+def test_the_share_of_a_processor_needs_time_between_two_samples() -> None:
+    first = SandboxUsage(datetime(2026, 1, 1, tzinfo=UTC), 1.0, 1, 1, 0, 0)
+    assert first.cpu_share(first) is None
+    assert first._replace(measured_at=datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC), cpu_s=4.0).cpu_share(first) == 1.5
