@@ -56,9 +56,6 @@ ToolsMap = dict[str, AnyTool]
 MAX_EMPTY_RETRIES = 3
 """A model that gives four empty answers in a row will not give another answer the fifth time."""
 
-EXIT = "/exit"
-"""The user message that ends the conversation's task."""
-
 ALWAYS_ASKS = "The tool is set to ask each time."
 
 NUDGE = (
@@ -247,7 +244,7 @@ class Agent:
             raise UsageError("The agent has no model. Give it one: Agent(llm=open_model(LLMConfig(model=...))).")
         if pending := history.pending_actions:
             return (yield from run_calls(ready(pending, tools_map)))
-        if history.last_user_message.strip() == EXIT:
+        if history.last_user_message.strip() == events.EXIT:
             return StepOutcome.FINISHED
         messages = history.messages()
         if history.empty_answers:

@@ -51,7 +51,7 @@ app = new_app(
     """,
     panels={
         "Work": "run demo exec shell",
-        "See what is done, and have a say": "top conversations diff view confirm approvals",
+        "See what is done, and have a say": "top conversations diff cost view confirm approvals",
         "Take back, branch off, bring over": "undo redo fork apply",
         "Sandboxes": "ps gc",
         "Set up": "init config trust doctor tools mcp completion",
@@ -367,6 +367,14 @@ def diff(
     from ohsandbox.cli.time_travel import show_diff
 
     return show_diff(conversation, a, b, root, stat=stat)
+
+
+@command(app)
+def cost(conversation: ConversationId = LAST, *, as_json: AsJson = False, root: Root = None) -> int:
+    """Print what a conversation has cost, by turn and in all: tokens and US dollars."""
+    from ohsandbox.cli.conversations import show_cost
+
+    return show_cost(conversation, root, as_json=as_json)
 
 
 @command(app, "apply")

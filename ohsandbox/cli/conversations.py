@@ -15,13 +15,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ohsandbox.cli.prompt import is_agreed, person_present
+from ohsandbox.cli.rendering.cost import cost_fields, cost_table
 from ohsandbox.cli.rendering.headless import json_line, line_schema
 from ohsandbox.cli.rendering.images import IMAGES_NAME
 from ohsandbox.cli.rendering.markdown import MarkdownExport
-from ohsandbox.cli.rendering.tables import print_json, print_table
+from ohsandbox.cli.rendering.tables import open_console, print_json, print_table
 from ohsandbox.cli.rendering.text import age, cut, safe_line, size
 from ohsandbox.cli.rendering.view import open_view
 from ohsandbox.cli.viewer.page import write_page
+from ohsandbox.conversation.cost import cost_of
 from ohsandbox.conversation.storage import (
     ConversationDeleter,
     StoredConversation,
@@ -109,6 +111,16 @@ def _status(one: StoredConversation) -> str:
 
 def _cost(one: StoredConversation) -> str:
     return "" if one.metadata.cost_usd is None else f"${one.metadata.cost_usd:.4f}"
+
+
+def show_cost(wanted: str, root: Path | None, *, as_json: bool) -> int:
+    """Print what a conversation has cost, by turn and in all."""
+    cost = cost_of(find_stored(root or conversations_dir(), wanted))
+    if as_json:
+        print(json.dumps(cost_fields(cost), indent=2))
+    else:
+        open_console().print(cost_table(cost), soft_wrap=True)
+    return 0
 
 
 def _containers() -> dict[str, str]:

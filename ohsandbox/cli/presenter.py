@@ -5,11 +5,10 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING
 
-from ohsandbox.agent.agent import EXIT
 from ohsandbox.cli.rendering.images import IMAGES_NAME
 from ohsandbox.cli.rendering.view import MODEL_WORKS
 from ohsandbox.conversation.limits import Spending
-from ohsandbox.events import ConversationStatus, SDKEvent
+from ohsandbox.events import EXIT, ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
 
 if TYPE_CHECKING:

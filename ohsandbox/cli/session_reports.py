@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from ohsandbox.agent.prompt import INSTRUCTIONS_NAME, read_workspace_instructions
 from ohsandbox.cli.model import key_source
+from ohsandbox.cli.rendering.cost import cost_table, price_words
+from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import cut, safe, safe_line
 from ohsandbox.cli.runtime import place_of
 from ohsandbox.conversation.storage import list_stored
@@ -18,13 +19,12 @@ from ohsandbox.paths import conversations_dir
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ohsandbox.cli.session import RunSession
     from ohsandbox.cli.slash_commands import CommandContext
-    from ohsandbox.conversation.cost import ConversationCost, Cost
+    from ohsandbox.conversation.cost import ConversationCost
 
-MAX_TITLE_CHARS = 48
 MAX_TOOL_CHARS = 90
 _ASKED = {
     "never": "nothing before it runs",
@@ -32,20 +32,6 @@ _ASKED = {
     "risky": "risky calls",
     "medium": "risky calls, and what no rule can judge",
 }
-
-
-def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), heading: bool = False) -> Text:
-    """Rows of printable cells in columns; those of right are aligned there. No cell is cut."""
-    lines = [*rows]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    shown = []
-    for number, line in enumerate(lines):
-        cells = []
-        for at, (cell, width) in enumerate(zip(line, widths, strict=True)):
-            gap = " " * (width - cell_len(cell))
-            cells.append(gap + cell if at in right else cell + gap)
-        shown.append(Text("  ".join(cells).rstrip(), style="bold" if heading and not number else ""))
-    return Text("\n").join(shown)
 
 
 # --- /status, /model, /net ----------------------------------------------------------------------------
@@ -158,40 +144,6 @@ def cost_report(session: RunSession) -> Text:
     return cost_table(session.conversation.cost)
 
 
-def cost_table(cost: ConversationCost) -> Text:
-    """What a conversation has cost, by turn and in all; what has no price is told."""
-    if not cost.turns:
-        return Text("Nothing was asked yet.")
-    rows = [("TURN", "REQUESTS", "READ", "CACHED", "WRITTEN", "COST", "MODEL", "MESSAGE")]
-    for turn in cost.turns:
-        models = ", ".join(safe_line(model, limit_chars=MAX_TITLE_CHARS) for model in turn.models)
-        title = cut(safe_line(turn.title), MAX_TITLE_CHARS)
-        rows.append((str(turn.number or ""), *_counts(turn.cost), models, title))
-    rows.append(("all", *_counts(cost.total), "", ""))
-    text = table(rows, right=(0, 1, 2, 3, 4, 5), heading=True)
-    if cost.total.unpriced:
-        number = cost.total.unpriced
-        what = "1 request is" if number == 1 else f"{number} requests are"
-        text.append(f"\nThe price of {what} not known. --price IN,OUT gives it, in dollars for a million tokens.")
-    return text
-
-
-def _counts(cost: Cost) -> tuple[str, str, str, str, str]:
-    counts = cost.requests, cost.prompt_tokens, cost.cached_tokens, cost.completion_tokens
-    requests, read, cached, written = (f"{count:,}" for count in counts)
-    return requests, read, cached, written, price_words(cost, short=True)
-
-
-def price_words(cost: Cost, *, short: bool = False) -> str:
-    """Dollars, and whether all of it has a price."""
-    dollars = f"${cost.cost_usd:.4f}"
-    if not cost.unpriced:
-        return dollars
-    if cost.unpriced == cost.requests:
-        return "unknown" if short else "unknown: this model has no price (--price IN,OUT gives it)"
-    return f">{dollars}" if short else f"{dollars}, and {cost.unpriced} requests whose price is not known"
-
-
 # --- /tools, /mcp, /secrets, /instructions ------------------------------------------------------------
 
 
@@ -207,7 +159,7 @@ def show_tools(context: CommandContext, arguments: Sequence[str]) -> None:
         return
     if not arguments:
         rows = [(safe_line(name), _first_words(tool.description)) for name, tool in sorted(tools.items())]
-        context.show(table(rows))
+        context.show(aligned(rows))
         return
     if (tool := tools.get(arguments[0])) is None:
         raise UsageError(f"The agent has no tool {arguments[0]!r}. /tools lists those that it has.")
@@ -231,7 +183,7 @@ def servers_text(session: RunSession) -> Text:
         withheld = f"; {len(one.withheld)} withheld, they changed" if one.withheld else ""
         why = safe_line(one.reason) + "".join(f" {safe_line(said)}" for said in one.withheld.values())
         rows.append((safe_line(one.name), one.state.value, one.where, f"{len(one.tools)}{withheld}", why))
-    text = table(rows, heading=True)
+    text = aligned(rows, heading=True)
     return text.append(f"\n{asked}") if asked else text
 
 
@@ -255,4 +207,4 @@ def instructions_text(session: RunSession) -> Text:
         rows.append((safe_line(session.settings.instructions), "from this machine (instructions)", ""))
     if not rows:
         return Text(safe_line(f"None. {place} is read where it is there, and the file that --instructions names."))
-    return table(rows)
+    return aligned(rows)

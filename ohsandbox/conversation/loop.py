@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox import events
 from ohsandbox.agent import StepOutcome
-from ohsandbox.agent.agent import EXIT
 from ohsandbox.errors import ModelError
-from ohsandbox.events import ConversationStatus
+from ohsandbox.events import EXIT, ConversationStatus
 from ohsandbox.llm.errors import ContextWindowError
 
 if TYPE_CHECKING:

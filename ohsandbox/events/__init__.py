@@ -292,6 +292,9 @@ def notice(*, code: str, message: str, **facts: Any) -> EventBody:
     return _body("notice", code=code, message=message, **facts)
 
 
+EXIT = "/exit"
+"""The user message that ends the conversation's task; no request to the model follows it."""
+
 CondensationReason = Literal["requested", "by the user", "near the limit", "over the limit"]
 """Who wanted it: the model (`request_condensation`), a person, or the length of the conversation."""
 

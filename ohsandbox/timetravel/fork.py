@@ -83,8 +83,11 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
 
 
 def is_turn(event: SDKEvent) -> bool:
-    """Whether a turn begins with it: a message that a person wrote."""
-    return event.type == "user_message" and not event.data["content"].startswith(_FROM_US)
+    """Whether a turn begins with it: a message that a person wrote to the agent."""
+    if event.type != "user_message":
+        return False
+    said = str(event.data["content"])
+    return not said.startswith(_FROM_US) and said.strip() != events.EXIT
 
 
 def seq_before_turns(directory: Path, turns: int) -> int:

@@ -140,6 +140,18 @@ def test_tools_are_listed_and_one_is_described(talk: Talk, write_script: WriteSc
     assert "No MCP servers" in said
 
 
+def test_leaving_is_no_turn_and_the_cost_is_told_after_it(
+    talk: Talk, write_script: WriteScript, invoke: Invoke
+) -> None:
+    talk("first", "/exit", model=write_script(("one", None)))
+    ended = invoke("cost")
+    assert re.search(r"^ +1 +1 +0 .*first$", ended.out, re.MULTILINE)
+    assert "/exit" not in ended.out
+    told = json.loads(invoke("cost", "last", "--json").out)
+    assert [turn["title"] for turn in told["turns"]] == ["first"]
+    assert told["total"]["requests"] == 1
+
+
 # --- another model, a condensation, another conversation ----------------------------------------------
 
 

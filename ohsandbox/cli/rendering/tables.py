@@ -69,6 +69,20 @@ def _print_records(console: Console, names: list[str], rows: list[list[str]]) ->
             console.print(Padding(below, (0, 0, 0, 2)))
 
 
+def aligned(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), heading: bool = False) -> Text:
+    """Rows of printable cells in columns; those of right are aligned there. No cell is cut."""
+    lines = [*rows]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    shown = []
+    for number, line in enumerate(lines):
+        cells = []
+        for at, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            gap = " " * (width - cell_len(cell))
+            cells.append(gap + cell if at in right else cell + gap)
+        shown.append(Text("  ".join(cells).rstrip(), style="bold" if heading and not number else ""))
+    return Text("\n").join(shown)
+
+
 class _Console(Console):
     def on_broken_pipe(self) -> NoReturn:
         """Whoever reads has gone: `entrypoint.exit_code_of` decides what that means. rich itself would exit with 1."""
