@@ -174,6 +174,9 @@ class RunSession:
             self._begin(talk, conversation, runtime, full)
             self._sandbox_block, self._conversation_block = sandbox.pop_all(), talk.pop_all()
         self._conversation_is_open = True
+        if resumed is not None and not resumed.is_followed and self.person and self.what.talks and not self.what.task:
+            for event in last_words(conversation.directory):
+                self.view.show(event)
 
     def begin_anew(self) -> None:
         """Close the conversation that is open and begin a new one in the same sandbox, which has its files as they are.
@@ -393,9 +396,6 @@ class RunSession:
             again = " ".join(f"--secret {name}" for name in missing)
             told = f"Its commands had {', '.join(missing)}, and have not now. To give it: ohsandbox run --resume"
             self.view.warn(f"{told} {resumed.id} {again}")
-        if self.person and self.what.talks and self.what.task is None:
-            for event in last_words(conversation.directory):
-                self.view.show(event)
 
     def _tell_setup(self, line: str) -> None:
         self.view.status("")

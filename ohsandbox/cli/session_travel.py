@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MAX_DIFF_LINES = 500
 """About ten screens; `ohsandbox diff` has no limit."""
-MAX_TITLE_CHARS = 48
+MAX_TITLE_CHARS = 44
 MAX_TURNS_DIGITS = 6
 
 
@@ -192,7 +192,7 @@ def resume(context: CommandContext, arguments: Sequence[str]) -> None:
             context.show("There is no other conversation.")
             return
         title = "Conversations, those of this directory first:"
-        chosen = context.choose(title, [_row(one) for one in others])
+        chosen = context.choose(title, [_row(one, with_id=not session.person) for one in others])
         if chosen is None:
             return
         wanted = others[chosen].id
@@ -223,14 +223,17 @@ def conversation_ids(session: RunSession) -> list[str]:
     return [one.id for one in resumable(session)]
 
 
-def _row(one: StoredConversation) -> str:
+def _row(one: StoredConversation, *, with_id: bool) -> str:
+    """With its id where it cannot be chosen by its number."""
     known = one.metadata
     title = cut(safe_line(known.title or "no title"), MAX_TITLE_CHARS)
     steps = f"{known.steps} step{'' if known.steps == 1 else 's'}"
     place = known.workspace or known.directory or ""
+    home = str(Path.home())
+    place = f"~{place.removeprefix(home)}" if f"{place}/".startswith(f"{home}/") else place
     opened = ", open elsewhere" if one.holder is not None else ""
-    shown = f"{age(known.updated_at):>6}  {one.id}  {title:<{MAX_TITLE_CHARS}}  {steps:<9}  {place}{opened}"
-    return safe_line(shown, limit_chars=1000)
+    shown = f"{age(known.updated_at):>6}  {title:<{MAX_TITLE_CHARS}}  {steps:<9}  {place}{opened}"
+    return safe_line(f"{one.id}  {shown}" if with_id else shown, limit_chars=1000)
 
 
 # --- /net -------------------------------------------------------------------------------------------

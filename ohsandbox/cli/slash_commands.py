@@ -209,7 +209,7 @@ def _clear(context: CommandContext, arguments: Sequence[str]) -> None:
     before, had_begun = session.conversation.id, session.has_begun
     session.begin_anew()
     back = f" The one of before: /resume {before}" if had_begun else ""
-    context.show(f"A new conversation in the same sandbox: its files and packages are as they were.{back}")
+    context.show(f"A new conversation in the same sandbox: files are as they were, shells are new.{back}")
 
 
 def _model(context: CommandContext, arguments: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from ohsandbox.errors import OhsandboxError
 from ohsandbox.paths import check_apart
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.timetravel.fork import FORKED
+from ohsandbox.timetravel.undo import REDONE
 from ohsandbox.tool import list_registered_tools
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class ResumeState:
         """Whether a tool was called: then the sandbox has something to lose."""
         self.is_finished = False
         """Whether the last call was a successful `finish`, also where the status after it was not stored."""
-        self.is_fork = False
-        """Whether nothing was called since the conversation was forked: its sandbox is to be a new one."""
+        self.was_moved = False
+        """Whether nothing was called since a fork, undo or redo: the sandbox is to be a new one."""
 
     def add(self, event: SDKEvent) -> None:
         """Follow the next event."""
@@ -73,9 +74,9 @@ class ResumeState:
             if isinstance(session, str) and isinstance(cwd, str) and cwd.startswith("/"):
                 self.workdirs[session] = cwd
         elif event.type == "tool_call":
-            self.has_worked, self.is_fork = True, False
-        elif event.type == "notice" and event.data.get("code") == FORKED:
-            self.is_fork = True
+            self.has_worked, self.was_moved = True, False
+        elif event.type == "notice" and event.data.get("code") in {FORKED, REDONE}:
+            self.was_moved = True
         elif event.type == "checkpoint" and isinstance(event.data.get("id"), str):
             self.checkpoints = [event.data["id"], *self.checkpoints[: MAX_CHECKPOINTS - 1]]
 
@@ -275,17 +276,19 @@ def report_losses(runtime: Runtime, past: ResumeState, history: History) -> Iter
         for session, workdir in past.workdirs.items():
             runtime.reopen_session(session, workdir=workdir)
     if runtime.resumed is not None:
-        yield from _told(runtime.resumed, is_fork=past.is_fork)
+        yield from _told(runtime.resumed, was_moved=past.was_moved)
 
 
-def _told(resumed: ResumeReport, *, is_fork: bool) -> Iterator[EventBody]:
+def _told(resumed: ResumeReport, *, was_moved: bool) -> Iterator[EventBody]:
     for note in resumed.notes:
         yield events.notice(code=RESUMED, message=note)
     if resumed.how == "same":
         return
-    if is_fork and resumed.how == "checkpoint":
-        message = "The conversation goes on from an earlier point, in a new sandbox with the files of then. "
-        message += "Shells and running programs of before are not in it."
+    if was_moved and resumed.how == "checkpoint":
+        message = (
+            "The user went to this point of the conversation. The sandbox is a new one, with the files as they were "
+        )
+        message += "here; shells and running programs of before are not in it."
         yield events.notice(code=RESUMED, message=message, to_model=True)
         return
     if resumed.how == "new":

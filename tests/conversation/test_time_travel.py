@@ -60,7 +60,7 @@ def test_undo_in_a_container_gives_a_sandbox_with_the_files_of_then(tmp_path: Pa
         result = data_of(earlier.events(), "tool_result")[-1]["result"]["output"]
         assert result.startswith("one\n")
         (told,) = [data["message"] for data in data_of(earlier.events(), "notice") if data["code"] == "Resumed"]
-        assert "from an earlier point" in told
+        assert "The user went to this point" in told
 
 
 @pytest.mark.docker
