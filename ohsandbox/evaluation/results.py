@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import write_atomically
 
+CONVERSATION_NAME = "conversation"
+"""In the agent's directory: holds the conversation as `ohsandbox conversations --dir` reads it."""
 SCHEMA = 1
 Outcome = Literal["pass", "fail", "agent_error", "model_error", "verifier_error", "infrastructure_error", "invalid"]
 """pass: the reward is 1 or more. fail: it is less. agent_error: less, and the agent was stopped (a limit, stuck, its

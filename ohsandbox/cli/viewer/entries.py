@@ -37,7 +37,7 @@ MAX_IMAGES_CHARS = 64 * 1024**2
 """Of all images of a page, as data URLs; a browser has to hold them."""
 _IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp|bmp);base64,[A-Za-z0-9+/=]+")
 """No SVG: it is a document."""
-_USUAL = frozenset({"RUNNING", "IDLE"})
+_USUAL = frozenset({"RUNNING", "IDLE", "WAITING_FOR_CONFIRMATION"})
 """Statuses that follow from what stands around them."""
 _IN_DIFFERENCE = frozenset({"path", "old_str", "new_str", "file_text", "content", "command"})
 

@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.rendering.markdown import StreamedMarkdown
+from ohsandbox.cli.rendering.text import current_masker, output, safe
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import holder_of
 from ohsandbox.private_files import open_regular, write_atomically
@@ -19,9 +21,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.conversation import Conversation
+    from ohsandbox.conversation.live_output import OutputEvent
+    from ohsandbox.events import SDKEvent
+    from ohsandbox.llm import LLMEvent
 
 ADDRESS_NAME = "view.json"
 """In the conversation's directory, which is its owner's alone (0700), while its page is served."""
+MAX_NOW_LINES, MAX_NOW_CHARS = 8, 2000
+"""Of what is being written: enough to see that it goes on, and where."""
+_ENDS_ANSWER = frozenset({"assistant_message", "tool_call", "user_message", "status_update"})
 _MAX_BYTES = 4096
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d{1,5}/#token=[\w-]{20,100}")
 
@@ -47,7 +55,11 @@ def hosted(
     control = ConversationControl(conversation, user=user, begin=begin)
     facts = f"conversation {conversation.id}"
     with PageServer(conversation.directory, control, title="", facts=facts, port=port) as server:
+        now = _Now(server.show_now)
+        conversation.register_callback(now.add)
         conversation.register_callback(server.tell)
+        conversation.register_output(now.show_output)
+        conversation.register_stream(now.show_answer)
         note = {"process": str(os.getpid()), "address": server.address}
         path = conversation.directory / ADDRESS_NAME
         with contextlib.suppress(OSError):  # then `view` of another process only reads
@@ -57,6 +69,38 @@ def hosted(
         finally:
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+class _Now:
+    """What is being written or printed right now: the end of it, until the event that has all of it."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._answer = StreamedMarkdown(current_masker())
+        self._begun = ""
+
+    def add(self, event: SDKEvent) -> None:
+        """An event of the log."""
+        if event.type in _ENDS_ANSWER:
+            self._answer, self._begun = StreamedMarkdown(current_masker()), ""
+        if event.type in _ENDS_ANSWER or event.type == "tool_result":
+            self._show("")
+
+    def show_output(self, event: OutputEvent) -> None:
+        """What a running call has printed."""
+        self._show(_end_of(output(event.text)))
+
+    def show_answer(self, event: LLMEvent) -> None:
+        """A piece of an answer; in one that is asked for again, what came before is void."""
+        if event.type == "retry":
+            self._answer, self._begun = StreamedMarkdown(current_masker()), ""
+        elif event.type == "delta":
+            self._begun = (self._begun + "".join(self._answer.feed(event.text)))[-MAX_NOW_CHARS:]
+            self._show(_end_of(safe(self._begun + self._answer.tail)))
+
+
+def _end_of(text: str) -> str:
+    return "\n".join(text.rstrip("\n").split("\n")[-MAX_NOW_LINES:])[-MAX_NOW_CHARS:]
 
 
 def wait_for_page(conversation: Conversation) -> bool:

@@ -94,6 +94,7 @@ class PageServer:
         )  # fmt: skip
         self._uvicorn = uvicorn.Server(config)
         self._changed = _Bell()
+        self._now = ""
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="ohsandbox-view", daemon=True)
 
@@ -117,6 +118,11 @@ class PageServer:
         """Something happened: pages hear of it at once. From any thread."""
         self._changed.ring()
 
+    def show_now(self, text: str) -> None:
+        """Show what is being written or printed, printable, in the place of what was; from any thread."""
+        self._now = text
+        self._changed.ring()
+
     def _serve(self) -> None:
         self._uvicorn.run(sockets=[self._listener])
 
@@ -131,7 +137,8 @@ class PageServer:
         return StreamingResponse(self._stream(), media_type="text/event-stream")
 
     async def _stream(self) -> AsyncIterator[str]:
-        feed, told = LogFeed(self._directory), ""
+        feed = LogFeed(self._directory)
+        told = {"state": "", "now": _message("now", {"text": ""})}
         try:
             yield _message("about", {"title": self._title, "facts": self._facts})
             with self._changed.heard() as changed:
@@ -140,9 +147,11 @@ class PageServer:
                     batches = iter(feed.new())
                     while (batch := await run_in_threadpool(next, batches, None)) is not None:
                         yield _message("entries", batch._asdict())
-                    state = _message("state", await run_in_threadpool(self._control.state))
-                    if state != told:
-                        yield (told := state)
+                    state = await run_in_threadpool(self._control.state)
+                    for kind, value in (("state", state), ("now", {"text": self._now})):
+                        if (message := _message(kind, value)) != told[kind]:
+                            told[kind] = message
+                            yield message
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(changed.wait(), POLL_S)
             yield _message("end", {})

@@ -15,7 +15,7 @@ from ohsandbox.conversation.shared_runtime import SharedRuntime
 from ohsandbox.errors import LimitReachedError, LogWriteError, ModelError, SandboxUnavailable, UsageError
 from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent
 from ohsandbox.evaluation.progress import RateLimited
-from ohsandbox.evaluation.results import ResultsDirectory, TrialKey
+from ohsandbox.evaluation.results import CONVERSATION_NAME, ResultsDirectory, TrialKey
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import LLM, ContextWindowError, ReplayLLM, ScriptError, open_model
 from ohsandbox.llm.back_off import SharedBackOff
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime import Runtime
     from ohsandbox.settings import Settings
 
-CONVERSATION_NAME = "conversation"
-"""In the agent's directory: holds the conversation as `ohsandbox conversations --dir` reads it."""
 ANSWER_NAME = "answer.md"
 _LOOK_EVERY_S = 0.2
 """How often time and cancellation are looked at; an end of the work is noticed at once."""

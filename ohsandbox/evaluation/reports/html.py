@@ -6,6 +6,8 @@ came through as markup would do nothing. Pictures are SVG in the page. Without t
 
 from __future__ import annotations
 
+import os
+import shlex
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.evaluation.reports import foreign_text, numbers
 from ohsandbox.evaluation.reports.report import OUTCOMES
+from ohsandbox.evaluation.results import CONVERSATION_NAME
 from ohsandbox.html_page import open_templates
 
 if TYPE_CHECKING:
@@ -73,6 +76,8 @@ class TrialRow(NamedTuple):
     why: str
     phases: list[PhaseBar]
     facts: list[str]
+    conversations: list[str]
+    """Commands that show what our agent did, to be typed where the results directory is."""
     tail: str
 
 
@@ -111,7 +116,8 @@ def _environment() -> jinja2.Environment:
 
 def _row(result: TrialResult, source: ReportSource, limit_bytes: int) -> TrialRow:
     passed = result.outcome == "pass"
-    directory = None if passed else source.directory(result)
+    files = source.directory(result)
+    directory = None if passed else files
     return TrialRow(
         rank=len(OUTCOMES) if passed else OUTCOMES.index(result.outcome),
         outcome=result.outcome,
@@ -122,8 +128,19 @@ def _row(result: TrialResult, source: ReportSource, limit_bytes: int) -> TrialRo
         why=foreign_text.message(foreign_text.reason(result)),
         phases=list(_phases(result)),
         facts=list(_facts(result)),
+        conversations=_conversations(files),
         tail=foreign_text.output_tail(directory, of_agent=result.outcome == "agent_error", limit_bytes=limit_bytes),
     )
+
+
+def _conversations(directory: Path | None) -> list[str]:
+    """Each step has one."""
+    if directory is None:
+        return []
+    found = sorted(
+        [*directory.glob(f"agent/{CONVERSATION_NAME}"), *directory.glob(f"steps/*/agent/{CONVERSATION_NAME}")]
+    )
+    return [f"ohsandbox view --dir {foreign_text.message(shlex.quote(os.path.relpath(path)))}" for path in found]
 
 
 def _phases(result: TrialResult) -> Iterator[PhaseBar]:

@@ -176,7 +176,7 @@ def test_a_stored_conversation_is_told_and_may_not_be_answered(stored: Client) -
     with stored.events() as read:
         assert read("about") == {"title": "A title", "facts": "facts"}
         first, of_agent = read("entries"), read("entries")
-        assert (first["name"], len(first["entries"])) == ("", 26)
+        assert (first["name"], len(first["entries"])) == ("", 25)
         assert (of_agent["name"], len(of_agent["entries"])) == ("reviewer-1", 4)
         state = read("state")
     assert state["can"] == []
@@ -325,7 +325,7 @@ def test_a_person_watches_and_allows_in_a_browser(browser: Chromium, tmp_path: P
     conversation, runtime = talk(tmp_path, bash("rm -r build"), answer("It is **gone**."), confirmation="always")
     with conversation.start(), hosted(conversation, user="ada") as address:
         browser.open(address)
-        browser.wait_for("document.getElementById('state').textContent.startsWith('idle')")
+        browser.wait_for("document.getElementById('state').textContent.startsWith('Idle')")
         assert browser.evaluate("location.hash") == "", "the token is not left in the address"
         conversation.run("Remove the build.")
         browser.wait_for("document.querySelector('#question .yes') !== null")

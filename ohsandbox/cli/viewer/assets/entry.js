@@ -42,8 +42,8 @@ const facts = (item) => {
   const { entry } = item, parts = [];
   // a person's thinking is not the call's time, and what was refused took none
   if (item.result && !isRefused(item)) parts.push(duration(Math.max(0, item.result.t - (item.confirmation ?? entry).t)));
-  if (entry.tokens) parts.push(`${(entry.tokens[0] + entry.tokens[1]).toLocaleString("en")} tokens`);
-  if (entry.cost != null) parts.push(dollars(entry.cost));
+  if (entry.tokens?.some(Boolean)) parts.push(`${(entry.tokens[0] + entry.tokens[1]).toLocaleString("en")} tokens`);
+  if (entry.cost) parts.push(dollars(entry.cost));
   return parts.join(" · ");
 };
 
@@ -58,7 +58,8 @@ const SAID = { ok: " done", bad: " failed", open: " no result", refused: "" };
 
 const makeEntry = (item) => {
   const { entry } = item;
-  const article = make("article", `entry type-${entry.type}`);
+  const isMinor = entry.blocks.length === 1 && entry.blocks[0].is === "note" && !entry.blocks[0].details && !entry.agent;
+  const article = make("article", `entry type-${entry.type}${isMinor ? " minor" : ""}`);
   article.id = item.id;
   article.tabIndex = -1;
   const at = make("a", "at", `#${entry.n}`);
@@ -133,10 +134,10 @@ const result = (block, entry) => {
 };
 
 const nested = (item) => {
-  const data = conversations.get(item.log.prefix + item.entry.agent);
-  const title = make("span", "says", data ? `Sub-agent ${item.entry.agent}: ${count(data.length, "event")}` : `Sub-agent ${item.entry.agent}`);
+  const events = item.inner?.items.length;
+  const title = make("span", "says", `What ${item.entry.agent} did`, events ? `: ${count(events, "event")}` : "");
   return fold(item, "agent", title, () => {
-    if (!data) return [make("p", "note", "Its log is not here.")];
+    if (!item.inner) return [make("p", "note", "Its log is not here.")];
     const place = make("div", "nested");
     item.inner.attach(place);
     return [place];

@@ -1,6 +1,9 @@
 // A live page: new events as they are stored, and what may be done from here. Only where the page has a place for it.
 const QUIET_MS = 900;  // a button that has just appeared under the pointer answers nothing
+const AGAIN_MS = 2000;
 const TOKEN = "ohsandbox-token";
+
+class Ended extends Error {}
 
 const live = byId("live") && (() => {
   const fragment = /^#token=([\w-]+)$/.exec(location.hash);
@@ -65,7 +68,7 @@ const live = byId("live") && (() => {
     },
     state: (now) => {
       state = now;
-      byId("state").textContent = [now.status, now.why].filter(Boolean).join(". ");
+      byId("state").textContent = `${now.status[0].toUpperCase()}${now.status.slice(1)}${now.why ? `. ${now.why}` : ""}`;
       words.disabled = send.disabled = !now.can.includes("say");
       stop.disabled = !now.can.includes("stop");
       ask(now.question);
@@ -75,9 +78,9 @@ const live = byId("live") && (() => {
       if (name && !conversations.has(name)) conversations.set(name, []);
       const place = logOf(name);
       for (const entry of entries) {
-        if (name) conversations.get(name).push(entry);
         if (!place) continue;
         if (!name && !hasTitle && entry.type === "user_message") setTitle(textOf(entry).slice(0, 80));
+        if (place.byNumber.has(entry.n)) continue;  // told again after a break
         const item = place.take(entry);
         place.show(item);
         if (item.confirmation === undefined) for (const number of entry.calls ?? []) place.show(place.byNumber.get(number));
@@ -86,7 +89,8 @@ const live = byId("live") && (() => {
       later = setTimeout(() => { drawn = drawTimeline(log.items); tellTotals(); }, 300);
       if (atEnd && !name) scrollTo(0, document.documentElement.scrollHeight);
     },
-    end: () => { throw new Error("The conversation was closed."); },
+    now: ({ text }) => { byId("now").textContent = text; },
+    end: () => { throw new Ended("The conversation was closed here."); },
   };
 
   const setTitle = (title) => {
@@ -107,8 +111,8 @@ const live = byId("live") && (() => {
 
   const follow = async () => {
     const answer = await fetch("/events", { headers });
-    if (answer.status === 401) throw new Error("This page needs the whole address that the command printed.");
-    if (!answer.ok) throw new Error(`The server answers ${answer.status}.`);
+    if (answer.status === 401) throw new Ended("This page needs the whole address that the command printed.");
+    if (!answer.ok) throw new Ended(`The server answers ${answer.status}.`);
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -132,8 +136,12 @@ const live = byId("live") && (() => {
   });
   stop.addEventListener("click", () => act("stop", {}));
 
-  follow().catch((error) => {
-    take.state({ status: error.message, why: "Reload the page when it runs again.", can: [], question: null });
+  const followOn = () => follow().catch((error) => {
+    const isOver = error instanceof Ended;
+    take.now({ text: "" });
+    take.state({ status: isOver ? error.message : "The connection is broken; trying again.", why: "", can: [], question: null });
+    if (!isOver) setTimeout(followOn, AGAIN_MS);
   });
+  followOn();
   return { act };
 })();
