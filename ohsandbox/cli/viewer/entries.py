@@ -19,8 +19,9 @@ from ohsandbox.cli.rendering.events import (
     ResultBlock,
     TurnBlock,
 )
+from ohsandbox.cli.rendering.lines import TextEdit, edit_lines
 from ohsandbox.cli.rendering.text import safe, safe_line
-from ohsandbox.cli.viewer.diffs import difference_of, read_unified
+from ohsandbox.cli.viewer.diffs import difference
 from ohsandbox.cli.viewer.markup import cut_pieces, markdown, printed
 from ohsandbox.conversation.storage import MALFORMED
 from ohsandbox.errors import UsageError
@@ -29,8 +30,9 @@ from ohsandbox.persistence.layout import check_id
 from ohsandbox.tools import arguments_of, hint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from ohsandbox.cli.rendering.lines import BlockLine
     from ohsandbox.events import SDKEvent
 
 MAX_IMAGES_CHARS = 64 * 1024**2
@@ -47,8 +49,8 @@ class EntryMaker:
 
     def __init__(self) -> None:
         self._reader = BlockReader(Form.PAGE)
-        self._calls: dict[str, tuple[SDKEvent, bool]] = {}
-        """Those without a result, by their ids, and whether their change was shown."""
+        self._calls: dict[str, SDKEvent] = {}
+        """Those without a result, by their ids."""
         self._images_left = MAX_IMAGES_CHARS
         self._prompt: object = None
 
@@ -75,7 +77,7 @@ class EntryMaker:
         if event.type == "system_message":
             blocks = self._prompt_of(event.data)
         entry["blocks"] = blocks
-        shows_more = entry.keys() & {"difference", "agent", "of"}
+        shows_more = entry.keys() & {"agent", "of"}
         return entry if blocks or shows_more else None
 
     @staticmethod
@@ -97,27 +99,20 @@ class EntryMaker:
         if event.type == "tool_call":
             self._relate_call(entry, event)
         elif event.type == "tool_result":
-            call, is_shown = self._calls.pop(str(data.get("tool_call_id")), (None, False))
+            call = self._calls.pop(str(data.get("tool_call_id")), None)
             if call is not None:
                 entry["of"] = call.seq
-                if not is_shown and hint_of(str(data["name"]), call.data).kind == "edit":
-                    path = str(arguments_of(call.data).get("path", ""))
-                    found = read_unified(path, str((data.get("result") or {}).get("output") or ""))
-                    entry |= {} if found is None else {"difference": found.as_json()}
-        elif event.type == "confirmation":
-            entry["approved"] = bool(data.get("approved"))
-            named = (self._calls.get(str(name)) for name in data.get("tool_call_ids") or ())
-            entry["calls"] = [found[0].seq for found in named if found is not None]
         elif event.type == "notice" and data.get("code") == AGENT_STARTED:
             with contextlib.suppress(UsageError):  # a name that leads elsewhere
                 entry["agent"] = check_id(Path(str(data.get("trail", ""))).parent.name)
 
     def _relate_call(self, entry: dict[str, Any], event: SDKEvent) -> None:
         name, arguments = str(event.data.get("name", "")), arguments_of(event.data)
-        hint = hint_of(name, event.data)
-        found = difference_of(arguments) if hint.kind == "edit" else None
-        if found is not None:
-            entry["difference"] = found.as_json()
+        hint, edit = hint_of(name, event.data), TextEdit.of(arguments)
+        found = None
+        if hint.kind == "edit" and edit is not None:
+            found = difference(str(arguments.get("path", "")), edit_lines(edit))
+            entry |= {} if found is None else {"difference": found}
         hidden = {hint.subject} | (_IN_DIFFERENCE if found is not None else set())
         more = [[safe_line(one), _text_of(value)] for one, value in arguments.items() if one not in hidden]
         if hint.subject and more:
@@ -127,14 +122,15 @@ class EntryMaker:
             entry["held"] = {"risk": safe_line(held.get("risk", "")), "why": why, "asks": bool(held.get("asks"))}
         elif risk := event.data.get("security_risk"):
             entry["risk"] = safe_line(risk)
-        self._calls[str(event.data.get("tool_call_id"))] = event, found is not None
+        self._calls[str(event.data.get("tool_call_id"))] = event
 
     def _block(self, block: Block) -> dict[str, Any]:
         match block:
             case MessageBlock(kind, raw):
                 return {"is": "message", "kind": kind, "text": markdown(raw)}
             case CallBlock(sign, text, name, is_answer):
-                return {"is": "call", "sign": sign, "name": name, "text": markdown(text) if is_answer else text}
+                shown = markdown(text) if is_answer else text
+                return {"is": "call", "sign": sign, "name": name, "text": shown, "lines": _lines(block.lines)}
             case ResultBlock():
                 return self._result(block)
             case NoteBlock("status", text):
@@ -149,7 +145,12 @@ class EntryMaker:
             is_kept = len(url) <= self._images_left and _IMAGE.fullmatch(url)
             self._images_left -= len(url) if is_kept else 0
             images.append(url if is_kept else "")
-        return {"is": "result", "text": block.text, "ending": block.ending, "ok": block.ok, "images": images}
+        change = difference("", block.lines)
+        return {
+            "is": "result", "text": block.text, "ending": block.ending, "ok": block.ok, "images": images,
+            "seconds": block.seconds, "declined": block.is_declined, "lines": [] if change else _lines(block.lines),
+            **({"difference": change} if change else {}),
+        }  # fmt: skip
 
     def _prompt_of(self, data: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The prompt and the names of the tools, where they are not those of before."""
@@ -167,6 +168,10 @@ class EntryMaker:
 def _note(kind: str, text: str, details: str = "", *, warns: bool = False) -> dict[str, Any]:
     """Of printable texts."""
     return {"is": "note", "kind": kind, "text": text, "details": details, "warns": warns}
+
+
+def _lines(lines: Iterable[BlockLine]) -> list[list[str]]:
+    return [[line.kind, line.text] for line in lines]
 
 
 def _colour(blocks: Sequence[dict[str, Any]], data: Mapping[str, Any]) -> None:

@@ -174,7 +174,7 @@ def _usual(root: Path) -> list[tuple[float, EventBody]]:
         (0.2, result(2, "grep", "/workspace/intervals.py:4:def merge(intervals):")),
         (0.1, result(3, "execute_bash", "", exit_code=0)),
         (5.2, call(4, "file_editor", edit, thought="`<` should be `<=`: touching intervals are one.")),
-        (0.1, result(4, "file_editor", "Replaced.", command="str_replace")),
+        (0.1, result(4, "file_editor", "Replaced.", command="str_replace", first_line=4)),
         (1.0, events.retry(code="RateLimit", message="Too many requests.", attempt=1, attempts=7, wait_s=4.0)),
         (6.0, call(5, "delegate", {"task": "Review the change of intervals.py."}, thought="Somebody else should look at it.")),
         (0.1, events.notice(code="AgentStarted", message="Sub-agent 'reviewer-1' began.", trail=trail)),

@@ -121,7 +121,7 @@ def test_a_refusal_is_no_failure_and_a_persons_thinking_is_not_its_time(
 ) -> None:
     browser.open(address())
     said = browser.evaluate("document.getElementById('e18').textContent")
-    assert "refused" in said
+    assert "ada said no" in said
     assert "failed" not in said
     assert "1 min" not in said
     assert "waiting for you 1 h" in browser.evaluate("document.getElementById('legend').textContent")

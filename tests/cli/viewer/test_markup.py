@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ohsandbox.cli.rendering import text as texts
-from ohsandbox.cli.viewer.diffs import difference_of, read_unified
+from ohsandbox.cli.rendering.lines import BlockLine, TextEdit, edit_lines, patch_lines
+from ohsandbox.cli.viewer.diffs import MAX_LINES, difference
 from ohsandbox.cli.viewer.markup import MAX_MARKDOWN_CHARS, cut_pieces, markdown, printed
 from ohsandbox.secrets import Masker
 
@@ -85,32 +88,37 @@ def test_pieces_are_cut() -> None:
     assert cut_pieces([["a", "123"], ["", "456"], ["", "7"]], 5) == [["a", "123"], ["", "45"]]
 
 
-def test_a_change_has_rows_with_a_gap_between_its_places() -> None:
+def rows(lines: list[BlockLine]) -> Any:
+    found = difference("/a", lines)
+    assert found is not None
+    return found["rows"]
+
+
+def test_a_change_has_rows_with_a_text_between_its_places() -> None:
     old = [f"line {number}" for number in range(20)]
     new = [*old]
     new[2], new[15:16] = "two", []
-    found = difference_of({"path": "/a", "old_str": "\n".join(old), "new_str": "\n".join(new)})
+    found = rows(edit_lines(TextEdit("\n".join(old), "\n".join(new)), first=101))
+    assert found[2:4] == [[103, "line 2", 103, "two"], [104, "line 3", 104, "line 3"]]
+    assert [one for one in found if len(one) == 1] == [["… 6 unchanged lines"]]
+    assert found[-4:-2] == [[116, "line 15", None, None], [117, "line 16", 116, "line 16"]]
+
+
+def test_a_new_file_is_all_added_and_an_unknown_place_has_no_numbers() -> None:
+    assert rows(edit_lines(TextEdit("", "x\ny\n"), first=1)) == [[None, None, 1, "x"], [None, None, 2, "y"]]
+    assert rows(edit_lines(TextEdit("x", "y"))) == [[None, "x", None, "y"]]
+
+
+def test_a_patch_has_rows() -> None:
+    patch = "--- a\n+++ b\n@@ -3,3 +3,4 @@ def f():\n x\n-y\n+z\n+w\n v\n@@ -30,1 +31,0 @@\n-q\n-r\n+s\n-t\n"
+    assert rows(patch_lines(patch)) == [
+        [3, "x", 3, "x"], [4, "y", 4, "z"], [None, None, 5, "w"], [5, "v", 6, "v"], ["…"],
+        [30, "q", 31, "s"], [31, "r", None, None], [32, "t", None, None],
+    ]  # fmt: skip
+
+
+def test_lines_of_something_else_are_no_change_and_a_long_one_is_cut() -> None:
+    assert difference("/a", [BlockLine("field", "x: 1"), BlockLine("same", "y", 1)]) is None
+    found = difference("/a", [BlockLine("added", "x", number) for number in range(1, MAX_LINES + 3)])
     assert found is not None
-    assert [3, "line 2", 3, "two"] in found.rows
-    assert [16, "line 15", None, None] in found.rows
-    assert found.rows.count([]) == 1
-    assert (found.added, found.removed) == (1, 2)
-
-
-def test_a_new_file_is_all_added() -> None:
-    found = difference_of({"path": "/a", "file_text": "x\ny\n"})
-    assert found is not None
-    assert found.rows == [[None, None, 1, "x"], [None, None, 2, "y"]]
-
-
-@pytest.mark.parametrize("arguments", [{}, {"path": 5}, {"path": "/a"}, {"path": "/a", "old_str": 5, "new_str": "x"}])
-def test_what_says_no_change_has_none(arguments: dict[str, object]) -> None:
-    assert difference_of(arguments) is None
-
-
-def test_a_unified_diff_is_read() -> None:
-    text = "Edited.\n--- a\n+++ b\n@@ -3,3 +3,3 @@ def f():\n x\n-y\n+z\n+w\n v\n\\ No newline at end of file\n"
-    found = read_unified("/a", text)
-    assert found is not None
-    assert found.rows == [[3, "x", 3, "x"], [4, "y", 4, "z"], [None, None, 5, "w"], [5, "v", 6, "v"]]
-    assert read_unified("/a", "no diff") is None
+    assert (len(found["rows"]), found["left_out"], found["added"]) == (MAX_LINES, 2, MAX_LINES + 2)

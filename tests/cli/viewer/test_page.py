@@ -91,23 +91,21 @@ def test_every_event_that_a_reader_would_miss_is_an_entry(tmp_path: Path) -> Non
     assert [entry.get("of") for entry in entries if entry["type"] == "tool_result"] == [3, 5, 7]
 
 
-def test_an_edit_has_its_change_in_rows(tmp_path: Path) -> None:
-    [entry] = [one for one in entries_of(page_of(example.usual(tmp_path))) if "difference" in one]
-    found = entry["difference"]
-    assert (found["path"], found["added"], found["removed"]) == ("/workspace/intervals.py", 4, 3)
-    assert [
-        4,
-        "        if result and start < result[-1][1]:",
-        5,
-        "        if result and start <= result[-1][1]:",
-    ] in found["rows"]
+def test_an_edit_has_its_change_in_rows_numbered_as_in_its_file(tmp_path: Path) -> None:
+    entries = entries_of(page_of(example.usual(tmp_path)))
+    [planned] = [one for one in entries if "difference" in one]
+    [made] = [block for one in entries for block in one["blocks"] if "difference" in block]
+    before, after = "        if result and start < result[-1][1]:", "        if result and start <= result[-1][1]:"
+    assert planned["difference"]["path"] == "/workspace/intervals.py"
+    assert [None, before, None, after] in planned["difference"]["rows"]
+    assert [7, before, 8, after] in made["difference"]["rows"]
 
 
-def test_a_refusal_names_its_calls(tmp_path: Path) -> None:
+def test_a_refusal_is_no_failure(tmp_path: Path) -> None:
     entries = entries_of(page_of(example.usual(tmp_path)))
     [asked] = [one for one in entries if "held" in one]
-    [said] = [one for one in entries if one["type"] == "confirmation"]
-    assert (said["calls"], said["approved"]) == ([asked["n"]], False)
+    [said] = [one["blocks"][0] for one in entries if one.get("of") == asked["n"]]
+    assert (said["declined"], said["ending"], said["seconds"]) == (True, "ada said no", None)
     assert asked["held"] == {"risk": "HIGH", "why": ["It sends data to another machine."], "asks": True}
 
 

@@ -77,6 +77,14 @@ const patch = (text, parent) => {
   }
 };
 
+// Fields, a checklist: what a text would say worse.
+const LINE_SIGNS = { done: "☑ ", active: "▶ ", todo: "☐ " };
+const linesOf = (lines) => {
+  const made = make("div", "lines");
+  for (const [kind, text] of lines) made.append(make("div", `line-${kind || "text"}`, (LINE_SIGNS[kind] ?? "") + text));
+  return made;
+};
+
 const picture = (url) => {
   if (!url) return make("p", "note", "(an image that is not shown: not PNG, JPEG, GIF, WebP or BMP, or too much for one page)");
   const made = make("img");
@@ -89,8 +97,8 @@ const picture = (url) => {
 // --- differences ---
 const isWide = matchMedia("(min-width: 900px)");
 
-const difference = (found) => {
-  const head = make("p", "difference-head", make("bdi", "", found.path), make("span", "added", ` +${found.added}`), make("span", "removed", ` −${found.removed}`));
+const difference = (found, path = found.path) => {
+  const head = make("p", "difference-head", make("bdi", "", path), make("span", "added", ` +${found.added}`), make("span", "removed", ` −${found.removed}`));
   const place = make("div", "wide");
   place.tabIndex = 0;
   const draw = () => place.replaceChildren(isWide.matches ? besides(found.rows) : unified(found.rows));
@@ -118,8 +126,8 @@ const cell = (kind, text, other) => {
 };
 
 const number = (value) => make("td", "line-number", value === null ? "" : String(value));
-const gap = (columns) => {
-  const made = make("td", "gap", "⋯");
+const gap = (columns, text) => {
+  const made = make("td", "gap", text);
   made.colSpan = columns;
   return make("tr", "", made);
 };
@@ -127,7 +135,7 @@ const gap = (columns) => {
 const besides = (rows) => {
   const body = make("tbody");
   for (const row of rows) {
-    if (!row.length) { body.append(gap(4)); continue; }
+    if (row.length < 4) { body.append(gap(4, row[0])); continue; }
     const [oldNumber, oldText, newNumber, newText] = row;
     const same = oldText === newText;
     body.append(make("tr", "", number(oldNumber), cell(same ? "same" : oldText === null ? "none" : "removed", oldText, newText),
@@ -140,18 +148,17 @@ const unified = (rows) => {
   const body = make("tbody");
   let later = [];
   const flush = () => { body.append(...later); later = []; };
-  for (const row of [...rows, []]) {
+  for (const row of rows) {
     const [oldNumber, oldText, newNumber, newText] = row;
-    if (!row.length || oldText === newText) {
+    if (row.length < 4 || oldText === newText) {
       flush();
-      if (row.length) body.append(make("tr", "", number(newNumber), cell("same", newText)));
-      else if (row !== rows.at(-1) && body.children.length) body.append(gap(2));
+      body.append(row.length < 4 ? gap(2, row[0]) : make("tr", "", number(newNumber), cell("same", newText)));
       continue;
     }
     if (oldText !== null) body.append(make("tr", "", number(oldNumber), cell("removed", oldText, newText)));
     if (newText !== null) later.push(make("tr", "", number(newNumber), cell("added", newText, oldText)));
   }
-  if (body.lastChild?.querySelector(".gap")) body.lastChild.remove();
+  flush();
   return make("table", "unified", body);
 };
 

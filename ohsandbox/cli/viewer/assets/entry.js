@@ -4,17 +4,18 @@ const DECISIONS = new Set(["confirmation", "approval", "approval_revoked"]);
 
 const blockOf = (entry, kind) => entry.blocks.find((block) => block.is === kind);
 const isTalk = (entry) => entry.type === "user_message" || entry.type === "assistant_message" || entry.blocks.some((block) => block.is === "message" || Array.isArray(block.text));
-const isRefused = (item) => item.confirmation?.approved === false;
+const resultOf = (item) => item.result && blockOf(item.result, "result");
 const hasFailed = (item) => {
-  const result = item.result && blockOf(item.result, "result");
-  return result ? !result.ok && !isRefused(item) : false;
+  const result = resultOf(item);
+  return result ? !result.ok && !result.declined : false;
 };
+const differenceOf = (item) => resultOf(item)?.difference ?? item.entry.difference;
 
 const FILTERS = {
   all: () => true,
   talk: (item) => isTalk(item.entry),
   calls: (item) => Boolean(blockOf(item.entry, "call")),
-  changes: (item) => Boolean(item.entry.difference || item.result?.difference || item.entry.type === "checkpoint"),
+  changes: (item) => Boolean((differenceOf(item) && !resultOf(item)?.declined) || item.entry.type === "checkpoint"),
   trouble: (item) => hasFailed(item) || TROUBLE.has(item.entry.type),
   decisions: (item) => DECISIONS.has(item.entry.type) || Boolean(item.entry.held) || item.entry.blocks.some((block) => block.kind === "allowed"),
 };
@@ -22,7 +23,7 @@ const FILTERS = {
 const textsOf = (value, take) => {
   if (typeof value === "string") take(value);
   else if (Array.isArray(value)) value.forEach((one) => textsOf(one, take));
-  else if (value && typeof value === "object") for (const [name, one] of Object.entries(value)) if (name !== "images" && name !== "is") textsOf(one, take);
+  else if (value && typeof value === "object") for (const [name, one] of Object.entries(value)) if (name !== "images" && name !== "is" && name !== "difference") textsOf(one, take);
 };
 const searchable = (item) => {
   if (item.found === undefined) {
@@ -30,30 +31,28 @@ const searchable = (item) => {
     for (const entry of [item.entry, item.result]) {
       if (!entry) continue;
       for (const name of ["blocks", "arguments", "held", "agent"]) textsOf(entry[name], (text) => texts.push(text));
-      for (const row of entry.difference?.rows ?? []) texts.push(row[1] ?? "", row[3] === row[1] ? "" : row[3] ?? "");
-      if (entry.difference) texts.push(entry.difference.path);
     }
+    const change = differenceOf(item);
+    for (const row of change?.rows ?? []) texts.push(row[1] ?? "", row[3] === row[1] ? "" : row[3] ?? "");
     item.found = texts.join("\n").toLowerCase();
   }
   return item.found;
 };
 
 const facts = (item) => {
-  const { entry } = item, parts = [];
-  // a person's thinking is not the call's time, and what was refused took none
-  if (item.result && !isRefused(item)) parts.push(duration(Math.max(0, item.result.t - (item.confirmation ?? entry).t)));
+  const { entry } = item, parts = [], result = resultOf(item);
+  if (result?.seconds != null) parts.push(duration(result.seconds * 1000));
   if (entry.tokens?.some(Boolean)) parts.push(`${(entry.tokens[0] + entry.tokens[1]).toLocaleString("en")} tokens`);
   if (entry.cost) parts.push(dollars(entry.cost));
   return parts.join(" · ");
 };
 
 const stateOf = (item) => {
-  if (isRefused(item)) return "refused";
-  const result = item.result && blockOf(item.result, "result");
-  if (result) return result.ok ? "ok" : "bad";
+  const result = resultOf(item);
+  if (result) return result.declined ? "refused" : result.ok ? "ok" : "bad";
   return item.result ? "ok" : "open";
 };
-const SIGNS = { ok: "✓", bad: "✗", open: "…", refused: "⊘ refused" };
+const SIGNS = { ok: "✓", bad: "✗", open: "…", refused: "⊘" };
 const SAID = { ok: " done", bad: " failed", open: " no result", refused: "" };
 
 const makeEntry = (item) => {
@@ -79,7 +78,7 @@ const makeEntry = (item) => {
 const shownBlock = (block, item) => {
   if (block.is === "message") return block.text.length ? [build(block.text, make("div", `message ${block.kind}`))] : [];
   if (block.is === "call") return Array.isArray(block.text) ? [build(block.text, make("div", "message answer"))] : [call(block, item)];
-  if (block.is === "result") return result(block, item.entry);
+  if (block.is === "result") return result(block);
   const line = make("p", block.warns ? "says warns" : `says ${block.kind}`, block.text);
   return block.details ? [fold(item, "details", make("span", "says", block.text), () => [printed(block.details, "output")])] : [line];
 };
@@ -107,13 +106,14 @@ const call = (block, item) => {
   const state = stateOf(item);
   const title = make("span", "command", make("span", "sign", block.sign), make("code", "", lines[0]));
   if (lines.length > 1) title.append(make("span", "note", ` ${count(lines.length - 1, "more line")}`));
-  const ending = item.result && blockOf(item.result, "result")?.ending;
-  const mark = make("span", `mark ${state}`, SIGNS[state], ending && state !== "refused" ? ` ${ending}` : "");
+  const ending = resultOf(item)?.ending;
+  const mark = make("span", `mark ${state}`, SIGNS[state], ending ? ` ${ending}` : "");
   mark.append(make("span", "unseen", SAID[state]));
   return fold(item, "call", title, () => [
     ...(lines.length > 1 || block.text.length > 100 ? [printed(block.text, "output command-text")] : []),
     ...(item.entry.arguments ? [given(item.entry.arguments)] : []),
-    ...(item.entry.difference ? [difference(item.entry.difference)] : []),
+    ...(block.lines.length ? [linesOf(block.lines)] : []),
+    ...(differenceOf(item) ? [difference(differenceOf(item), item.entry.difference?.path)] : []),
     ...(item.result ? item.result.blocks.flatMap((one) => shownBlock(one, { entry: item.result })) : []),
   ], make("span", "name", block.name), mark);
 };
@@ -124,12 +124,12 @@ const given = (rows) => {
   return list;
 };
 
-const result = (block, entry) => {
+const result = (block) => {
   const parts = [];
   const isEmpty = typeof block.text === "string" ? !block.text.trim() : !block.text.length;
-  if (entry.difference) parts.push(difference(entry.difference));
-  else if (!isEmpty) parts.push(printed(block.text, block.ok ? "output" : "output bad"));
-  else if (!block.images.length) parts.push(make("p", "note", "No output."));
+  if (block.lines.length) parts.push(linesOf(block.lines));
+  else if (!isEmpty && !block.difference) parts.push(printed(block.text, block.ok || block.declined ? "output" : "output bad"));
+  else if (!block.images.length && !block.difference) parts.push(make("p", "note", block.declined ? "It did not run." : "No output."));
   return [...parts, ...block.images.map(picture)];
 };
 

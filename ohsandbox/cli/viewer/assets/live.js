@@ -83,7 +83,6 @@ const live = byId("live") && (() => {
         if (place.byNumber.has(entry.n)) continue;  // told again after a break
         const item = place.take(entry);
         place.show(item);
-        if (item.confirmation === undefined) for (const number of entry.calls ?? []) place.show(place.byNumber.get(number));
       }
       clearTimeout(later);
       later = setTimeout(() => { drawn = drawTimeline(log.items); tellTotals(); }, 300);

@@ -30,10 +30,6 @@ class Log {
       this.byNumber.set(entry.n, call);
       return call;
     }
-    for (const number of entry.calls ?? []) {
-      const asked = this.byNumber.get(number);
-      if (asked) { asked.confirmation = entry; asked.found = undefined; }
-    }
     const item = { entry, log: this, id: `${this.prefix}e${entry.n}`, at: this.items.length };
     if (entry.agent && conversations.has(this.prefix + entry.agent)) {
       item.inner = new Log(conversations.get(this.prefix + entry.agent), this.prefix + entry.agent);
