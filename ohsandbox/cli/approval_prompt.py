@@ -10,16 +10,23 @@ import json
 import posixpath
 import re
 import sys
+from collections.abc import Callable
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from rich.text import Text
+
 from ohsandbox.cli.prompt import Typed, answer_to
+from ohsandbox.cli.rendering.lines import CONTEXT_LINES, TAB_COLUMNS, Change, changes
 from ohsandbox.cli.rendering.tables import open_console
-from ohsandbox.cli.rendering.text import safe, safe_line
+from ohsandbox.cli.rendering.text import masked, safe, safe_line
 from ohsandbox.conversation.approvals import AnyCall, Decision, EditsUnder, ExactCall
 from ohsandbox.conversation.approvals.scopes import offers
+from ohsandbox.review_text import visible
+from ohsandbox.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ohsandbox.conversation.approvals import PendingCall
 
@@ -35,6 +42,10 @@ GUTTER = "  | "
 """Before every row that a call's own text takes: so none of it can pass for a row of ours."""
 NAMED = "  = "
 """Before an argument's name, and before no other row: so no text of one argument can pass for another."""
+ADDED, REMOVED = " +| ", " -| "
+"""The same for lines that an edit adds and removes; what is in the old text and the new one stands behind GUTTER."""
+PLACE = "  @ "
+"""Before what we say of the file that is edited."""
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _PROGRAMS = frozenset({"command", "input", "python"})
 """Kinds of calls whose subject is shown first, without its name."""
@@ -53,6 +64,10 @@ another directory above the file. `/approvals` and `ohsandbox approvals` list an
 Ctrl-D leaves it open: it waits. Anything else decides nothing."""
 
 
+ReadFile = Callable[[str], str | None]
+"""A file of the sandbox as it is now; None where it is none, or no text, or cannot be read."""
+
+
 class Shown(NamedTuple):
     """Calls, as a person is shown them."""
 
@@ -63,10 +78,14 @@ class Shown(NamedTuple):
     """All of them."""
 
 
-def shown(pending: Sequence[PendingCall]) -> Shown:
-    """The calls with their risk and why, whole where they fit into MAX_ROWS; else of each its beginning and its end."""
+def shown(pending: Sequence[PendingCall], *, read_file: ReadFile = lambda _: None) -> Shown:
+    """The calls with their risk and why, whole where they fit into MAX_ROWS; else of each its beginning and its end.
+
+    An edit is shown as what it removes and adds. Of a file that is written anew what is in it already is shown as well:
+    it may be another by the time that the call runs, and what runs is what was shown.
+    """
     columns = open_console().width if sys.stdout.isatty() else FILE_COLUMNS
-    calls = [_Rows.of(number, call, columns) for number, call in enumerate(pending, 1)]
+    calls = [_Rows.of(number, call, columns, read_file) for number, call in enumerate(pending, 1)]
     rows = [row for call in calls for row in call.all]
     limit = MAX_ROWS if _height(rows) <= MAX_ROWS else max(MAX_ROWS // len(calls), 3)
     parts = [call.cut(limit) for call in calls]
@@ -75,19 +94,23 @@ def shown(pending: Sequence[PendingCall]) -> Shown:
 
 def rows_of(pending: Sequence[PendingCall]) -> list[str]:
     """All of the calls with their risk and why, as a terminal of FILE_COLUMNS would show it."""
-    return [row for number, call in enumerate(pending, 1) for row in _Rows.of(number, call, FILE_COLUMNS).all]
+    calls = (_Rows.of(number, call, FILE_COLUMNS, lambda _: None) for number, call in enumerate(pending, 1))
+    return [row for call in calls for row in call.all]
 
 
 def ask(
-    pending: Sequence[PendingCall], *, read: Callable[[str], Typed] = answer_to
+    pending: Sequence[PendingCall],
+    *,
+    read: Callable[[str], Typed] = answer_to,
+    read_file: ReadFile = lambda _: None,
 ) -> Decision | Literal["one by one"] | None:
     """Show pending, at least one, and ask about all of it until there is an answer that can be understood.
 
     read gives a line that was typed after what was printed, or raises EOFError, at which the person leaves it open:
-    then the answer is None. Ctrl-C raises KeyboardInterrupt.
+    then the answer is None. Ctrl-C raises KeyboardInterrupt. read_file shows an edit beside what is there.
     """
     try:
-        return _Question(pending, read).ask()
+        return _Question(pending, read, read_file).ask()
     except EOFError:
         return None
 
@@ -100,10 +123,10 @@ def count_of(number: int) -> str:
 class _Question:
     """One question, asked until it has its answer."""
 
-    def __init__(self, pending: Sequence[PendingCall], read: Callable[[str], Typed]) -> None:
+    def __init__(self, pending: Sequence[PendingCall], read: Callable[[str], Typed], read_file: ReadFile) -> None:
         self._count, self._read = len(pending), read
-        text, self._unseen, self._rows = shown(pending)
-        print(text, flush=True)
+        text, self._unseen, self._rows = shown(pending, read_file=read_file)
+        print_rows(text.split("\n"))
         offered = offers(pending[0]) if len(pending) == 1 else ()
         self._scopes = {_LETTERS[type(scope)]: scope for scope in offered}
         for letter, scope in self._scopes.items():
@@ -160,7 +183,7 @@ def _page_through(rows: Sequence[str], read: Callable[[str], Typed]) -> bool:
     """Show rows, a screen at a time; whether the person went to the end."""
     height = max(open_console().height - 2, 5)
     for start in range(0, len(rows), height):
-        print("\n".join(rows[start : start + height]), flush=True)
+        print_rows(rows[start : start + height])
         end = min(start + height, len(rows))
         if end < len(rows):
             said = read(f"-- rows {start + 1:,} to {end:,} of {len(rows):,}; Enter goes on, q ends -- ")
@@ -177,9 +200,13 @@ class _Rows(NamedTuple):
     why: list[str]
 
     @classmethod
-    def of(cls, number: int, call: PendingCall, columns: int) -> _Rows:
+    def of(cls, number: int, call: PendingCall, columns: int, read_file: ReadFile) -> _Rows:
         arguments = dict(call.arguments)
         body: list[str] = []
+        change = _changed_rows(call, columns, read_file) if call.hint.kind == "edit" else None
+        if change is not None:
+            for name in change.names:
+                del arguments[name]
         if call.hint.kind in _PROGRAMS and call.hint.subject in arguments:
             body = folded(safe(arguments.pop(call.hint.subject)), columns)
         for name, value in arguments.items():
@@ -188,6 +215,7 @@ class _Rows(NamedTuple):
             shown_label = safe_line(label, limit_chars=sys.maxsize)
             first, *more = folded(f"{shown_label}:{' ' if chr(10) not in text else chr(10)}{text}", columns)
             body += [NAMED + first.removeprefix(GUTTER), *more]
+        body += [] if change is None else change.rows
         why = [f"  - {safe_line(one, limit_chars=500)}" for one in call.why[:MAX_REASONS]]
         if len(call.why) > MAX_REASONS:
             why.append(f"  - and {len(call.why) - MAX_REASONS} more of the kind")
@@ -201,12 +229,104 @@ class _Rows(NamedTuple):
         """At most limit rows of its text, two thirds from the beginning; and how many are left out."""
         if _height(self.body) <= limit:
             return self.all, 0
+        if 0 < _height(self._near_changes) <= limit:
+            return self._without_what_stays()
         first, last = _fitting(self.body, limit * 2 // 3), _fitting(self.body[::-1], limit // 3)
         left_out = self.body[first : len(self.body) - last]
         chars = sum(len(row) - len(GUTTER) for row in left_out)
         told = f"  … {len(left_out):,} rows, {chars:,} characters, are not shown here …"
         kept = [self.head, *self.body[:first], told, *self.body[len(self.body) - last :], *self.why]
         return kept, len(left_out)
+
+    @property
+    def _changes(self) -> list[int]:
+        return [at for at, row in enumerate(self.body) if row.startswith((ADDED, REMOVED))]
+
+    @property
+    def _near_changes(self) -> list[str]:
+        """The rows of a change and those near it; none where nothing is removed: then there is only new text."""
+        if not any(row.startswith(REMOVED) for row in self.body):
+            return []
+        near = {at + step for at in self._changes for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+        return [row for at, row in enumerate(self.body) if at in near or not row.startswith(GUTTER)]
+
+    def _without_what_stays(self) -> tuple[list[str], int]:
+        """All but the lines that are in the old text and in the new one, away from a change."""
+        near = {at + step for at in self._changes for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+        kept: list[str] = []
+        unseen = 0
+        for is_kept, run in groupby(enumerate(self.body), lambda one: one[0] in near or not one[1].startswith(GUTTER)):
+            rows = [row for _, row in run]
+            chars = sum(len(row) - len(GUTTER) for row in rows)
+            told = f"  … {counted(len(rows), 'row')}, {counted(chars, 'character')}, that stay are not shown here …"
+            kept += rows if is_kept else [told]
+            unseen += 0 if is_kept else len(rows)
+        return [self.head, *kept, *self.why], unseen
+
+
+class _ChangedRows(NamedTuple):
+    """An edit, as a person is shown it."""
+
+    names: Sequence[str]
+    """The arguments of which it is all."""
+    rows: list[str]
+
+
+def _changed_rows(call: PendingCall, columns: int, read_file: ReadFile) -> _ChangedRows | None:
+    """What the call removes and adds; None where its arguments do not say it, as a draft that a model merges."""
+    texts = {name: value for name, value in call.arguments.items() if isinstance(value, str)}
+    rows: list[str] = []
+    if "old_str" in texts:
+        names = [name for name in ("old_str", "new_str") if name in texts]
+        old, new = texts["old_str"], texts.get("new_str", "")
+        there = read_file(texts.get("path", ""))
+        if old and there is not None and there.count(old) == 1:
+            rows = [f"{PLACE}line {there.count(chr(10), 0, there.index(old)) + 1} of the file as it is now"]
+        return _ChangedRows(names, [*rows, *_rows_of_change(changes(masked(old), masked(new)), columns)])
+    whole: list[str] = [name for name in ("file_text", "new_str") if name in texts]
+    old = ""
+    if "content" in texts and call.name == "file_write":
+        whole = ["content"]
+        old = read_file(texts.get("path", "")) or ""
+        rows = [f"{PLACE}beside the file as it is now"] if old else []
+    if len(whole) != 1:
+        return None
+    new = texts[whole[0]]
+    end = [] if new.endswith("\n") else [f"{PLACE}no line feed at its end"]
+    return _ChangedRows(whole, [*rows, *_rows_of_change(_whole(masked(old), masked(new)), columns), *end])
+
+
+def _whole(old: str, new: str) -> list[Change]:
+    """How all of a file comes of another one, or of none. The line feed at its end begins no line."""
+    if not old:
+        return [Change("added", line) for line in new.removesuffix("\n").split("\n")]
+    both = old.endswith("\n") and new.endswith("\n")
+    return changes(old[:-1], new[:-1]) if both else changes(old, new)
+
+
+_GUTTERS = {"added": ADDED, "removed": REMOVED, "same": GUTTER}
+
+
+def _rows_of_change(found: Iterable[Change], columns: int) -> list[str]:
+    rows: list[str] = []
+    for kind, run in groupby(found, lambda change: change.kind):
+        text = visible("\n".join(change.text for change in run)).expandtabs(TAB_COLUMNS)
+        rows += folded(text, columns, gutter=_GUTTERS[kind])
+    return rows
+
+
+_STYLES = {ADDED: "green", REMOVED: "red", PLACE: "cyan", NAMED: "bold"}
+_HEAD = re.compile(r"\[\d+\] .*, risk (LOW|MEDIUM|HIGH|UNKNOWN)")
+_RISK_STYLES = {"LOW": "bold green", "MEDIUM": "bold yellow", "HIGH": "bold red", "UNKNOWN": "bold yellow"}
+
+
+def print_rows(rows: Iterable[str]) -> None:
+    """Rows of `shown`, in colours at a terminal that has them: by their gutters, which no text of a call can forge."""
+    console = open_console()
+    for row in rows:
+        head = _HEAD.fullmatch(row)
+        style = _RISK_STYLES[head[1]] if head else _STYLES.get(row[: len(GUTTER)], "")
+        console.print(Text(row, style=style), soft_wrap=True)
 
 
 def _fitting(rows: Sequence[str], limit: int) -> int:
@@ -218,7 +338,7 @@ def _height(rows: Iterable[str]) -> int:
     return sum(1 + len(row) // USUAL_COLUMNS for row in rows)
 
 
-def folded(text: str, columns: int) -> list[str]:
+def folded(text: str, columns: int, *, gutter: str = GUTTER) -> list[str]:
     """Text that may be printed, in rows behind a gutter; a line that is longer than the terminal takes several.
 
     Terminals do not agree on how wide a character is that is not ASCII (UAX 11: ambiguous, unassigned, emoji), but none
@@ -227,12 +347,12 @@ def folded(text: str, columns: int) -> list[str]:
     room = max(columns, MIN_COLUMNS) - len(GUTTER)
     rows: list[str] = []
     for line in text.split("\n"):
-        row, left = GUTTER, room
+        row, left = gutter, room
         for character in line:
             left -= 1 if character.isascii() else 2
             if left < 0:
                 rows.append(row)
-                row, left = GUTTER, room - (1 if character.isascii() else 2)
+                row, left = gutter, room - (1 if character.isascii() else 2)
             row += character
         rows.append(row)
     return rows

@@ -8,7 +8,7 @@ import getpass
 import json
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.cli.approval_prompt import ONE_BY_ONE, ask, count_of, shown
+from ohsandbox.cli.approval_prompt import ONE_BY_ONE, ReadFile, ask, count_of, print_rows, shown
 from ohsandbox.cli.entrypoint import WAITING
 from ohsandbox.cli.prompt import AnsweredElsewhere, Typed, answer_to, person_present
 from ohsandbox.cli.rendering.tables import print_json
@@ -17,7 +17,7 @@ from ohsandbox.conversation.approvals import POLICIES, Approvals, Decision, Exac
 from ohsandbox.conversation.approvals.scopes import StandingApprovals
 from ohsandbox.conversation.log import ConversationLog
 from ohsandbox.conversation.storage import find_stored
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import stream_events
@@ -35,6 +35,8 @@ POLICY_NAME = "confirm"
 """Beside the log."""
 COMMAND = "/approvals"
 MAX_APPROVAL_CHARS = 1000
+MAX_FILE_BYTES = 1024 * 1024
+"""A longer file is not compared with what is written over it."""
 
 
 # --- the question ---------------------------------------------------------------------------------
@@ -66,7 +68,16 @@ def answer_at_terminal(conversation: Conversation) -> bool:
         asked = waiting()
         return answer_to(question, until=lambda: not asked <= waiting())
 
-    return settle(lambda: conversation.pending, decide, read=read)
+    def read_file(path: str) -> str | None:
+        runtime = conversation.runtime
+        try:
+            if runtime is None or not runtime.is_alive():
+                return None
+            return runtime.read_bytes(path, limit_bytes=MAX_FILE_BYTES).decode()
+        except (OhsandboxError, OSError, UnicodeDecodeError):
+            return None
+
+    return settle(lambda: conversation.pending, decide, read=read, read_file=read_file)
 
 
 def settle(
@@ -74,6 +85,7 @@ def settle(
     decide: Callable[[Decision], None],
     *,
     read: Callable[[str], Typed] = answer_to,
+    read_file: ReadFile = lambda _: None,
 ) -> bool:
     """Ask until nothing of what waits now does; False where the person leaves some open.
 
@@ -85,7 +97,7 @@ def settle(
     while pending := [call for call in waiting() if call.tool_call_id in known]:
         asked = pending[:1] if one_by_one else pending
         try:
-            said = ask(asked, read=read)
+            said = ask(asked, read=read, read_file=read_file)
             if said is None:
                 return False
             if said == ONE_BY_ONE:
@@ -162,7 +174,7 @@ def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
         settle(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=user()))
         return
     seen = shown(approvals.pending)
-    print(seen.text, flush=True)
+    print_rows(seen.text.split("\n"))
     if options.yes and seen.unseen_rows and not options.unseen:
         raise UsageError(
             f"{seen.unseen_rows:,} rows of what waits were not shown, so --yes allows nothing. "

@@ -1,0 +1,111 @@
+"""What the question before an action shows of an edit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ohsandbox.agent.calls import ActionSecurityRisk
+from ohsandbox.cli.approval_prompt import ADDED, GUTTER, MAX_ROWS, PLACE, REMOVED, shown
+from ohsandbox.conversation.approvals import PendingCall
+from ohsandbox.tool import CallHint
+
+TEXTS = st.lists(st.sampled_from(["a", "b", "", "  c", "d e"]), max_size=12).map("\n".join)
+
+
+def edit(name: str = "file_editor", **arguments: Any) -> PendingCall:
+    hint = CallHint(sign="~", kind="edit", subject="path")
+    return PendingCall("1", name, arguments, ActionSecurityRisk.MEDIUM, ("It changes a file.",), hint)
+
+
+def rows(call: PendingCall, there: str | None = None) -> list[str]:
+    found = shown([call], read_file=lambda _: there)
+    assert found.unseen_rows == 0
+    return found.text.split("\n")
+
+
+def text(found: list[str], *gutters: str) -> str:
+    return "\n".join(row[len(GUTTER) :] for row in found if row.startswith(gutters))
+
+
+def test_a_replacement_is_shown_as_its_change_and_where_it_is() -> None:
+    call = edit(command="str_replace", path="/w/a", old_str="one\ntwo", new_str="one\n2", extra="x\n +| y")
+    assert rows(call, "zero\none\ntwo\n") == [
+        "[1] file_editor, risk MEDIUM",
+        "  = command: str_replace",
+        "  = path: /w/a",
+        "  = extra:",
+        "  | x",
+        "  |  +| y",
+        "  @ line 2 of the file as it is now",
+        "  | one",
+        " -| two",
+        " +| 2",
+        "  - It changes a file.",
+    ]
+    assert not [row for row in rows(call, "two\n") + rows(call) if row.startswith(PLACE)]
+
+
+def test_a_file_that_is_written_is_shown_whole_beside_what_it_replaces() -> None:
+    call = edit("file_write", path="/w/a", content="same\nnew\n")
+    assert rows(call, "same\nold\n")[2:-1] == ["  @ beside the file as it is now", "  | same", " -| old", " +| new"]
+    assert rows(call)[2:-1] == [" +| same", " +| new"]
+    assert rows(edit("file_write", path="/w/a", content="x"))[2:-1] == [" +| x", "  @ no line feed at its end"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        edit("edit_file", path="/w/a", content="# ... existing code ...\nnew"),
+        edit(command="create", path="/w/a", file_text="x", new_str="y"),
+        edit(command="undo_edit", path="/w/a"),
+        edit(command="str_replace", path="/w/a", old_str=5),
+    ],
+    ids=["a draft", "two texts", "no text", "no string"],
+)
+def test_what_is_no_plain_change_is_shown_by_its_arguments(call: PendingCall) -> None:
+    found = rows(call, "there\n")
+    assert not [row for row in found if row.startswith((ADDED, REMOVED, PLACE))]
+    assert {f"  = {name}" for name in call.arguments} == {row.split(":")[0] for row in found if row.startswith("  = ")}
+
+
+@given(TEXTS, TEXTS)
+def test_all_that_a_replacement_does_is_shown(old: str, new: str) -> None:
+    found = rows(edit(command="str_replace", path="/w/a", old_str=old, new_str=new))
+    assert text(found, GUTTER, REMOVED) == old
+    assert text(found, GUTTER, ADDED) == new
+
+
+@given(TEXTS, TEXTS)
+def test_all_that_is_written_is_shown_whatever_is_there(there: str, new: str) -> None:
+    found = rows(edit("file_write", path="/w/a", content=new), there)
+    assert text(found, GUTTER, ADDED) in {new, new.removesuffix("\n")}
+    assert ("  @ no line feed at its end" in found) == (not new.endswith("\n"))
+
+
+def test_no_line_of_a_change_passes_for_another_kind_of_row() -> None:
+    new = "  - harmless\n  = path: /elsewhere\n[2] file_editor, risk LOW\n\x1b[2J\u202e\r"
+    found = rows(edit(command="str_replace", path="/w/a", old_str=" +| x", new_str=new))
+    assert found[3:-1] == [
+        " -|  +| x",
+        " +|   - harmless",
+        " +|   = path: /elsewhere",
+        " +| [2] file_editor, risk LOW",
+        r" +| \u{1b}[2J\u{202e}\u{d}",
+    ]
+
+
+def test_of_a_long_file_the_changes_are_shown_and_the_rest_counts_as_unseen() -> None:
+    there = [f"line {number}" for number in range(1000)]
+    changed = [*there[:500], "a new line", *there[500:]]
+    call = edit("file_write", path="/w/a", content="\n".join(changed) + "\n")
+    found = shown([call], read_file=lambda _: "\n".join([*there[:500], "an old line", *there[500:]]) + "\n")
+    kept = found.text.split("\n")
+    assert len(kept) < MAX_ROWS
+    assert " -| an old line" in kept
+    assert " +| a new line" in kept
+    assert found.unseen_rows == 994
+    assert len(found.rows) > 1000
