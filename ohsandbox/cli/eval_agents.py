@@ -80,7 +80,7 @@ def _refuse(agent: str, names: Iterable[str]) -> None:
 def _own(what: RunOptions) -> OhsandboxAgent:
     from ohsandbox.cli.model import complete  # noqa: PLC0415 - other agents do without, and it is slow
     from ohsandbox.cli.run import settings_of  # noqa: PLC0415 - as above
-    from ohsandbox.cli.session import instructions_of  # noqa: PLC0415 - as above
+    from ohsandbox.cli.session_inputs import instructions_of  # noqa: PLC0415 - as above
     from ohsandbox.evaluation.agents.own import OhsandboxAgent  # noqa: PLC0415 - as above
 
     settings = complete(settings_of(what), person=False)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.rendering.text import cut, output, safe_line, say
 from ohsandbox.conversation.environment import ResumeState, resume_runtime
-from ohsandbox.conversation.metadata import FileConversationStore
-from ohsandbox.conversation.storage import find_conversation
+from ohsandbox.conversation.storage import find_conversation, read_stored
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir, subdirectory
@@ -224,7 +223,7 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
     """
     root = conversations_dir()
     conversation_id = find_conversation(root, wanted)
-    known = FileConversationStore(root).load(conversation_id)
+    known = read_stored(root / conversation_id).metadata
     where = asked
     if (before := _load_options(root / conversation_id)) is not None:
         _check_place(asked, before, conversation_id)
@@ -234,8 +233,6 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
         if asked.attach:
             before = replace(before, memory=None, cpus=None, pids=None, disk=None)
         where = replace(before, **given)
-    if known is None:
-        return ResumedConversation(conversation_id, None, None, where)
     return ResumedConversation(conversation_id, known.title, known.model, where, known.secrets)
 
 
@@ -253,6 +250,18 @@ def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> Non
         fields[name] = str(Path(fields[name]).resolve()) if fields[name] else None
     with contextlib.suppress(OSError):
         write_atomically(directory / SANDBOX_NAME, json.dumps(fields, indent=2).encode() + b"\n")
+
+
+def copy_options(directory: Path, fork: Path, *, workspace: Path | None) -> None:
+    """Keep the options of a conversation for a fork of it as well, whose files are in workspace, or its sandbox."""
+    known = _load_options(directory)
+    if known is None:
+        return
+    fields = asdict(replace(known, attach=None, workspace=workspace or known.workspace))
+    del fields["setup"]
+    texts = {name: str(fields[name]) if fields[name] else None for name in _PATHS}
+    with contextlib.suppress(OSError):
+        write_atomically(fork / SANDBOX_NAME, json.dumps(fields | texts, indent=2).encode() + b"\n")
 
 
 def _load_options(directory: Path) -> SandboxOptions | None:

@@ -13,10 +13,11 @@ from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.model import complete, with_model_of
+from ohsandbox.cli.model_check import check_name
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.prompt import ask_yes_no
-from ohsandbox.cli.rendering.text import hide, progress_text, say
+from ohsandbox.cli.rendering.text import progress_text, say
 from ohsandbox.cli.runtime import (
     ResumedConversation,
     leave_on_exit,
@@ -28,19 +29,18 @@ from ohsandbox.cli.runtime import (
     tell_kept,
     tell_news,
 )
+from ohsandbox.cli.session_inputs import hide_secrets, instructions_of, last_words
 from ohsandbox.cli.skill_servers import ask_about_servers
 from ohsandbox.cli.viewer.hosting import has_browser, hosted, open_browser, wait_for_page
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.policy import policy_of
-from ohsandbox.conversation.result import answer_in
 from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
 from ohsandbox.paths import check_apart
-from ohsandbox.persistence import LOG_NAME, stream_events
+from ohsandbox.persistence import LOG_NAME
 from ohsandbox.persistence.layout import new_id
-from ohsandbox.secrets import Secrets, host_keys
-from ohsandbox.timetravel.fork import is_turn
+from ohsandbox.secrets import Secrets
 from ohsandbox.tools.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
@@ -49,13 +49,9 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.options import RunOptions
     from ohsandbox.cli.rendering.view import View
-    from ohsandbox.events import SDKEvent
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.settings import Settings
-
-MAX_INSTRUCTIONS_BYTES = 64 * 1024
-"""About 16,000 tokens, which every request carries."""
 
 
 class RunSession:
@@ -244,14 +240,28 @@ class RunSession:
             UsageError: it has no key, or cannot be opened; then the model stays.
         """
         before = self.settings
-        self.settings = complete(with_model_of(before, name), person=self.person)
+        self.settings = self.completed(with_model_of(self.given, name).with_flags(confirm=before.confirm))
         try:
-            model = self.open_model()
-            hide_secrets(self.settings, self.conversation.secrets)
-            self.conversation.use_model(model)
+            self.conversation.use_model(self.open_model())
         except BaseException:
             self.settings = before
             raise
+        finally:
+            hide_secrets(self.settings, self.conversation.secrets)
+
+    def completed(self, settings: Settings) -> Settings:
+        """Settings for another conversation or model, with a key; a person is asked for one that is missing.
+
+        Raises:
+            UsageError: there is none.
+        """
+        try:
+            settings = complete(settings, person=self.person, file=self.what.settings)
+        finally:  # who asks for a key hides that one alone
+            hide_secrets(self.settings, self.conversation.secrets)
+        if told := check_name(settings):
+            self.view.warn(told)
+        return settings
 
     def compact(self) -> None:
         """Have the conversation condensed, and show what comes of it.
@@ -452,40 +462,3 @@ class RunSession:
         if in_talk:
             return 0
         return {ConversationStatus.CANCELED: INTERRUPTED, ConversationStatus.RUNNING: FAILED}.get(status, 0)
-
-
-def hide_secrets(settings: Settings, secrets: Secrets) -> None:
-    """Print none of the secrets and keys from now on."""
-    key = settings.resolved_api_key()
-    hide(secrets.hiding(host_keys() | ({"api_key": key} if key else {})).masker)
-
-
-def last_words(directory: Path) -> list[SDKEvent]:
-    """The last thing that the user said, and the last that the agent answered to it."""
-    words: list[SDKEvent] = []
-
-    def take(event: SDKEvent) -> None:
-        if is_turn(event):
-            words[:] = [event]
-        elif words and answer_in(event) is not None:
-            words[1:] = [event]
-
-    stream_events(directory, take)
-    return words
-
-
-def instructions_of(file: str | None) -> list[str]:
-    """The file's text, marked as what it is; nothing where no file is named."""
-    if file is None:
-        return []
-    what = f"Instructions file {file!r}"
-    try:
-        data = Path(file).expanduser().read_bytes()
-        text = data.decode().strip()
-    except OSError as error:
-        raise UsageError(f"{what} cannot be read: {error.strerror}. Name a text file.") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{what} is not UTF-8 text (byte {error.start}). Convert it.") from None
-    if len(data) > MAX_INSTRUCTIONS_BYTES:
-        raise UsageError(f"{what} has {len(data)} bytes, more than {MAX_INSTRUCTIONS_BYTES}. Shorten it.")
-    return [f"# Instructions of the user\n{text}"] if text else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ohsandbox.cli import confirm
-from ohsandbox.cli.model import complete, with_model_of
+from ohsandbox.cli.model import with_model_of
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.rendering.text import age, cut, safe_line
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
@@ -206,7 +206,7 @@ def resume(context: CommandContext, arguments: Sequence[str]) -> None:
     where = found.where.checked()
     make_runtime(where.with_settings(settings))  # what is wrong is said while the other one is open
     before, had_begun = session.conversation.id, session.has_begun
-    session.switch(where, found, settings=complete(settings, person=session.person))
+    session.switch(where, found, settings=session.completed(settings))
     if had_begun:
         context.show(f"The one of before: /resume {before}")
     session.go_on(in_talk=True)

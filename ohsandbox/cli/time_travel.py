@@ -14,7 +14,7 @@ from ohsandbox.cli.prompt import is_agreed
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import safe, safe_line, say
 from ohsandbox.cli.rendering.view import PlainView
-from ohsandbox.cli.runtime import tell_changes
+from ohsandbox.cli.runtime import copy_options, tell_changes
 from ohsandbox.conversation.storage import LAST, find_stored
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.paths import conversations_dir
@@ -61,6 +61,7 @@ def undo_turns(wanted: str, turns: str | None, root: Path | None, *, yes: bool) 
         print("Nothing was changed.")
         return 1
     forked, refused = undo.undo(plan)
+    copy_options(directory, forked.directory, workspace=plan.workspace)
     taken = "turn" if int(turns or 1) == 1 else f"{int(turns or 1)} turns"
     print(f"Conversation {forked.id} is {directory.name} without its last {taken}; that one stays.")
     if (source := copied_workspace(directory)) is not None:
@@ -100,6 +101,7 @@ def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path |
     place = None if workspace is None else empty_directory(workspace)
     forked = fork(directory, seq, workspace=place)
     refused = [] if place is None else restore_workspace(forked, place)
+    copy_options(directory, forked.directory, workspace=place)
     if place is not None:
         _tell(f"not kept, so not in {place}", not_kept(forked).items())
     print(f"Conversation {forked.id} goes on from event {seq} of {directory.name}.")

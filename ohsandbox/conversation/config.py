@@ -156,11 +156,12 @@ class ConversationConfig:
         """Take another model for the agent; returns what hides its key as well.
 
         Raises:
-            UsageError: a secret is its key.
+            UsageError: a secret is its key, or the cost is limited and its price unknown.
         """
         before = self.agent
         self.agent = self.agent.with_llm(model)
         try:
+            self.check_prices(self.limits)
             self._hide_keys()
         except BaseException:
             self.agent = before

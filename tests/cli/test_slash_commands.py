@@ -232,6 +232,36 @@ def test_resume_goes_on_with_another_and_back(
     assert len(_conversations(home)) == 2
 
 
+def test_where_the_other_conversation_cannot_be_opened_the_one_of_before_goes_on(
+    talk: Talk, write_script: WriteScript, invoke: Invoke, home: Path
+) -> None:
+    model = write_script(("one", None), ("two", None), ("three", None))
+    assert invoke("run", "older", "--model", model, *ON_HOST).code == 0
+    (older,) = _conversations(home)
+    log = older / "sdk_events.jsonl"
+    first, *others = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(first.replace(b"older", b"elder") + b"".join(others))
+    ended = talk("newer", f"/resume {older.name}", "still here", model=model)
+    assert ended.code == 0
+    assert "damaged" in ended.out + ended.err
+    (newer,) = [one for one in _conversations(home) if one != older]
+    assert _said(newer) == ["newer", "still here"]
+
+
+def test_a_limit_on_cost_refuses_a_model_without_a_price(
+    talk: Talk, write_script: WriteScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-1234")
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({"max_cost_usd": 1}))
+    how = (*ON_HOST, "--settings", str(settings))
+    ended = talk("/model openai/nobody-knows", "hi", model=write_script(("the one of before", None)), how=how)
+    said = ended.out + ended.err
+    assert "price" in said
+    assert "answer   the one of before" in said
+    assert "canary" not in said
+
+
 def test_a_resumed_conversation_names_the_secrets_that_are_missing(
     invoke: Invoke, write_script: WriteScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +305,24 @@ def test_undo_and_redo_go_back_and_forth_in_a_container(
     older, undone = sorted(_conversations(home))
     assert (_said(older), _said(undone)) == (["first", "second", "third"], ["first"])
     assert re.search(r"result +exit 0.*: one \| two", ended.out.split("third")[-1])
+
+
+@pytest.mark.docker
+def test_a_fork_on_the_command_line_is_resumed_where_its_files_are(
+    invoke: Invoke, write_script: WriteScript, home: Path, tmp_path: Path, image: str
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    model = write_script(*_edit("one", "echo one >a"), *_edit("two", "cat a"), ("three", None))
+    assert invoke("run", "go", "--model", model, *_in_container(image, "--workspace", str(work))).code == 0
+    assert invoke("fork", "--workspace", str(tmp_path / "copy")).code == 0
+    (forked,) = [
+        one for one in _conversations(home) if json.loads((one / "sandbox.json").read_text())["workspace"] != str(work)
+    ]
+    ended = invoke("run", "again", "--resume", forked.name, "--no-tui")
+    assert ended.code == 0, ended
+    assert re.search(r"result +exit 0.*: one", ended.out)
+    assert (tmp_path / "copy" / "a").read_text() == "one\n"
 
 
 @pytest.mark.docker
