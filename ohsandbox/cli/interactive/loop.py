@@ -51,7 +51,7 @@ class InteractiveSession:
         self._bar = StatusBar()
         self._ran: list[Ran] = []
         self._session: RunSession | None = None
-        screen.bar = self._bar.line
+        screen.bar = lambda columns: self._bar.line(columns, is_my_turn=screen.is_reading)
         screen.completer.list_dir = self._list_dir
         screen.completer.commands = [CommandHelp(one.name, one.help) for one in COMMANDS]
         screen.completer.arguments = lambda before: completions(self._session, before)
@@ -97,7 +97,6 @@ class InteractiveSession:
     def _talk(self, session: RunSession) -> int:
         code = 0
         while True:
-            self._bar.waits_for = "your turn"
             try:
                 line = self._screen.read()
             except EOFError:

@@ -40,6 +40,8 @@ class ScreenView(RichView):
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(open_console(), line=_ScreenLine(screen))
+        self.unfolds_by = "Ctrl-O shows all"
+        screen.unfold = self.unfold
         self._screen = screen
         self._tail = ""
         self._painted_at = 0.0
@@ -69,7 +71,8 @@ class ScreenView(RichView):
 
     def _paint(self) -> None:
         self._painted_at = time.monotonic()
-        self._screen.show_live(rendered(safe(self._tail), self.console.width - 1))
+        above = "" if self._ends_blank else "\n"  # as it will stand when it is whole
+        self._screen.show_live(above + rendered(safe(self._tail), self.console.width - 1))
 
 
 class _ScreenLine:
@@ -160,9 +163,6 @@ class ScreenPresenter(Presenter):
         if isinstance(event, SDKEvent):
             self._bar.add(event)
             self._bar.waits_for = _WAITS_FOR.get(event.type, self._bar.waits_for)
-            if event.type == "status_update":
-                running = event.data["status"] == ConversationStatus.RUNNING.value
-                self._bar.waits_for = "waits for the model" if running else "your turn"
         over = super()._show(event)
         if not over:
             self._hear()
@@ -173,5 +173,6 @@ _WAITS_FOR = {
     "tool_call": "waits for a tool",
     "tool_result": "waits for the model",
     "user_message": "waits for the model",
+    "status_update": "waits for the model",
     "retry": "waits for the model, again",
 }

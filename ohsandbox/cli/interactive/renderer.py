@@ -1,17 +1,20 @@
-"""prompt_toolkit's renderer for a region at the end of the terminal's own scrollback, with text printed above it."""
+"""A region at the end of the terminal's own scrollback, with text printed above it: what prompt_toolkit draws with."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
+from prompt_toolkit.data_structures import Size
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.renderer import Renderer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from prompt_toolkit.application import Application
     from prompt_toolkit.layout import Layout
@@ -129,3 +132,43 @@ class InlineRenderer(Renderer):
         widths = [max((at for at, char in screen.data_buffer[row].items() if char.char.strip()), default=0)
                   for row in range(y)]  # fmt: skip
         return sum(width // columns for width in widths) + x // columns
+
+
+class AboveStream(io.TextIOBase):
+    """A standard stream whose lines are printed above the region."""
+
+    encoding = "utf-8"
+
+    def __init__(self, print_above: Callable[[str], None], is_drawn: Callable[[], bool], stream: TextIO) -> None:
+        self._print, self._is_drawn, self._stream = print_above, is_drawn, stream
+        self._part = ""
+
+    def write(self, text: str) -> int:
+        """Print the lines that text ends."""
+        whole, end, self._part = (self._part + text).rpartition("\n")
+        if end:
+            self._print(whole + end)
+        return len(text)
+
+    def flush(self) -> None:
+        """Print the line that has not ended only where nothing is drawn: a question."""
+        if self._part and not self._is_drawn():
+            self._print(self._part)
+            self._part = ""
+
+    def isatty(self) -> bool:
+        """It ends at one."""
+        return True
+
+    def fileno(self) -> int:
+        """The terminal's."""
+        return self._stream.fileno()
+
+
+def terminal_size() -> Size:
+    """What the terminal says of itself, whatever a variable says."""
+    with contextlib.suppress(OSError):  # it has gone
+        columns, rows = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)
+        if columns and rows:
+            return Size(rows=rows, columns=columns)
+    return Size(rows=24, columns=80)

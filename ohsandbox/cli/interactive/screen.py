@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import os
 import signal
 import sys
@@ -18,7 +17,6 @@ from prompt_toolkit.application import Application
 from prompt_toolkit.application.current import get_app
 from prompt_toolkit.application.run_in_terminal import in_terminal
 from prompt_toolkit.completion import ThreadedCompleter
-from prompt_toolkit.data_structures import Size
 from prompt_toolkit.filters import Condition, has_completions, is_searching, to_filter
 from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.input import create_input
@@ -32,7 +30,7 @@ from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar, TextArea
 
 from ohsandbox.cli.interactive.input import InputCompleter, Pastes, accept_newline, completes_itself
-from ohsandbox.cli.interactive.renderer import FrameOutput, InlineRenderer
+from ohsandbox.cli.interactive.renderer import AboveStream, FrameOutput, InlineRenderer, terminal_size
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +46,7 @@ ESCAPE_S = 0.05
 """So long after an Esc the rest of a key's sequence may come; the same time again for Alt and a key."""
 HINT_S = 2.0
 """So long after one Ctrl-C at an empty prompt another one leaves."""
+LEAVES = "Ctrl-C again, or Ctrl-D, leaves."
 MAX_MENU_ROWS = 6
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _STYLE = Style.from_dict(
@@ -91,6 +90,8 @@ class Screen:
         """Rows between what is printed and the status, with colours: what is being written or printed now."""
         self.bar: Callable[[int], str] = lambda _columns: ""
         """The bottom line for a terminal of so many columns."""
+        self.unfold: Callable[[], bool] = lambda: False
+        """Print the newest block that was not shown whole; False where there is none. Called in a thread of its own."""
         self.can_stop = False
         """Esc stops what is going on, as Ctrl-C does."""
         self._since = 0.0
@@ -126,7 +127,7 @@ class Screen:
         self._painted.wait()
         for stream in ("stdout", "stderr"):
             self._stack.callback(setattr, sys, stream, getattr(sys, stream))
-            setattr(sys, stream, _Above(self, getattr(sys, stream)))
+            setattr(sys, stream, AboveStream(self.print_above, lambda: not self._is_suspended, getattr(sys, stream)))
         if threading.current_thread() is threading.main_thread():
             before = signal.signal(signal.SIGWINCH, lambda *_: self._app.invalidate())
             self._stack.callback(signal.signal, signal.SIGWINCH, before)
@@ -181,6 +182,11 @@ class Screen:
     def has_draft(self) -> bool:
         """Something stands in the input line, or waits to be read."""
         return bool(self._input.text or self._lines)
+
+    @property
+    def is_reading(self) -> bool:
+        """The session waits for the person's next line."""
+        return self._reading
 
     @property
     def is_suspended(self) -> bool:
@@ -300,7 +306,8 @@ class Screen:
             self._thread.join()
 
     def _application(self) -> Application[None]:
-        output = FrameOutput(self._out, _size, term=os.environ.get("TERM"), default_color_depth=ColorDepth.from_env())
+        colours, term = ColorDepth.from_env(), os.environ.get("TERM")
+        output = FrameOutput(self._out, terminal_size, term=term, default_color_depth=colours)
         app: Application[None] = Application(
             layout=Layout(self._rows(), focused_element=self._input), key_bindings=self._keys(), style=_STYLE,
             output=output, input=create_input(sys.stdin), erase_when_done=True, min_redraw_interval=FRAME_S,
@@ -376,6 +383,7 @@ class Screen:
             (("c-c",), self._ctrl_c, True),
             (("c-d",), self._ctrl_d, is_empty),
             (("c-z",), self._ctrl_z, True),
+            (("c-o",), self._ctrl_o, True),
             (("backspace",), self._delete_mark, at_end_of_mark),
             ((Keys.BracketedPaste,), self._paste, True),
         ):
@@ -415,20 +423,28 @@ class Screen:
         elif buffer.text:
             buffer.append_to_history()
             buffer.reset()
-        elif self._hint:
+        elif self._hint == LEAVES:
             with self._changed:
                 self._leaving = True
                 self._changed.notify_all()
         else:
-            self._hint = "Ctrl-C again, or Ctrl-D, leaves."
-            asyncio.get_running_loop().call_later(HINT_S, self._forget_hint)
+            self._show_hint(LEAVES)
 
     def _ctrl_d(self, event: KeyPressEvent) -> None:
         if self._reading:
             event.app.exit(exception=EOFError())
+        else:
+            self._show_hint("Ctrl-D leaves once the agent has stopped: Ctrl-C stops it.")
 
     def _ctrl_z(self, event: KeyPressEvent) -> None:
         event.app.suspend_to_background()
+
+    def _ctrl_o(self, event: KeyPressEvent) -> None:
+        async def unfold() -> None:
+            if not await asyncio.get_running_loop().run_in_executor(None, self.unfold):
+                self._show_hint("Nothing is folded.")
+
+        event.app.create_background_task(unfold())
 
     def _delete_mark(self, event: KeyPressEvent) -> None:
         event.current_buffer.delete_before_cursor(len(self._mark_before() or ""))
@@ -450,6 +466,11 @@ class Screen:
             self._lines.append(SentLine(self._pastes.unfold(shown), shown))
             self._changed.notify_all()
 
+    def _show_hint(self, text: str) -> None:
+        self._hint = text
+        asyncio.get_running_loop().call_later(HINT_S, self._forget_hint)
+        self._app.invalidate()
+
     def _forget_hint(self) -> None:
         self._hint = ""
         self._app.invalidate()
@@ -465,39 +486,3 @@ class Screen:
         """Of a paste whose end went to a question, nothing is waited for any more."""
         if (parser := getattr(self._app.input, "vt100_parser", None)) is not None:
             parser.reset()
-
-
-def _size() -> Size:
-    with contextlib.suppress(OSError):  # it has gone
-        columns, rows = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)
-        if columns and rows:
-            return Size(rows=rows, columns=columns)
-    return Size(rows=24, columns=80)
-
-
-class _Above(io.TextIOBase):
-    """A standard stream whose lines are printed above the screen."""
-
-    encoding = "utf-8"
-
-    def __init__(self, screen: Screen, stream: TextIO) -> None:
-        self._screen, self._stream = screen, stream
-        self._part = ""
-
-    def write(self, text: str) -> int:
-        whole, end, self._part = (self._part + text).rpartition("\n")
-        if end:
-            self._screen.print_above(whole + end)
-        return len(text)
-
-    def flush(self) -> None:
-        """A line that has not ended goes out only where nothing is drawn: a question."""
-        if self._part and self._screen.is_suspended:
-            self._screen.print_above(self._part)
-            self._part = ""
-
-    def isatty(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._stream.fileno()

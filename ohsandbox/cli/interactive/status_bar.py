@@ -83,14 +83,14 @@ class StatusBar:
         elif not is_running and self._since is not None:
             self._worked_s, self._since = self._worked_s + now - self._since, None
 
-    def line(self, columns: int) -> str:
+    def line(self, columns: int, *, is_my_turn: bool = False) -> str:
         """The line for a terminal of so many columns; what stands first and last is the last to go."""
-        parts = self._parts()
+        parts = self._parts("your turn" if is_my_turn else self.waits_for)
         while len(parts) > 1 and len(_joined(parts)) > columns:
             parts.remove(max(parts, key=lambda part: part.rank))
         return _joined(parts)[:columns]
 
-    def _parts(self) -> list[BarPart]:
+    def _parts(self, waits_for: str) -> list[BarPart]:
         with self._lock:
             worked_s = self._worked_s + (0.0 if self._since is None else time.monotonic() - self._since)
             share = f" ({self._context / self.window:.0%} of {_short(self.window)})" if self.window else ""
@@ -102,7 +102,7 @@ class StatusBar:
                 BarPart(_duration(worked_s), 5),
                 BarPart(f"step {self._steps}", 6),
                 BarPart(self.place, 7),
-                BarPart(self.waits_for, 0),
+                BarPart(waits_for, 0),
             ]
         return [part for part in parts if part.text]
 

@@ -109,9 +109,10 @@ def result(
 
 
 class Rows:
-    """A renderable with a margin at its left and above and below it, and no blanks at the ends of its rows.
+    """A renderable with a margin at its left and above and below it, and no other blanks around it.
 
-    A row that is filled with blanks is two rows once its terminal is made narrower.
+    There are none at the ends of its rows either: a row that is filled with blanks is two rows once its terminal is
+    made narrower.
     """
 
     def __init__(self, inner: RenderableType, *, indent: int = 0, above: int = 0, below: int = 0) -> None:
@@ -121,8 +122,10 @@ class Rows:
         """Its rows."""
         yield from [Segment.line()] * self.above
         inside = options.update(width=max(options.max_width - self.indent, 1))
-        for row in console.render_lines(self.inner, inside, pad=False):
-            if kept := _without_end(row):
+        rows = [_without_end(row) for row in console.render_lines(self.inner, inside, pad=False)]
+        shown = [at for at, row in enumerate(rows) if row] or [0]
+        for kept in rows[shown[0] : shown[-1] + 1]:
+            if kept:
                 yield Segment(" " * self.indent)
                 yield from kept
             yield Segment.line()

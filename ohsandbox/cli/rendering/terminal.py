@@ -54,6 +54,8 @@ class RichView(View):
         self._line = line or StatusLine(self.console, enabled=Form.STORED not in forms)
         self._answer: StreamedMarkdown | None = None
         self._glyphs = Glyphs.of(self.console)
+        self._ends_blank = False
+        """The last row that was printed is blank: none is needed above the next block."""
         self._running = ""
         """The call that is on, in a few words."""
         self._is_stored = Form.STORED in forms
@@ -125,7 +127,7 @@ class RichView(View):
         """Print it above the line at the bottom."""
         match block:
             case MessageBlock("user", raw):
-                self._print(_said(">", safe(raw), "bold"))
+                self._print(_said(">", safe(raw), "bold", above=1))
             case MessageBlock(kind, raw):
                 rest = self._rest_of(raw)
                 if kind == "answer" or rest != raw:
@@ -187,6 +189,9 @@ class RichView(View):
 
     def _print(self, what: RenderableType) -> None:
         self._line.clear()
+        if isinstance(what, Rows) and self._ends_blank:
+            what.above = 0
+        self._ends_blank = isinstance(what, Rows) and what.below > 0
         if self._is_stored:
             what = self._stamped(what)
         self.console.print(what, soft_wrap=isinstance(what, Text))  # a path that is wrapped cannot be copied

@@ -39,7 +39,7 @@ def test_it_begins_with_what_it_works_with_and_ends_with_exit(talk: Turns, works
 
 def test_a_message_of_several_lines(talk: Turns, home: Path) -> None:
     terminal = talk(("ok", None))
-    terminal.type(f"one{ALT_ENTER}two\nthree\\{ENTER}four{ENTER}").wait("Answered").type(CTRL_D)
+    terminal.type(f"one{ALT_ENTER}two\nthree\\{ENTER}four{ENTER}").wait("Answered").wait("your turn").type(CTRL_D)
     assert terminal.end() == 0
     assert messages(home) == ["one\ntwo\nthree\nfour"]
 
@@ -47,7 +47,7 @@ def test_a_message_of_several_lines(talk: Turns, home: Path) -> None:
 def test_a_paste_of_10000_lines_is_shown_folded_and_sent_whole(talk: Turns, home: Path) -> None:
     terminal, text = talk(("ok", None)), "".join(f"line {number}\n" for number in range(10_000))
     terminal.type("see ").type(f"\x1b[200~{text}\x1b[201~").wait("> see [pasted 10,000 lines]")
-    terminal.type(f" end{ENTER}").wait("Answered").type(CTRL_D)
+    terminal.type(f" end{ENTER}").wait("Answered").wait("your turn").type(CTRL_D)
     assert terminal.end() == 0
     assert messages(home) == [f"see {text} end"]
     assert "line 77\n" not in terminal.scrollback
@@ -97,8 +97,10 @@ def test_a_command_of_the_person_runs_in_the_sandbox_and_the_agent_is_told(
 ) -> None:
     (workspace / "file").write_text("content of it\n")
     terminal = talk(("ok", None))
-    terminal.type(f"!cat file; false{ENTER}").wait("exit 1").type(f"what is that{ENTER}").wait("Answered")
-    terminal.type(CTRL_D)
+    terminal.type(f"!cat file; false{ENTER}").wait("exit 1").wait("your turn").type(f"what is that{ENTER}").wait(
+        "Answered"
+    )
+    terminal.wait("your turn").type(CTRL_D)
     assert terminal.end() == 0
     [message] = messages(home)
     assert re.fullmatch(
@@ -113,18 +115,19 @@ def test_a_file_that_is_named_with_an_at_goes_along(talk: Turns, home: Path, wor
     terminal = talk(("ok", None))
     terminal.type("see @not").wait("notes.md", times=1).type("\t").wait("> see @notes.md")
     terminal.type(f" and @pic.png{ENTER}").wait("Attached: notes.md").wait("a message carries text only")
-    terminal.wait("Answered").type(CTRL_D)
+    terminal.wait("Answered").wait("your turn").type(CTRL_D)
     assert terminal.end() == 0
     assert messages(home) == ["see @notes.md and @pic.png\n\nContents of notes.md:\n```\n# Notes\n```"]
 
 
 def test_history_is_there_in_the_next_session_and_is_searched(talk: Turns) -> None:
     first = talk(("ok", None))
-    first.type(f"find the needle here{ENTER}").wait("Answered").type(f"hay{ENTER}").wait("Failed").type(CTRL_D)
+    first.type(f"find the needle here{ENTER}").wait("Answered").wait("your turn")
+    first.type(f"hay{ENTER}").wait("Failed").wait("your turn").type(CTRL_D)
     first.end()
     second = talk(("ok", None))
     second.type("\x12needle").wait("search the history: needle").wait("> find the needle here").type(ENTER)
-    second.wait("search the history", gone=True).type(ENTER).wait("Answered").type(CTRL_D)
+    second.wait("search the history", gone=True).type(ENTER).wait("Answered").wait("your turn").type(CTRL_D)
     assert second.end() == 0
 
 
@@ -149,10 +152,14 @@ def test_an_unknown_command_is_no_message(talk: Turns, home: Path) -> None:
     assert messages(home) == []
 
 
-def test_a_flood_of_lines_all_reach_the_scrollback_while_the_person_types(talk: Turns) -> None:
-    terminal = talk(("ok", None), options=())
-    terminal.type(f"!seq 1 3000{ENTER}").type("a draft").wait("exit 0").wait("> a draft").type(CTRL_C).type(CTRL_D)
+def test_a_flood_reaches_the_scrollback_whole_while_the_person_types(talk: Turns) -> None:
+    lines = [f"line {number} of many" for number in range(1500)]
+    fences = ["\n".join(("```", *lines[at : at + 100], "```")) for at in range(0, len(lines), 100)]
+    terminal = talk(("\n\n".join(fences), None))
+    terminal.type(f"go{ENTER}").type("a draft").wait("Answered").wait("your turn").wait("> a draft")
+    terminal.type(CTRL_C).type(CTRL_D)
     assert terminal.end() == 0
+    assert re.findall(r"line \d+ of many", terminal.scrollback) == lines
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(40, 12), (80, 24), (250, 50)])
@@ -170,7 +177,7 @@ def test_every_width_and_what_a_resize_leaves(talk: Turns, columns: int, rows: i
 def test_no_color_means_none(talk: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     terminal = talk(("Hello **you**.", None))
-    terminal.type(f"hi{ENTER}").wait("Answered").type(CTRL_D)
+    terminal.type(f"hi{ENTER}").wait("Answered").wait("your turn").type(CTRL_D)
     assert terminal.end() == 0
     assert not re.search(rb"\x1b\[[0-9;]*[34][0-7]m", terminal.raw)
 

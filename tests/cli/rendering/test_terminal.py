@@ -108,7 +108,7 @@ def test_a_persons_thinking_and_the_calls_before_are_not_a_calls_time() -> None:
 
 def test_a_stored_event_has_its_time_and_its_day() -> None:
     printed = shown(events.user_message("Go."), call("grep", {"pattern": "x"}), forms=Form.TERMINAL | Form.STORED)
-    day, first, second, _ = printed.split("\n")
+    day, _, first, second, _ = printed.split("\n")
     assert day.startswith(f"{stamp(events.user_message('x'))[0].ts.astimezone():%A, %Y-}")
     assert [line.split(" ", 1)[1] for line in (first, second)] == ["> Go.", "? x"]
     assert second.split(":")[2][:2] == "02"
