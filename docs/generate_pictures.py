@@ -1,5 +1,6 @@
-"""Write the pictures of docs/evaluation.md, docs/images/*.png, of results that are made up here: needs `chromium`."""
+"""Write docs/images/*.png, of what is made up here and in tests: `python -m docs.generate_pictures`."""
 
+# needs `chromium`
 # ruff: noqa: S311 - the same pictures each time
 from __future__ import annotations
 
@@ -9,11 +10,14 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from ohsandbox.cli.viewer.page import write_page
 from ohsandbox.evaluation.reports import read_results
 from ohsandbox.evaluation.reports.comparison import compare, comparison_html
 from ohsandbox.evaluation.reports.html import html
 from ohsandbox.evaluation.results import Fault, Outcome, Phase, ResultsDirectory, TrialKey, TrialResult
 from ohsandbox.evaluation.runner import RUN_NAME, RunRecord
+from tests.cli.viewer import example
+from tests.cli.viewer.chromium import Chromium
 
 IMAGES = Path(__file__).parent / "images"
 NAMES = [
@@ -38,6 +42,13 @@ def main() -> None:
         (base / "compare.html").write_text(comparison_html(compare(*reports, names=("before", "after"))))
         for page in ("report", "compare"):
             _photograph(base / f"{page}.html", IMAGES / f"{page}.png")
+        with (base / "view.html").open("wb") as file:
+            write_page(file, example.usual(base))
+        with Chromium(base / "browser") as browser:
+            browser.open((base / "view.html").as_uri(), width=1120, height=1180)
+            browser.evaluate("document.querySelector('#e10 .folded').show(true)")
+            browser.frame()
+            browser.picture(IMAGES / "view.png")
 
 
 def _results(path: Path, seed: int) -> Path:

@@ -1,0 +1,75 @@
+"""`run --view` as a command: what waits is answered from the page, with a terminal beside it and without one."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.cli.viewer.hosting import hosted_at
+from ohsandbox.conversation.storage import find_stored
+from tests.cli.viewer.test_server import Client
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.conftest import Invoke, Recorded, Start, WriteScript
+
+TURNS = (("I make a file.", "touch made"), ("Done.", None))
+
+
+@pytest.fixture
+def options(write_script: WriteScript, tmp_path: Path, no_engine: None) -> tuple[str, ...]:  # noqa: ARG001 - none is asked
+    (tmp_path / "workspace").mkdir()
+    model = write_script(*TURNS)
+    workspace = str(tmp_path / "workspace")
+    return ("--model", model, "--runtime", "cli", "--workspace", workspace, "--confirm", "always", "--view")
+
+
+def allow_on_page(address: str) -> None:
+    client = Client(address)
+    with client.events() as read:
+        while (question := read("state")["question"]) is None:
+            pass
+    while client.ask("POST", "/answer", {"digest": question["digest"], "approved": True}).status != 200:
+        pass  # it was shown too short a time
+
+
+def test_without_a_terminal_a_run_waits_for_its_page(options: tuple[str, ...], start: Start, tmp_path: Path) -> None:
+    process = start("run", "go", "--no-tui", *options)
+    assert process.stderr is not None
+    told = next(line for line in process.stderr if b"Its page" in line)
+    found = re.search(r"http://\S+", told.decode())
+    assert found is not None
+    allow_on_page(found[0])
+    assert process.wait(30) == 0
+    assert (tmp_path / "workspace" / "made").exists()
+
+
+def test_a_question_at_the_terminal_ends_when_the_page_answers_it(
+    options: tuple[str, ...], at_terminal: Callable[..., Recorded], home: Path, tmp_path: Path
+) -> None:
+    def answer(_process: subprocess.Popen[bytes], _terminal: int) -> None:
+        address = hosted_at(find_stored(home / ".ohsandbox" / "conversations", "last"))
+        assert address is not None
+        allow_on_page(address)
+
+    ended = at_terminal("run", "go", *options, answers=[(b"Allow this call?", answer), (b"answered elsewhere", b"")])
+    assert ended.code == 0, ended.raw
+    assert (tmp_path / "workspace" / "made").exists()
+
+
+def test_view_names_the_page_of_a_run_that_serves_one(
+    options: tuple[str, ...], start: Start, invoke: Invoke, capfd: Any
+) -> None:
+    process = start("run", "go", "--no-tui", *options)
+    assert process.stderr is not None
+    told = next(line for line in process.stderr if b"Its page" in line).decode()
+    capfd.readouterr()
+    ended = invoke("view", "last", "--no-open")
+    assert (ended.code, ended.out.strip()) == (0, told.split()[-1])
+    allow_on_page(ended.out.strip())
+    assert process.wait(30) == 0
