@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import shutil
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from rich.padding import Padding
 from rich.table import Table
@@ -13,12 +15,16 @@ from rich.text import Text
 from ohsandbox import __version__
 from ohsandbox.cli.entrypoint import code_of
 from ohsandbox.cli.model import key_source, provider_variables
+from ohsandbox.cli.model_check import slip_in
+from ohsandbox.cli.project import look_for_project
 from ohsandbox.cli.rendering.tables import open_console, print_json
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.key_store import keyring_name
 from ohsandbox.paths import conversations_dir
 from ohsandbox.runtime.docker.doctor import Check, checks
 from ohsandbox.settings import Settings
+from ohsandbox.trust import trusted
 
 PACKAGES = ("docker", "litellm", "pydantic")
 """Those whose version a report of a fault should name."""
@@ -29,7 +35,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def examine(*, as_json: bool) -> int:
     """Print every check; 0 unless one failed, then 4."""
-    found = [_versions(), *_own_state(), _bubblewrap(), *checks()]
+    found = [_versions(), *_own_state(), *_project(), _bubblewrap(), *checks()]
     if as_json:
         print_json(check._asdict() for check in found)
     else:
@@ -56,12 +62,41 @@ def _own_state() -> list[Check]:
         return [Check("settings", "fail", str(error))]
     where = str(path) if path.exists() else f"{path} is not there; defaults are used"
     warned = [Check("settings", "warn", text) for text in settings.warnings]
-    remedy = 'put "model": "provider/model" into the settings, or use --model'
-    model = Check("model", "ok", settings.model) if settings.model else Check("model", "warn", "none named", remedy)
     root = conversations_dir()
     count = sum(1 for _ in root.iterdir()) if root.is_dir() else 0
     stored = Check("conversations", "ok", f"{count} in {root}")
-    return [*(warned or [Check("settings", "ok", where)]), model, _key(settings), stored]
+    return [*(warned or [Check("settings", "ok", where)]), _model(settings), _key(settings), _keyring(), stored]
+
+
+def _model(settings: Settings) -> Check:
+    """The model's name, without asking it."""
+    if not settings.model:
+        return Check("model", "warn", "none named", "run `ohsandbox init`, or use --model")
+    value = f"{settings.model} ({settings.sources.get('model', 'default')})"
+    meant = slip_in(settings)
+    return Check("model", "warn", f"{value}, not on litellm's list", meant) if meant else Check("model", "ok", value)
+
+
+def _keyring() -> Check:
+    return Check("keyring", "ok", keyring_name() or "none answers: `ohsandbox init` keeps keys in files (mode 0600)")
+
+
+def _project() -> list[Check]:
+    """The project's file of the current directory, and how many directories are trusted."""
+    try:
+        found, known = look_for_project(Path.cwd()), trusted()
+    except OhsandboxError as error:
+        return [Check("project file", "fail", str(error))]
+    count = Check("trusted directories", "ok", f"{len(known)} (`ohsandbox trust --list`)" if known else "none")
+    if found is None:
+        return [Check("project file", "ok", "none here"), count]
+    path, place = str(found.project.path), shlex.quote(str(found.project.directory))
+    if found.trust in {"not needed", "trusted"}:
+        told = "trusted" if found.trust == "trusted" else "it only narrows your settings"
+        return [Check("project file", "ok", f"{path}, {told}"), count]
+    why = "changed since you trusted it" if found.trust == "changed" else "not trusted"
+    value = f"{path}, {why}; not used of it: {', '.join(found.wide)}"
+    return [Check("project file", "warn", value, f"look at it, then run `ohsandbox trust {place}`"), count]
 
 
 def _key(settings: Settings) -> Check:
@@ -74,7 +109,12 @@ def _key(settings: Settings) -> Check:
         return Check("model key", "ok", "no model is named, so none is looked for")
     source = key_source(settings)
     if source is None:
-        return Check("model key", "warn", "missing", f"set {provider_variables(settings.model or '')[0]}")
+        return Check(
+            "model key",
+            "warn",
+            "missing",
+            f"run `ohsandbox init`, or set {provider_variables(settings.model or '')[0]}",
+        )
     return Check("model key", "ok", source)
 
 

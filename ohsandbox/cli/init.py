@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ohsandbox.cli.config import checked, file_to_change, tell_what_is_above
 from ohsandbox.cli.model import ADDRESS, key_name, provider_variables
 from ohsandbox.cli.model_check import models_of, providers, try_model, with_suggestion
+from ohsandbox.cli.options import InitOptions
 from ohsandbox.cli.prompt import ask, ask_secret, ask_with_default_yes, person_present
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import hide, safe_line, say
@@ -26,7 +27,6 @@ from ohsandbox.text import did_you_mean
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ohsandbox.cli.options import InitOptions
 
 USUAL_MODELS = {
     "anthropic": "claude-sonnet-4-5",
@@ -326,7 +326,18 @@ def _write(path: Path, written: dict[str, Any], answers: Answers) -> None:
     _tell(f"{path} is written.")
 
 
-# --- a key that a run lacks ---------------------------------------------------------------------------
+# --- what a run lacks ---------------------------------------------------------------------------------
+
+
+def ask_for_model(settings: Settings, file: Path | None) -> Settings:
+    """The settings with a model and its key, asked for as `init` does; they are saved where the person says so."""
+    path, values = file_to_change(file)
+    _tell("No model is set up yet. Ctrl-C leaves; `ohsandbox demo` shows a run that needs none.")
+    answers = _model_answers(InitOptions(settings=file), values, person=True)
+    if ask_with_default_yes(f"Save this in {safe_line(path)}?"):
+        _write(path, _values(values, answers, None, None), answers)
+    given = {"model": answers.model, "base_url": answers.base_url, "api_key": answers.key or answers.reference}
+    return settings.with_flags(**given)
 
 
 def ask_for_key(settings: Settings, file: Path | None) -> Settings:

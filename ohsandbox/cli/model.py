@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ohsandbox.cli.prompt import ask
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
+from ohsandbox.key_store import is_reference
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,7 +64,10 @@ def complete(settings: Settings, *, person: bool, file: Path | None = None) -> S
     """
     model = settings.model or os.environ.get(MODEL_VARIABLE) or ""
     if not model and person:
-        model = ask("Model (provider/model, or scripted:demo to look around): ")
+        from ohsandbox.cli.init import ask_for_model  # noqa: PLC0415 - it imports the model's client
+
+        settings = ask_for_model(settings, file)
+        model = str(settings.model)
     if not model:
         raise UsageError(
             "No model is named. Run `ohsandbox init`, use --model PROVIDER/MODEL, put "
@@ -100,8 +103,13 @@ def with_model_of(settings: Settings, model: str | None) -> Settings:
         return settings
     if settings.model is None:
         return settings.model_copy(update={"model": model})
-    others = [*_OF_ONE_MODEL, *(() if provider_of(settings.model) == provider_of(str(model)) else _OF_ONE_PROVIDER)]
+    others = settings_of_one(settings.model, other=str(model))
     return settings.model_copy(update={"model": model, **dict.fromkeys(others)})
+
+
+def settings_of_one(model: str, *, other: str) -> list[str]:
+    """The settings that were made for a model, or for its provider where the other one has another."""
+    return [*_OF_ONE_MODEL, *(() if provider_of(model) == provider_of(other) else _OF_ONE_PROVIDER)]
 
 
 def key_source(settings: Settings) -> str | None:
@@ -110,7 +118,9 @@ def key_source(settings: Settings) -> str | None:
     if model.startswith(_OFFLINE):
         return "none needed"
     if settings.api_key is not None and (key := settings.api_key.get_secret_value()).strip():
-        return _named(KEY_VARIABLE) if key == os.environ.get(KEY_VARIABLE) else "settings"
+        if key == os.environ.get(KEY_VARIABLE):
+            return _named(KEY_VARIABLE)
+        return f"{key}, by the settings" if is_reference(key) else "settings"
     variables = provider_variables(model)
     if found := next((name for name in (KEY_VARIABLE, *variables) if os.environ.get(name)), None):
         return _named(found)

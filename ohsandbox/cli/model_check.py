@@ -47,7 +47,7 @@ def try_model(settings: Settings) -> None:
             model.close()
 
 
-def check_name(settings: Settings) -> str:
+def check_model_name(settings: Settings) -> str:
     """Pass unless the model's name looks like a slip and the provider, asked once, has no such model.
 
     A name on the list costs nothing. At a server of one's own any name may be right. Returns what a person should be
@@ -57,20 +57,27 @@ def check_name(settings: Settings) -> str:
         ModelNotFoundError: there is no such model or provider; the message has the nearest name.
         ModelAuthenticationError: the provider that was asked refuses the key.
     """
-    model = settings.model or ""
-    if model.startswith(_OFFLINE) or settings.base_url or settings.custom_llm_provider or is_listed(model):
-        return ""
-    provider, slash, _ = model.partition("/")
-    is_known = not slash or provider in providers()
-    if is_known and nearest(model, models_like(model), likeness=LIKENESS) is None:
+    if not (meant := slip_in(settings)):
         return ""
     try:
         try_model(settings)
     except (ModelNotFoundError, ModelAuthenticationError) as error:
-        raise with_suggestion(error, model) from None
+        raise with_suggestion(error, str(settings.model)) from None
     except OhsandboxError:  # whatever else it is, the run meets it and has its retries
-        return f"Model {model!r} is not on litellm's list.{_meant(model)}"
+        return f"Model {settings.model!r} is not on litellm's list. {meant}"
     return ""
+
+
+def slip_in(settings: Settings) -> str:
+    """What the name of the settings' model may be a slip of, by litellm's list alone; "" where it looks right."""
+    model = settings.model or ""
+    if model.startswith(_OFFLINE) or settings.base_url or settings.custom_llm_provider or is_listed(model):
+        return ""
+    provider, slash, _ = model.partition("/")
+    if slash and provider not in providers():
+        return _meant(model).strip() or f"Provider {provider!r} is unknown."
+    near = nearest(model, models_like(model), likeness=LIKENESS)
+    return f"Did you mean {near!r}?" if near else ""
 
 
 def with_suggestion(error: ModelError, model: str) -> ModelError:

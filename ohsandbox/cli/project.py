@@ -8,9 +8,10 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.cli.approval_prompt import GUTTER, NAMED, folded
+from ohsandbox.cli.model import settings_of_one
 from ohsandbox.cli.prompt import ask_yes_no, person_present
 from ohsandbox.cli.rendering.tables import open_console, print_json, print_table
 from ohsandbox.cli.rendering.text import safe_line, say
@@ -49,10 +50,17 @@ class UsedProject(NamedTuple):
     ignored: dict[str, Any]
     """What is left out, since nobody trusted it."""
 
+    settings: Settings
+    """Those of the person's file."""
+
     @property
     def layer(self) -> SettingsLayer:
-        """The settings that are used."""
-        return self.project.layer(without=self.ignored)
+        """The settings that are used. With a model of the project's, none that the person made for another one."""
+        layer = self.project.layer(without=self.ignored)
+        before, model = self.settings.model, layer.values.get("model")
+        if before is None or model is None or model == before:
+            return layer
+        return layer._replace(values=dict.fromkeys(settings_of_one(before, other=model)) | layer.values)
 
     def over(self, where: SandboxOptions, *, is_resumed: bool = False) -> SandboxOptions:
         """The options with what the file says beside settings, where no flag or variable says otherwise.
@@ -74,6 +82,34 @@ class UsedProject(NamedTuple):
         return where
 
 
+class FoundProject(NamedTuple):
+    """A project's file, and whether it counts."""
+
+    project: Project
+    wide: dict[str, Any]
+    """What needs trust."""
+    trust: Literal["not needed", "trusted", "changed", "unknown"]
+    settings: Settings
+    """What the person has set, without environment and flags: what a project is compared with."""
+    digest: str = ""
+
+
+def look_for_project(start: Path, settings: Path | None = None) -> FoundProject | None:
+    """The project's file from a directory upward; nobody is asked.
+
+    Raises:
+        UsageError: the file is invalid.
+    """
+    project = find_project(start)
+    if project is None:
+        return None
+    own = Settings.of_file(settings)
+    if not (wide := project.needing_trust(own)):
+        return FoundProject(project, {}, "not needed", own)
+    digest = project.digest()
+    return FoundProject(project, wide, trust_of(project.directory, digest), own, digest)
+
+
 def use_project(where: SandboxOptions, settings: Path | None, *, person: bool) -> UsedProject | None:
     """What counts of the project file of the workspace, or else of the current directory; None where there is none.
 
@@ -85,43 +121,42 @@ def use_project(where: SandboxOptions, settings: Path | None, *, person: bool) -
     """
     if where.no_project:
         return None
-    project = find_project(where.workspace or Path.cwd())
-    if project is None:
+    found = look_for_project(where.workspace or Path.cwd(), settings)
+    if found is None:
         return None
-    wide = project.needing_trust(_of_person(settings))
-    if not wide:
-        return UsedProject(project, {})
-    digest = project.digest()
-    known = trust_of(project.directory, digest)
-    if known != "trusted" and person and _is_trusted_now(project, wide, changed=known == "changed"):
+    project, wide, known, own, digest = found
+    if known in {"not needed", "trusted"}:
+        return UsedProject(project, {}, own)
+    if person and _is_trusted_now(project, wide, changed=known == "changed"):
         _store(project, digest)
-        known = "trusted"
-    if known == "trusted":
-        return UsedProject(project, {})
+        return UsedProject(project, {}, own)
     why = "has changed since you trusted it" if known == "changed" else "is not trusted"
     say(
         f"warning: {project.path} {why}, so its {', '.join(wide)} {'is' if len(wide) == 1 else 'are'} not used. "
         f"Look at it, then run `ohsandbox trust {project.directory}`."
     )
-    return UsedProject(project, wide)
+    return UsedProject(project, wide, own)
 
 
 def trust_directory(directory: Path | None, *, yes: bool) -> int:
     """Show what the project file of a directory asks for, and trust it after a person's yes."""
-    project = _project_of(directory)
-    wide = project.needing_trust(_of_person(None))
-    if not wide:
+    where = directory or Path.cwd()
+    if not where.is_dir():
+        raise UsageError(f"{str(where)!r} is no directory. Name one with a project file.")
+    if (found := look_for_project(where)) is None:
+        raise UsageError(f"No .ohsandbox.toml and no [tool.ohsandbox] was found from {str(where.resolve())!r} upward.")
+    project, wide, known, _, digest = found
+    if known == "not needed":
         print(f"{safe_line(project.path)} only narrows your settings. It is used without trust.")
         return 0
-    digest = project.digest()
-    if trust_of(project.directory, digest) == "trusted":
+    if known == "trusted":
         print(f"{safe_line(project.directory)} is trusted already. `ohsandbox trust --revoke` ends that.")
         return 0
     if yes:
         print("\n".join(_rows(project, wide)), flush=True)
     elif not person_present():
         raise UsageError("There is no terminal to ask at. Read the file, then use --yes.")
-    elif not _is_trusted_now(project, wide, changed=False):
+    elif not _is_trusted_now(project, wide, changed=known == "changed"):
         print("It is not trusted.")
         return 1
     _store(project, digest)
@@ -149,21 +184,6 @@ def revoke_directory(directory: Path | None) -> int:
         raise UsageError(f"{str(where)!r} is not trusted. `ohsandbox trust --list` shows what is.")
     print(f"{safe_line(gone)} is not trusted any more.")
     return 0
-
-
-def _project_of(directory: Path | None) -> Project:
-    where = directory or Path.cwd()
-    if not where.is_dir():
-        raise UsageError(f"{str(where)!r} is no directory. Name one with a project file.")
-    project = find_project(where)
-    if project is None:
-        raise UsageError(f"No .ohsandbox.toml and no [tool.ohsandbox] was found from {str(where.resolve())!r} upward.")
-    return project
-
-
-def _of_person(settings: Path | None) -> Settings:
-    """What the person has set, without environment and flags: what a project is compared with."""
-    return Settings.of_file(settings)
 
 
 def _store(project: Project, digest: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from ohsandbox.cli import confirm
 from ohsandbox.cli.mcp_servers import with_mcp_file
 from ohsandbox.cli.model import complete, read_settings, with_model_of
-from ohsandbox.cli.model_check import check_name
+from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.options import RunOptions, SandboxOptions
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import open_prompt, person_present, read_task
@@ -75,7 +75,7 @@ def run_task(what: RunOptions, where: SandboxOptions, *, work: Work | None = Non
     where = (where if project is None else project.over(where, is_resumed=resumed is not None)).checked()
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
     settings = complete(settings, person=person_present(no_tui=what.headless), file=what.settings)
-    if told := check_name(settings):
+    if told := check_model_name(settings):
         say(f"warning: {told}")
     task = read_task() if what.task == "-" else what.task
     return (work or _work)(replace(what, task=task), settings, where, resumed)

@@ -13,7 +13,7 @@ from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.model import complete, with_model_of
-from ohsandbox.cli.model_check import check_name
+from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.prompt import ask_yes_no
@@ -259,7 +259,7 @@ class RunSession:
             settings = complete(settings, person=self.person, file=self.what.settings)
         finally:  # who asks for a key hides that one alone
             hide_secrets(self.settings, self.conversation.secrets)
-        if told := check_name(settings):
+        if told := check_model_name(settings):
             self.view.warn(told)
         return settings
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.cli.init import USUAL_MODELS
-from ohsandbox.cli.model_check import check_name, is_listed, models_of, providers
+from ohsandbox.cli.model_check import check_model_name, is_listed, models_of, providers
 from ohsandbox.errors import ModelError
 from ohsandbox.llm import ModelNotFoundError
 from ohsandbox.settings import Settings
@@ -235,7 +235,7 @@ def test_a_model_that_the_provider_does_not_have_is_told_with_the_nearest_name(
     with FakeProvider(error(404, "no such model")) as provider:
         monkeypatch.setenv("OPENAI_BASE_URL", address(provider))
         with pytest.raises(ModelNotFoundError, match=r"Did you mean 'openai/gpt-5\.1'\?"):
-            check_name(Settings(model="openai/gtp-5.1", api_key=KEY))
+            check_model_name(Settings(model="openai/gtp-5.1", api_key=KEY))
         assert len(provider.requests) == 1
 
 
@@ -247,8 +247,8 @@ def test_a_name_that_is_known_or_like_none_costs_no_request(model: str, monkeypa
         raise AssertionError
 
     monkeypatch.setattr("ohsandbox.cli.model_check.try_model", no_request)
-    assert check_name(Settings(model=model, api_key=KEY)) == ""
-    assert check_name(Settings(model="openai/gtp-5", api_key=KEY, base_url="http://127.0.0.1:1/v1")) == ""
+    assert check_model_name(Settings(model=model, api_key=KEY)) == ""
+    assert check_model_name(Settings(model="openai/gtp-5", api_key=KEY, base_url="http://127.0.0.1:1/v1")) == ""
 
 
 def test_a_slip_is_told_where_the_provider_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +256,7 @@ def test_a_slip_is_told_where_the_provider_cannot_be_asked(monkeypatch: pytest.M
         raise ModelError("no network")
 
     monkeypatch.setattr("ohsandbox.cli.model_check.try_model", unreachable)
-    told = check_name(Settings(model="anthropic/claude-sonet-4-5", api_key=KEY))
+    told = check_model_name(Settings(model="anthropic/claude-sonet-4-5", api_key=KEY))
     assert "Did you mean 'anthropic/claude-sonnet-4-5'?" in told
 
 

@@ -149,6 +149,22 @@ def test_flags_and_variables_stand_above_a_trusted_project(
     assert used(project, text).image == "c:1"
 
 
+@pytest.mark.parametrize(("model", "key"), [("openai/gpt-5.1", None), ("anthropic/claude-opus-4-5", "k")])
+def test_the_person_s_key_is_not_given_to_another_provider_that_a_project_names(
+    invoke: Invoke, project: Path, home: Path, model: str, key: str | None
+) -> None:
+    file = home / ".ohsandbox" / "settings.json"
+    file.parent.mkdir(mode=0o700)
+    file.write_text('{"model": "anthropic/claude-sonnet-4-5", "api_key": "k", "price": [1, 2]}')
+    file.chmod(0o600)
+    say(project, f'model = "{model}"')
+    assert invoke("trust", "--yes").code == 0
+    found = use_project(SandboxOptions(), None, person=False)
+    assert found is not None
+    settings = Settings.load(project=found.layer)
+    assert (settings.model, settings.resolved_api_key(), settings.price) == (model, key, None)
+
+
 def test_a_build_of_the_project_yields_to_any_image_that_is_asked_for(
     invoke: Invoke, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ohsandbox.testing.provider import FakeProvider, text
 from tests.cli.conftest import Recorded, WriteScript
 
 AtTerminal = Callable[..., Recorded]
@@ -131,7 +132,14 @@ def test_without_an_engine_no_answer_is_a_no(at_terminal: AtTerminal) -> None:
 
 @pytest.mark.usefixtures("no_engine")
 def test_a_missing_model_and_key_are_asked_for_and_the_key_is_not_shown(at_terminal: AtTerminal) -> None:
-    answers = [(b"Model", b"openai/gpt-5\r"), (b"Key for", b"sk-canary-9999\r"), (b"[y/N]", b"n\r")]
-    ended = at_terminal("run", "hi", answers=answers)
+    with FakeProvider(text("ready")) as provider:
+        answers = [
+            (b"Provider [", f"{provider.config().base_url}\r".encode()),
+            (b"Key for", b"sk-canary-9999\r"),
+            (b"Model", b"good\r"),
+            (b"Save this", b"n\r"),
+            (b"[y/N]", b"n\r"),
+        ]
+        ended = at_terminal("run", "hi", answers=answers)
     assert ended.code == 4
     assert b"canary" not in ended.raw
