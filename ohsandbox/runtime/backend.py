@@ -56,6 +56,9 @@ STARVED_S = 1.0
 """How long a sandbox at its limit of processes or memory may fail to start one before it is restarted: a restart takes
 0.3 s and ends all that runs, and the peak of a parallel build may pass meanwhile."""
 STARVED_PAUSE_S = 0.1
+KILL_PATIENCE_S = 10.0
+"""How long the processes of a call may take to be killed one by one, from a shell of the sandbox, before it is
+restarted: it takes 10 ms, but where a fork bomb left no room for that shell, it took up to 160 s."""
 
 LOSS_SETTLES_S = 0.3
 """Engine 20.10 shows a killed container as running for some 10 ms after its execs have ended."""
@@ -504,8 +507,19 @@ class Backend(ABC):
 
     def _kill_call(self, exchange: Exchange) -> None:
         """SIGKILL a call's processes and its worker. One without a mark, as our own, has none to kill."""
-        if not (call := exchange.call).mark:
+        if not exchange.call.mark:
             return
+        generation = self._generation
+        killer = threading.Thread(target=self._kill_tree, args=(exchange,), name="ohsandbox-kill", daemon=True)
+        killer.start()
+        killer.join(KILL_PATIENCE_S)
+        if killer.is_alive():
+            with contextlib.suppress(OhsandboxError):
+                failure = SandboxUnavailable(f"The processes of a call are not killed after {KILL_PATIENCE_S:g} s")
+                self.recover_from(failure, generation)
+
+    def _kill_tree(self, exchange: Exchange) -> None:
+        call = exchange.call
         ask, pid = partial(self.snippet, user=call.user), exchange.worker.channel.pid
         with contextlib.suppress(OhsandboxError):
             ProcessTree(ask, pid, call.mark, began=exchange.began, limit_kib=call.limit_kib).kill()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import ImageUnavailable, SandboxGone, UsageError
+from ohsandbox.runtime import backend
 from ohsandbox.runtime.docker import lease
 from ohsandbox.runtime.docker.container_config import SandboxLimits
 from ohsandbox.runtime.docker.inventory import DockerInventory
@@ -338,3 +339,18 @@ def test_a_daemon_retires_the_shell_that_started_it_only_if_it_holds_its_streams
         assert keeps_its_shell("</dev/null >/dev/null 2>&1")
         assert not keeps_its_shell("</dev/null >/dev/zero")  # it may print to stderr later
         assert not keeps_its_shell("</dev/null 2>/dev/zero")
+
+
+def test_a_call_whose_processes_cannot_be_killed_from_inside_ends_with_the_sandbox_restarted(
+    sandbox: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = threading.Event()
+    monkeypatch.setattr(backend, "KILL_PATIENCE_S", 0.0)
+    monkeypatch.setattr(backend.Backend, "_kill_tree", lambda *_: hung.wait())
+    runtime = sandbox()
+    runtime.write_bytes("kept", b"1")
+    assert runtime.run(["sleep", "1000"], timeout_s=0.1).timed_out
+    hung.set()
+    assert b"sleep 1000" not in runtime.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
+    assert runtime.read_bytes("kept") == b"1"
+    assert "was restarted" in str(runtime.take_notices())
