@@ -28,6 +28,7 @@ class Accounting:
         """By the id of a sandbox, what it has used so far."""
         self._kills: dict[Worker, int | None] = {"agent": None, "verifier": None}
         self._shares: list[CpuShare] = []
+        self._no_route: int | None = None
         self.cut_short: set[Worker] = set()
         """Whose limit of time was not what was promised, since others took the processors."""
 
@@ -38,7 +39,7 @@ class Accounting:
         try:
             yield
         finally:
-            before = self._used.get(runtime.id, ResourceUsage(cpu_s=0.0, oom_kills=0))
+            before = self._used.get(runtime.id, ResourceUsage(cpu_s=0.0, oom_kills=0, no_route=0))
             now = ResourceUsage()
             with contextlib.suppress(OhsandboxError):
                 now = runtime.resource_usage()
@@ -47,6 +48,8 @@ class Accounting:
                 # a sandbox that was restarted counts from zero again
                 new = now.oom_kills - (before.oom_kills or 0)
                 self._kills[worker] = (self._kills[worker] or 0) + (new if new >= 0 else now.oom_kills)
+            if now.no_route is not None and worker == "agent":
+                self._no_route = (self._no_route or 0) + max(now.no_route - (before.no_route or 0), 0)
             own = None if now.cpu_s is None else max(now.cpu_s - (before.cpu_s or 0.0), 0.0)
             share = meter.read(own)
             self._shares.append(share)
@@ -68,7 +71,7 @@ class Accounting:
         return Resources(
             peak_memory_bytes=max(peaks, default=None), cpu_s=sum(cpu) if cpu else None,
             oom_kills=self._kills["agent"], verifier_oom_kills=self._kills["verifier"],
-            throttled_s=sum(throttled) if throttled else None,
+            throttled_s=sum(throttled) if throttled else None, no_route=self._no_route,
         )  # fmt: skip
 
     @property

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ohsandbox.errors import ToolError
 from ohsandbox.evaluation.agent_patch import apply_patch, find_baseline
 from ohsandbox.evaluation.sandbox_files import FETCH_LIMITS
 from ohsandbox.evaluation.verifier import NoVerdict
@@ -51,7 +52,7 @@ def hand_over_tree(agent: Runtime, fresh: Runtime, directory: str) -> list[str]:
         _as_root(agent, _HIDE, directory, _ASIDE)
         try:
             left_out = agent.download(directory, here, user="root", limits=FETCH_LIMITS)
-        except OSError as error:
+        except (OSError, ToolError) as error:
             raise NoVerdict(f"the agent's files cannot be brought to the verifier: {error}") from error
         finally:
             _as_root(agent, _SHOW, directory, _ASIDE)

@@ -66,6 +66,8 @@ class Resources(Record):
     verifier_oom_kills: int | None = None
     throttled_s: float | None = None
     """Time for which processes waited because the task's share of processors was used up."""
+    no_route: int | None = None
+    """Connections and packets that set-up and agent tried to send to where no route leads; without a network, any."""
 
 
 class Load(Record):

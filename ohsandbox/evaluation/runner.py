@@ -74,6 +74,22 @@ class RunRecord(BaseModel):
     """Where it ran: Python, processors, engine; more than one if it went on elsewhere."""
 
 
+def read_record(path: Path) -> RunRecord:
+    """Read the record of the run in a directory.
+
+    Raises:
+        UsageError: there is none.
+    """
+    try:
+        return RunRecord.model_validate_json((path / RUN_NAME).read_bytes())
+    except OSError as error:
+        raise UsageError(
+            f"{path} holds no results: {RUN_NAME}: {error.strerror}. Remedy: name a directory of `ohsandbox eval`."
+        ) from None
+    except ValidationError:
+        raise UsageError(f"{path / RUN_NAME} is not the record of a run. Remedy: name another directory.") from None
+
+
 class RunPlan(NamedTuple):
     """What is to be done."""
 

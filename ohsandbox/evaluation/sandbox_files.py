@@ -33,6 +33,9 @@ The arguments of a process may be 128 KiB each and 2 MiB together."""
 FETCH_LIMITS = TransferLimits(total_bytes=200 * 1024**2, file_bytes=200 * 1024**2, leaves_out=True)
 """What a trial takes out of a sandbox at most at a time; what is over it is left out and told."""
 
+MAX_ENTRIES, MAX_DEPTH = 64, 16
+"""Of a directory that is larger than that, so many entries are fetched one by one, and so deep; 40 ms each."""
+
 _READABLE = """
 for one; do
   chmod -R a+rX -- "$one" && for script in "$one"/*.sh; do [ ! -f "$script" ] || chmod a+rx -- "$script"; done
@@ -193,9 +196,11 @@ def _walk(root: Path) -> Iterator[Path]:
 
 def _is_small(entry: DirEntry) -> bool:
     """A regular file, whose name is one on this machine too: names come from a shell that an agent may have changed."""
-    name = entry.name
-    is_plain = name.isprintable() and "/" not in name and name not in {"", ".", ".."}
-    return entry.kind == "file" and is_plain and entry.size_bytes <= MAX_SMALL_BYTES
+    return entry.kind == "file" and _is_plain(entry.name) and entry.size_bytes <= MAX_SMALL_BYTES
+
+
+def _is_plain(name: str) -> bool:
+    return name.isprintable() and "/" not in name and name not in {"", ".", ".."}
 
 
 def fetch(runtime: Runtime, source: str, target: Path, *, exclude: Sequence[str] = ()) -> list[str]:
@@ -204,7 +209,7 @@ def fetch(runtime: Runtime, source: str, target: Path, *, exclude: Sequence[str]
     What does not exist is not copied and not told; nor is what matches a pattern of exclude by its name or by its path
     below source.
     """
-    left_out = _fetch(runtime, source, target)
+    left_out = _fetch(runtime, source, target, _Room(FETCH_LIMITS.total_bytes))
     for path in sorted(target.rglob("*"), reverse=True) if exclude else ():
         names = (path.name, path.relative_to(target).as_posix())
         if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in exclude):
@@ -212,7 +217,14 @@ def fetch(runtime: Runtime, source: str, target: Path, *, exclude: Sequence[str]
     return left_out
 
 
-def _fetch(runtime: Runtime, source: str, target: Path) -> list[str]:
+class _Room:
+    """How much more may be fetched."""
+
+    def __init__(self, left_bytes: int) -> None:
+        self.left_bytes = left_bytes
+
+
+def _fetch(runtime: Runtime, source: str, target: Path, room: _Room) -> list[str]:
     with contextlib.suppress(OSError):  # a file that goes or grows meanwhile: the archive says what was left out
         entries = runtime.list_dir(source, user="root")
         if not entries:
@@ -226,9 +238,33 @@ def _fetch(runtime: Runtime, source: str, target: Path) -> list[str]:
             return []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        left_out = runtime.download(source, target, user="root", limits=FETCH_LIMITS)
+        limits = FETCH_LIMITS._replace(total_bytes=room.left_bytes, file_bytes=room.left_bytes)
+        left_out = runtime.download(source, target, user="root", limits=limits)
         return [f"{one.path}: {one.reason}" for one in left_out]
     except FileNotFoundError:
         return []
-    except (SandboxFileError, ToolError) as error:
+    except SandboxFileError as error:
         return [f"{source}: {error}"]
+    except ToolError as error:
+        return _fetch_entries(runtime, source, target, room, error)
+
+
+def _fetch_entries(runtime: Runtime, source: str, target: Path, room: _Room, refusal: ToolError) -> list[str]:
+    """Fetch of a directory that is too large what there is room for, the smallest entries first."""
+    try:
+        entries = sorted(
+            runtime.list_dir(source, user="root"), key=lambda one: (one.kind == "directory", one.size_bytes)
+        )
+    except OSError:
+        return [f"{source}: {refusal}"]
+    told = list[str]()
+    for number, entry in enumerate(entries):
+        here, there = target / entry.name, posixpath.join(source, entry.name)
+        if number >= MAX_ENTRIES or there.count("/") > MAX_DEPTH:
+            return [*told, f"{source}: {len(entries) - number} entries more: {refusal}"]
+        if not _is_plain(entry.name) or (entry.kind == "file" and entry.size_bytes > room.left_bytes):
+            told.append(f"{there}: {refusal}")
+            continue
+        told += _fetch(runtime, there, here, room)
+        room.left_bytes -= sum(path.lstat().st_size for path in (here, *here.rglob("*")) if path.is_file())
+    return told

@@ -149,6 +149,9 @@ class Trial:
                 return _StepEnd(AgentReport(fault=type(error).__name__, message=str(error)), None, None)
             if is_first:
                 self._baseline = find_baseline(runtime)
+            if step.verifier.environment is None:
+                users = [step.verifier.user, *(one.user for one in step.verifier.collect)]
+                self._sandboxes.check_users(runtime, users)
         with self._timed("agent", step), self._books.watched(runtime, "agent", self._scaled(step.agent.timeout_s)):
             report = self.agent.work(
                 runtime,

@@ -14,6 +14,7 @@ from ohsandbox.evaluation.sandbox_files import put
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Iterable
 
     from ohsandbox.evaluation.images import Images
     from ohsandbox.evaluation.processors import ProcessorLease
@@ -30,6 +31,7 @@ set -- /logs/agent /logs/verifier /logs/artifacts
 if [ -e /logs ] || [ -h /logs ]; then mkdir -p "$@" && chmod 777 "$@"; else mkdir -p -m 777 "$@"; fi
 """
 _LACKS_LANGUAGE = '[ "$(LC_ALL=C.UTF-8 bash -c : 2>&1)" ] && command -v bash'
+MAX_PASSWD_BYTES = 1024**2
 SETUP_S = 600.0
 """For the set-up of a step, which has no limit of its own; as long as an image may be built."""
 
@@ -121,6 +123,26 @@ class TrialSandboxes:
             put(runtime, files, user=None)
         if environment.healthcheck is not None:
             self.await_health(runtime, environment.healthcheck)
+
+    def check_users(self, runtime: Runtime, users: Iterable[str | None]) -> None:
+        """Find out, before an agent works, whether the image has those who come after it.
+
+        Raises:
+            UsageError: one is in no line of its /etc/passwd, by which engines find users.
+        """
+        names = {user.partition(":")[0] for user in users if user is not None} - {"", "root"}
+        if not (names := {name for name in names if not name.isdigit()}):
+            return
+        try:
+            lines = runtime.read_bytes("/etc/passwd", user="root", limit_bytes=MAX_PASSWD_BYTES).splitlines()
+        except FileNotFoundError:
+            lines = []
+        known = {line.partition(b":")[0].decode(errors="replace") for line in lines}
+        if missing := sorted(names - known):
+            raise UsageError(
+                f"The task's verifier runs as user {missing[0]!r}, whom its image does not have. Remedy: name one of "
+                "/etc/passwd, or a number."
+            )
 
     def set_up(self, runtime: Runtime, step: Step) -> None:
         """Do what a step does before its agent.

@@ -156,12 +156,18 @@ def _by_exit_code(ended: ExecResult) -> Score:
 
 
 def _by_tests(ended: ExecResult, printed: str, verifier: Verifier) -> Score:
-    """By the outcome of each test; none may have failed where none are named."""
+    """By the outcome of each test; none may have failed where none are named.
+
+    What prints no outcome that can be read, as programs of other languages than Python, fails at nothing.
+    """
     if ended.exit_code == SETUP_FAILED:
         raise NoVerdict(f"the tests could not be set up: {printed.strip()[-500:]}")
     found, named = outcomes(printed), (*verifier.must_pass, *verifier.must_not_fail)
-    if not found and not named:
-        raise NoVerdict(f"the tests ended with exit code {ended.exit_code} and printed no test's outcome")
+    if not found:
+        raise NoVerdict(
+            f"the tests ended with exit code {ended.exit_code} and printed no test's outcome in a form that is known "
+            "(pytest, unittest, Django, SymPy)"
+        )
     failed = failures(found, verifier.must_pass, verifier.must_not_fail)
     passed = len(named or found) - len(failed)
     return Score({"reward": float(not failed), "passed": float(passed), "failed": float(len(failed))})

@@ -163,3 +163,5 @@ class ResourceUsage(NamedTuple):
     """Processes that were killed because memory ran out."""
     throttled_s: float | None = None
     """Time for which its processes waited because they had used up their share of processors (`SandboxLimits.cpus`)."""
+    no_route: int | None = None
+    """Connections and packets that its processes tried to send to where no route leads: without a network, any."""

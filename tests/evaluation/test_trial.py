@@ -83,6 +83,18 @@ def test_the_record_tells_networks_processors_and_resources(tmp_path: Path) -> N
     assert result.resources.oom_kills == result.resources.verifier_oom_kills == 0
     assert (result.resources.peak_memory_bytes or 0) > 2**20
     assert (result.resources.cpu_s or 0) > 0
+    assert result.resources.no_route == 0
+
+
+def test_a_user_of_the_verifier_whom_the_image_lacks_makes_the_task_invalid(tmp_path: Path) -> None:
+    for user, outcome in (("nobdy", "invalid"), ("nobody", "pass"), ("1234:0", "pass")):
+        what = task(tmp_path, {"do": "true", "test": f"echo 1 {REWARD}", "verifier": {"user": user}})
+        result = carry_out(what, tmp_path / user)
+        assert result.outcome == outcome, result.fault
+    assert (
+        carry_out(task(tmp_path, {"do": "true", "test": "true", "verifier": {"user": "x"}}), tmp_path).fault.phase
+        == "setup"
+    )
 
 
 @pytest.mark.parametrize("who", ["agent", "verifier"])

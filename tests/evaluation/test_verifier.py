@@ -159,3 +159,9 @@ def test_named_tests_must_all_have_passed(sandbox: DockerRuntime, tmp_path: Path
     score = judge(sandbox, printed, tmp_path, verdict="tests", must_pass=["t.py::a", "t.py::b"], files=files)
     assert score.rewards == {"reward": 0, "passed": 1, "failed": 1}
     assert judge(sandbox, printed, tmp_path, verdict="tests", must_pass=["t.py::a", "t.py::c"]).reward == 1
+
+
+@pytest.mark.docker
+def test_tests_that_print_in_a_form_that_is_not_known_give_no_verdict(sandbox: DockerRuntime, tmp_path: Path) -> None:
+    with pytest.raises(NoVerdict, match="no test's outcome in a form that is known"):
+        judge(sandbox, "echo '--- PASS: TestA (0.00s)'", tmp_path, verdict="tests", must_pass=["TestA"])

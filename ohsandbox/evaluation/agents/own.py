@@ -16,6 +16,7 @@ from ohsandbox.errors import LimitReachedError, LogWriteError, ModelError, Sandb
 from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent
 from ohsandbox.evaluation.progress import RateLimited
 from ohsandbox.evaluation.results import CONVERSATION_NAME, ResultsDirectory, TrialKey
+from ohsandbox.evaluation.runner import read_record
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import LLM, ContextWindowError, ReplayLLM, ScriptError, open_model
 from ohsandbox.llm.back_off import SharedBackOff
@@ -174,11 +175,15 @@ class ReplayAgent(OhsandboxAgent):
         """Take the directory of the other run's results.
 
         Raises:
-            UsageError: it holds no trial.
+            UsageError: it holds no run, or one of an agent that is not ours.
         """
         self._recorded = ResultsDirectory(recorded)
-        if not (recorded / "trials").is_dir():
-            raise UsageError(f"{recorded} holds no results of a run. Remedy: name the directory that --output named.")
+        agent = read_record(recorded).agent
+        if agent not in {OhsandboxAgent.name, self.name}:
+            raise UsageError(
+                f"{recorded} is a run of the agent {agent!r}, which leaves no answers of a model. Remedy: replay a run "
+                f"of the agent {OhsandboxAgent.name!r}."
+            )
         super().__init__(settings.with_flags(model="scripted:demo", api_key=None))
 
     def _open(self, assignment: Assignment, _member: BackOffMember) -> ChatModel:

@@ -20,6 +20,8 @@ __all__ = ["InvalidTask", "LoadedTasks", "Problem", "load_tasks"]
 
 LIST_SUFFIXES = (".jsonl", ".yaml", ".yml")
 MAX_LIST_BYTES = 64 * 1024**2
+MAX_ID_CHARS = 255
+"""As long as the name of a directory, which is the id of most tasks; it is a label of each container."""
 _LISTS_IN_DIRECTORIES = tuple(f"tasks{suffix}" for suffix in LIST_SUFFIXES)
 _SIGNS_OF_A_TASK = (
     "instruction.md", "run-tests.sh", "solution.sh", "docker-compose.yaml", "tests", "solution", "environment", "steps",
@@ -51,6 +53,10 @@ def load_tasks(paths: Path | Sequence[Path]) -> LoadedTasks:
         loader.load(path)
     by_id: dict[str, Task] = {}
     for task in loader.tasks:
+        if len(task.id) > MAX_ID_CHARS or not task.id.isprintable():
+            told = f"id {task.id[:40]!r}: expected at most {MAX_ID_CHARS} characters, none of them a control character"
+            loader.problems.append(Problem(task.path, None, told))
+            continue
         if (other := by_id.setdefault(task.id, task)) is not task:
             told = f"task {task.id!r} is at {other.path} already: rename one of the two"
             loader.problems.append(Problem(task.path, None, told))

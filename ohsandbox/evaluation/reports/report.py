@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ohsandbox import __version__
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.results import COUNTED, Outcome, ResultsDirectory, TrialKey, TrialResult
-from ohsandbox.evaluation.runner import RUN_NAME, RunRecord
+from ohsandbox.evaluation.runner import RUN_NAME, RunRecord, read_record
 from ohsandbox.evaluation.statistics import CONFIDENCE, TaskCount, pass_at, pass_rate
 from ohsandbox.evaluation.trial_sandbox import FIXED_ENV
 
@@ -150,7 +150,7 @@ def read_results(paths: Sequence[Path], *, is_whole: bool = False) -> ReportSour
     Raises:
         UsageError: a directory holds no results; they are not of the same plan; a trial is in two of them.
     """
-    records = [_record(path) for path in paths]
+    records = [read_record(path) for path in paths]
     for path, record in zip(paths, records, strict=True):
         _require_same_plan(paths[0], records[0], path, record)
     found: dict[TrialKey, TrialResult] = {}
@@ -169,11 +169,13 @@ def read_results(paths: Sequence[Path], *, is_whole: bool = False) -> ReportSour
 
 
 def load_report(path: Path) -> ReportSource:
-    """Read a report.json, or make the report of a results directory.
+    """Read a report.json, also that of a directory of reports alone, or make the report of a results directory.
 
     Raises:
         UsageError: it is neither.
     """
+    if path.is_dir() and not (path / RUN_NAME).exists() and (path / REPORT_NAME).exists():
+        path /= REPORT_NAME  # of `eval report -o`
     if path.is_dir():
         return read_results([path])
     try:
@@ -184,17 +186,6 @@ def load_report(path: Path) -> ReportSource:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "all of it"
         raise UsageError(f"{path} is not a report ({where}: {first['msg']}). Remedy: name a {REPORT_NAME}.") from None
-
-
-def _record(path: Path) -> RunRecord:
-    try:
-        return RunRecord.model_validate_json((path / RUN_NAME).read_bytes())
-    except OSError as error:
-        raise UsageError(
-            f"{path} holds no results: {RUN_NAME}: {error.strerror}. Remedy: name a directory of `ohsandbox eval`."
-        ) from None
-    except ValidationError:
-        raise UsageError(f"{path / RUN_NAME} is not the record of a run. Remedy: name another directory.") from None
 
 
 def _require_same_plan(first_path: Path, first: RunRecord, path: Path, record: RunRecord) -> None:

@@ -1,7 +1,8 @@
-"""What a sandbox has used of memory and processors: from its control group, or as the engine tells of many."""
+"""What a sandbox has used of memory and processors: from its control group, or as the engine tells of many; and what it tried without a network."""
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,9 @@ _FILES = (
 """Of control groups of version 2, then of version 1."""
 READ = (
     f"for ohs_f in {' '.join(_FILES)};do [ ! -r /sys/fs/cgroup/$ohs_f ]||"
-    'while read -r ohs_k ohs_v;do echo "${ohs_f##*/}" "$ohs_k" "$ohs_v";done </sys/fs/cgroup/$ohs_f;done'
+    'while read -r ohs_k ohs_v;do echo "${ohs_f##*/}" "$ohs_k" "$ohs_v";done </sys/fs/cgroup/$ohs_f;done;'
+    "for ohs_f in /proc/net/snmp /proc/net/snmp6;do [ ! -r $ohs_f ]||"
+    'while read -r ohs_k ohs_v;do case $ohs_k in Ip:|Ip6OutNoRoutes)echo "$ohs_k" "$ohs_v";;esac;done <$ohs_f;done'
 ).encode()
 """Worker shell, builtins alone: 1 ms."""
 
@@ -46,10 +49,21 @@ def parse(said: bytes) -> ResourceUsage:
     peak, kills = first(peak=1, peak1=1), first(kills=1, kills1=1)
     return ResourceUsage(
         None if peak is None else int(peak), first(cpu=1e-6, cpu1=1e-9), None if kills is None else int(kills),
-        first(throttled=1e-6, throttled1=1e-9),
+        first(throttled=1e-6, throttled1=1e-9), _no_route(said.decode(errors="replace")),
     )  # fmt: skip
 
 
+def _no_route(said: str) -> int | None:
+    """Of both versions of the protocol; the kernel counts for each network namespace (OutNoRoutes of RFC 4293)."""
+    names, values, of_6 = (found[1].split() if (found := one.search(said)) else [] for one in _SNMP)
+    counts = [value for name, value in zip(names, values, strict=False) if name == "OutNoRoutes"] + of_6
+    return sum(map(int, counts)) if counts and all(one.isdigit() and len(one) <= 20 for one in counts) else None  # noqa: PLR2004 - 64 bits
+
+
+_SNMP = tuple(
+    re.compile(line, re.MULTILINE) for line in (r"^Ip: ([A-Za-z].*)$", r"^Ip: ([0-9].*)$", r"^Ip6OutNoRoutes (.*)$")
+)
+"""Of /proc/net/snmp the line of names and that of values, and a line of /proc/net/snmp6."""
 _KEYS = {
     "peak": "memory.peak", "peak1": "memory.max_usage_in_bytes",
     "cpu": "cpu.stat usage_usec", "cpu1": "cpuacct.usage",

@@ -16,6 +16,7 @@ import pytest
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents.own import OhsandboxAgent, ReplayAgent
 from ohsandbox.evaluation.progress import RateLimited
+from ohsandbox.evaluation.runner import RUN_NAME, RunRecord
 from ohsandbox.persistence import read_events
 from ohsandbox.settings import Settings
 from ohsandbox.testing.provider import FakeProvider, Reply, Request, calls, error, text
@@ -226,6 +227,16 @@ def test_the_key_of_the_model_never_enters_a_sandbox(monkeypatch: pytest.MonkeyP
         OhsandboxAgent(Settings(model="openai/fake", secrets={"TOKEN": "env:OPENAI_API_KEY"}))
 
 
+def replay(results: Path, of: str = "ohsandbox") -> ReplayAgent:
+    (results / RUN_NAME).write_text(RunRecord(run_id="r", agent=of, attempts=1, tasks={}).model_dump_json())
+    return ReplayAgent(results, Settings())
+
+
+def test_a_run_of_another_agent_cannot_be_replayed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a run of the agent 'oracle', which leaves no answers of a model"):
+        replay(tmp_path, of="oracle")
+
+
 def test_a_step_of_several_is_replayed_with_its_own_answers(
     tmp_path: Path, sandbox: CLIRuntime, assign: Assign
 ) -> None:
@@ -233,13 +244,13 @@ def test_a_step_of_several_is_replayed_with_its_own_answers(
     place = tmp_path / "results" / "trials" / "task" / "1" / "steps" / "second" / "agent"
     place.mkdir(parents=True)
     scripted(tmp_path, {"content": "Second."}).work(sandbox, recorded._replace(directory=place))
-    ReplayAgent(tmp_path / "results", Settings()).work(sandbox, recorded)
+    replay(tmp_path / "results").work(sandbox, recorded)
     assert (recorded.directory / "answer.md").read_text() == "Second."
 
 
 def test_a_recorded_run_is_replayed_with_its_answers(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
     scripted(tmp_path, bash("echo once >>log"), {"content": "First."}).work(sandbox, assign())
-    agent = ReplayAgent(tmp_path / "results", Settings())
+    agent = replay(tmp_path / "results")
     again = assign()._replace(directory=tmp_path)
     report = agent.work(sandbox, again)
     assert (report.fault, (tmp_path / "answer.md").read_text()) == (None, "First.")
@@ -248,13 +259,13 @@ def test_a_recorded_run_is_replayed_with_its_answers(tmp_path: Path, sandbox: CL
 
 def test_a_recording_that_was_stopped_just_ends(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
     scripted(tmp_path, bash("true"), {"content": "x"}, max_iterations=1).work(sandbox, assign())
-    report = ReplayAgent(tmp_path / "results", Settings()).work(sandbox, assign()._replace(directory=tmp_path))
+    report = replay(tmp_path / "results").work(sandbox, assign()._replace(directory=tmp_path))
     assert (report.fault, report.is_model_fault) == ("ReplayEnded", False)
 
 
 def test_a_trial_that_was_not_recorded_is_named(tmp_path: Path, sandbox: CLIRuntime, assign: Assign) -> None:
     assign()
     with pytest.raises(UsageError, match="holds 0 conversations"):
-        ReplayAgent(tmp_path / "results", Settings()).work(sandbox, assign(attempt=2))
-    with pytest.raises(UsageError, match="holds no results of a run"):
+        replay(tmp_path / "results").work(sandbox, assign(attempt=2))
+    with pytest.raises(UsageError, match="holds no results"):
         ReplayAgent(tmp_path / "elsewhere", Settings())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
+
+import pytest
 
 from ohsandbox.evaluation import load_tasks
 from tests.evaluation.formats.trees import HARBOR, TERMINAL_BENCH, write_tree
@@ -41,6 +44,15 @@ def test_the_same_id_twice_is_a_problem(tmp_path: Path) -> None:
     one, two = write_tree(tmp_path / "x" / "a", HARBOR), write_tree(tmp_path / "y" / "a", HARBOR)
     assert told(tmp_path, one, two) == [f"y/a: task 'a' is at {one} already: rename one of the two"]
     assert told(tmp_path, one, one) == [f"x/a: task 'a' is at {one} already: rename one of the two"]
+
+
+@pytest.mark.parametrize("name", ["a\x07b", "a\u202eb", "x" * 256])
+def test_an_id_that_cannot_be_shown_or_be_a_label_is_a_problem(tmp_path: Path, name: str) -> None:
+    task = {"instance_id": name, "image": "i", "test_command": "pytest", "FAIL_TO_PASS": ["a"]}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n")
+    assert told(tmp_path) == [
+        f"tasks.jsonl: id {name[:40]!r}: expected at most 255 characters, none of them a control character"
+    ]
 
 
 def test_all_problems_are_told_at_once_in_order(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_every_report_is_written_of_hostile_and_of_empty_results(tmp_path: Path)
         assert {path.name for path in (run / "out").iterdir()} == {
             "report.json", "junit.xml", "summary.md", "report.html"
         }  # fmt: skip
-        assert load_report(run / "out" / "report.json").report == load_report(run / "out" / "report.json").report
+        assert load_report(run / "out" / "report.json").report == load_report(run / "out").report
 
 
 def test_the_page_of_the_documents_names_every_field() -> None:

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
           b"cpu.stat throttled_time 250000000\n"), ResourceUsage(4096, 1.5, 0, 0.25)),
         (b"memory.peak max\n\xff\ncpu.stat usage_usec -1\ncpuacct.usage 999999999999999999999999\n", ResourceUsage()),
         (b"", ResourceUsage()),
+        (b"Ip: Forwarding OutNoRoutes\nIp: 2 5\nIp6OutNoRoutes 3 \n", ResourceUsage(no_route=8)),
+        (b"Ip: OutNoRoutes\nIp: " + b"9" * 5000, ResourceUsage()),
     ],
-    ids=["version 2", "version 1", "nonsense", "nothing"],
+    ids=["version 2", "version 1", "nonsense", "nothing", "network", "network forged"],
 )  # fmt: skip
 def test_a_control_group_tells_memory_processors_and_kills(said: bytes, usage: ResourceUsage) -> None:
     assert parse(said) == usage
@@ -75,3 +77,13 @@ def test_the_share_of_a_processor_needs_time_between_two_samples() -> None:
     first = SandboxUsage(datetime(2026, 1, 1, tzinfo=UTC), 1.0, 1, 1, 0, 0)
     assert first.cpu_share(first) is None
     assert first._replace(measured_at=datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC), cpu_s=4.0).cpu_share(first) == 1.5
+
+
+@pytest.mark.docker
+def test_what_was_tried_without_a_network_is_counted(sandbox: Callable[..., Any]) -> None:
+    runtime = sandbox()
+    before = runtime.resource_usage().no_route
+    connect = "import socket; socket.socket({}, socket.{}).connect_ex(('{}', 53))"
+    for kind, address in (("SOCK_STREAM", "192.0.2.1"), ("SOCK_DGRAM", "192.0.2.2")):
+        runtime.run(["python3", "-c", connect.format("socket.AF_INET", kind, address)])
+    assert runtime.resource_usage().no_route - before == 2
