@@ -1,4 +1,4 @@
-"""What a sandbox has used of memory and processors: from its control group, or as the engine tells of many; and what it tried without a network."""
+"""What a sandbox has used: by its control group, or as the engine tells of many; and tried without a network."""
 
 from __future__ import annotations
 
