@@ -86,9 +86,9 @@ def test_the_tail_of_a_log_is_its_last_whole_events(tmp_path: Path) -> None:
     with EventLog(tmp_path, conversation_id="c") as log:
         for number in range(100):
             log.append(events.user_message(f"message {number}"))
+    whole = read_events(tmp_path)
     with (tmp_path / LOG_NAME).open("ab") as file:
         file.write(b'not an event\n{"type":"user_mess')
-    whole = read_events(tmp_path)
     found = tail_events(tmp_path, limit_bytes=1000)
     assert 0 < len(found) < 10
     assert found == whole[-len(found) :]
