@@ -45,6 +45,13 @@ _REMEDIES = {
 }
 """What the system refuses is not our fault, and often none of the command's."""
 _INVALID = "Invalid value for"
+_EXPECTED = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "greater_than_equal": "{ge} or more",
+    "less_than_equal": "{le} or less",
+}
+"""By pydantic's type of the error, whose own words speak of inputs and integers."""
 
 closed_streams: set[int] = set()
 """Descriptors of stdin, stdout and stderr that were closed (`>&-`) when this process began."""
@@ -143,8 +150,11 @@ def _with_value(message: str, cause: Any) -> str:
     """Typer says what a value should be; what it is stands in the validation error that it caught."""
     if not message.startswith(_INVALID) or not hasattr(cause, "errors"):
         return message
-    value = repr(cause.errors()[0]["input"])
+    error = cause.errors()[0]
+    value = repr(error["input"])
     shown = value if len(value) <= MAX_VALUE_CHARS else f"{value[: MAX_VALUE_CHARS - 1]}…"
+    if expected := _EXPECTED.get(error["type"]):
+        message = message.replace(error["msg"], f"expected {expected.format_map(error.get('ctx') or {})}")
     return message.replace(_INVALID, f"Invalid value {shown} for", 1).replace(": Value error, ", ": ", 1)
 
 

@@ -90,8 +90,7 @@ def started(
     try:
         resume_runtime(runtime, past or ResumeState())
     except EngineUnavailable as error:
-        remedy = " Start the engine (`ohsandbox doctor` looks at it), or work on this host with --runtime cli."
-        raise EngineUnavailable(f"{error}{'' if '--runtime cli' in str(error) else remedy}") from error
+        raise EngineUnavailable(f"{error} Or work on this host, without a container: --runtime cli.") from error
     except ImageUnavailable as error:
         names = _local_images()[:MAX_IMAGES_NAMED]
         here = f" Here are: {', '.join(names)} (--image NAME)." if names else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.tables import print_json, print_table
-from ohsandbox.cli.rendering.text import age, cut, say, size
+from ohsandbox.cli.rendering.text import age, cut, safe_line, say, size
 from ohsandbox.cli.top_survey import Survey, TopRow
 from ohsandbox.paths import conversations_dir
 
@@ -37,7 +37,7 @@ def show_top(root: Path | None, *, once: bool, as_json: bool) -> int:
     if as_json:
         print_json(map(fields, rows))
     elif rows:
-        print_table(HEADINGS, [_cells(row) for row in rows])
+        print_table(HEADINGS, [_cells(row) for row in rows], printable=True)
     else:
         print("No sandboxes, and no conversations.")  # noqa: T201 - the output of the command
     sys.stdout.flush()
@@ -100,7 +100,7 @@ def _cells(row: TopRow) -> tuple[str, ...]:
     measured = ("", "", "")
     if usage is not None:
         measured = (size(usage.memory_bytes), size(usage.received_bytes), size(usage.sent_bytes))
-    name = row.conversation or (row.sandbox.name if row.sandbox else row.key)
+    name = safe_line(row.conversation or (row.sandbox.name if row.sandbox else row.key))
     title = "" if row.conversation is None else cut(row.title, MAX_DOING_CHARS)
     return (
         name, row.state, percent(row), *measured, dollars(row), age(row.began), title, cut(row.doing, MAX_DOING_CHARS)

@@ -139,8 +139,8 @@ class TopScreen:
         memory = sum(row.usage.memory_bytes for row in rows if row.usage)
         facts = [
             f"{sum(row.is_at_work for row in rows)} at work",
-            f"{sum(row.sandbox is not None for row in rows)} sandboxes",
-            f"{sum(row.conversation is not None for row in rows)} conversations",
+            _count(sum(row.sandbox is not None for row in rows), "sandbox", "es"),
+            _count(sum(row.conversation is not None for row in rows), "conversation", "s"),
             f"CPU {sum(row.cpu or 0.0 for row in rows):.0%}",
             f"memory {size(memory)}",
         ]
@@ -333,6 +333,10 @@ def _cells(row: TopRow) -> dict[str, str]:
         "TITLE": row.title,
         "DOES": row.doing,
     }
+
+
+def _count(number: int, noun: str, ending: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else ending}"
 
 
 def _fit(text: str, columns: int) -> str:

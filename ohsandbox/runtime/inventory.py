@@ -153,7 +153,7 @@ class Inventory(ABC):
 
     @abstractmethod
     def list_images(self) -> list[str]:
-        """Names of the images that need no download, without our checkpoints."""
+        """Names of the images that need no download, without our checkpoints and what we built from a Dockerfile."""
 
     # --- life ---
 

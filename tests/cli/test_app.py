@@ -42,3 +42,11 @@ def test_without_an_id_last_is_meant_and_where_there_is_none_the_line_says_so(in
     ended = invoke(*words.split())
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "ohsandbox run" in ended.err
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("words", ["ps", "gc", "top --json"])
+def test_no_command_without_the_flag_is_told_to_use_it(invoke: Invoke, words: str) -> None:
+    told = invoke(*words.split()).err
+    assert "start the engine" in told
+    assert "--runtime" not in told

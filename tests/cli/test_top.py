@@ -227,7 +227,7 @@ def test_a_row_is_deleted_only_by_what_is_typed_after_the_question(
         "top",
         answers=[
             (b"1 waits for you", b"ry\n"), (b"for good? [y/N] ", b"n\n"), (b"Nothing was deleted", b"\n"),
-            (b"2 conversations", b"r"), (b"for good? [y/N] ", b"y\n"), (b"1 conversations", b"q"),
+            (b"2 conversations", b"r"), (b"for good? [y/N] ", b"y\n"), (b"deleted ", b"q"),
         ],
     )  # fmt: skip
     assert (ended.code, ended.restored) == (0, True)
@@ -291,3 +291,11 @@ def test_a_sandbox_at_work_has_its_numbers(start: Start, write_script: WriteScri
     assert row["cpu"] > 0.05
     assert 0 < row["memory_bytes"] < row["memory_limit_bytes"]
     subprocess.run(["docker", "rm", "-f", row["sandbox"]], capture_output=True, check=True)
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_the_plain_table_spells_out_what_is_hidden_once(invoke: Invoke, talked: list[str]) -> None:
+    shown = invoke("top", "--once").out
+    assert "$ rm -rf made \\u{1b}[31m\n" in shown
+    assert "\\u{5c}" not in shown
+    assert talked[0] in shown

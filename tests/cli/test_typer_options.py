@@ -69,6 +69,10 @@ def test_help_has_groups_and_fits(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
     ("arguments", "told"),
     [
         (["run", "--max-iterations", "0"], "Invalid value '0' for '--max-iterations'"),
+        (["conversations", "-n", "-1"], "Invalid value '-1' for '--limit' / '-n': expected 0 or more. Try"),
+        (["eval", "x", "-n", "0"], "Invalid value '0' for '--concurrent' / '-n': expected 1 or more. Try"),
+        (["eval", "x", "-n", "999"], "Invalid value '999' for '--concurrent' / '-n': expected 256 or less. Try"),
+        (["run", "--max-tokens", "x"], "Invalid value 'x' for '--max-tokens': expected a whole number. Try"),
         (["run", "--network", "wifi"], "Invalid value 'wifi' for '--network': 'wifi' is not one of"),
         (["run", "--max-time-s", "nan"], "expected a number above 0 and at most 1,000,000,000, got 'nan'"),
         (["run", "--max-cost-usd", "-1"], "expected a number above 0 and at most 1,000,000,000, got '-1'"),

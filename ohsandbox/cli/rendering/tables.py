@@ -32,13 +32,14 @@ def print_json(rows: Iterable[dict[str, Any]]) -> None:
     print(json.dumps([*rows], indent=2))
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, printable: bool = False) -> None:
     """Print rows of as many cells as there are headings; columns in which nothing stands are left out.
 
-    Cells are foreign text. The first column is what other commands take, so it is never folded; the last one may be.
+    Cells are foreign text, unless printable says that they were made safe. The first column is what other commands
+    take, so it is never folded; the last one may be.
     """
     console = open_console()
-    cells = [[safe_line(cell, limit_chars=MAX_CELL_CHARS) for cell in row] for row in rows]
+    cells = [[cell if printable else safe_line(cell, limit_chars=MAX_CELL_CHARS) for cell in row] for row in rows]
     used = [at for at in range(len(headings)) if any(row[at] for row in cells)]
     names, cells = [headings[at] for at in used], [[row[at] for at in used] for row in cells]
     widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]

@@ -42,7 +42,7 @@ def checks() -> list[Check]:
         engine = connect()
     except OhsandboxError as error:
         text, _, remedy = str(error).partition(" Remedy: ")
-        return [Check("engine", "fail", text, remedy)]
+        return [Check("engine", "fail", text, f"{remedy} `ohsandbox run --runtime cli` does without a container.")]
     try:
         with engine_errors("asking the engine about itself"):
             info, version = dict(engine.api.info()), dict(engine.api.version())

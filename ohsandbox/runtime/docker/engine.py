@@ -274,7 +274,7 @@ def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError
     if "Permission denied" in text or "PermissionError" in text:
         return EngineUnavailable(
             f"Permission denied at {address}. Remedy: `sudo usermod -aG docker $USER` and log in again, "
-            "use a rootless engine, or run without a container with `--runtime cli`."
+            "or use a rootless engine."
         )
     if "timed out" in text.lower() or "timeout" in text.lower():
         why = f"it accepts but does not answer within {CONNECT_TIMEOUT_S:.0f} s"

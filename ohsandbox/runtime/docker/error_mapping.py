@@ -31,7 +31,7 @@ from ohsandbox.text import quoted_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NO_ENGINE_REMEDY = "start the engine, point DOCKER_HOST at one, or run without a container with `--runtime cli`"
+NO_ENGINE_REMEDY = "start the engine, or point DOCKER_HOST at one"
 _QUOTE_CHARS = 300
 """Maximum length of an engine's text quoted in a message: one line on a wide terminal."""
 

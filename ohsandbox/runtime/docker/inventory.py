@@ -151,7 +151,8 @@ class DockerInventory(Inventory):
         with engine_errors("listing the images"):
             found = self._engine.api.images()
         tags = [str(tag) for image in found for tag in image.get("RepoTags") or []]
-        return [tag for tag in tags if tag != "<none>:<none>" and not tag.startswith(f"{checkpoints.REPOSITORY}:")]
+        internal = ("<none>:", f"{checkpoints.REPOSITORY}:", f"{build.REPOSITORY}:")
+        return [tag for tag in tags if not tag.startswith(internal)]
 
 
 def digest(workspace: str) -> str:
