@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         remove_sandbox,
     )
     from ohsandbox.schema import Action, ErrorObservation, Observation, TextObservation
+    from ohsandbox.secrets import Secrets
     from ohsandbox.settings import Settings
     from ohsandbox.state import ConversationState
     from ohsandbox.tool import Tool, ToolAnnotations, ToolDefinition, ToolExecutor, ToolRegistry, register_tool
@@ -82,6 +83,7 @@ __all__ = [
     "SandboxLimits",
     "SandboxUnavailable",
     "ScriptedLLM",
+    "Secrets",
     "Settings",
     "TextObservation",
     "Tool",
@@ -135,6 +137,7 @@ _HOMES = {
         "remove_sandbox",
     ),
     "schema": ("Action", "ErrorObservation", "Observation", "TextObservation"),
+    "secrets": ("Secrets",),
     "settings": ("Settings",),
     "state": ("ConversationState",),
     "tool": ("Tool", "ToolAnnotations", "ToolDefinition", "ToolExecutor", "ToolRegistry", "register_tool"),

@@ -261,10 +261,12 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
         Raises:
             LogWriteError: the message could not be stored; nothing is started.
-            UsageError: text is not a str.
+            UsageError: text is not a str, or is blank.
             OhsandboxError: as `start`.
         """
         expect("text", text, str, optional=False)
+        if not text.strip():
+            raise UsageError(f"text={text[:20]!r} is blank. Say what to do; `resume` goes on without a message")
         self.start()
         with self._log.lock:
             self._approvals.give_way()

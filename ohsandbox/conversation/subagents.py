@@ -98,6 +98,8 @@ class SubagentManager:
             ToolError: there is none: a limit is reached, it failed or was stopped, or a tool cannot be given.
             SandboxUnavailable: the sandbox is gone.
         """
+        if not delegation.task.strip():
+            raise ToolError("The task is blank. Say what the agent should do, with all that it needs to know.")
         may_delegate = self._config.depth + 1 < MAX_DEPTH
         if isinstance(delegation.agent, Agent):
             agent = as_subagent(delegation.agent, parent, may_delegate=may_delegate)

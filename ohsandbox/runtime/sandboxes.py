@@ -63,19 +63,20 @@ def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None 
 
 
 def remove_sandbox(sandbox: str | SandboxInfo) -> None:
-    """Remove a sandbox and its files, also one that was to be kept or resumed. Nothing happens where it is gone.
+    """Remove a sandbox and its files, also one that was to be kept or resumed.
 
     Args:
-        sandbox: what `list_sandboxes` or `find_sandbox` gave, or a name or id, as of `find_sandbox`.
+        sandbox: what `list_sandboxes` or `find_sandbox` gave, which may be gone meanwhile; or the name or id of one
+            that is there, as of `find_sandbox`.
 
     Raises:
-        UsageError: a process works in it, it was created by somebody else, or sandbox names none.
+        UsageError: a process works in it, it was created by somebody else, or there is none of that name or id.
         SandboxUnavailable: the engine failed.
     """
     expect("sandbox", sandbox, (str, SandboxInfo), "Give a name or an id.", optional=False)
     info = find_sandbox(sandbox) if isinstance(sandbox, str) else sandbox
     if info is None:
-        return
+        raise UsageError(f"There is no sandbox {sandbox!r}. list_sandboxes() has them all")
     with open_inventory() as inventory:
         removal = inventory.remove_sandbox(info.id, conversation=None)
         if removal.left:
