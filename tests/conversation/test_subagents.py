@@ -95,6 +95,13 @@ def test_a_child_knows_its_task_and_place_and_nothing_of_its_parents_conversatio
     assert [tool["function"]["name"] for tool in offered] == ["execute_bash", "file_read", "think", "finish"]
 
 
+def test_a_blank_task_is_told_to_the_model_and_nobody_is_started(tmp_path: Path, runtime: FakeRuntime) -> None:
+    conversation = run(tmp_path, runtime, delegate(" "), finish("end"))
+    [result, _] = results_of(conversation)
+    assert "The task is blank" in result["error"]
+    assert not (conversation.directory / "agents").exists()
+
+
 def test_a_childs_shell_is_its_own_and_ends_with_it(tmp_path: Path, runtime: FakeRuntime) -> None:
     conversation = run(
         tmp_path,
