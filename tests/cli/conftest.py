@@ -215,11 +215,17 @@ class Emulator:
             assert time.monotonic() < deadline, f"It goes on:\n{self.scrollback}"
         return self.process.wait(10)
 
+    def hang_up(self) -> None:
+        """As a terminal's window is closed."""
+        os.close(self._master)
+        self._master = -1
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        os.close(self._master)
+        if self._master >= 0:
+            os.close(self._master)
 
     def _take(self) -> bool:
         """Take what comes next; False where nothing will."""

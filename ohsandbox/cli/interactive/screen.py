@@ -217,8 +217,9 @@ class Screen:
     def print_above(self, text: str) -> None:
         """Print text, with colours, above the input."""
         if self._is_suspended or self._is_over:
-            self._out.write(text)
-            self._out.flush()
+            with contextlib.suppress(OSError):  # the terminal has gone
+                self._out.write(text)
+                self._out.flush()
         else:
             self._renderer.add(text)
             self._app.invalidate()

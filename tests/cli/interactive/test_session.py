@@ -174,6 +174,27 @@ def test_every_width_and_what_a_resize_leaves(talk: Turns, columns: int, rows: i
     assert terminal.end() == 0
 
 
+@pytest.mark.parametrize("works", [False, True])
+def test_sigterm_leaves_the_terminal_as_it_was_and_says_how_to_go_on(talk: Turns, *, works: bool) -> None:
+    terminal = talk(("first", None), ("", SLOW))
+    terminal.type(f"hi{ENTER}").wait("first").wait("your turn")
+    if works:
+        terminal.type(f"go{ENTER}").wait("Esc stops")
+    terminal.process.terminate()
+    assert terminal.end() == 143
+    assert "Terminated." in terminal.shown
+    assert "ohsandbox run --resume" in terminal.scrollback
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_a_terminal_that_has_gone_ends_the_session(talk: Turns, *, works: bool) -> None:
+    terminal = talk(("", SLOW), ("x", None))
+    if works:
+        terminal.type(f"go{ENTER}").wait("Esc stops")
+    terminal.hang_up()
+    assert terminal.process.wait(30) == 129
+
+
 def test_no_color_means_none(talk: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     terminal = talk(("Hello **you**.", None))
