@@ -360,13 +360,14 @@ def diff(
     a: int | None = argument("Compare from event A.  [default: start]", "A"),
     b: int | None = argument("Compare to event B.  [default: now]", "B"),
     *,
-    stat: bool = switch("Print only the names of changed files.", "--stat"),
+    stat: bool = switch("Print only the names of changed files, with bars.", "--stat"),
+    everything: bool = switch("Also binary files, and new ones that git ignores.", "--all"),
     root: Root = None,
 ) -> int:
     """Print the agent's changes to its workspace as a patch for `git apply`."""
     from ohsandbox.cli.time_travel import show_diff
 
-    return show_diff(conversation, a, b, root, stat=stat)
+    return show_diff(conversation, a, b, root, stat=stat, everything=everything)
 
 
 @command(app)

@@ -11,9 +11,10 @@ from rich.text import Text
 from ohsandbox.cli import confirm
 from ohsandbox.cli.model import with_model_of
 from ohsandbox.cli.options import SandboxOptions
+from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import age, cut, safe_line
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
-from ohsandbox.cli.time_travel import change_lines, patch_lines, shortened
+from ohsandbox.cli.time_travel import change_lines, patch_lines, shortened, sizes_of, split_binaries, stat_lines
 from ohsandbox.conversation.storage import find_conversation, list_stored, nearest_first
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.paths import conversations_dir
@@ -49,15 +50,17 @@ def show_diff(context: CommandContext, arguments: Sequence[str]) -> None:
     since = None
     if words:
         since = max(seq_before_turns(directory, 1 if words[0] == "last" else _count(words[0], "/diff [last|N]")), 0)
-    with diff_workspace(directory, since) as work:
+    with diff_workspace(directory, since, ignored=False) as work:
         for line in shortened([f"{path}: {why}" for path, why in work.left_out.items()], "{} more"):
             context.warn(f"left out: {line}")
         if not work.changes:
             context.show("Nothing was changed.")
         elif "--stat" in arguments:
-            context.show(Text("\n").join(Text(f"{one.word:8}{safe_line(one.path)}") for one in work.changes))
+            context.show(Text("\n").join(stat_lines(work, columns=open_console().width)))
         else:
-            lines = [*patch_lines(work.changes, work)]
+            texts, binaries = split_binaries(work)
+            binary = (Text(f"binary: {safe_line(one.path)}: {sizes_of(one)}") for one in binaries)
+            lines = [*patch_lines(texts, work), *binary]
             context.show(Text("\n").join(lines[:MAX_DIFF_LINES]))
             if len(lines) > MAX_DIFF_LINES:
                 more = len(lines) - MAX_DIFF_LINES

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import shlex
 import sys
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from ohsandbox.cli.prompt import is_agreed
+from ohsandbox.cli.rendering.pager import print_paged
 from ohsandbox.cli.rendering.tables import open_console
-from ohsandbox.cli.rendering.text import safe, safe_line, say
+from ohsandbox.cli.rendering.text import safe, safe_line, say, size
 from ohsandbox.cli.rendering.view import PlainView
 from ohsandbox.cli.runtime import copy_options, tell_changes
 from ohsandbox.conversation.storage import LAST, find_stored
@@ -20,18 +23,31 @@ from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of, stream_events
 from ohsandbox.runtime.workspace.changes import compare, scan
+from ohsandbox.text import counted
 from ohsandbox.timetravel import undo
 from ohsandbox.timetravel.fork import empty_directory, find_checkpoint, fork, not_kept, restore_workspace
 from ohsandbox.timetravel.snapshots import is_git, is_over_limit, is_too_large, merge, patch_of, write_changes
-from ohsandbox.timetravel.workspace_diff import BEFORE, bound_workspace, copied_workspace, diff_workspace, scan_changed
+from ohsandbox.timetravel.workspace_diff import (
+    BEFORE,
+    IGNORED,
+    bound_workspace,
+    copied_workspace,
+    diff_workspace,
+    scan_changed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ohsandbox.timetravel.snapshots import FileChange, UnappliedChange
+    from ohsandbox.timetravel.snapshots.manifest import FileEntry
     from ohsandbox.timetravel.workspace_diff import WorkspaceDiff
 
 MAX_LINES = 20
+MAX_BAR = 50
+"""Signs for the file that changed most."""
+_BINARY_BYTES = 8000
+"""Where git looks for a NUL."""
 _OBEYED = {"config", "config.worktree", "hooks", "info", "commondir"}
 """Names in a `.git` that decide what git runs."""
 _MAX_TURNS_DIGITS = 3
@@ -148,24 +164,78 @@ def _told(conversation: str, workspace: Path | None, refused: Sequence[Unapplied
 # --- diff and apply ---------------------------------------------------------------------------------
 
 
-def show_diff(wanted: str, a: int | None, b: int | None, root: Path | None, *, stat: bool) -> int:
-    """Print what changed in the workspace: coloured at a terminal, else the bytes of a patch."""
+def show_diff(
+    wanted: str, a: int | None, b: int | None, root: Path | None, *, stat: bool, everything: bool = False
+) -> int:
+    """Print what changed in the workspace: coloured at a terminal, a page at a time, else the bytes of a patch."""
     if wanted.isdecimal() and len(wanted) <= _MAX_EVENT_DIGITS and b is None:  # `diff 3 7`, without an id
         wanted, a, b = LAST, int(wanted), a
-    with diff_workspace(find_stored(root or conversations_dir(), wanted), a, b) as work:
+    with diff_workspace(find_stored(root or conversations_dir(), wanted), a, b, ignored=everything) as work:
         _tell_left_out(work)
         if stat:
-            for change in work.changes:
-                print(f"{change.word:8}{safe_line(change.path, limit_chars=1000)}")
+            print_paged(stat_lines(work, columns=open_console().width))
             return 0
+        texts, binaries = ([*work.changes], []) if everything else split_binaries(work)
+        if binaries:
+            _tell("binary", [(change.path, sizes_of(change)) for change in binaries])
+        if not everything and (binaries or any(IGNORED in why for why in work.left_out.values())):
+            say("`ohsandbox diff --all` has what was left out as well.")
         if sys.stdout.isatty():
-            _show_patch(work.changes, work)
+            print_paged(patch_lines(texts, work))
         else:
             sys.stdout.flush()
-            for part in patch_of(work.changes, work.store.content):
+            for part in patch_of(texts, work.store.content):
                 sys.stdout.buffer.write(part.text)
             sys.stdout.buffer.flush()
     return 0
+
+
+def split_binaries(work: WorkspaceDiff) -> tuple[list[FileChange], list[FileChange]]:
+    """The changes of texts, and those of files that are none: git, too, takes a NUL near the beginning for the sign."""
+    found: dict[bool, list[FileChange]] = {False: [], True: []}
+    for change in work.changes:
+        found[any(_is_binary(entry, work) for entry in (change.old, change.new))].append(change)
+    return found[False], found[True]
+
+
+def _is_binary(entry: FileEntry | None, work: WorkspaceDiff) -> bool:
+    return entry is not None and entry.kind == "file" and b"\0" in work.store.content(entry.what)[:_BINARY_BYTES]
+
+
+def sizes_of(change: FileChange) -> str:
+    """`new, 12 kB`, `changed, 12 kB before, 13 kB now`, `gone, 12 kB before`."""
+    old = f"{size(change.old.size)} before" if change.old is not None else ""
+    new = f"{size(change.new.size)}{' now' if old else ''}" if change.new is not None else ""
+    return ", ".join(filter(None, [change.word, old, new]))
+
+
+def stat_lines(work: WorkspaceDiff, *, columns: int) -> Iterator[Text]:
+    """A line a file with a bar of what is added and removed, and one for all of it."""
+    texts, binaries = split_binaries(work)
+    counts: dict[str, tuple[int, int]] = {}
+    for part in patch_of(texts, work.store.content):
+        _, _, hunks = part.text.partition(b"\n@@ ")
+        rows = hunks.split(b"\n")[1:]
+        was = counts.get(part.path, (0, 0))
+        counts[part.path] = was[0] + sum(row[:1] == b"+" for row in rows), was[1] + sum(row[:1] == b"-" for row in rows)
+    names = {change.path: safe_line(change.path, limit_chars=1000) for change in work.changes}
+    wide = max(map(cell_len, names.values()), default=0)
+    most = max((sum(pair) for pair in counts.values()), default=0)
+    room = max(min(columns - wide - 20, MAX_BAR), 5)
+    for change in work.changes:
+        head = f"{change.word:8}{set_cell_size(names[change.path], wide)}"
+        if change in binaries:
+            yield Text(f"{head}  binary, {sizes_of(change).removeprefix(f'{change.word}, ')}")
+        elif change.path in counts:
+            added, removed = counts[change.path]
+            scale = room / most if most > room else 1
+            bar = Text.assemble(("+" * ceil(added * scale), "green"), ("-" * ceil(removed * scale), "red"))
+            yield Text(f"{head}  {added + removed:>5} ").append_text(bar)
+        else:
+            yield Text(head.rstrip())
+    if files := sum(not change.is_of_directories for change in work.changes):
+        added, removed = (sum(pair[at] for pair in counts.values()) for at in (0, 1))
+        yield Text(f"{counted(files, 'file')} changed, {counted(added, 'line')} added, {removed:,} removed")
 
 
 def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool) -> int:

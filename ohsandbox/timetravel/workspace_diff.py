@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _COPY = "/workspace"
 """Where the copy of a directory lies in a sandbox."""
 
+IGNORED = "ignored by git"
+"""The beginning of the reason for what the agent made and git ignores."""
 BEFORE = ", at the first of the two events alone"
 """The end of the reason where the newer side has no such file, or a smaller one."""
 
@@ -61,10 +63,13 @@ class WorkspaceDiff(NamedTuple):
 
 
 @contextlib.contextmanager
-def diff_workspace(directory: Path, a: int | None = None, b: int | None = None) -> Iterator[WorkspaceDiff]:
+def diff_workspace(
+    directory: Path, a: int | None = None, b: int | None = None, *, ignored: bool | None = None
+) -> Iterator[WorkspaceDiff]:
     """What changed in the workspace from event a to event b; None is the beginning, and now.
 
-    A bound workspace is looked at as it is now; of a container, now is the last checkpoint.
+    A bound workspace is looked at as it is now; of a container, now is the last checkpoint. ignored says whether new
+    files are among it that git ignores; None: not those of a copy. A file that was there before always is.
 
     Raises:
         UsageError: the files at that event were not kept.
@@ -83,9 +88,12 @@ def diff_workspace(directory: Path, a: int | None = None, b: int | None = None) 
         left_out |= {path: why for path, why in new.left_out.items() if not is_git(path)}
         is_whole = b is not None or files.is_known or _path(first.data) is not None
         changes = outside_git(changes_between(old, new))
-        if COPIED_FROM in files.kept[-1].data:
-            changes, ignored = _without_ignored(changes, trees.ignored)
-            left_out |= _by_directory(ignored)
+        if ignored is None and COPIED_FROM in files.kept[-1].data:
+            unwanted = trees.ignored
+        else:
+            unwanted = set() if ignored is not False else _ignored_of(changes, new, trees.store)
+        changes, dropped = _without_ignored(changes, unwanted)
+        left_out |= _by_directory(dropped)
         data = files.kept[-1].data if last is None else last.data
         image = None if data.get("workspace") else str(data["id"])
         yield WorkspaceDiff(changes, trees.store, worst_first(left_out), is_whole, image, trees.place)
@@ -167,6 +175,8 @@ class _Trees:
         return tree
 
 
+_MAX_RULES_BYTES = 1024**2
+"""A longer `.gitignore` is none."""
 _FIND_LARGE = r'find . -type f -size +"$1"c -exec stat -c %s {} \; -print0 -exec rm -f {} \;'
 """GNU and busybox have `stat -c` and `-print0`; without them the files stay, and the download reads and drops them."""
 _MAX_NAMES_BYTES = 16 * 1024**2
@@ -194,6 +204,22 @@ def _drop_large(sandbox: Runtime, place: str) -> dict[str, str]:
     return left_out
 
 
+def _ignored_of(changes: Sequence[FileChange], tree: Manifest, store: SnapshotStore) -> set[str]:
+    """The new files among the changes that the tree's `.gitignore` files match, and what Python caches."""
+    made = {change.path for change in changes if change.old is None and change.new and change.new.kind != "dir"}
+    cached = {path for path in made if "__pycache__" in path.split("/")}
+    rules = {path: entry for path, entry in tree.entries.items() if path.split("/")[-1] == ".gitignore"}
+    with tempfile.TemporaryDirectory(prefix="ohsandbox-ignored-") as name:
+        for path in made - cached:
+            (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(name) / path).touch()
+        for path, entry in rules.items():
+            if entry.kind == "file" and entry.size <= _MAX_RULES_BYTES:
+                (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
+                (Path(name) / path).write_bytes(store.content(entry.what))
+        return cached | (made - cached - tracked_or_new(Path(name)) if rules else set())
+
+
 def _without_ignored(changes: Sequence[FileChange], ignored: set[str]) -> tuple[list[FileChange], list[str]]:
     """Without what is new and ignored by git, and without new directories that hold nothing else; and what that was."""
     made = {change.path for change in changes if change.old is None and change.path in ignored}
@@ -208,7 +234,7 @@ def _without_ignored(changes: Sequence[FileChange], ignored: set[str]) -> tuple[
 def _by_directory(paths: Sequence[str]) -> dict[str, str]:
     """What the agent made and git ignores, by the directories at the top."""
     counts = Counter(path.split("/")[0] + ("/" if "/" in path else "") for path in paths)
-    return {name: f"ignored by git ({count} new)" for name, count in counts.items()}
+    return {name: f"{IGNORED} ({count} new)" for name, count in counts.items()}
 
 
 def _path(data: dict[str, Any]) -> Path | None:

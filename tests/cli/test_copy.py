@@ -57,7 +57,14 @@ def test_what_was_done_on_a_copy_is_shown_and_comes_back_by_apply_alone(
     assert _what(project) == before
 
     names = invoke("diff", "last", "--stat")
-    assert names.out.splitlines() == ["changed .gitignore", "gone    gone", "new     new", "changed text"]
+    *files, total = names.out.splitlines()
+    assert [" ".join(line.split()[:2]) for line in files] == [
+        "changed .gitignore",
+        "gone gone",
+        "new new",
+        "changed text",
+    ]
+    assert total.startswith("4 files changed, ")
     assert "left out: build/: ignored by git (1 new)" in names.err
     (project / "text").write_text("1\n2\n3\n4\nfive\n")
     (project / "mine").write_text("mine")
@@ -132,7 +139,11 @@ def test_what_is_too_large_or_too_deep_is_named_and_the_rest_is_shown_and_applie
     assert invoke("run", "go", "--model", model, "--no-tui", *where).code == 0
     names = invoke("diff", "last", "--stat")
     assert names.code == 0, names.err
-    assert names.out.splitlines() == ["new     d", "new     d/d", "new     d/d/d", "new     d/d/d/d", "new     new"]
+    assert names.out.splitlines() == [
+        *("new     d", "new     d/d", "new     d/d/d", "new     d/d/d/d"),
+        "new     new          1 +",
+        "1 file changed, 1 line added, 0 removed",
+    ]
     *told, remedy = names.err.splitlines()
     assert told == [
         "ohsandbox: left out: a big: 5242880 bytes, over the limit of 1000",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,12 @@ def test_what_changed_in_a_container_is_shown_and_brought_along(invoke: Invoke, 
     subprocess.run(["git", "apply", "-"], input=patch.out.encode(), cwd=target, check=True, capture_output=True)
     assert sorted(path.name for path in target.iterdir()) == [".gitattributes", "a b", "lines"]
     names = invoke("diff", "c", str(middle), "--stat", *where)
-    assert names.out == "changed a b\ngone    bin\nchanged lines\n"
+    assert names.out.splitlines() == [
+        "changed a b        1 +",
+        "gone    bin    binary, 2 B before",
+        "changed lines      2 +-",
+        "3 files changed, 2 lines added, 1 removed",
+    ]
     assert "-three" not in invoke("diff", "c", "0", str(middle), *where).out
 
     (target / "lines").write_text("mine\n")
@@ -143,8 +149,34 @@ def test_nothing_of_what_apply_brings_is_hidden_from_who_is_asked(
     assert rb'+\u{1b}]0;os.system("two")\u{7}y = ""' in asked.raw
     assert "+\\u{202e}os.system" in asked.raw.decode()
     listed = invoke("diff", "c", "--stat", *where).out.splitlines()
-    assert r"new     a\u{a}gone    lines" in listed
+    assert [line for line in listed if line.startswith(r"new     a\u{a}gone    lines")]
     assert not [line for line in listed if line.startswith("gone")]
+
+
+NOISE = r"""
+mkdir -p node_modules/a __pycache__ src; touch node_modules/a/x node_modules/a/y __pycache__/m.pyc; echo new > src/new
+printf 'node_modules\nold*\n' > .gitignore; printf '\211PNG\0' > logo.png; echo changed > old; echo x > old-new
+"""
+
+
+def test_a_diff_leaves_out_what_git_ignores_and_binaries_and_names_them(
+    invoke: Invoke, tmp_path: Path, workspace: Path
+) -> None:
+    (workspace / "old").write_text("was there\n")
+    _work(tmp_path / "c", workspace=workspace, second=f"rm -f lines bin 'a b' .gitattributes; {NOISE}")
+    where = ("--dir", str(tmp_path / "c"))
+    patch = invoke("diff", "c", *where)
+    named = re.findall(r"^diff --git a/(\S+)", patch.out, re.MULTILINE)
+    assert named == [".gitignore", "old", "src/new"], "what was there before is shown, whatever the agent ignores now"
+    assert "left out: node_modules/: ignored by git (2 new)" in patch.err
+    assert "left out: __pycache__/: ignored by git (1 new)" in patch.err
+    assert "left out: old-new: ignored by git (1 new)" in patch.err
+    assert "binary: logo.png: new, 5 B" in patch.err
+    assert "diff --all" in patch.err
+    whole = invoke("diff", "c", "--all", *where)
+    assert len(re.findall(r"^diff --git", whole.out, re.MULTILINE)) == 8
+    assert "GIT binary patch" in whole.out
+    assert "left out" not in whole.err
 
 
 def test_a_conversation_that_is_open_is_not_undone(invoke: Invoke, tmp_path: Path) -> None:
