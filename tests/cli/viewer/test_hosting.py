@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.viewer.hosting import hosted_at
+from ohsandbox.cli.rendering import text as texts
+from ohsandbox.cli.viewer.hosting import MAX_NOW_LINES, _Now, hosted_at
+from ohsandbox.conversation.live_output import OutputEvent
 from ohsandbox.conversation.storage import find_stored
+from ohsandbox.llm.chat import DeltaEvent
+from ohsandbox.secrets import Masker
+from tests.cli.viewer import example
 from tests.cli.viewer.test_server import Client
+from tests.fakes import stamp
 
 if TYPE_CHECKING:
     import subprocess
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Invoke, Recorded, Start, WriteScript
 
+KEY = "sk-1234567890abcdef"
 TURNS = (("I make a file.", "touch made"), ("Done.", None))
 
 
@@ -27,6 +34,25 @@ def options(write_script: WriteScript, tmp_path: Path, no_engine: None) -> tuple
     model = write_script(*TURNS)
     workspace = str(tmp_path / "workspace")
     return ("--model", model, "--runtime", "cli", "--workspace", workspace, "--confirm", "always", "--view")
+
+
+def test_what_is_written_now_is_shown_masked_until_the_event_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_maskers", [Masker({"KEY": KEY})])
+    shown: list[str] = []
+    now = _Now(shown.append)
+    for piece in ("I see sk-1234", "567890abcdef and\x1b[2J \u202e.\n\n", "Next"):
+        now.show_answer(DeltaEvent(text=piece))
+    assert shown[-1].startswith("I see <secret:KEY> and\\u{1b}[2J \\u{202e}.")
+    assert not any("1234" in one for one in shown)
+    now.show_output(OutputEvent(tool_call_id="1", name="x", text="\n".join(map(str, range(99)))))
+    assert shown[-1].split("\n") == [str(number) for number in range(99 - MAX_NOW_LINES, 99)]
+    [call, result] = stamp(example.call(1, "x", {}), example.result(1, "x", ""))
+    now.add(call)
+    assert shown[-1] == ""
+    now.show_answer(DeltaEvent(text="Again.\n\n"))
+    assert shown[-1] == "Again."
+    now.add(result)
+    assert shown[-1] == ""
 
 
 def allow_on_page(address: str) -> None:

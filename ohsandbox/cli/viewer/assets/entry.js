@@ -16,7 +16,7 @@ const FILTERS = {
   talk: (item) => isTalk(item.entry),
   calls: (item) => Boolean(blockOf(item.entry, "call")),
   changes: (item) => Boolean((differenceOf(item) && !resultOf(item)?.declined) || item.entry.type === "checkpoint"),
-  trouble: (item) => hasFailed(item) || TROUBLE.has(item.entry.type),
+  trouble: (item) => hasFailed(item) || (TROUBLE.has(item.entry.type) && !item.entry.agent),
   decisions: (item) => DECISIONS.has(item.entry.type) || Boolean(item.entry.held) || item.entry.blocks.some((block) => block.kind === "allowed"),
 };
 

@@ -27,6 +27,12 @@ const live = byId("live") && (() => {
     }
   };
 
+  // Rows of ours begin as no row of a call's own text does: see the terminal's question.
+  const styleOf = (row) => {
+    const risk = /^\[\d+\] .*, risk (LOW|MEDIUM|HIGH)$/.exec(row);
+    return risk ? `bold risk-${risk[1].toLowerCase()}` : { " +|": "added", " -|": "removed", "  =": "bold" }[row.slice(0, 3)] ?? "";
+  };
+
   const ask = (question) => {
     const place = byId("question");
     const digest = question?.digest ?? "";
@@ -35,7 +41,7 @@ const live = byId("live") && (() => {
     place.hidden = !question;
     document.title = `${question ? "(asks) " : ""}${byId("title").textContent} · ohsandbox`;
     if (!question) { place.replaceChildren(); return; }
-    const rows = make("pre", "asked", question.rows.join("\n"));
+    const rows = make("pre", "asked", ...question.rows.map((row) => make("span", styleOf(row), `${row}\n`)));
     rows.tabIndex = 0;
     const reason = make("input");
     reason.placeholder = "Reason, for the agent";
