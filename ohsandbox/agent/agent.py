@@ -6,6 +6,7 @@ import copy
 import fnmatch
 import inspect
 import re
+import threading
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,7 +18,7 @@ from ohsandbox.agent.condenser import SummarizingCondenser
 from ohsandbox.agent.execution import Step, StepOutcome, run_calls
 from ohsandbox.agent.held import Verdict, held_events, ready
 from ohsandbox.agent.history import EMPTY_ANSWER, History
-from ohsandbox.agent.prompt import read_workspace_instructions, render_system_prompt, secrets_note
+from ohsandbox.agent.prompt import prompt_template, read_workspace_instructions, render_system_prompt, secrets_note
 from ohsandbox.agent.tool_entries import AnyTool, GivenTool, entry_of
 from ohsandbox.arguments import expect, expect_method, expect_texts, unknown_argument, wrong_type
 from ohsandbox.errors import UsageError
@@ -177,6 +178,13 @@ class Agent:
         for name in unknown:
             if name not in own:
                 origin_of_tool(name)
+
+    def preload(self) -> None:
+        """Begin what is slow, in threads, while a sandbox starts: the model's client, and the prompt's template."""
+        if self.llm is not None:
+            self.llm.preload()
+        if self.system_prompt is None:
+            threading.Thread(target=prompt_template, name="ohsandbox-prompt-preload", daemon=True).start()
 
     def initialize(self, state: ConversationState) -> ToolsMap:
         """Make the tools for the conversation; returns them by name.

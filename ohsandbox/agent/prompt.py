@@ -60,7 +60,7 @@ def render_system_prompt(
     """
     base = system_prompt
     if base is None:
-        base = _template().render(tools=set(tool_names), facts=None if runtime is None else runtime.describe())
+        base = prompt_template().render(tools=set(tool_names), facts=None if runtime is None else runtime.describe())
     marked = "" if workspace is None else _FROM_WORKSPACE.format(name=INSTRUCTIONS_NAME, text=workspace.strip())
     return "\n\n".join(part.strip() for part in (base, *extensions, *microagents, marked) if part.strip())
 
@@ -81,7 +81,8 @@ def read_workspace_instructions(runtime: Runtime) -> str | None:
 
 
 @lru_cache(maxsize=1)
-def _template() -> jinja2.Template:
+def prompt_template() -> jinja2.Template:
+    """Ours, made once for all conversations."""
     import jinja2  # noqa: PLC0415 - takes 30 ms, and only a run needs it
 
     source = resources.files("ohsandbox.agent").joinpath("prompts", "system_prompt.j2").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from ohsandbox.cli.app_config import config
 from ohsandbox.cli.app_conversations import conversations
 from ohsandbox.cli.app_eval import evaluation
 from ohsandbox.cli.app_mcp import mcp
-from ohsandbox.cli.entrypoint import exit_code_of, prepare_streams
+from ohsandbox.cli.entrypoint import exit_code_of, importing, prepare_streams
 from ohsandbox.cli.options import (
     LAST,
     AsJson,
@@ -105,7 +105,8 @@ def run(what: RunOptions, where: SandboxOptions) -> int:
 
     if can_be_interactive(what):
         return run_interactive(what, where)
-    from ohsandbox.cli.run import run_task
+    with importing():
+        from ohsandbox.cli.run import run_task
 
     return run_task(what, where)
 

@@ -341,8 +341,10 @@ class RunSession:
                 view.info(f"Secrets in the environment of commands: {', '.join(secrets.names)}")
         tools = None if settings.tools == ToolFlags() else settings.tools.names()
         prompt = instructions_of(settings.instructions)
+        agent = Agent(self.open_model(), tools, system_prompt_extensions=prompt, mcp_config=settings.mcp_config)
+        agent.preload()
         return Conversation(
-            Agent(self.open_model(), tools, system_prompt_extensions=prompt, mcp_config=settings.mcp_config),
+            agent,
             conversation_id=new_id() if resumed is None else resumed.id,
             settings=settings,
             tool_choice=self.what.tool_choice,

@@ -211,7 +211,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
             self.agent.check_names(self.runtime)
         self._config.load()
         self._environment.read_servers()
-        self._config.llm.preload()
+        self.agent.preload()
         take = (self.resume_state.add, self._run_thread.recall, self._approvals.standing.add)
         self._log.open(*take, masker=self._config.secrets.masker)
         self._run_began = self._log.position

@@ -48,22 +48,22 @@ class DirectProvider:
     """Satisfies `Provider` for a model of a known format; requests that this does not cover go through litellm."""
 
     def __init__(self, config: LLMConfig, wire_format: WireFormat) -> None:
-        """Connect to nothing yet."""
+        """Connect to nothing yet, but load what a connection needs: certificates, and the modules below httpx."""
         self._config, self._format = config, wire_format
         self._lock = threading.Lock()
-        self._http: BoundedClient | None = None
+        self._http = BoundedClient()
+        weakref.finalize(self, self._http.client.close)
         self._through_litellm: Provider | None = None
 
     def cut(self) -> None:
         """See `Provider.cut`."""
-        for opened in (self._http, self._through_litellm):
-            if opened is not None:
-                opened.cut()
+        self._http.cut()
+        if self._through_litellm is not None:
+            self._through_litellm.cut()
 
     def close(self) -> None:
         """See `Provider.close`."""
-        if self._http is not None:
-            self._http.client.close()
+        self._http.client.close()
         if self._through_litellm is not None:
             self._through_litellm.close()
 
@@ -84,7 +84,7 @@ class DirectProvider:
         body = self._format.body(request, stream=stream)
         if body is None:
             return (yield from self._litellm().ask(request, stream=stream))
-        client, timeout_s = self._client(), self._config.timeout_s
+        client, timeout_s = self._http.client, self._config.timeout_s
         sent = client.build_request(
             "POST",
             self._format.url,
@@ -115,13 +115,6 @@ class DirectProvider:
             attempt.refusal = attempt.refusal or (error_mapping.CUT if is_stream else error_mapping.UNREADABLE)
             raise Unfinished
         return answer.to_dict()
-
-    def _client(self) -> httpx.Client:
-        with self._lock:
-            if self._http is None:
-                self._http = BoundedClient()
-                weakref.finalize(self, self._http.client.close)
-            return self._http.client
 
     def _litellm(self) -> Provider:
         from ohsandbox.llm.litellm_provider import LiteLLMProvider  # noqa: PLC0415 - slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.entrypoint import importing
 from ohsandbox.cli.prompt import drawn_by, person_present
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ def run_interactive(what: RunOptions, where: SandboxOptions) -> int:
 
     with Screen(history=InputHistory(state_dir() / HISTORY_NAME, _masked)) as screen, drawn_by(screen.suspended):
         screen.show_status("starting")
-        from ohsandbox.cli.interactive.loop import InteractiveSession  # noqa: PLC0415 - after the first paint
-        from ohsandbox.cli.run import run_task  # noqa: PLC0415 - as above
+        with importing():
+            from ohsandbox.cli.interactive.loop import InteractiveSession  # noqa: PLC0415 - after the first paint
+            from ohsandbox.cli.run import run_task  # noqa: PLC0415 - as above
 
         screen.show_status("")
         return run_task(what, where, work=InteractiveSession(screen).work)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
 from ohsandbox.cli.rendering.events import Block, CallBlock, Form, MessageBlock, NoteBlock
@@ -22,24 +22,19 @@ if TYPE_CHECKING:
 class RunSummary(BaseModel):
     """The last line of a run with `--json`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["result"] = "result"
-    conversation_id: str
-    """What `ohsandbox run --resume` takes."""
+    conversation_id: Annotated[str, Field(description="What `ohsandbox run --resume` takes.")]
     status: ConversationStatus
-    answer: str | None
-    """The agent's last words; null for none."""
-    error: str | None
-    """What ended the run, where status is ERROR."""
-    steps: int
-    """Answers of the model."""
-    usage: dict[str, int]
-    """Tokens of the run's requests to the model."""
-    cost_usd: float | None
-    """US dollars; null where no answer had a price."""
-    changed_files: list[str]
-    """Absolute paths in the sandbox, as far as the log knows them."""
+    answer: Annotated[str | None, Field(description="The agent's last words; null for none.")]
+    error: Annotated[str | None, Field(description="What ended the run, where status is ERROR.")]
+    steps: Annotated[int, Field(description="Answers of the model.")]
+    usage: Annotated[dict[str, int], Field(description="Tokens of the run's requests to the model.")]
+    cost_usd: Annotated[float | None, Field(description="US dollars; null where no answer had a price.")]
+    changed_files: Annotated[
+        list[str], Field(description="Absolute paths in the sandbox, as far as the log knows them.")
+    ]
 
     @classmethod
     def of(cls, conversation_id: str, result: RunResult) -> RunSummary:
