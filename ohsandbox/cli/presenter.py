@@ -75,14 +75,19 @@ class Presenter:
         """
         return self._shown(lambda: self.conversation.send_message(text))
 
+    @property
+    def has_begun(self) -> bool:
+        """Something was said in the conversation, so that there is something to look at."""
+        log = self.conversation.directory / LOG_NAME
+        return log.exists() and log.stat().st_size > 0
+
     def compact(self) -> ConversationStatus:
         """Have the conversation condensed, as `run` has a message answered."""
         return self._shown(self.conversation.compact, word="Compacted")
 
     def leave(self) -> None:
         """Finish a conversation that answered or was stopped; what waits for confirmation, or failed, stays so."""
-        has_begun = (self.conversation.directory / LOG_NAME).exists()
-        if has_begun and self.conversation.status() in {ConversationStatus.IDLE, ConversationStatus.CANCELED}:
+        if self.has_begun and self.conversation.status() in {ConversationStatus.IDLE, ConversationStatus.CANCELED}:
             self.run(EXIT)
 
     def go_on(self) -> ConversationStatus:
@@ -91,7 +96,7 @@ class Presenter:
 
     def tell_where(self) -> None:
         """Say how to look at the conversation, and how to go on with it."""
-        if (self.conversation.directory / LOG_NAME).exists():
+        if self.has_begun:
             self.view.info(f"To look at it: ohsandbox conversations show {self.conversation.id}")
             self.view.info(f"To go on:      ohsandbox run --resume {self.conversation.id}")
 

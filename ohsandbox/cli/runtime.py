@@ -222,7 +222,7 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
     """
     root = conversations_dir()
     conversation_id = find_conversation(root, wanted)
-    known = read_stored(root / conversation_id).metadata
+    known = read_stored(root / conversation_id, saves=False).metadata  # nothing is written before all is checked
     where = asked
     if (before := _load_options(root / conversation_id)) is not None:
         _check_place(asked, before, conversation_id)

@@ -38,7 +38,6 @@ from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailab
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
 from ohsandbox.paths import check_apart
-from ohsandbox.persistence import LOG_NAME
 from ohsandbox.persistence.layout import new_id
 from ohsandbox.secrets import Secrets
 from ohsandbox.tools.tool_flags import ToolFlags
@@ -145,8 +144,7 @@ class RunSession:
     @property
     def has_begun(self) -> bool:
         """Something was said in the conversation, so that it is on disk."""
-        log = self.conversation.directory / LOG_NAME
-        return log.exists() and log.stat().st_size > 0
+        return self.presenter.has_begun
 
     # --- opening and switching --------------------------------------------------------------------
 

@@ -112,8 +112,11 @@ def model_names(session: RunSession) -> list[str]:
 
     known = [one.metadata.model for one in list_stored(conversations_dir())]
     given = dict.fromkeys(filter(None, [session.given.model, session.settings.model, *known]))
-    chat = (name for name, entry in model_list().items() if entry.get("mode") == "chat")
-    return [*dict.fromkeys([*given, *sorted(chat)])]
+    chat = [
+        (name, entry.get("litellm_provider")) for name, entry in model_list().items() if entry.get("mode") == "chat"
+    ]
+    named = sorted(name if "/" in name or not provider else f"{provider}/{name}" for name, provider in chat)
+    return [*dict.fromkeys([*given, *named])]
 
 
 def network_text(session: RunSession) -> Text:

@@ -247,6 +247,8 @@ def set_network(context: CommandContext, network: str) -> None:
     if network not in {"open", "none"}:
         raise UsageError(f"Invalid network {network!r}: it is open or none. Usage: /net [open|none]")
     session = context.session
+    if not session.runtime.isolated or session.where.attach:
+        raise UsageError("This sandbox's network is not ours to change: /net says why.")
     if network == session.network:
         return
     question = "Let commands reach the internet? What they see of your files and secrets can be sent away."

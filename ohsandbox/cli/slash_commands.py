@@ -133,7 +133,7 @@ def run_command(context: CommandContext, line: str) -> bool:
 
     Raises:
         OhsandboxError: no conversation is open any more.
-        KeyboardInterrupt: Ctrl-C.
+        KeyboardInterrupt: Ctrl-C, and no conversation is open any more, or it was the second one.
     """
     word, _, rest = line.strip().partition(" ")
     session = context.session
@@ -149,6 +149,10 @@ def run_command(context: CommandContext, line: str) -> bool:
         command.run(context, arguments)
     except Leave:
         return False
+    except KeyboardInterrupt:
+        if not session.is_open or session.presenter.hurried:
+            raise
+        context.show("Stopped; nothing more is done.")
     except OhsandboxError as error:
         if not session.is_open:
             raise

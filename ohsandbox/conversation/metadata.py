@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from ohsandbox.arguments import expect_path
 from ohsandbox.errors import OhsandboxError, UsageError
-from ohsandbox.events import KNOWN_TYPES, ConversationStatus
+from ohsandbox.events import EXIT, KNOWN_TYPES, ConversationStatus
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence.layout import METADATA_NAME, check_id
 from ohsandbox.private_files import make_private_dir, open_regular, write_atomically
@@ -102,7 +102,8 @@ class MetadataProjection:
         self._events += 1
         self._calls += event.type == "tool_call"
         if event.type == "user_message":
-            self._title = self._title or title_of(data["content"])
+            said = data["content"]
+            self._title = self._title or (None if said.strip() == EXIT else title_of(said))
         elif event.type == "status_update":
             self._status = ConversationStatus(data["status"])
             self._model = data.get("model", self._model)

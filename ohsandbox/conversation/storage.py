@@ -106,18 +106,18 @@ def find_conversation(root: Path, wanted: str | None) -> str:
     return found.name
 
 
-def read_stored(directory: Path) -> StoredConversation:
-    """What a directory holds."""
+def read_stored(directory: Path, *, saves: bool = True) -> StoredConversation:
+    """What a directory holds; saves keeps what had to be read from the log."""
     holder, fault = holder_of(directory), None
     metadata = FileConversationStore(directory.parent).load(directory.name)
     size = _log_bytes(directory)
     if metadata is None or metadata.log_bytes != size:
         known = metadata
         metadata, fault = _read_metadata(directory)
-        if fault is None:
+        if fault is None and saves:
             with contextlib.suppress(OSError, ValueError):  # a read-only disk, or just deleted: the next look reads it
                 write_metadata(directory, metadata)
-        elif known is not None:
+        elif fault is not None and known is not None:
             metadata = known
     return StoredConversation(directory, metadata, holder, fault)
 

@@ -140,6 +140,16 @@ def test_tools_are_listed_and_one_is_described(talk: Talk, write_script: WriteSc
     assert "No MCP servers" in said
 
 
+def test_leaving_without_a_word_leaves_a_conversation_that_is_never_the_last(
+    talk: Talk, write_script: WriteScript, invoke: Invoke
+) -> None:
+    model = write_script(("one", None))
+    ended = talk("/exit", model=model)
+    assert ended.code == 0
+    assert "To go on" not in ended.out + ended.err
+    assert "to resume" in invoke("run", "--autoresume", "hi", "--model", model).err
+
+
 def test_leaving_is_no_turn_and_the_cost_is_told_after_it(
     talk: Talk, write_script: WriteScript, invoke: Invoke
 ) -> None:
@@ -357,7 +367,8 @@ def test_at_a_terminal_undo_asks_and_puts_the_files_of_a_workspace_back(
     answers: list[tuple[bytes, Any]] = [
         (PROMPT, b"go\r"), (b"Answered", b""), (PROMPT, b"/undo\r"), (b"Change these 2 files?", b"y\r"),
         (b"is taken back", b""), (PROMPT, b"/redo\r"), (b"Change these 2 files?", b"n\r"),
-        (b"Nothing was changed", b""), (PROMPT, b"/exit\r"),
+        (b"Nothing was changed", b""), (PROMPT, b"/redo\r"), (b"Change these 2 files?", b"\x03"),
+        (b"nothing more is done", b""), (PROMPT, b"/exit\r"),
     ]  # fmt: skip
     ended = at_terminal("run", "--model", model, "--image", image, "--workspace", str(work), answers=answers)
     assert ended.code == 0
