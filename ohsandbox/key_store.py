@@ -89,6 +89,18 @@ def store_key(name: str, key: str) -> StoredKey:
     return StoredKey(f"file:{file}", f"{file} (mode 0600; no keyring of this system answers)")
 
 
+def stored_reference(name: str) -> str | None:
+    """The reference of a key that `store_key` keeps under the name; None where there is none."""
+    if not _NAME.fullmatch(name):
+        return None
+    if (state_dir() / _DIRECTORY / name).is_file():
+        return f"file:{state_dir() / _DIRECTORY / name}"
+    try:
+        return f"keyring:{name}" if _keyring() is not None and _of_keyring(name) else None
+    except UsageError:
+        return None
+
+
 def planned_reference(name: str) -> str:
     """The reference that `store_key` would give, unless the keyring refuses."""
     return f"keyring:{name}" if _keyring() is not None else f"file:{state_dir() / _DIRECTORY / name}"

@@ -366,14 +366,18 @@ def ask_for_key(settings: Settings, file: Path | None) -> Settings:
 
 
 def _offer_to_save(settings: Settings, key: str, file: Path | None) -> None:
-    """Ask whether to save the key: with its model and server where the file's are others: they belong together."""
+    """Ask whether to save the key; where the file names no model yet, this one comes into it as well.
+
+    The file's model may be another provider's: then the file stays, and the key is found by its provider's name.
+    """
     path, values = file_to_change(file)
-    model, base_url = str(settings.model), settings.base_url
-    before = (key_name(values.get("model"), values.get("base_url")), values.get("base_url"))
-    is_new = values.get("model") is None or before != (key_name(model, base_url), base_url)
-    what = f"The model answers. Save the key{f', and {model} as your model' if is_new else ''}?"
-    if ask_with_default_yes(what):
-        if is_new:
-            values = {name: value for name, value in values.items() if name != "base_url"} | {"model": model}
-            values |= {"base_url": base_url} if base_url else {}
-        _write(path, values, Answers(key=key, model=model))
+    model = str(settings.model)
+    is_first = values.get("model") is None
+    if not ask_with_default_yes(
+        f"The model answers. Save the key{f', and {model} as your model' if is_first else ''}?"
+    ):
+        return
+    if is_first or (key_name(values["model"]) == key_name(model) and not values.get("base_url")):
+        _write(path, {**values, "model": values.get("model") or model}, Answers(key=key, model=model))
+    else:
+        _tell(f"The key is in {store_key(key_name(model), key).place}.")

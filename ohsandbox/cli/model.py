@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
-from ohsandbox.key_store import is_reference
+from ohsandbox.key_store import is_reference, stored_reference
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ MAX_KEY_NAME_CHARS = 64
 _OF_ONE_MODEL = ("price", "context_tokens", "native_tool_calling", "vision", "prompt_cache")
 _OF_ONE_PROVIDER = ("api_key", "base_url", "api_version", "custom_llm_provider")
 _OFFLINE = ("scripted:", "replay:")
+_FILE = "settings file"
+"""How `Settings.sources` begins for a value of the file."""
 
 
 def read_settings(file: Path | None, *, project: SettingsLayer | None = None, **flags: Any) -> Settings:
@@ -83,6 +85,8 @@ def complete(settings: Settings, *, person: bool, file: Path | None = None) -> S
         return settings.with_flags(api_key=os.environ[KEY_VARIABLE])
     if source is not None:
         return settings
+    if (stored := stored_reference(key_name(model))) is not None:
+        return settings.with_flags(api_key=stored)
     if person:
         from ohsandbox.cli.init import ask_for_key  # noqa: PLC0415 - it imports the model's client
 
@@ -105,6 +109,23 @@ def with_model_of(settings: Settings, model: str | None) -> Settings:
         return settings.model_copy(update={"model": model})
     others = settings_of_one(settings.model, other=str(model))
     return settings.model_copy(update={"model": model, **dict.fromkeys(others)})
+
+
+def without_key_of_another(settings: Settings, file: Path | None) -> Settings:
+    """The settings without what the file says of its own model and provider, where a flag or variable names another.
+
+    A base URL of a flag or variable is taken with any key.
+    """
+    own = Settings.of_file(file).model
+    sources = settings.sources
+    if own is None or settings.model in {None, own} or not _is_of_file(sources.get("base_url", _FILE)):
+        return settings
+    names = settings_of_one(own, other=str(settings.model))
+    return settings.model_copy(update={name: None for name in names if _is_of_file(sources.get(name, ""))})
+
+
+def _is_of_file(source: str) -> bool:
+    return source.startswith(_FILE)
 
 
 def settings_of_one(model: str, *, other: str) -> list[str]:

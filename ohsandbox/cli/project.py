@@ -209,7 +209,8 @@ def _rows(project: Project, wide: dict[str, Any]) -> Iterator[str]:
 
 def _row(label: str, value: Any) -> Iterator[str]:
     """A label and its value behind the gutters, each command of a list on rows of its own."""
-    items = value if isinstance(value, list | tuple) else [value]
+    named = [f"{name} = {one}" for name, one in value.items()] if isinstance(value, dict) else [value]
+    items = value if isinstance(value, list | tuple) else named
     texts = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in items]
     shown = [safe_line(text, limit_chars=sys.maxsize) for text in texts]
     columns = open_console().width

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ohsandbox.cli import confirm
 from ohsandbox.cli.mcp_servers import with_mcp_file
-from ohsandbox.cli.model import complete, read_settings, with_model_of
+from ohsandbox.cli.model import complete, read_settings, with_model_of, without_key_of_another
 from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.options import RunOptions, SandboxOptions
 from ohsandbox.cli.project import use_project
@@ -100,6 +100,7 @@ def settings_of(what: RunOptions, project: UsedProject | None = None) -> Setting
     asking = "confirm", "skill_servers"
     given = {name: getattr(what, name) for name in (*names, *asking)}
     settings = read_settings(what.settings, project=project.layer if project else None, **given)
+    settings = without_key_of_another(settings, what.settings)
     return with_mcp_file(settings, what.mcp_config).with_flags(
         tools=settings.tools.switched(on=what.enable or (), off=what.disable or ()),
         secrets=settings.secrets | parse_flags(what.secrets or ()) or None,

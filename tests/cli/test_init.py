@@ -263,6 +263,27 @@ def test_a_slip_is_told_where_the_provider_cannot_be_asked(monkeypatch: pytest.M
 # --- the key that a run lacks -------------------------------------------------------------------------
 
 
+def test_a_key_of_another_provider_is_saved_beside_and_found_again(
+    at_terminal: Callable[..., Recorded], invoke: Invoke, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.parent.mkdir(mode=0o700)
+    before = '{"model": "anthropic/claude-sonnet-4-5", "api_key": "sk-of-anthropic", "price": [1, 2]}'
+    file.write_text(before)
+    file.chmod(0o600)
+    with FakeProvider(text("ready"), text("One."), text("Two.")) as provider:
+        monkeypatch.setenv("OPENAI_BASE_URL", address(provider))
+        answers: list[tuple[bytes, Answer]] = [
+            (b"Key for openai/gpt-5.1 (not shown): ", KEY.encode() + b"\n"),
+            (b"Save the key? [Y/n] ", b"\n"),
+            (b"One.", b""),
+        ]
+        command = ("run", "x", "--model", "openai/gpt-5.1", "--runtime", "cli")
+        assert at_terminal(*command, answers=answers).code == 0
+        assert file.read_text() == before
+        assert invoke(*command, "--no-tui").code == 0
+        assert {one.headers["authorization"] for one in provider.requests} == {f"Bearer {KEY}"}
+
+
 @pytest.mark.parametrize(("answer", "is_saved"), [(b"\n", True), (b"n\n", False)])
 def test_a_key_that_a_run_asked_for_is_checked_and_saved_after_a_yes(
     at_terminal: Callable[..., Recorded],

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.model import complete, key_source, provider_variables
+from ohsandbox.cli.model import complete, key_source, provider_variables, without_key_of_another
 from ohsandbox.errors import UsageError
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Invoke
 
 
@@ -41,6 +43,27 @@ def test_the_providers_own_variable_is_enough(monkeypatch: pytest.MonkeyPatch) -
 def test_our_variable_is_the_key_whatever_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OHSANDBOX_API_KEY", "k")
     assert complete(Settings(model="openai/gpt-5"), person=False).resolved_api_key() == "k"
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "price"),
+    [
+        ({"model": "openai/gpt-5"}, None, None),
+        ({"model": "anthropic/claude-opus-4-5"}, "k", None),
+        ({"model": "anthropic/claude-sonnet-4-5"}, "k", (1.0, 2.0)),
+        ({}, "k", (1.0, 2.0)),
+        ({"model": "openai/gpt-5", "api_key": "own", "price": "3,4"}, "own", (3.0, 4.0)),
+        ({"model": "openai/gpt-5", "base_url": "https://gateway.example/v1"}, "k", (1.0, 2.0)),
+    ],
+)
+def test_what_the_file_says_of_its_model_does_not_hold_for_one_of_a_flag(
+    tmp_path: Path, flags: dict[str, Any], key: str | None, price: object
+) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text('{"model": "anthropic/claude-sonnet-4-5", "api_key": "k", "price": [1, 2]}')
+    file.chmod(0o600)
+    settings = without_key_of_another(Settings.load(file, **flags), file)
+    assert (settings.resolved_api_key(), settings.price) == (key, price)
 
 
 def test_a_missing_key_is_a_usage_error() -> None:

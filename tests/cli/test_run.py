@@ -198,7 +198,7 @@ def test_conversations_that_lie_in_the_workspace_by_a_link_are_refused_in_one_li
 # --- flags, then variables, then the file -----------------------------------------------------------------------------
 
 ROWS = {
-    "model": ("--model", "a/file", "a/variable", "a/flag"),
+    "model": ("--model", "ollama/file", "ollama/variable", "ollama/flag"),
     "api_key": ("--api-key", "k-file", "k-variable", "k-flag"),
     "base_url": ("--base-url", "http://file", "http://variable", "http://flag"),
     "image": ("--image", "file", "variable", "flag"),
