@@ -62,6 +62,8 @@ class TopScreen:
         self._chosen = ""
         """The row's key."""
         self._told = ""
+        self._interrupted: set[str] = set()
+        """Processes that were told to stop."""
         self._over = threading.Event()
         self._app: Application[None] = Application(
             layout=Layout(self._layout()), key_bindings=self._bindings(), full_screen=True, style=STYLE,
@@ -261,18 +263,23 @@ class TopScreen:
             self._run("conversations", "show", *self._directory, row.conversation)
 
     def _stop(self, row: TopRow) -> None:
-        """Ctrl-C for the process that works on it."""
+        """Ctrl-C for the process that works on it; SIGTERM the second time: what runs behind a shell ignores Ctrl-C."""
         holder = row.holder
         if holder is None or not holder.isdecimal() or not row.is_at_work:
             self._told = "No process of this machine is at work on it."
             return
+        number = signal.SIGTERM if holder in self._interrupted else signal.SIGINT
+        how = "SIGTERM" if number == signal.SIGTERM else "Ctrl-C"
 
         def stop() -> None:
-            if ask_yes_no(f"Stop {safe_line(row.title)!r} (Ctrl-C to process {holder})?"):
-                try:
-                    os.kill(int(holder), signal.SIGINT)
-                except OSError as error:
-                    self._told = f"Process {holder} was not stopped: {error.strerror}."
+            if not ask_yes_no(f"Stop {row.title!r} ({how} to process {holder})?"):
+                return
+            self._interrupted.add(holder)
+            self._told = f"Process {holder} was told to stop. If it goes on, x tells it more firmly."
+            try:
+                os.kill(int(holder), number)
+            except OSError as error:
+                self._told = f"Process {holder} was not stopped: {error.strerror}."
 
         self._in_terminal(stop)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from tests.cli.conftest import Invoke, Recorded, Start, WriteScript
+    from tests.cli.conftest import Answer, Invoke, Recorded, Start, WriteScript
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 DONE = b"It is done. Really."
@@ -235,19 +235,26 @@ def test_a_row_is_deleted_only_by_what_is_typed_after_the_question(
 
 
 @pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("ignores", [False, True])
 def test_a_run_of_another_process_is_stopped_after_a_question(
-    at_terminal: Callable[..., Recorded], start: Start, write_script: WriteScript, tmp_path: Path
+    at_terminal: Callable[..., Recorded], start: Start, write_script: WriteScript, tmp_path: Path, *, ignores: bool
 ) -> None:
     model = write_script(("", "sleep 61.125"), ("x", None))
     place = ("--runtime", "cli", "--workspace", str(tmp_path))
-    process = start("run", "go", "--json", "--model", model, *place)
+
+    def ignore() -> None:  # as a shell does with what it starts in the background
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    process = start("run", "go", "--json", "--model", model, *place, preexec_fn=ignore if ignores else None)
     assert process.stdout is not None
     while b'"tool_call"' not in process.stdout.readline():
         assert process.poll() is None
-    ended = at_terminal("top", answers=[(b"sleep 61.125", b"x"), (b"Stop ", b"y\n"), (b"stopped", b"q")])
+    again: list[tuple[bytes, Answer]] = [(b"told to stop", b"x"), (b"SIGTERM to process", b"y\n")]
+    asked: list[tuple[bytes, Answer]] = [(b"sleep 61.125", b"x"), (b"Ctrl-C to process", b"y\n")]
+    ended = at_terminal("top", answers=[*asked, *(again if ignores else []), (b"told to stop", b"q")])
     assert ended.code == 0
     process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == (143 if ignores else 130)
 
 
 @pytest.mark.usefixtures("no_engine")
