@@ -57,7 +57,10 @@ app = new_app(
         "Set up": "init config trust doctor tools mcp completion",
         "Evaluate": "eval",
     },
-    epilog="Exit codes: 0 success, 1 run failed, 2 usage error, 3 conversation open in another process, 4 engine or "
+    epilog="What is it doing: top. What did it change: diff. Undo that: undo. What did it cost: cost. Why does it "
+    "wait: confirm. Why was a call refused: conversations show. Without an ID, the last conversation of this "
+    "directory is meant."
+    "\n\nExit codes: 0 success, 1 run failed, 2 usage error, 3 conversation open in another process, 4 engine or "
     "sandbox unavailable, 5 model or provider error, 6 calls wait for confirmation, 129, 130 and 143 interrupted."
     "\n\nSettings, conversations and leases are kept in ~/.ohsandbox, or in the directory that OHSANDBOX_HOME names.",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -50,3 +50,14 @@ def test_no_command_without_the_flag_is_told_to_use_it(invoke: Invoke, words: st
     told = invoke(*words.split()).err
     assert "start the engine" in told
     assert "--runtime" not in told
+
+
+@pytest.mark.parametrize("words", ["top", "diff", "undo", "cost", "confirm", "conversations show"])
+def test_the_help_leads_to_the_command_that_answers_a_question(invoke: Invoke, words: str) -> None:
+    assert f": {words}." in " ".join(invoke("--help").out.split())
+    assert invoke(*words.split(), "--help").code == 0
+
+
+def test_numbers_alone_are_events_of_the_last_conversation(invoke: Invoke) -> None:
+    assert "Start one: ohsandbox run TASK" in invoke("diff", "3", "7").err
+    assert "No conversation '2026112'" in invoke("diff", "2026112", "7").err
