@@ -20,6 +20,7 @@ from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.cli.prompt import ask_yes_no
 from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
+from ohsandbox.cli.rendering.terminal import print_wrapped
 from ohsandbox.cli.rendering.text import output, safe, safe_line
 from ohsandbox.cli.session import RunSession
 from ohsandbox.cli.slash_commands import COMMANDS, SessionContext, completions, is_command, run_command
@@ -188,11 +189,10 @@ class InteractiveSession:
         image = safe_line(full.image or full.build or "") if full.backend.isolated else "none"
         rows = [("files", safe_line(files, limit_chars=500)), ("sandbox", f"{image}, {network}")]
         rows += [("asks", f"{asked} before it runs" if asked != "nothing" else "nothing before it runs (--confirm)")]
-        print_rich = self._view.console.print
-        print_rich(head, soft_wrap=True)
+        print_wrapped(self._view.console, head)
         for name, text in rows:
-            print_rich(Text(f"  {name:<8} {text}", style="dim"), soft_wrap=True)
-        print_rich(Text("  /help shows keys and commands", style="dim"), soft_wrap=True)
+            print_wrapped(self._view.console, Text(f"  {name:<8} {text}", style="dim"))
+        print_wrapped(self._view.console, Text("  /help shows keys and commands", style="dim"))
 
     def _list_dir(self, path: str) -> list[Entry]:
         """For completion: of the bound directory where there is one, else of the sandbox; empty until it is there."""

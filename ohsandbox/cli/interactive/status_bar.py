@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 GAP = " · "
 MAX_NAME_CHARS = 40
+WIDE = 100
+"""A narrower terminal gets the model's name without its provider's."""
 
 
 class BarPart(NamedTuple):
@@ -86,6 +88,8 @@ class StatusBar:
     def line(self, columns: int, *, is_my_turn: bool = False) -> str:
         """The line for a terminal of so many columns; what stands first and last is the last to go."""
         parts = self._parts("your turn" if is_my_turn else self.waits_for)
+        if columns < WIDE and parts[0].text == self.model:
+            parts[0] = parts[0]._replace(text=self.model.rpartition("/")[2])
         while len(parts) > 1 and len(_joined(parts)) > columns:
             parts.remove(max(parts, key=lambda part: part.rank))
         return _joined(parts)[:columns]

@@ -147,7 +147,7 @@ class RichView(View):
             case NoteBlock(text=text) if block.is_warning:
                 self._print(_said("!", text, "yellow", sign_style="bold yellow"))
             case NoteBlock(kind, text):
-                self._print(Text(f"  {text}" if kind == "allowed" else text, style="dim"))
+                self._print(Text(f"  {text}" if kind == "allowed" else text, style="dim"), wraps=True)
 
     def _keep(self, block: CallBlock | ResultBlock) -> None:
         if renderables.is_folded(block):
@@ -187,15 +187,24 @@ class RichView(View):
         grid.add_row(Text("" if at is None else f"{at:%H:%M:%S}", style="dim"), what)
         return Rows(grid, above=above)
 
-    def _print(self, what: RenderableType) -> None:
+    def _print(self, what: RenderableType, *, wraps: bool = False) -> None:
+        """Print it; a Text, such as a command, as it is, so that it can be copied, or with breaks between words."""
         self._line.clear()
         if isinstance(what, Rows) and self._ends_blank:
             what.above = 0
         self._ends_blank = isinstance(what, Rows) and what.below > 0
         if self._is_stored:
             what = self._stamped(what)
-        self.console.print(what, soft_wrap=isinstance(what, Text))  # a path that is wrapped cannot be copied
+        if isinstance(what, Text) and wraps:
+            print_wrapped(self.console, what)
+        else:
+            self.console.print(what, soft_wrap=isinstance(what, Text))
         self._line.draw()
+
+
+def print_wrapped(console: Console, text: Text) -> None:
+    """Print text with line breaks between words, unless one is longer than a line, as a path: it stays whole."""
+    console.print(text, soft_wrap=any(cell_len(word) > console.width for word in text.plain.split()))
 
 
 def _said(sign: str, text: str, style: str = "", *, sign_style: str = "bold cyan", above: int = 0) -> RenderableType:

@@ -46,4 +46,5 @@ def test_it_never_is_longer_than_the_terminal_and_whom_it_waits_for_goes_last(ba
     line = bar.line(columns)
     assert 0 < len(line) <= columns
     assert ("your turn" in line) == (columns > 9)
-    assert ("openai/gpt-5" in line) == (columns >= len("openai/gpt-5 · your turn"))
+    assert ("gpt-5" in line) == (columns >= len("gpt-5 · your turn"))
+    assert ("openai/" in line) == (columns > 100)
