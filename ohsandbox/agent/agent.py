@@ -105,6 +105,7 @@ class Agent:
             UsageError: an argument is of another type, such as an llm that is no model; a switch is unknown, or both
                 tools and switches are given; a tool cannot be one; the name has other characters than letters, digits,
                 _ and -, or more than 40.
+            MCPConfigError: a UsageError: the configuration of MCP servers is wrong, or its file cannot be read.
         """
         for switch, is_on in switches.items():
             if not switch.startswith("enable_") and not is_registered(switch):
@@ -127,7 +128,7 @@ class Agent:
         self.tools = _entries(ToolFlags().switched(on=on, off=off).names() if tools is None else tools)
         self.takes_runtime_tools = tools is None
         """Whether it has the tools of the runtime's own that are not registered, without their being named."""
-        self.mcp_config = mcp_config
+        self.mcp_config = _checked(mcp_config)
         self.condenser = condenser or SummarizingCondenser()
         self.microagents = tuple(microagents or ())
         self.system_prompt = system_prompt
@@ -156,16 +157,20 @@ class Agent:
         return self._copy(llm=llm)
 
     def with_mcp(self, mcp_config: MCPSource | None) -> Agent:
-        """Copy the agent with other MCP servers, or none."""
-        return self._copy(mcp_config=mcp_config)
+        """Copy the agent with other MCP servers, or none.
+
+        Raises:
+            MCPConfigError: as for a new agent.
+        """
+        return self._copy(mcp_config=_checked(mcp_config))
 
     def _copy(self, **changes: object) -> Agent:
         agent = copy.copy(self)
         vars(agent).update(changes)
         return agent
 
-    def check_names(self, runtime: Runtime) -> None:
-        """Check that each tool that is named is registered or the runtime's own.
+    def check_names(self, runtime: Runtime | None) -> None:
+        """Check that each tool that is named is registered or the runtime's own; it need not be started.
 
         Raises:
             UsageError: one is neither; the message names one that is spelled alike.
@@ -174,7 +179,7 @@ class Agent:
             entry if isinstance(entry, str) else entry.name for entry in self.tools if isinstance(entry, str | Tool)
         ]
         unknown = [name for name in named if not is_pattern(name) and not is_registered(name)]
-        own = {tool["name"] for tool in runtime.get_tools()} if unknown else set()
+        own = {tool["name"] for tool in runtime.get_tools()} if unknown and runtime is not None else set()
         for name in unknown:
             if name not in own:
                 origin_of_tool(name)
@@ -291,6 +296,16 @@ Entry = str | Tool | AnyTool | Agent
 
 def _quoted(llm: object) -> str:
     return f"{llm!r:.200}" if isinstance(llm, str) else "..."
+
+
+def _checked(source: MCPSource | None) -> MCPSource | None:
+    """The configuration of MCP servers, which is read once to find its faults; of a file, its content may change."""
+    if source is not None:
+        from ohsandbox.mcp import MCPServers, read_mcp_config  # noqa: PLC0415 - few agents have servers
+
+        if not isinstance(source, MCPServers):
+            read_mcp_config(source)
+    return source
 
 
 def _entries(given: Sequence[GivenTool | Agent]) -> tuple[Entry, ...]:

@@ -100,7 +100,8 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         """Make a conversation; nothing is opened, started or written before `start` or the first message.
 
         Raises:
-            UsageError: an argument is of another kind, the id is not allowed, or there is no policy of that name.
+            UsageError: an argument is of another kind, the id is not allowed, there is no policy of that name, or no
+                tool of a name that the agent has.
         """
         self.id = new_id() if conversation_id is None else check_id(conversation_id)
         root = root_of("persist_dir", persist_dir)
@@ -126,6 +127,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         self._stream = StreamRelay(self._log)
         self._statuses: Listeners[str] = Listeners()
         self._approvals = Approvals(self._log, ask=confirm)
+        self.agent.check_names(runtime)
         self._environment = Environment(runtime, self._config, self._log, self._approvals, statuses=self._statuses)
         self._output = LiveOutput(self._log, self._environment.tool)
         runner = Runner(

@@ -194,17 +194,15 @@ def test_wrong_answer_for_a_call_is_refused(call: Callable[[Any], Any], message:
         call(conversation)
 
 
-def test_wrong_form_of_a_configuration_of_servers_is_refused_at_the_start(tmp_path: Path) -> None:
-    conversation = Conversation(Agent(FakeModel(), mcp_config=wrong(5)), RecordingRuntime(), tmp_path)
+def test_wrong_form_of_a_configuration_of_servers_is_refused_by_the_agent() -> None:
     with pytest.raises(UsageError, match="Invalid mcp_config 5"):
-        conversation.start()
+        Agent(FakeModel(), mcp_config=wrong(5))
 
 
 @pytest.mark.parametrize("entry", ["execute_bsh", Tool(name="execute_bsh")])
-def test_unknown_tool_is_told_at_the_start_with_the_one_that_was_meant(entry: Any, tmp_path: Path) -> None:
-    conversation = Conversation(Agent(FakeModel(), tools=[entry]), RecordingRuntime(), tmp_path)
+def test_unknown_tool_is_told_at_once_with_the_one_that_was_meant(entry: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Did you mean 'execute_bash'"):
-        conversation.start()
+        Conversation(Agent(FakeModel(), tools=[entry]), RecordingRuntime(), tmp_path)
 
 
 def test_built_in_tool_is_replaced_by_who_says_so() -> None:
