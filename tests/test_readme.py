@@ -19,7 +19,7 @@ from tests.fakes import FakeModel, answer, call, results_of
 
 README = Path(__file__).parents[1] / "README.md"
 IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
-RUN_BY_OTHER_TESTS = ("pip install", "ohsandbox run", "ohsandbox shell", "ohsandbox eval")
+RUN_BY_OTHER_TESTS = ("pip install", "ohsandbox init", "ohsandbox run", "ohsandbox shell", "ohsandbox eval")
 """Installing is what CI does first; a run and an evaluation need a key, a shell a terminal: tests/cli has them."""
 
 
