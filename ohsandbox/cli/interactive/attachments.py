@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 64 * 1024
 """About 16,000 tokens; a larger file is for the agent to read in parts."""
+MAX_FILES = 20
+"""Of a message: each is looked for in the sandbox."""
 MAX_OUTPUT_CHARS = 10_000
 """Of the end of a command's output, as the agent's own shell shows it."""
 _MENTION = re.compile(r"(?:(?<=\s)|^)@(\S+)")
@@ -35,12 +37,20 @@ class Ran(NamedTuple):
         return f"I ran this in the sandbox ({self.ending}):\n{block}"
 
 
-def with_attachments(text: str, ran: list[Ran], runtime: Runtime, tell: Callable[[str], None]) -> str:
+def with_attachments(
+    text: str, ran: list[Ran], runtime: Runtime, tell: Callable[[str], None], *, typed: str | None = None
+) -> str:
     """The message as the agent gets it: what the person ran, the text, and the files that it names with an `@`.
 
-    A path is one of the sandbox, or else of this machine. tell says what was attached, and what could not be.
+    Args:
+        text: all of it.
+        ran: what goes before it.
+        runtime: a path is one of this sandbox, or else of this machine.
+        tell: says what was attached, and what could not be.
+        typed: the part of the text in which files are named; None is all of it.
     """
-    files = [shown for path in dict.fromkeys(_MENTION.findall(text)) if (shown := _attached(path, runtime, tell))]
+    named = list(dict.fromkeys(_MENTION.findall(text if typed is None else typed)))[:MAX_FILES]
+    files = [shown for path in named if (shown := _attached(path, runtime, tell))]
     return "\n\n".join([*map(str, ran), text, *files])
 
 

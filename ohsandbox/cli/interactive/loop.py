@@ -118,7 +118,8 @@ class InteractiveSession:
         """What the agent is sent for it."""
         assert self._session is not None  # noqa: S101 - it talks
         ran, self._ran = self._ran, []
-        return with_attachments(line.text, ran, self._session.runtime, lambda text: self._view.info(f"  {text}"))
+        runtime = self._session.runtime
+        return with_attachments(line.text, ran, runtime, lambda text: self._view.info(f"  {text}"), typed=line.shown)
 
     def _do(self, line: SentLine) -> bool:
         """A line that is not for the agent; whether the session goes on. What fails is told.

@@ -250,8 +250,10 @@ class Screen:
         def begin() -> None:
             self._app.create_background_task(hold())
 
-        loop.call_soon_threadsafe(begin, context=self._app.context.copy())
-        entered.wait()
+        with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+            loop.call_soon_threadsafe(begin, context=self._app.context.copy())
+        while not entered.wait(TICK_S) and not self._is_over:
+            pass
         self._is_suspended = True
         try:
             yield
@@ -263,7 +265,8 @@ class Screen:
             self._is_suspended = False
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(leave.set)
-                over.wait()
+                while not over.wait(TICK_S) and not self._is_over:
+                    pass
 
     # --- in the screen's thread -----------------------------------------------------------------------
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.test_terminal import HOSTILE, assert_harmless
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.cli.conftest import Emulator
+    from tests.cli.conftest import Emulator, Invoke, WriteScript
     from tests.cli.interactive.conftest import Turns
 
 ENTER, ESCAPE, CTRL_C, CTRL_D, ALT_ENTER = "\r", "\x1b", "\x03", "\x04", "\x1b\r"
@@ -35,6 +37,39 @@ def test_it_begins_with_what_it_works_with_and_ends_with_exit(talk: Turns, works
     assert "> hi" in terminal.scrollback
     assert "ohsandbox run --resume" in terminal.scrollback
     assert "your turn" not in terminal.shown, "the region is gone"
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_the_command_alone_opens_a_session_where_somebody_sits(
+    emulator: Callable[..., Emulator],
+    write_script: WriteScript,
+    invoke: Invoke,
+    monkeypatch: pytest.MonkeyPatch,
+    workspace: Path,
+) -> None:
+    monkeypatch.setenv("OHSANDBOX_MODEL", write_script(("Hello.", None)))
+    terminal = emulator(cwd=workspace).wait("No Docker engine answers").type("y\n").wait("your turn")
+    terminal.type(f"hi{ENTER}").wait("Answered").wait("your turn").type(CTRL_D)
+    assert terminal.end() == 0
+    assert "Usage: ohsandbox" in invoke().out
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_in_a_repository_its_mount_is_offered_before_anything_starts(
+    emulator: Callable[..., Emulator], workspace: Path
+) -> None:
+    (workspace / ".git").mkdir()
+    terminal = emulator("run", "--model", "scripted:demo", cwd=workspace)
+    terminal.wait(f"Mount this repository, {workspace}").type("y\n").wait(f"files    {workspace}")
+    terminal.wait("Work on THIS HOST").type("n\n")
+    assert terminal.end() == 4
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(20, 6), (40, 5)])
+def test_a_tiny_terminal_shows_what_is_typed(talk: Turns, columns: int, rows: int) -> None:
+    terminal = talk(("ok", None), columns=columns, rows=rows)
+    terminal.type("hi there").wait("> hi there").type(ENTER).wait("Answered").wait("your turn").type(CTRL_D)
+    assert terminal.end() == 0
 
 
 def test_a_message_of_several_lines(talk: Turns, home: Path) -> None:
@@ -193,6 +228,26 @@ def test_a_terminal_that_has_gone_ends_the_session(talk: Turns, *, works: bool) 
         terminal.type(f"go{ENTER}").wait("Esc stops")
     terminal.hang_up()
     assert terminal.process.wait(30) == 129
+
+
+def test_what_a_running_command_prints_is_seen_as_it_comes_and_is_harmless(talk: Turns, workspace: Path) -> None:
+    (workspace / "evil").write_text("\n".join((*HOSTILE, "日本語", "the end")))
+    (workspace / "\x1b[41mname").touch()
+    terminal = talk(("", "cat evil; until test -e go; do sleep 0.1; done; echo over"), ("done", None))
+    terminal.type(f"go{ENTER}").wait("the end").type("@").wait("evil").type("\x7f")
+    assert "Esc stops" in terminal.shown, "it still runs"
+    (workspace / "go").touch()
+    terminal.wait("Answered").wait("your turn").type(CTRL_D)
+    assert terminal.end() == 0
+    assert_harmless(bytes(terminal.raw))
+
+
+def test_what_is_typed_before_the_sandbox_is_there_waits(talk: Turns, home: Path) -> None:
+    terminal = talk(("", "until test -e go; do sleep 0.1; done"), ("second", None), task=("go",))
+    terminal.wait(">").type(f"early{ENTER}").wait("> early").wait("sent while the agent works").type(CTRL_C)
+    terminal.wait("Stopped").wait("your turn").type(CTRL_D)
+    assert terminal.end() == 0
+    assert messages(home) == ["go", "early"]
 
 
 def test_no_color_means_none(talk: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
