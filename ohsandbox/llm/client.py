@@ -16,6 +16,7 @@ from ohsandbox.llm.chat import DeltaEvent, LLMEvent, OnEvent, RetryEvent, Warnin
 from ohsandbox.llm.config import LLMConfig
 from ohsandbox.llm.error_mapping import Failure, failure, failure_of, redact
 from ohsandbox.llm.errors import ModelCanceledError
+from ohsandbox.llm.model_list import entry_of, is_priced
 from ohsandbox.llm.provider import recorded_attempt
 from ohsandbox.llm.response_parsing import call_ids, read_answer, with_cost_of
 from ohsandbox.llm.retry import Clock, retrying
@@ -83,7 +84,12 @@ class LLM:
     @property
     def has_price(self) -> bool:
         """Whether it is known what answers cost: by the settings, or by litellm's list."""
-        return self.config.price is not None or self._provider().model_info().priced
+        provider, _, name = self.name.partition("/")
+        if self.config.price is not None or (
+            self.config.custom_llm_provider is None and is_priced(entry_of(name, provider))
+        ):
+            return True
+        return self._provider().model_info().priced
 
     def preload(self) -> None:
         """Import the model's client in a thread, while the container starts: 0.1 s, or 2-4 s where it is litellm."""

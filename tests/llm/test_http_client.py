@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 
 from ohsandbox.errors import ModelError
-from ohsandbox.llm import LLM, ChatResponse, ModelAnswerError
+from ohsandbox.llm import LLM, ChatResponse, LLMConfig, ModelAnswerError
 from ohsandbox.llm.litellm_provider import _HTTP_PROVIDERS
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, calls, events, text
 
@@ -124,3 +127,35 @@ def test_json_lines_are_a_stream(ask: Ask) -> None:
     spare = 4  # litellm looks the model up at the same server, from a thread of its own
     with FakeProvider(*[Reply(body, content_type="application/x-ndjson")] * spare) as provider:
         assert ask(provider, model="ollama_chat/x", stream=True).message.content == "hi"
+
+
+class _KeepAlive(BaseHTTPRequestHandler):
+    """Answers on one connection for as long as the client keeps it."""
+
+    protocol_version = "HTTP/1.1"
+    ports: ClassVar[list[int]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.ports.append(self.client_address[1])
+        body = text("ok").body
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_connection_is_used_again() -> None:
+    _KeepAlive.ports.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _KeepAlive) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        llm = LLM(LLMConfig(model="openai/fake", base_url=f"http://127.0.0.1:{server.server_port}/v1"))
+        for _ in range(3):
+            assert llm.send(HI).message.content == "ok"
+        llm.close()
+        server.shutdown()
+    assert len(set(_KeepAlive.ports)) == 1
