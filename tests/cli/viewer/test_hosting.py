@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,3 +100,15 @@ def test_view_names_the_page_of_a_run_that_serves_one(
     assert (ended.code, ended.out.strip()) == (0, told.split()[-1])
     allow_on_page(ended.out.strip())
     assert process.wait(30) == 0
+
+
+def test_view_serve_reads_until_it_is_interrupted(start: Start, home: Path) -> None:
+    example.usual(home / ".ohsandbox" / "conversations")
+    process = start("view", "last", "--serve", "--no-open")
+    assert process.stdout is not None
+    client = Client(process.stdout.readline().decode().strip())
+    with client.events() as read:
+        assert read("about")["title"].startswith("A test of")
+        assert len(read("entries")["entries"]) == 25
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130

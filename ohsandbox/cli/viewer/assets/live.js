@@ -27,10 +27,13 @@ const live = byId("live") && (() => {
     }
   };
 
-  // Rows of ours begin as no row of a call's own text does: see the terminal's question.
-  const styleOf = (row) => {
-    const risk = /^\[\d+\] .*, risk (LOW|MEDIUM|HIGH)$/.exec(row);
-    return risk ? `bold risk-${risk[1].toLowerCase()}` : { " +|": "added", " -|": "removed", "  =": "bold" }[row.slice(0, 3)] ?? "";
+  // As at the terminal, rows of ours begin as no row of a call's own text does: that stands behind a gutter, also where
+  // the window folds it.
+  const GUTTERS = { "  | ": "", " +| ": "added", " -| ": "removed", "  = ": "bold", "  - ": "" };
+  const rowOf = (row) => {
+    const gutter = row.slice(0, 4), risk = /^\[\d+\] .*, risk (LOW|MEDIUM|HIGH)$/.exec(row);
+    if (gutter in GUTTERS) return make("span", `row ${GUTTERS[gutter]}`, make("span", "gutter", gutter), make("span", "", row.slice(4)));
+    return make("span", risk ? `bold risk-${risk[1].toLowerCase()}` : "", row);
   };
 
   const ask = (question) => {
@@ -41,7 +44,7 @@ const live = byId("live") && (() => {
     place.hidden = !question;
     document.title = `${question ? "(asks) " : ""}${byId("title").textContent} · ohsandbox`;
     if (!question) { place.replaceChildren(); return; }
-    const rows = make("pre", "asked", ...question.rows.map((row) => make("span", styleOf(row), `${row}\n`)));
+    const rows = make("pre", "asked", ...question.rows.map(rowOf));
     rows.tabIndex = 0;
     const reason = make("input");
     reason.placeholder = "Reason, for the agent";
