@@ -84,6 +84,9 @@ class RunSession:
         self.settings = settings
         self.view = view
         self.person = person
+        self._has_page = what.view
+        self._address: str | None = None
+        """Of the page of the conversation that is open."""
         self.takes_message: Callable[[str], None] | None = None
         """Does with what a person wrote elsewhere, on the page, as if it were typed here; None where nobody does."""
         self._present = present or self._presenter_of
@@ -312,11 +315,26 @@ class RunSession:
             ask_about_servers(conversation)
         if runtime.resumed is None or runtime.resumed.how != "same":
             save_options(conversation.directory, full, runtime)
-        if self.what.view:
-            address = stack.enter_context(hosted(conversation, user=confirm.user(), begin=self.takes_message))
-            (self.view.info if self.person else say)(f"Its page: {address}")
-            if self.person and has_browser():
-                open_browser(address)
+        self._address = None
+        if self._has_page:
+            self._serve_page(stack)
+
+    def serve_page(self) -> None:
+        """Serve the conversation that is open as a page, and those that take its place; tell its address.
+
+        Raises:
+            UsageError: nothing can listen.
+        """
+        self._has_page = True
+        self._serve_page(self._conversation_block)
+
+    def _serve_page(self, stack: contextlib.ExitStack) -> None:
+        if self._address is None:
+            page = hosted(self.conversation, user=confirm.user(), begin=self.takes_message)
+            self._address = stack.enter_context(page)
+        (self.view.info if self.person else say)(f"Its page: {self._address}")
+        if self.person and has_browser():
+            open_browser(self._address)
 
     @property
     def policy_name(self) -> str:

@@ -232,6 +232,11 @@ def _net(context: CommandContext, arguments: Sequence[str]) -> None:
     context.show(session_reports.network_text(session))
 
 
+def _view(context: CommandContext, arguments: Sequence[str]) -> None:
+    _only(arguments, "/view")
+    context.session.serve_page()
+
+
 def _report(text: Callable[[RunSession], Text], usage: str) -> Callable[[CommandContext, Sequence[str]], None]:
     """A command without arguments that only shows something."""
 
@@ -262,6 +267,10 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand(
         "/diff", "[last|N] [--stat]", "what changed in all, in the last turn, or in the last N turns",
         session_travel.show_diff, while_running=True, complete=lambda _: ["last", "--stat"],
+    ),
+    SlashCommand(
+        "/view", "", "this conversation as a page in the browser, which can answer, stop and steer", _view,
+        while_running=True,
     ),
     SlashCommand(
         "/undo", "[N]", "take back the last turn, or N: what was said, and the files",

@@ -66,7 +66,7 @@ class InteractiveSession:
         self._show_header(settings, where)
         with RunSession(what, settings, self._view, person=True, present=self._present) as session:
             self._session = session
-            session.takes_message = self._screen.send
+            session.takes_message = self._take_message
             session.open(where, resumed)
             code, talks = 0, what.talks
             if what.task is not None:
@@ -113,6 +113,16 @@ class InteractiveSession:
             else:
                 self._view.show_block(MessageBlock("user", line.shown))
                 code = session.say(self._message(line), in_talk=True)
+
+    def _take_message(self, text: str) -> None:
+        """Have text that a person wrote elsewhere read as a line of theirs, also while a question is open.
+
+        Raises:
+            UsageError: it would be a command, which is for who sits here.
+        """
+        if text.startswith("!") or is_command(text):
+            raise UsageError("Lines that begin with ! or a /command are for the terminal. Write it there.")
+        self._screen.send(text)
 
     def _message(self, line: SentLine) -> str:
         """What the agent is sent for it."""

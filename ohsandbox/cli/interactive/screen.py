@@ -31,7 +31,6 @@ from prompt_toolkit.widgets import SearchToolbar, TextArea
 
 from ohsandbox.cli.interactive.input import InputCompleter, Pastes, accept_newline, completes_itself
 from ohsandbox.cli.interactive.renderer import AboveStream, FrameOutput, InlineRenderer, terminal_size
-from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,13 +161,7 @@ class Screen:
                 self._interrupting = False  # it was for a run that had just ended
 
     def send(self, text: str) -> None:
-        """Have text read as a line that the person sends; from any thread.
-
-        Raises:
-            UsageError: it would be a command, which is for who sits here.
-        """
-        if text.lstrip().startswith(("/", "!")):
-            raise UsageError("Lines that begin with / or ! are commands, for the terminal. Write them there.")
+        """Have text read as a line that the person sends; from any thread."""
         with self._changed:
             self._lines.append(SentLine(text, text))
             self._changed.notify_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import signal
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,16 @@ def test_a_question_at_the_terminal_ends_when_the_page_answers_it(
     ended = at_terminal("run", "go", *options, answers=[(b"Allow this call?", answer), (b"answered elsewhere", b"")])
     assert ended.code == 0, ended.raw
     assert (tmp_path / "workspace" / "made").exists()
+
+
+def test_view_in_a_session_serves_its_page_and_that_of_the_next_conversation(
+    options: tuple[str, ...], invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("/view\n/view\n/clear\n/view now\n"))
+    ended = invoke("run", "--no-tui", *[one for one in options if one != "--view"])
+    first, again, next_one = re.findall(r"Its page: (http://\S+)", ended.out + ended.err)
+    assert first == again != next_one
+    assert "Too many words" in ended.err
 
 
 def test_view_names_the_page_of_a_run_that_serves_one(
