@@ -97,7 +97,7 @@ def test_view_in_a_session_serves_its_page_and_that_of_the_next_conversation(
     ended = invoke("run", "--no-tui", *[one for one in options if one != "--view"])
     first, again, next_one = re.findall(r"Its page: (http://\S+)", ended.out + ended.err)
     assert first == again != next_one
-    assert "Too many words" in ended.err
+    assert "Too many words" in ended.out + ended.err
 
 
 def test_view_names_the_page_of_a_run_that_serves_one(
