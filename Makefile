@@ -52,8 +52,9 @@ lint: setup ## ruff and mypy --strict
 bench: setup engine bases ## milliseconds a command, a file, a step (PEERS=1: of other projects, too)
 	@OHSANDBOX_TEST_IMAGE=$(IMAGE) $(BIN)/python -m tests.bench $(if $(PEERS),--peers)
 
-docs: setup ## docs/api.md, from the docstrings
+docs: setup ## docs/api.md, from the docstrings, and the schema of events, from their classes
 	@$(BIN)/python docs/generate_api.py
+	@$(BIN)/ohsandbox conversations schema >docs/events.schema.json
 
 images: engine plugins bases ## the images: ohsandbox-default and ohsandbox-browser for agents, ohsandbox itself
 	@.ci/timed "Building ohsandbox-default on $(IMAGE)" \

@@ -69,8 +69,8 @@ def undo_turns(wanted: str, turns: str | None, root: Path | None, *, yes: bool) 
     """Fork the conversation before its last turns, and take the agent's changes back from a bound workspace."""
     if turns is None and wanted.isdecimal() and len(wanted) <= _MAX_TURNS_DIGITS:
         wanted, turns = LAST, wanted
-    if turns is not None and not turns.isdecimal():
-        raise UsageError(f"Invalid number of turns {turns!r}: expected a whole number, as in `ohsandbox undo ID 2`.")
+    if turns is not None and not (turns.isdecimal() and int(turns)):
+        raise UsageError(f"Invalid number of turns {turns!r}: expected 1 or more, as in `ohsandbox undo ID 2`.")
     directory = _closed(wanted, root)
     plan = undo.plan_undo(directory, int(turns or 1))
     if not _agreed(plan, "`ohsandbox redo` brings it back.", yes=yes):
