@@ -27,17 +27,17 @@ def _config(ctx: typer.Context) -> None:
 @command(config, "list")
 def list_(*, as_json: AsJson = False, settings: SettingsFile = None) -> int:
     """List every setting with its value and where the value comes from. Keys are not shown."""
-    from ohsandbox.cli.config import list_settings, load
+    from ohsandbox.cli.config import list_settings
 
-    return list_settings(load(settings), as_json=as_json)
+    return list_settings(settings, as_json=as_json)
 
 
 @command(config)
 def get(name: Name, *, settings: SettingsFile = None) -> int:
     """Print the value of a setting."""
-    from ohsandbox.cli.config import get_setting, load
+    from ohsandbox.cli.config import get_setting
 
-    return get_setting(load(settings), name)
+    return get_setting(settings, name)
 
 
 @command(config, "set")

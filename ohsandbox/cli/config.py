@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr
 
 from ohsandbox.cli.model import key_name
 from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.project import use_project
+from ohsandbox.cli.project import UsedProject, use_project
 from ohsandbox.cli.prompt import ask, ask_secret, person_present
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import safe, safe_line, say
@@ -43,10 +43,10 @@ class Setting(NamedTuple):
     source: str
 
 
-def load(file: Path | None) -> Settings:
+def load(file: Path | None) -> tuple[Settings, UsedProject | None]:
     """The settings that a command takes here, with those of the project's file that are used without a question."""
     project = use_project(SandboxOptions(), file, person=False)
-    return Settings.load(file, project=project.layer if project else None)
+    return Settings.load(file, project=project.layer if project else None), project
 
 
 def settings_now(settings: Settings) -> list[Setting]:
@@ -55,21 +55,29 @@ def settings_now(settings: Settings) -> list[Setting]:
     return [Setting(name, shown(settings, name), sources.get(name, "default")) for name in type(settings).model_fields]
 
 
-def list_settings(settings: Settings, *, as_json: bool) -> int:
+def list_settings(file: Path | None, *, as_json: bool) -> int:
     """Print every setting."""
+    settings, project = load(file)
     for warning in settings.warnings:
         say(f"warning: {warning}")
     rows = settings_now(settings)
     if as_json:
         print_json(row._asdict() for row in rows)
     else:
-        cells = [(row.name, _size_or_text(row) or "-", row.source) for row in rows]
+        cells = [(row.name, _size_or_text(row) or "-", _short(row.source)) for row in rows]
         print_table(("SETTING", "VALUE", "FROM"), cells)
+        path = file or Settings.file_in_use()
+        print(f"\nsettings file: {safe_line(path)}{'' if path.exists() else ' (not there)'}")
+        if project is not None:
+            own = [] if project.ignored else project.project.options.model_dump(exclude_defaults=True)
+            also = f" (also: {', '.join(own)})" if own else ""
+            print(f"project file: {safe_line(project.project.path)}{also}")
     return 0
 
 
-def get_setting(settings: Settings, name: str) -> int:
+def get_setting(file: Path | None, name: str) -> int:
     """Print the value of one setting, or of a key in it (`output.max_chars`); nothing for one that is not set."""
+    settings, _ = load(file)
     top, *below = _path_of(name)
     value = shown(settings, top, with_defaults=True)
     for key in below:
@@ -190,6 +198,12 @@ def _text(value: Any) -> str:
     if value is None or value in ({}, []):
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _short(source: str) -> str:
+    """A source without the path, which stands below the table; of a variable its name."""
+    kind, _, rest = source.partition(" file ")
+    return f"{kind} file" if rest else source.removeprefix("environment variable ")
 
 
 def _size_or_text(row: Setting) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MEANINGS = {
     "image": "code from elsewhere: what you let the sandbox see, it sees",
     "build": "its Dockerfile runs with a network, outside the sandbox",
-    "setup": "runs in the sandbox at its start, before anybody asks",
+    "setup": "runs in each new sandbox first, unasked",
     "workspace": "bind: the sandbox writes your files; copy: it reads them",
     "network": "open: what the sandbox sees can leave this machine",
     "model": "asked with your key, at your cost",

@@ -193,3 +193,18 @@ def test_a_missing_editor_is_named(invoke: Invoke, monkeypatch: pytest.MonkeyPat
     ended = invoke("config", "edit")
     assert ended.code == 2
     assert "EDITOR" in ended.err
+
+
+def test_a_table_has_short_sources_and_the_files_below_it(
+    invoke: Invoke, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(file, {"model": "a/b"})
+    monkeypatch.setenv("OHSANDBOX_NETWORK", "open")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".ohsandbox.toml").write_text("max_tokens = 5\nsetup = ['true']")
+    assert invoke("trust", "--yes").code == 0
+    lines = invoke("config", "list").out.splitlines()
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines if len(line.split()) > 2}
+    assert (rows["model"], rows["network"]) == (["a/b", "settings file"], ["open", "OHSANDBOX_NETWORK"])
+    assert (rows["max_tokens"], rows["image"]) == (["5", "project file"], ["python:3.12", "default"])
+    assert lines[-2:] == [f"settings file: {file}", f"project file: {tmp_path / '.ohsandbox.toml'} (also: setup)"]
