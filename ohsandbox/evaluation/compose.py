@@ -7,6 +7,7 @@ as all sandboxes are, and removed with the sandbox; what a killed process leaves
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 import tempfile
@@ -20,6 +21,7 @@ from ohsandbox import DockerRuntime, SandboxLimits
 from ohsandbox.errors import OhsandboxError, SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.evaluation.compose_client import call
 from ohsandbox.evaluation.formats.compose import IDLE
+from ohsandbox.evaluation.results import ServiceResult, file_name
 from ohsandbox.runtime.docker import images as engine_images
 from ohsandbox.runtime.docker import lease
 from ohsandbox.runtime.docker.container import remove
@@ -29,6 +31,7 @@ from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.options import LABELS_LABEL
 from ohsandbox.runtime.docker.project import remove_shared
 from ohsandbox.runtime.docker.seccomp import ARCHITECTURES, profile_json
+from ohsandbox.runtime.docker.usage import read_stats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -249,6 +252,30 @@ class ServiceRuntime(DockerRuntime):
             if words := " ".join(text.decode(errors="replace").split())[-300:]:
                 said += f" {service} said: {words}"
         return said
+
+    def save_services(self, directory: Path) -> list[ServiceResult]:
+        """Write what each service beside the sandbox has printed into directory; returns how each is.
+
+        The engine keeps up to 1 MB of what a service prints. One that cannot be asked is left out.
+        """
+        engine, found = self._the_sandbox().container.engine, list[ServiceResult]()
+        for service in self._project.services.keys() - {self._project.main}:
+            name = _container(self._asked.name, service)
+            try:
+                with engine_errors(f"looking at service {service!r}"):
+                    state, printed = engine.api.inspect_container(name)["State"], engine.api.logs(name, timestamps=True)
+            except SandboxUnavailable:
+                continue
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / f"{file_name(service)}.log").write_bytes(printed)
+            runs = bool(state.get("Running"))
+            used = read_stats(engine, name, until=math.inf) if runs else None
+            found.append(ServiceResult(
+                name=service, status=str(state["Status"]), exit_code=None if runs else state.get("ExitCode"),
+                oom_killed=bool(state.get("OOMKilled")), cpu_s=used.cpu_s if used else None,
+                memory_bytes=used.memory_bytes if used else None,
+            ))  # fmt: skip
+        return sorted(found, key=lambda one: one.name)
 
     def set_network(self, network: Network) -> None:
         """Give all services of the project a network that leads out of it, or take it away.

@@ -84,6 +84,21 @@ class Load(Record):
     """The part of the time in which some process of the machine waited for a processor, in the worst phase."""
 
 
+class ServiceResult(Record):
+    """A service that ran beside the sandbox, at the end of the trial; what it printed is in `services/NAME.log`."""
+
+    name: str
+    status: str
+    """As the engine has it: "running", "exited", "dead"."""
+    exit_code: int | None = None
+    """Of one that has ended."""
+    oom_killed: bool = False
+    cpu_s: float | None = None
+    """None where it does not run any more, as the next."""
+    memory_bytes: int | None = None
+    """Without files that the kernel can drop from memory."""
+
+
 class StepResult(Record):
     """The verdict of one step."""
 
@@ -116,6 +131,8 @@ class TrialResult(Record):
     seconds: float = 0.0
     phases: list[Phase] = []
     resources: Resources = Resources()
+    services: list[ServiceResult] = []
+    """Of a task that is a Compose project, those beside the sandbox."""
     load: Load | None = None
     usage: dict[str, int] = {}
     """Tokens, by the names of `Usage`."""

@@ -12,6 +12,7 @@ from ohsandbox.errors import OhsandboxError, UnknownUserError, UsageError
 from ohsandbox.evaluation.accounting import Accounting
 from ohsandbox.evaluation.agent_patch import find_baseline, write_patch
 from ohsandbox.evaluation.agents.base import AgentReport, Assignment
+from ohsandbox.evaluation.compose import ServiceRuntime
 from ohsandbox.evaluation.handover import hand_over_artifacts, hand_over_patch, hand_over_tree
 from ohsandbox.evaluation.masking import mask_tree
 from ohsandbox.evaluation.results import Fault, Phase, StepResult, TrialResult
@@ -131,8 +132,11 @@ class Trial:
                 if not _goes_on(step, ends[-1][1]):
                     break
             with self._timed("close"):
+                services = (
+                    runtime.save_services(self._directory / "services") if isinstance(runtime, ServiceRuntime) else []
+                )
                 runtime.close()
-        return self._judged(ends)
+        return self._judged(ends) | {"services": services}
 
     def _step(self, runtime: DockerRuntime, step: Step) -> _StepEnd:
         directory = self._directory / "steps" / step.name if step.name else self._directory

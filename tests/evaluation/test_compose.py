@@ -37,7 +37,7 @@ services:
     depends_on: {{web: {{condition: service_healthy}}}}
   web:
     image: ohsandbox-base:busybox
-    command: ["sh", "-c", "mkdir /www && echo 42 >/www/answer && exec httpd -f -p 80 -h /www"]
+    command: ["sh", "-c", "mkdir /www && echo serves && echo 42 >/www/answer && exec httpd -f -p 80 -h /www"]
     ports: ["8080:80"]
     healthcheck: {{test: ["CMD", "wget", "-q", "-O-", "http://127.0.0.1/answer"], interval: 1s}}
 """
@@ -108,6 +108,11 @@ def test_the_oracle_solves_tasks_of_two_services_and_nop_does_not(tmp_path: Path
         going = Run(RunPlan(tasks, agent, concurrent=2), tmp_path / agent.name)
         results = going()
         assert {key.task: one.outcome for key, one in results.items()} == {"of-harbor": outcome, "of-tb": outcome}
+        for key, one in results.items():
+            [web] = one.services
+            assert (web.name, web.status, web.exit_code, web.oom_killed) == ("web", "running", None, False)
+            assert min(web.cpu_s or 0, web.memory_bytes or 0) > 0
+            assert (going.results.trial(key) / "services" / "web.log").read_text().endswith(" serves\n")
         assert left(engine, going.record.run_id) == []
 
 
