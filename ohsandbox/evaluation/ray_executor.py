@@ -39,6 +39,8 @@ LOOK_EVERY_S = 5.0
 """How often nodes that joined the cluster are looked for."""
 JOIN_S = 120.0
 """A node's worker starts in a process of its own, which imports us: 2 s, and more on a busy machine."""
+ASK_AGAIN_S = 60.0
+"""After a node was refused: its engine may have been started since."""
 CLOSE_S = 60.0
 """Removing a sandbox takes 0.2 s, and some more beside others."""
 
@@ -154,6 +156,13 @@ class _Node:
         self.running = 0
 
 
+class _Refusal(NamedTuple):
+    """Why no trial can run on a node, and when it is asked again."""
+
+    reason: str
+    not_before: float
+
+
 class RayExecutor:
     """Spreads trials over the nodes of a cluster, `slots_per_node` on each at the same time."""
 
@@ -173,7 +182,7 @@ class RayExecutor:
         self._ray: Any = ray
         self._per_node, self._image_budget_bytes = slots_per_node, image_budget_bytes
         self._nodes: dict[str, _Node] = {}
-        self._refused: dict[str, str] = {}
+        self._refused: dict[str, _Refusal] = {}
         self._packed: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._looked_at = -math.inf
@@ -194,7 +203,7 @@ class RayExecutor:
         """See `TrialExecutor.check`: at least one node must have an engine and our version."""
         self._look()
         if not self._nodes:
-            reasons = "; ".join(self._refused.values()) or "it has no node"
+            reasons = "; ".join(one.reason for one in self._refused.values()) or "it has no node"
             raise EngineUnavailable(f"No node of the Ray cluster can run trials: {reasons}")
 
     def submit(self, spec: TrialSpec, directory: Path) -> Future[TrialResult]:
@@ -244,13 +253,31 @@ class RayExecutor:
             alive = {one["NodeID"] for one in self._ray.nodes() if one["Alive"]}
             for node_id in self._nodes.keys() - alive:
                 del self._nodes[node_id]
-            for node_id in alive - self._nodes.keys() - self._refused.keys():
-                self._join(node_id)
+            again = {name for name, one in self._refused.items() if time.monotonic() >= one.not_before}
+            self._join(alive - self._nodes.keys() - (self._refused.keys() - again))
 
-    def _join(self, node_id: str) -> None:
+    def _join(self, node_ids: set[str]) -> None:
+        """Begin a worker on each, all at once, and take those whose worker says that trials can run."""
+        deadline = time.monotonic() + JOIN_S
+        begun = [(node_id, actor, actor.check.remote()) for node_id in node_ids for actor in [self._worker(node_id)]]
+        for node_id, actor, answer in begun:
+            try:
+                version, fault = self._ray.get(answer, timeout=max(0.0, deadline - time.monotonic()))
+            except self._ray.exceptions.RayError as error:
+                fault, version = str(error).splitlines()[0], __version__
+            if version != __version__:
+                fault = f"it has ohsandbox {version}, and this machine {__version__}"
+            if fault is None:
+                self._refused.pop(node_id, None)
+                self._nodes[node_id] = _Node(actor)
+            else:
+                self._ray.kill(actor)
+                self._refused[node_id] = _Refusal(f"node {node_id[:12]}: {fault}", time.monotonic() + ASK_AGAIN_S)
+
+    def _worker(self, node_id: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - as above
 
-        actor = (
+        return (
             self._ray.remote(NodeWorker)
             .options(
                 num_cpus=0,  # slots are counted here: sandboxes have their own limits, and no part of Ray's processors
@@ -259,16 +286,6 @@ class RayExecutor:
             )
             .remote(self._per_node, self._image_budget_bytes)
         )
-        try:
-            version, fault = self._ray.get(actor.check.remote(), timeout=JOIN_S)
-        except self._ray.exceptions.RayError as error:
-            fault, version = str(error).splitlines()[0], __version__
-        if version != __version__:
-            fault = f"it has ohsandbox {version}, and this machine {__version__}"
-        if fault is None:
-            self._nodes[node_id] = _Node(actor)
-        else:
-            self._refused[node_id] = f"node {node_id[:12]}: {fault}"
 
     def close(self) -> None:
         """See `TrialExecutor.close`; leaves the cluster."""

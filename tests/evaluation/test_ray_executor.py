@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ohsandbox import __version__
 from ohsandbox.evaluation.agents import OracleAgent
 from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.progress import TrialEnded, TryFailed
@@ -103,3 +105,49 @@ def test_agents_travel() -> None:
     )
     for agent in agents:
         assert pickle.loads(pickle.dumps(agent)).name == agent.name
+
+
+class TwoNodes:
+    """A cluster whose node `a` has no engine when it is asked first."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError)
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[str | None]] = {"a": ["no engine", None], "b": [None]}
+        self.told: list[str] = []
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeID": name, "Alive": True} for name in self.answers]
+
+    def worker(self, name: str) -> Any:
+        def ask() -> str:
+            self.told.append(f"ask {name}")
+            return name
+
+        return SimpleNamespace(check=SimpleNamespace(remote=ask))
+
+    def get(self, name: str, timeout: float) -> tuple[str, str | None]:
+        assert timeout > 0
+        self.told.append(f"answer {name}")
+        return __version__, self.answers[name].pop(0)
+
+    def kill(self, _actor: object) -> None:
+        self.told.append("kill")
+
+
+def test_nodes_are_asked_at_once_and_a_refused_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray  # noqa: PLC0415 - slow
+
+    from ohsandbox.evaluation import ray_executor  # noqa: PLC0415 - as above
+
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(ray_executor, "LOOK_EVERY_S", 0.0)
+    executor, cluster = ray_executor.RayExecutor(2), TwoNodes()
+    monkeypatch.setattr(executor, "_ray", cluster)
+    monkeypatch.setattr(executor, "_worker", cluster.worker)
+    assert executor.slots == 2
+    assert {one.partition(" ")[0] for one in cluster.told[:2]} == {"ask"}
+    assert cluster.told.count("kill") == 1
+    assert executor.slots == 2, "it was refused a moment ago"
+    executor._refused = {name: one._replace(not_before=0.0) for name, one in executor._refused.items()}
+    assert executor.slots == 4
