@@ -45,10 +45,11 @@ class StatusBar:
 
     def open(self, conversation: Conversation, place: str) -> None:
         """Count another conversation from now on, with what it has spent already."""
+        spent = conversation.cost.total
         with self._lock:
-            self._tokens = self._context = self._steps = 0
-            self._cost_usd, self._worked_s, self._since, self._response = 0.0, 0.0, None, ""
-            self._is_priced = True
+            self._tokens, self._context, self._steps = spent.tokens, conversation.context.tokens, spent.requests
+            self._cost_usd, self._worked_s, self._since, self._response = spent.cost_usd, 0.0, None, ""
+            self._is_priced = not spent.unpriced
         self.show_model(conversation)
         self.place = safe_line(place, limit_chars=MAX_NAME_CHARS)
 

@@ -250,6 +250,17 @@ def test_what_is_typed_before_the_sandbox_is_there_waits(talk: Turns, home: Path
     assert messages(home) == ["go", "early"]
 
 
+def test_a_session_that_is_resumed_counts_on(talk: Turns) -> None:
+    first = talk(("", "true"), ("one", None))
+    first.type(f"hi{ENTER}").wait("Answered").wait("your turn").type(CTRL_D)
+    assert first.end() == 0
+    assert "step 2" in first.raw.decode(errors="replace")
+    second = talk(("two", None), options=("--resume", "last"))
+    assert "step 2" in second.shown
+    second.type(f"more{ENTER}").wait("Answered").wait("step 3").wait("your turn").type(CTRL_D)
+    assert second.end() == 0
+
+
 def test_no_color_means_none(talk: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     terminal = talk(("Hello **you**.", None))
