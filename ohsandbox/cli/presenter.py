@@ -108,7 +108,7 @@ class Presenter:
     def _shown(self, begin: Callable[[], object], *, word: str = "") -> ConversationStatus:
         self._spending, self._responses = Spending(), set()
         self.view.status(MODEL_WORKS)
-        begin()
+        has_begun = begin() is not False
         try:
             self._follow()
             while self._is_answered():
@@ -123,7 +123,8 @@ class Presenter:
         self.view.status("")
         status = self.conversation.status()
         said = word if word and status is ConversationStatus.IDLE else _WORDS[status]
-        self.view.info(" · ".join([said, *self._totals()]))
+        if has_begun or self._responses:
+            self.view.info(" · ".join([said, *self._totals()]))
         self.view.result(self.conversation.id, self.conversation.wait())
         return status
 

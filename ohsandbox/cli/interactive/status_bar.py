@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.rendering.text import cut, safe_line
 
 if TYPE_CHECKING:
     from ohsandbox.conversation import Conversation
@@ -57,7 +57,7 @@ class StatusBar:
         """Show the model that the conversation has now."""
         model = conversation.agent.llm
         if model is not None:
-            self.model, self.window = safe_line(model.name, limit_chars=MAX_NAME_CHARS), model.context_tokens
+            self.model, self.window = safe_line(model.name), model.context_tokens
 
     def add(self, event: SDKEvent) -> None:
         """Count an event of the log."""
@@ -88,19 +88,18 @@ class StatusBar:
 
     def line(self, columns: int, *, is_my_turn: bool = False) -> str:
         """The line for a terminal of so many columns; what stands first and last is the last to go."""
-        parts = self._parts("your turn" if is_my_turn else self.waits_for)
-        if columns < WIDE and parts[0].text == self.model:
-            parts[0] = parts[0]._replace(text=self.model.rpartition("/")[2])
+        model = self.model if columns >= WIDE else self.model.rpartition("/")[2]
+        parts = self._parts(cut(model, MAX_NAME_CHARS), "your turn" if is_my_turn else self.waits_for)
         while len(parts) > 1 and len(_joined(parts)) > columns:
             parts.remove(max(parts, key=lambda part: part.rank))
         return _joined(parts)[:columns]
 
-    def _parts(self, waits_for: str) -> list[BarPart]:
+    def _parts(self, model: str, waits_for: str) -> list[BarPart]:
         with self._lock:
             worked_s = self._worked_s + (0.0 if self._since is None else time.monotonic() - self._since)
             share = f" ({self._context / self.window:.0%} of {_short(self.window)})" if self.window else ""
             parts = [
-                BarPart(self.model, 1),
+                BarPart(model, 1),
                 BarPart(f"{_short(self._tokens)} tokens", 4),
                 BarPart(f"context {_short(self._context)}{share}", 3),
                 BarPart(self._cost(), 2),

@@ -255,7 +255,7 @@ def test_a_session_that_is_resumed_counts_on(talk: Turns) -> None:
     first.type(f"hi{ENTER}").wait("Answered").wait("your turn").type(CTRL_D)
     assert first.end() == 0
     assert "step 2" in first.raw.decode(errors="replace")
-    second = talk(("two", None), options=("--resume", "last"))
+    second = talk(("", None), ("", None), ("two", None), options=("--resume", "last"))
     assert "step 2" in second.shown
     second.type(f"more{ENTER}").wait("Answered").wait("step 3").wait("your turn").type(CTRL_D)
     assert second.end() == 0
