@@ -56,6 +56,10 @@ docs: setup ## docs/api.md, from the docstrings, and the schema of events, from 
 	@$(BIN)/python docs/generate_api.py
 	@$(BIN)/ohsandbox conversations schema >docs/events.schema.json
 
+pictures: setup ## docs/images: real runs in a terminal, and reports (needs tmux and chromium; OHSANDBOX_IMAGE)
+	@$(BIN)/python docs/generate_terminal_pictures.py
+	@$(BIN)/python docs/generate_pictures.py
+
 images: engine plugins bases ## the images: ohsandbox-default and ohsandbox-browser for agents, ohsandbox itself
 	@.ci/timed "Building ohsandbox-default on $(IMAGE)" \
 	  docker build --tag ohsandbox-default --build-arg BASE_IMAGE=$(IMAGE) $(SECRETS) images/default

@@ -37,6 +37,7 @@ from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import LogFollower, encode_record, holder_of, repair_log, stream_events
 from ohsandbox.private_files import new_file, opened_dir
+from ohsandbox.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -161,7 +162,7 @@ def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: 
     _read(directory, view.show, follow=follow)
     one = read_stored(directory)
     known, cost = one.metadata, _cost(one)
-    parts = [_status(one), f"{known.steps} steps", f"{known.calls} calls", f"{_tokens(one):,} tokens"]
+    parts = [_status(one), counted(known.steps, "step"), counted(known.calls, "call"), counted(_tokens(one), "token")]
     parts += [*([cost] if cost else []), known.model or "", str(directory)]
     print(safe_line(" · ".join(parts), limit_chars=1000))
     where = "" if root is None else f" --dir {shlex.quote(str(root))}"
@@ -214,7 +215,8 @@ def export_conversation(wanted: str, root: Path | None, *, output: Path | None, 
                 one.directory,
                 lambda event: _write(out, "".join(f"{part}\n\n" for part in export.paragraphs(event)).encode()),
             )
-    written = "" if output is None else f"{safe_line(output, limit_chars=1000)}: {one.metadata.events} events. "
+    count = counted(one.metadata.events, "event")
+    written = "" if output is None else f"{safe_line(output, limit_chars=1000)}: {count}. "
     print(f"{written}{SECRETS_NOTE}", file=sys.stderr)
     return 0
 
@@ -228,7 +230,7 @@ def _heading(one: StoredConversation) -> str:
     return (
         f"# {safe_line(known.title or one.id)}\n\n"
         f"Conversation {one.id}, begun {_date(known.created_at)}, last event {_date(known.updated_at)}; "
-        f"model {safe_line(known.model or 'unknown')}; {known.steps} steps, {_tokens(one):,} tokens"
+        f"model {safe_line(known.model or 'unknown')}; {counted(known.steps, 'step')}, {counted(_tokens(one), 'token')}"
         f"{cost and f', {cost}'}.\n\n"
     )
 
@@ -313,7 +315,7 @@ def delete_conversations(
                 print(safe_line(f"{directory.name}  {read_stored(directory).metadata.title or ''}"))
         count, freed = len(doomed), size(sum(map(size_of, doomed)))
         question = f"Delete {count} conversation{'' if count == 1 else 's'}, {freed}, for good?"
-        if not is_agreed(question, what=f"{count} conversations would be deleted", yes=False):
+        if not is_agreed(question, what=f"{counted(count, 'conversation')} would be deleted", yes=False):
             print("Nothing was deleted.")
             return 1
     _delete(doomed)

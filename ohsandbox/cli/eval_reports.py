@@ -15,6 +15,7 @@ from ohsandbox.evaluation.reports.comparison import compare, comparison_html
 from ohsandbox.evaluation.reports.markdown import markdown
 from ohsandbox.evaluation.reports.numbers import dollars, percent, probability, seconds
 from ohsandbox.private_files import write_atomically
+from ohsandbox.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +82,8 @@ def compare_runs(a: Path, b: Path, how: CompareOptions) -> int:
     if made.is_worse(how.alpha):
         say(f"B is worse than A: {probability(made.effect.p_worse)}, at most {how.alpha:g}.")
     if too_many:
-        say(f"{regressions} tasks are broken, more than {how.max_regressions}.")
+        are = "is" if regressions == 1 else "are"
+        say(f"{counted(regressions, 'task')} {are} broken, more than {how.max_regressions}.")
     return NOT_REACHED if too_many or made.is_worse(how.alpha) else PASSED
 
 
@@ -104,7 +106,8 @@ def _summary(report: Report) -> Iterator[str]:
     )
     if (rate := report.pass_rate) is not None:
         interval = f"{rate.confidence:.0%} interval {percent(rate.low)} to {percent(rate.high)}"
-        yield f"Pass rate {percent(rate.value)} ({interval}; {rate.tasks} tasks, {rate.trials} trials)"
+        number = f"{counted(rate.tasks, 'task')}, {counted(rate.trials, 'trial')}"
+        yield f"Pass rate {percent(rate.value)} ({interval}; {number})"
     if len(report.pass_at) > 1:
         yield ", ".join(f"pass@{k} {percent(value)}" for k, value in report.pass_at.items())
     if not report.trials:
@@ -113,7 +116,8 @@ def _summary(report: Report) -> Iterator[str]:
     cost = "" if totals.cost_usd is None else f", {dollars(totals.cost_usd)}"
     per_task = totals.cost_per_solved_task_usd
     solved = "" if per_task is None else f" ({dollars(per_task)} per solved task)"
-    retries = f", {totals.infrastructure_retries} infrastructure retries" if totals.infrastructure_retries else ""
+    again = totals.infrastructure_retries
+    retries = f", {again} infrastructure {'retry' if again == 1 else 'retries'}" if again else ""
     yield f"{seconds(totals.span_s)}{cost}{solved}{retries}"
     if flaky := [task.id for task in report.tasks if task.is_flaky]:
         more = f" and {len(flaky) - MAX_NAMED} more" if len(flaky) > MAX_NAMED else ""
@@ -126,7 +130,7 @@ def _print_comparison(made: Comparison) -> None:
         rate = "no verdict" if run.pass_rate is None else percent(run.pass_rate.value)
         partial = "" if run.complete else ", partial"
         told = ", ".join(filter(None, [run.agent, *run.models]))
-        print(f"{letter}  {rate}  {run.trials} trials{partial}  {safe_line(told)}  {safe_line(run.name)}")
+        print(f"{letter}  {rate}  {counted(run.trials, 'trial')}{partial}  {safe_line(told)}  {safe_line(run.name)}")
     for name, (one, two) in made.settings.items():
         print(f"   {safe_line(name)}: {safe_line(one)} -> {safe_line(two)}")
     print(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in made.changes.items()))
@@ -137,7 +141,8 @@ def _print_comparison(made: Comparison) -> None:
         print()
     print(
         f"B - A: {percent(effect.value, signed=True)}, {effect.confidence:.0%} interval "
-        f"{percent(effect.low, signed=True)} to {percent(effect.high, signed=True)}, over {made.compared_tasks} tasks"
+        f"{percent(effect.low, signed=True)} to {percent(effect.high, signed=True)}, over "
+        f"{counted(made.compared_tasks, 'task')}"
     )
     print(f"Two-sided {probability(effect.p_value)}; that B is worse: {probability(effect.p_worse)} ({effect.test})")
     for title, pair, shown in (

@@ -10,6 +10,7 @@ from ohsandbox.cli.rendering.view import MODEL_WORKS
 from ohsandbox.conversation.limits import Spending
 from ohsandbox.events import EXIT, ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
+from ohsandbox.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,9 +133,9 @@ class Presenter:
         """Duration, steps (answers of the model), tokens and cost of the run."""
         spent, steps = self._spending, len(self._responses)
         yield f"{spent.elapsed_s:.1f} s"
-        yield f"{steps} step{'' if steps == 1 else 's'}"
+        yield counted(steps, "step")
         if spent.tokens:
-            yield f"{spent.tokens:,} tokens"
+            yield counted(spent.tokens, "token")
         if spent.cost_usd:
             yield f"${spent.cost_usd:.4f}"
 

@@ -138,7 +138,7 @@ def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
     for line in shortened(change_lines(plan.changes), "and {} more"):
         print(f"  {line}")
     count = len(plan.changes)
-    return is_agreed(f"Change these {count} files? {remedy}", what=f"{count} files would be changed", yes=yes)
+    return is_agreed(f"Change {_these(count)}? {remedy}", what=f"{counted(count, 'file')} would be changed", yes=yes)
 
 
 def change_lines(changes: Sequence[FileChange]) -> list[str]:
@@ -148,7 +148,7 @@ def change_lines(changes: Sequence[FileChange]) -> list[str]:
     obeyed = [one for one in changes if is_git(one.path) and _OBEYED & {*one.path.split("/")}]
     shown = [f"{safe_line(one.path)} {verbs[one.word]}" for one in (*obeyed, *plain)]
     within = len(changes) - len(shown)
-    return [f".git is put back ({within} files)", *shown] if within else shown
+    return [f".git is put back ({counted(within, 'file')})", *shown] if within else shown
 
 
 def _told(conversation: str, workspace: Path | None, refused: Sequence[UnappliedChange], root: Path | None) -> int:
@@ -265,13 +265,13 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
             if change.new is not None and change.new.kind == "link":
                 print(f"A symlink: {safe_line(change.path)} -> {safe_line(change.new.what)}", file=sys.stderr)
         count = len(found.changes)
-        what = f"{count} files would be changed in {str(target)!r}"
-        if not is_agreed(f"Change these {count} files in {safe_line(target)}?", what=what, yes=yes):
+        what = f"{counted(count, 'file')} would be changed in {str(target)!r}"
+        if not is_agreed(f"Change {_these(count)} in {safe_line(target)}?", what=what, yes=yes):
             print("Nothing was changed.")
             return 1
         before = scan(target)
         refused = write_changes(target, found.changes, work.store, git=False)
-    print(f"{count - len(refused)} changes were made in {safe_line(target)}.")
+    print(f"{counted(count - len(refused), 'change')} made in {safe_line(target)}.")
     tell_changes(compare(target, before, scan(target)), target, warn=PlainView().warn)
     print("`ohsandbox undo` does not undo this: it changes the agent's copy, not your directory.")
     _tell("Not written", refused)
@@ -291,6 +291,10 @@ def patch_lines(changes: Sequence[FileChange], work: WorkspaceDiff) -> Iterator[
         for line in part.text.decode("utf-8", "replace").split("\n")[:-1]:
             style = next((style for beginnings, style in _STYLES if line.startswith(beginnings)), "")
             yield Text(safe(line), style=style)
+
+
+def _these(count: int) -> str:
+    return "this file" if count == 1 else f"these {count:,} files"
 
 
 def _tell(heading: str, left_out: Iterable[tuple[str, str]]) -> None:

@@ -16,6 +16,7 @@ from ohsandbox.persistence import LOG_NAME
 from ohsandbox.persistence.layout import AGENTS_NAME
 from ohsandbox.private_files import make_private_dir
 from ohsandbox.schema import Action, Observation
+from ohsandbox.text import counted
 from ohsandbox.tool import Tool, ToolDefinition, ToolExecutor, cut_middle, is_pattern, matching_tools
 from ohsandbox.tools import arguments_of, hint_of
 from ohsandbox.tools.delegate_to_browsing_agent import BROWSING_TOOLS
@@ -193,7 +194,7 @@ class _Account:
         """The notice with the usage, for the parent's log."""
         return events.notice(
             code="AgentEnded",
-            message=f"Sub-agent {name!r} ended after {self._requests} requests to the model.",
+            message=f"Sub-agent {name!r} ended after {counted(self._requests, 'request')} to the model.",
             trail=self.log_path,
             requests=self._requests,
             usage=self._usage,
@@ -212,7 +213,7 @@ class _Account:
         done = status in {ConversationStatus.FINISHED, ConversationStatus.IDLE}
         if done and self._answer is not None and self._answer.strip():
             answer = cut_middle(self._answer, limit_chars=MAX_ANSWER_CHARS)
-            return f"{answer}\n[Sub-agent {child.id!r}, {self._requests} requests; its log: {self.log_path}]"
+            return f"{answer}\n[Sub-agent {child.id!r}, {counted(self._requests, 'request')}; its log: {self.log_path}]"
         if child.error is not None:
             reason = " ".join(str(child.error).split()) or type(child.error).__name__
         elif status is ConversationStatus.CANCELED:

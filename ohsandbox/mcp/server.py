@@ -14,6 +14,7 @@ from ohsandbox.mcp.content import MCPToolObservation, observe, one_line
 from ohsandbox.mcp.errors import MCPConnectionError, MCPServerGoneError, MCPTimeoutError
 from ohsandbox.mcp.loop import detach
 from ohsandbox.mcp.tool_pinning import ToolFilter
+from ohsandbox.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +153,7 @@ class MCPServer:
                 self._enter(ServerState.FAILED, self._resolved.masked(why), kind="failed")
                 return
             names = ", ".join(tool.name for tool in self.offered())
-            self._tell("ready", f"{len(self.offered())} tools: {one_line(names, limit_chars=1000)}")
+            self._tell("ready", f"{counted(len(self.offered()), 'tool')}: {one_line(names, limit_chars=1000)}")
 
     async def _bring_up(self) -> None:
         self._enter(ServerState.STARTING, "It is starting.")

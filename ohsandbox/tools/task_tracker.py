@@ -14,6 +14,7 @@ from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.private_files import make_private_dir, write_atomically
 from ohsandbox.schema import Action, Observation, Schema, TextContent
+from ohsandbox.text import counted
 from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _count(tasks: Sequence[TaskItem]) -> str:
         return "The task list is empty."
     done = sum(task.status == "done" for task in tasks)
     active = sum(task.status == "in_progress" for task in tasks)
-    return f"{len(tasks)} tasks: {done} done, {active} in progress, {len(tasks) - done - active} to do."
+    return f"{counted(len(tasks), 'task')}: {done} done, {active} in progress, {len(tasks) - done - active} to do."
 
 
 def _line(task: TaskItem) -> str:

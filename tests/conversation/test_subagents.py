@@ -90,7 +90,7 @@ def test_a_child_knows_its_task_and_place_and_nothing_of_its_parents_conversatio
     system, user = model.seen[1]
     assert "You work for another agent" in system["content"]
     assert user == {"role": "user", "content": "the task"}
-    assert results_of(conversation)[0]["output"].startswith("the answer\n[Sub-agent 'agent-1', 1 requests;")
+    assert results_of(conversation)[0]["output"].startswith("the answer\n[Sub-agent 'agent-1', 1 request;")
     offered = data_of(log(conversation, "agent-1"), "system_message")[0]["tools"]
     assert [tool["function"]["name"] for tool in offered] == ["execute_bash", "file_read", "think", "finish"]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.evaluation.reports import foreign_text
 from ohsandbox.evaluation.reports.numbers import dollars, percent, seconds
+from ohsandbox.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,7 +46,8 @@ def _head(report: Report) -> Iterator[str]:
     if rate is not None:
         yield (
             f"Pass rate {percent(rate.value)}, {rate.confidence:.0%} interval {percent(rate.low)} to "
-            f"{percent(rate.high)} ({rate.method}), over {rate.tasks} tasks and {rate.trials} trials.\n"
+            f"{percent(rate.high)} ({rate.method}), over {counted(rate.tasks, 'task')} and "
+            f"{counted(rate.trials, 'trial')}.\n"
         )
     yield "| | |\n| --- | --- |"
     told = ", ".join(f"{count} {name}" for name, count in report.outcomes.items() if count)
