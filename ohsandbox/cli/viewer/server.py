@@ -47,6 +47,8 @@ MAX_BODY_BYTES = 1024 * 1024
 """Of a message; a prompt of more is a file."""
 MAX_CONNECTIONS = 32
 """A page has one open, and one for each click."""
+JOIN_S = 5.0
+"""Connections get a second to close; a request that stops the agent may take longer, and is not waited for."""
 MAX_ERROR_CHARS = 1000
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -111,7 +113,7 @@ class PageServer:
         self._is_closing.set()
         self._changed.ring()
         self._uvicorn.should_exit = True
-        self._thread.join()
+        self._thread.join(JOIN_S)
         self._listener.close()
 
     def tell(self, _event: object = None) -> None:
