@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from ohsandbox.runtime.docker.container import remove
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.options import LABELS_LABEL
 from ohsandbox.runtime.docker.project import remove_shared
-from ohsandbox.runtime.docker.usage import MAX_STATS_REQUESTS, read_stats
+from ohsandbox.runtime.docker.usage import MAX_STATS_REQUESTS, STATS_TIMEOUT_S, read_stats
 from ohsandbox.runtime.inventory import GcResult, Inventory, Removal, SandboxInfo
 
 if TYPE_CHECKING:
@@ -56,12 +56,24 @@ class DockerInventory(Inventory):
 
     def usage(self, sandbox_ids: Sequence[str], *, timeout_s: float) -> dict[str, SandboxUsage]:
         """See `Inventory.usage`. At most timeout_s and the time of one request, for any number of them."""
-        if not sandbox_ids:
-            return {}
-        read = partial(read_stats, self._engine, until=time.monotonic() + timeout_s)
-        with ThreadPoolExecutor(min(len(sandbox_ids), MAX_STATS_REQUESTS)) as pool:
-            found = dict(zip(sandbox_ids, pool.map(read, sandbox_ids), strict=True))
-        return {name: usage for name, usage in found.items() if usage is not None}
+        until = time.monotonic() + timeout_s
+        left = deque(sandbox_ids)
+        found: dict[str, SandboxUsage] = {}
+
+        def read() -> None:
+            with contextlib.suppress(IndexError):  # none is left
+                while True:
+                    name = left.popleft()
+                    if (usage := read_stats(self._engine, name, until=until)) is not None:
+                        found[name] = usage
+
+        # daemons: whoever leaves `ohsandbox top` does not wait for the engine
+        readers = [threading.Thread(target=read, daemon=True) for _ in sandbox_ids[:MAX_STATS_REQUESTS]]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(max(0.0, until + STATS_TIMEOUT_S - time.monotonic()))
+        return dict(found)
 
     def remove_sandbox(self, sandbox_id: str, *, conversation: str | None) -> Removal:
         """Remove a container whose lease is in our state directory and names this container and conversation."""

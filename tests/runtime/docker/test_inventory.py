@@ -88,7 +88,7 @@ sandbox = runtime.DockerRuntime("ohsandbox-base:busybox", name={name!r}, keep={k
 sandbox.hold()
 os.kill(os.getpid(), signal.SIGKILL)
 """
-DIE_BEFORE_START = "container.Container.start = lambda self: os.kill(os.getpid(), signal.SIGKILL)"
+DIE_BEFORE_START = "container.Container.start = lambda self, **_: os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def run_killed_owner(name: str, *, fault: str = "", keep: bool = False, **options: Any) -> None:
