@@ -10,6 +10,7 @@ import posixpath
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from ohsandbox.evaluation.sandbox_files import last_words
 from ohsandbox.evaluation.verifier import NoVerdict
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def write_patch(runtime: Runtime, baseline: Baseline, target: Path) -> str | Non
         return "the patch lacks the files of repositories inside the repository"
     if done.exit_code != 0:
         target.unlink()
-        said = done.stderr.decode(errors="replace").strip()[-300:]
+        said = last_words(done.stderr)
         return f"git could not make a patch: {done.cause or said or f'exit code {done.exit_code}'}"
     return None
 
@@ -140,5 +141,5 @@ def apply_patch(runtime: Runtime, baseline: Baseline, patch: Path) -> None:
     )  # fmt: skip
     runtime.run(["/bin/sh", "-c", 'rm -f -- "$1"', "sh", name], user="root", workdir="/")
     if done.exit_code != 0:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
+        said = last_words(done.stderr or done.stdout)
         raise NoVerdict(f"the agent's patch cannot be applied: {done.cause or said}")

@@ -24,7 +24,7 @@ the engine, the image or this machine failed on every try. invalid: the task can
 COUNTED: frozenset[Outcome] = frozenset({"pass", "fail", "agent_error", "verifier_error"})
 """The outcomes that say something of the agent; the pass rate is the part of them that passed."""
 FAILED: frozenset[Outcome] = COUNTED - {"pass"}
-UNTOLD: frozenset[Outcome] = frozenset({"infrastructure_error", "model_error"})
+INCONCLUSIVE: frozenset[Outcome] = frozenset({"infrastructure_error", "model_error"})
 """Outcomes that say nothing of the agent: the next run of the same directory does these trials again."""
 RESULT_NAME = "result.json"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

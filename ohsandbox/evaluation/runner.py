@@ -21,7 +21,7 @@ from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.evaluation.executor import LocalExecutor, TrialSpec
 from ohsandbox.evaluation.images import Images, engine_facts
 from ohsandbox.evaluation.progress import RunBegan, TrialBegan, TrialCancelled, TrialEnded, TryFailed
-from ohsandbox.evaluation.results import FAILED, UNTOLD, ResultsDirectory, TrialKey, TrialResult
+from ohsandbox.evaluation.results import FAILED, INCONCLUSIVE, ResultsDirectory, TrialKey, TrialResult
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
 from ohsandbox.private_files import open_locked
 from ohsandbox.runtime.factory import open_inventory
@@ -212,12 +212,12 @@ class Run:
             UsageError: another process is at work on the directory.
             SandboxUnavailable: no engine answers at the start.
         """
-        aside = ThreadPoolExecutor(1, thread_name_prefix="run")
-        with self._alone(), contextlib.closing(self._executor), aside:
+        background = ThreadPoolExecutor(1, thread_name_prefix="run")
+        with self._alone(), contextlib.closing(self._executor), background:
             self._executor.check()
-            noted = aside.submit(self._note_machine)
-            _remove_what_the_dead_left()
-            done = {key: one for key, one in self.results.finished().items() if one.outcome not in UNTOLD}
+            noted = background.submit(self._note_machine)
+            _remove_orphaned_sandboxes()
+            done = {key: one for key, one in self.results.finished().items() if one.outcome not in INCONCLUSIVE}
             self._tell(RunBegan(len(self.keys()), dict(done)))
             self.plan.agent.begin(self._tell)
             self._do((key for key in self.keys() if key not in done), done)
@@ -309,7 +309,7 @@ def _was_ended_by_agent(fault: Fault | None) -> bool:
     return fault.phase.rpartition(": ")[2] in {"agent", "collect", "verifier"}
 
 
-def _remove_what_the_dead_left() -> None:
+def _remove_orphaned_sandboxes() -> None:
     """A run that was killed could not remove its sandboxes; their leases say that nobody owns them any more."""
     with contextlib.suppress(OhsandboxError), open_inventory() as inventory:
         inventory.collect_garbage()

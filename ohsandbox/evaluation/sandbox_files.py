@@ -44,6 +44,11 @@ done
 """As root: archives and checkouts lose modes, and who runs them may be any user."""
 
 
+def last_words(printed: bytes, limit_chars: int = 300) -> str:
+    """The end of what a command has printed, for a message."""
+    return printed.decode(errors="replace").strip()[-limit_chars:]
+
+
 class _SmallFile(NamedTuple):
     name: str
     """Relative to its tree."""
@@ -153,7 +158,7 @@ def _give(runtime: Runtime, files: Files, owner: str) -> None:
             name = posixpath.dirname(name)  # noqa: PLW2901 - up to the target
     given = runtime.run(["chown", "-h", owner, "--", *sorted(paths - {"/"})], user="root", workdir="/")
     if given.exit_code != 0:
-        said = given.stderr.decode(errors="replace").strip()[-300:]
+        said = last_words(given.stderr)
         raise UsageError(f"The files at {target} cannot be given to {owner!r}: {said}")
 
 
@@ -209,7 +214,7 @@ def fetch(runtime: Runtime, source: str, target: Path, *, exclude: Sequence[str]
     What does not exist is not copied and not told; nor is what matches a pattern of exclude by its name or by its path
     below source.
     """
-    left_out = _fetch(runtime, source, target, _Room(FETCH_LIMITS.total_bytes))
+    left_out = _fetch(runtime, source, target, _FetchBudget(FETCH_LIMITS.total_bytes))
     for path in sorted(target.rglob("*"), reverse=True) if exclude else ():
         names = (path.name, path.relative_to(target).as_posix())
         if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in exclude):
@@ -217,14 +222,14 @@ def fetch(runtime: Runtime, source: str, target: Path, *, exclude: Sequence[str]
     return left_out
 
 
-class _Room:
+class _FetchBudget:
     """How much more may be fetched."""
 
     def __init__(self, left_bytes: int) -> None:
         self.left_bytes = left_bytes
 
 
-def _fetch(runtime: Runtime, source: str, target: Path, room: _Room) -> list[str]:
+def _fetch(runtime: Runtime, source: str, target: Path, budget: _FetchBudget) -> list[str]:
     with contextlib.suppress(OSError):  # a file that goes or grows meanwhile: the archive says what was left out
         entries = runtime.list_dir(source, user="root")
         if not entries:
@@ -238,7 +243,7 @@ def _fetch(runtime: Runtime, source: str, target: Path, room: _Room) -> list[str
             return []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        limits = FETCH_LIMITS._replace(total_bytes=room.left_bytes, file_bytes=room.left_bytes)
+        limits = FETCH_LIMITS._replace(total_bytes=budget.left_bytes, file_bytes=budget.left_bytes)
         left_out = runtime.download(source, target, user="root", limits=limits)
         return [f"{one.path}: {one.reason}" for one in left_out]
     except FileNotFoundError:
@@ -246,11 +251,11 @@ def _fetch(runtime: Runtime, source: str, target: Path, room: _Room) -> list[str
     except SandboxFileError as error:
         return [f"{source}: {error}"]
     except ToolError as error:
-        return _fetch_entries(runtime, source, target, room, error)
+        return _fetch_entries(runtime, source, target, budget, error)
 
 
-def _fetch_entries(runtime: Runtime, source: str, target: Path, room: _Room, refusal: ToolError) -> list[str]:
-    """Fetch of a directory that is too large what there is room for, the smallest entries first."""
+def _fetch_entries(runtime: Runtime, source: str, target: Path, budget: _FetchBudget, refusal: ToolError) -> list[str]:
+    """Fetch of a directory that is too large what is within the budget, the smallest entries first."""
     try:
         entries = sorted(
             runtime.list_dir(source, user="root"), key=lambda one: (one.kind == "directory", one.size_bytes)
@@ -262,9 +267,9 @@ def _fetch_entries(runtime: Runtime, source: str, target: Path, room: _Room, ref
         here, there = target / entry.name, posixpath.join(source, entry.name)
         if number >= MAX_ENTRIES or there.count("/") > MAX_DEPTH:
             return [*told, f"{source}: {len(entries) - number} entries more: {refusal}"]
-        if not _is_plain(entry.name) or (entry.kind == "file" and entry.size_bytes > room.left_bytes):
+        if not _is_plain(entry.name) or (entry.kind == "file" and entry.size_bytes > budget.left_bytes):
             told.append(f"{there}: {refusal}")
             continue
-        told += _fetch(runtime, there, here, room)
-        room.left_bytes -= sum(path.lstat().st_size for path in (here, *here.rglob("*")) if path.is_file())
+        told += _fetch(runtime, there, here, budget)
+        budget.left_bytes -= sum(path.lstat().st_size for path in (here, *here.rglob("*")) if path.is_file())
     return told

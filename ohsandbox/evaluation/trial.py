@@ -68,7 +68,7 @@ class Trial:
         self._tell = tell
         self._images, self._options, self._directory, self._cancel = images, options, directory, cancel
         self._processors = processors
-        self._accounts: Accounting | None = None
+        self._begun_accounting: Accounting | None = None
         self._baseline: Baseline | None = None
         self._network: Network | None = None
         self._phases: list[Phase] = []
@@ -98,8 +98,8 @@ class Trial:
                 "load_average": os.getloadavg()[0],
                 **(
                     {}
-                    if self._accounts is None
-                    else {"resources": self._accounts.resources, "load": self._accounts.load}
+                    if self._begun_accounting is None
+                    else {"resources": self._begun_accounting.resources, "load": self._begun_accounting.load}
                 ),
             }
         )
@@ -111,7 +111,7 @@ class Trial:
         return TrialResult.model_validate(masker.mask_json(result.model_dump(mode="json"))) if masker else result
 
     def _run(self, lease: ProcessorLease) -> dict[str, Any]:
-        task, self._accounts = self.task, Accounting(lease)
+        task, self._begun_accounting = self.task, Accounting(lease)
         self._sandboxes = TrialSandboxes(
             self._images, self._options, lease, cancel=self._cancel,
             labels={"eval.task": task.id, "eval.attempt": str(self.attempt)},
@@ -156,7 +156,7 @@ class Trial:
             if step.verifier.environment is None:
                 users = [step.verifier.user, *(one.user for one in step.verifier.collect)]
                 self._sandboxes.check_users(runtime, users)
-        with self._timed("agent", step), self._books.watched(runtime, "agent", self._scaled(step.agent.timeout_s)):
+        with self._timed("agent", step), self._accounting.watched(runtime, "agent", self._scaled(step.agent.timeout_s)):
             report = self.agent.work(
                 runtime,
                 Assignment(
@@ -165,7 +165,7 @@ class Trial:
             )
         self._notes += report.notes
         if report.fault is not None:
-            report = report.model_copy(update={"message": report.message + self._books.killed("agent")})
+            report = report.model_copy(update={"message": report.message + self._accounting.killed("agent")})
         try:
             with self._timed("collect", step), _as_the_agent_left_it():
                 runtime.end_processes()  # nothing of the agent runs while it is judged
@@ -175,7 +175,7 @@ class Trial:
                 verdict = self._verify(runtime, step, directory, patch_fault)
         except (NoVerdict, TimeoutError) as error:
             fault = self._fault(error)
-            killed = self._books.killed("verifier")
+            killed = self._accounting.killed("verifier")
             return _StepEnd(report, None, fault.model_copy(update={"message": fault.message + killed}))
         return _StepEnd(report, verdict, None)
 
@@ -225,7 +225,7 @@ class Trial:
 
     def _judge(self, runtime: DockerRuntime, step: Step, directory: Path) -> Score:
         asked = step.verifier.timeout_s
-        with self._books.watched(runtime, "verifier", self._scaled(asked)):
+        with self._accounting.watched(runtime, "verifier", self._scaled(asked)):
             return verify(
                 runtime, step.verifier, directory / "verifier", timeout_s=self._limit(asked) or asked,
                 cancel=self._cancel,
@@ -242,7 +242,7 @@ class Trial:
         costs = [report.cost_usd for report in reports if report.cost_usd is not None]
         outcome, fault = _outcome(Score(rewards).reward if rewards and is_whole else 0.0, ends)
         if outcome != "pass" and fault is not None and fault.kind in {"Timeout", TimeoutError.__name__}:
-            outcome, fault = self._blamed(outcome, fault)
+            outcome, fault = self._outcome_under_contention(outcome, fault)
         steps = [
             StepResult(name=step.name, rewards=end.verdict.rewards if end.verdict else {}, fault=end.fault)
             for step, end in ends
@@ -255,20 +255,20 @@ class Trial:
             "model": next((report.model for report in reports if report.model), None),
         }  # fmt: skip
 
-    def _blamed(self, outcome: Outcome, fault: Fault) -> tuple[Outcome, Fault]:
+    def _outcome_under_contention(self, outcome: Outcome, fault: Fault) -> tuple[Outcome, Fault]:
         """A timeout is the infrastructure's fault where others used the processors."""
         worker = "agent" if fault.kind == "Timeout" else "verifier"
-        if worker not in self._books.cut_short:
+        if worker not in self._accounting.cut_short:
             return outcome, fault
-        others = self._books.load.others or 0.0
+        others = self._accounting.load.others or 0.0
         message = f"{fault.message}, and others used {others:.0%} of its processors. Remedy: fewer at a time (-n)"
         return "infrastructure_error", Fault(phase=fault.phase, kind=CONTENTION, message=message)
 
     @property
-    def _books(self) -> Accounting:
-        if self._accounts is None:
+    def _accounting(self) -> Accounting:
+        if self._begun_accounting is None:
             raise RuntimeError("the trial has not begun")
-        return self._accounts
+        return self._begun_accounting
 
     def _network_of(self, step: Step) -> Network:
         """While the agent works."""
@@ -285,7 +285,7 @@ class Trial:
     def _limit(self, timeout_s: float | None) -> float | None:
         """The same on this machine, where trials may compete for processors."""
         scaled = self._scaled(timeout_s)
-        return None if scaled is None else scaled * self._books.load.time_factor
+        return None if scaled is None else scaled * self._accounting.load.time_factor
 
     def _fault(self, error: BaseException) -> Fault:
         return Fault(phase=self._phase, kind=type(error).__name__, message=str(error))

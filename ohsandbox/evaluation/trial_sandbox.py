@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from ohsandbox import DockerRuntime, SandboxLimits
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.evaluation.compose import ProjectOptions, ServiceRuntime, project_name
-from ohsandbox.evaluation.sandbox_files import put
+from ohsandbox.evaluation.sandbox_files import last_words, put
 
 if TYPE_CHECKING:
     import threading
@@ -159,7 +159,7 @@ class TrialSandboxes:
             )
             if ended.exit_code != 0:
                 how = f"was stopped after {SETUP_S:g} s" if ended.timed_out else f"ended with code {ended.exit_code}"
-                printed = (ended.stdout + ended.stderr).decode(errors="replace").strip()[-500:]
+                printed = last_words(ended.stdout + ended.stderr, 500)
                 raise UsageError(f"The set-up of step {step.name!r} {how}: {printed}")
         if step.healthcheck is not None:
             self.await_health(runtime, step.healthcheck)
@@ -178,7 +178,7 @@ class TrialSandboxes:
             starting = time.monotonic() - began < check.start_period_s
             failures += not starting
             if failures >= check.retries:
-                printed = (ended.stdout + ended.stderr).decode(errors="replace").strip()[-200:]
+                printed = last_words(ended.stdout + ended.stderr, 200)
                 raise HealthcheckFailed(
                     f"The task's healthcheck failed {failures} times: {check.command[:200]}: {printed}"
                 )

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.evaluation.printed_outcomes import failures, outcomes
-from ohsandbox.evaluation.sandbox_files import fetch, put_for_all
+from ohsandbox.evaluation.sandbox_files import fetch, last_words, put_for_all
 
 if TYPE_CHECKING:
     import threading
@@ -26,7 +26,7 @@ OUTPUT_NAME = "test-stdout.txt"
 MAX_REWARD_BYTES = 64 * 1024
 KEPT_BYTES = 2 * 1024**2
 """Of what a verifier prints, so much is kept of the beginning and of the end each."""
-_TIDY = """
+_CLEAR_PLACES = """
 [ ! -h /logs ] && [ -d /logs ] || rm -rf /logs
 rm -rf -- "$@" || for one; do
   [ "$(ls -A -- "$one")" = "" ] || exit 1
@@ -35,7 +35,7 @@ mkdir -m 777 -- "$1" 2>/dev/null || { mkdir -p -- "$1" && chmod 777 -- "$1" && [
 """
 """As root, before the tests come in: whatever the agent has put there is gone, be it a link, a directory or a file. A
 mount point (a VOLUME of the image) stays, empty."""
-TIDY_S = 300.0
+CLEAR_S = 300.0
 """A million files are removed in some 20 s."""
 
 
@@ -129,10 +129,10 @@ class Printed:
 
 def _prepare(runtime: Runtime, verifier: Verifier) -> None:
     """Remove what the agent may have left where rewards and tests belong, and put the tests in, as root."""
-    as_root = partial(runtime.run, user="root", workdir="/", timeout_s=TIDY_S)
-    tidied = as_root(["/bin/sh", "-c", _TIDY, "sh", LOGS, *_replaced(runtime, verifier)])
-    if tidied.exit_code != 0:
-        said = tidied.stderr.decode(errors="replace").strip()[-300:]
+    as_root = partial(runtime.run, user="root", workdir="/", timeout_s=CLEAR_S)
+    cleared = as_root(["/bin/sh", "-c", _CLEAR_PLACES, "sh", LOGS, *_replaced(runtime, verifier)])
+    if cleared.exit_code != 0:
+        said = last_words(cleared.stderr)
         raise NoVerdict(f"what lies at {LOGS} or at the place of the tests cannot be removed: {said}")
     put_for_all(runtime, verifier.files)
 

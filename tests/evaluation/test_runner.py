@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _no_pauses_and_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "RETRY_PAUSES_S", (0.0,))
-    monkeypatch.setattr(runner, "_remove_what_the_dead_left", lambda: None)
+    monkeypatch.setattr(runner, "_remove_orphaned_sandboxes", lambda: None)
 
 
 def tasks(path: Path, *names: str) -> list[Task]:
