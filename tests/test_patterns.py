@@ -23,6 +23,7 @@ NOISE_S = 0.002
 MADE_AT_RUN_TIME = {
     ("ohsandbox.integrations.swerex", "expect"): "the caller's own, as in SWE-ReX",
     ("ohsandbox.integrations.swerex", "one"): "the caller's own, as in SWE-ReX",
+    ("ohsandbox.llm.openai_format", "pattern"): "a tool's schema's, which is compiled and matched with nothing",
     ("ohsandbox.llm.scripted", "pattern or ''"): "the author of a script's own",
     ("ohsandbox.llm.scripted", "self.expect_regex"): "the author of a script's own",
     (

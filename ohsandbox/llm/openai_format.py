@@ -123,6 +123,6 @@ def _patterns_compile(schema: Any) -> bool:
     if isinstance(pattern, str):
         try:
             re.compile(pattern)
-        except re.error:
+        except (re.error, OverflowError, RecursionError):
             return False
     return all(map(_patterns_compile, schema.values()))
