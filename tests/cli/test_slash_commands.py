@@ -6,7 +6,8 @@ import io
 import json
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from ohsandbox.errors import UsageError
 from ohsandbox.persistence import read_events
 from tests.cli.conftest import Ended, Invoke, Recorded, WriteScript
 from tests.fakes import data_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ON_HOST = ("--runtime", "cli", "--no-tui")
 PROMPT = b"\x1b[?2004h"
@@ -81,6 +79,13 @@ def test_each_command_has_a_line_of_help_and_names_are_unique(talk: Talk, write_
     assert len(names) == len(set(names))
     for command in COMMANDS:
         assert re.search(rf"{re.escape(command.name)} .*{re.escape(command.help)}", ended.out + ended.err)
+
+
+def test_the_documentation_has_each_command() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "terminal.md").read_text(encoding="utf-8")
+    rows = [line.partition(" | ")[0] for line in page.splitlines() if line.startswith("| `/")]
+    told = {name for row in rows for name in re.findall(r"`(/\w+)", row)}
+    assert {command.name for command in COMMANDS} <= told
 
 
 def test_too_many_words_are_an_error_with_the_usage(talk: Talk, write_script: WriteScript) -> None:
