@@ -121,7 +121,7 @@ def find_command(word: str) -> SlashCommand:
         if word in {command.name, *command.aliases}:
             return command
     beginning = [command.name for command in COMMANDS if command.name.startswith(word)]
-    near = beginning or difflib.get_close_matches(word, [one.name for one in COMMANDS], n=3)
+    near = beginning or difflib.get_close_matches(word, [one.name for one in COMMANDS], n=3, cutoff=0.7)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(
         f"There is no command {safe_line(word)!r}.{meant} /help lists them; a blank before it sends it to the agent."

@@ -12,20 +12,24 @@ from ohsandbox.cli.rendering.text import cut, safe_line
 if TYPE_CHECKING:
     from ohsandbox.conversation.cost import ConversationCost, Cost
 
-MAX_TITLE_CHARS = 48
+MAX_TITLE_CHARS, MAX_MODEL_CHARS = 36, 36
 
 
 def cost_table(cost: ConversationCost) -> Text:
     """What a conversation has cost, by turn and in all; what has no price is told."""
     if not cost.turns:
         return Text("Nothing was asked yet.")
-    rows = [("TURN", "REQUESTS", "READ", "CACHED", "WRITTEN", "COST", "MODEL", "MESSAGE")]
+    models = list(dict.fromkeys(model for turn in cost.turns for model in turn.models))
+    rows: list[tuple[str, ...]] = [("TURN", "REQUESTS", "READ", "CACHED", "WRITTEN", "COST", "MODEL", "MESSAGE")]
     for turn in cost.turns:
-        models = ", ".join(safe_line(model, limit_chars=MAX_TITLE_CHARS) for model in turn.models)
-        title = cut(safe_line(turn.title), MAX_TITLE_CHARS)
-        rows.append((str(turn.number or ""), *_counts(turn.cost), models, title))
+        asked = ", ".join(safe_line(model, limit_chars=MAX_MODEL_CHARS) for model in turn.models)
+        rows.append((str(turn.number or ""), *_counts(turn.cost), asked, cut(safe_line(turn.title), MAX_TITLE_CHARS)))
     rows.append(("all", *_counts(cost.total), "", ""))
+    if len(models) <= 1:
+        rows = [(*row[:6], row[7]) for row in rows]
     text = aligned(rows, right=(0, 1, 2, 3, 4, 5), heading=True)
+    if len(models) == 1:
+        text.append(f"\nAll by {safe_line(models[0])}.")
     if cost.total.unpriced:
         number = cost.total.unpriced
         what = "1 request is" if number == 1 else f"{number} requests are"

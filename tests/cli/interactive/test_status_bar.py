@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ohsandbox.agent import Agent
 from ohsandbox.cli.interactive.status_bar import StatusBar
+from ohsandbox.conversation import Conversation
 from ohsandbox.events import SDKEvent
+from tests.fakes import FakeModel, RecordingRuntime, answer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def event(kind: str, **data: Any) -> SDKEvent:
@@ -31,6 +37,18 @@ def test_tokens_cost_context_and_steps_are_counted_once_a_response(bar: StatusBa
     assert "20k tokens" in line
     assert "context 10k (5% of 200k)" in line
     assert "$0.0300" in line
+    assert "step 2" in line
+
+
+def test_a_conversation_that_is_resumed_is_counted_with_what_it_has_spent(tmp_path: Path, bar: StatusBar) -> None:
+    model = FakeModel(answer("a", id="r1"), answer("b", id="r2"))
+    with Conversation(Agent(model, []), RecordingRuntime(), tmp_path) as conversation:
+        conversation.run("one")
+        conversation.run("two")
+        bar.open(conversation, "box")
+    line = bar.line(200)
+    assert "30 tokens" in line
+    assert "$0.5000" in line
     assert "step 2" in line
 
 

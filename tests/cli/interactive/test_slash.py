@@ -1,0 +1,81 @@
+"""Slash commands on the screen of a session."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.interactive.conftest import Turns
+
+ENTER, TAB, CTRL_C, CTRL_D = "\r", "\t", "\x03", "\x04"
+
+
+def _messages(home: Path) -> list[list[str]]:
+    """What the agent was sent, by conversation, oldest first."""
+    found = []
+    for log in sorted(home.rglob("sdk_events.jsonl")):
+        events = [json.loads(line) for line in log.read_text().splitlines()]
+        said = [event["data"]["content"] for event in events if event["type"] == "user_message"]
+        found += [said] if said else []
+    return found
+
+
+def test_an_unknown_command_is_told_and_never_sent(talk: Turns, home: Path) -> None:
+    terminal = talk(("never", None))
+    terminal.type(f"/stauts{ENTER}").wait("Did you mean /status?").type(f"/status{ENTER}").wait("asks about")
+    terminal.type(CTRL_D)
+    assert terminal.end() == 0
+    assert _messages(home) == []
+
+
+def test_names_and_arguments_are_completed_with_tab(talk: Turns) -> None:
+    terminal = talk(("x", None))
+    terminal.type("/instr").wait("the files that instruct the agent").type(f"{TAB}{ENTER}").wait("AGENTS.md is read")
+    terminal.type("/net o").wait("> /net o").type(TAB).wait("/net open").type(CTRL_C).type(CTRL_D)
+    assert terminal.end() == 0
+
+
+def test_a_command_that_changes_the_conversation_waits_until_the_agent_stops(talk: Turns, home: Path) -> None:
+    terminal = talk(("wait", "touch began; sleep 60"), ("after", None))
+    terminal.type(f"go{ENTER}").wait("sleep 60").wait("Esc stops").type(f"/clear{ENTER}")
+    terminal.wait("/clear waits until the agent has stopped").type(f"/cost{ENTER}").wait("MESSAGE").wait("All by")
+    terminal.type(CTRL_C).wait("Stopped").wait("your turn").type(f"/clear{ENTER}").wait("A new conversation")
+    terminal.type(f"/exit{ENTER}")
+    assert terminal.end() == 0
+    assert _messages(home) == [["go"]]
+
+
+def test_resume_shows_a_list_and_the_last_exchange_and_goes_on(talk: Turns, home: Path) -> None:
+    terminal = talk(("the first answer", None), ("the second answer", None))
+    terminal.type(f"remember{ENTER}").wait("the first answer").wait("your turn").type(f"/clear{ENTER}")
+    terminal.wait("A new conversation").type(f"/resume{ENTER}").wait("Which? Its number").wait("remember")
+    terminal.type(f"1{ENTER}").wait("goes on: remember").wait("the first answer", times=2).wait("your turn")
+    terminal.type(f"and now{ENTER}").wait("the second answer").wait("your turn").type(f"/exit{ENTER}")
+    assert terminal.end() == 0
+    assert _messages(home) == [["remember", "and now", "/exit"]]
+
+
+@pytest.mark.docker
+def test_undo_lists_what_it_changes_asks_and_goes_on_without_leaving(
+    talk: Turns, workspace: Path, home: Path, image: str
+) -> None:
+    subprocess.run(["git", "init", "-q", str(workspace)], check=True)
+    turns = ("one", "echo one >a"), ("done one", None), ("done two", None)
+    terminal = talk(*turns, options=("--runtime", "docker", "--image", image))
+    terminal.type(f"first{ENTER}").wait("done one").wait("your turn").type(f"/undo{ENTER}")
+    terminal.wait("a is removed").wait("Change this file? /redo brings it back. [y/N]")
+    terminal.type(f"y{ENTER}").wait("is taken back").wait("your turn")
+    assert not (workspace / "a").exists()
+    terminal.type(f"/redo{ENTER}").wait("a comes back").wait("takes it away again. [y/N]").type(f"y{ENTER}").wait(
+        "is there again"
+    )
+    assert (workspace / "a").read_text() == "one\n"
+    terminal.wait("your turn").type(f"/exit{ENTER}")
+    assert terminal.end() == 0
+    assert _messages(home)[0] == ["first", "/exit"]
