@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -50,6 +51,11 @@ def axe() -> str:
     if not found.exists():
         if shutil.which("npm") is None:
             _lacking("npm is not here, to install axe-core: install Node 20 or newer")
-        command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(AXE_PLACE), f"axe-core@{AXE_VERSION}"]
+        own = AXE_PLACE.with_name(f"{AXE_PLACE.name}.{os.getpid()}")  # several processes may want it at once
+        own.mkdir(parents=True)
+        command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(own), f"axe-core@{AXE_VERSION}"]
         subprocess.run(command, check=True, capture_output=True, timeout=110)
+        with contextlib.suppress(OSError):  # another one was there first
+            own.rename(AXE_PLACE)
+        shutil.rmtree(own, ignore_errors=True)
     return found.read_text(encoding="utf-8")
