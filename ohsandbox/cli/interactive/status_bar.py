@@ -112,6 +112,8 @@ class StatusBar:
 
     def _cost(self) -> str:
         """Empty before there is one; a sum that lacks some has a `+`."""
+        if not self._steps:
+            return ""
         if not self._is_priced:
             return f"${self._cost_usd:.4f}+" if self._cost_usd else "price unknown"
         return f"${self._cost_usd:.4f}" if self._cost_usd < 1 else f"${self._cost_usd:.2f}"
