@@ -5,11 +5,14 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.rendering.events import call_of
 from ohsandbox.cli.rendering.images import IMAGES_NAME
-from ohsandbox.cli.rendering.view import MODEL_WORKS
+from ohsandbox.cli.rendering.text import cut
+from ohsandbox.cli.rendering.view import MAX_STATUS_CHARS, MODEL_WORKS
 from ohsandbox.conversation.limits import Spending
 from ohsandbox.events import EXIT, ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
+from ohsandbox.review_text import on_one_line
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
@@ -57,6 +60,8 @@ class Presenter:
         self._answer = answer
         self._spending = Spending()
         self._responses: set[str] = set()
+        self._calls: dict[str, SDKEvent] = {}
+        """Tool calls without a result, which run, or wait for the person's word."""
         self._events: queue.SimpleQueue[SDKEvent | LLMEvent] = queue.SimpleQueue()
         """What happened, in its order: pieces of an answer stand before the event that holds it."""
         conversation.register_callback(self._events.put)
@@ -113,7 +118,7 @@ class Presenter:
         try:
             self._follow()
             while self._is_answered():
-                self.view.status(MODEL_WORKS)
+                self.view.status(self._activity())
                 self._follow()
         except KeyboardInterrupt:
             self.hurried = True
@@ -128,6 +133,11 @@ class Presenter:
             self.view.info(" · ".join([said, *self._totals()]))
         self.view.result(self.conversation.id, self.conversation.wait())
         return status
+
+    def _activity(self) -> str:
+        """The call that runs, or that the model works."""
+        running = next(iter(self._calls.values()), None)
+        return MODEL_WORKS if running is None else cut(on_one_line(call_of(running).text), MAX_STATUS_CHARS)
 
     def _totals(self) -> Iterator[str]:
         """Duration, steps (answers of the model), tokens and cost of the run."""
@@ -162,7 +172,7 @@ class Presenter:
                 while not self._statuses.empty():
                     status = self._statuses.get()
                 if status is not None:
-                    self.view.status(status or MODEL_WORKS)
+                    self.view.status(status or self._activity())
                 for call_id in [*self._outputs]:
                     self.view.output(self._outputs.pop(call_id))
                 self.view.tick()
@@ -181,7 +191,11 @@ class Presenter:
         self._spending.add(event)
         if response_id := event.data.get("response_id"):
             self._responses.add(response_id)
-        self.has_worked = self.has_worked or event.type == "tool_call"
+        if event.type == "tool_call":
+            self.has_worked = True
+            self._calls[str(event.data.get("tool_call_id"))] = event
+        elif event.type == "tool_result":
+            self._calls.pop(str(event.data.get("tool_call_id")), None)
         if self._echo or event.type != "user_message":
             self.view.show(event)
         return event.type == "status_update" and event.data["status"] != ConversationStatus.RUNNING.value

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MAX_LIVE_ROWS = 8
 """Of what a running call prints."""
+WAITS_FOR_MODEL = "waits for the model"
 PAINT_S = 0.15
 """An answer that is being written is laid out anew at most so often."""
 
@@ -162,8 +163,10 @@ class ScreenPresenter(Presenter):
     def _show(self, event: SDKEvent | LLMEvent) -> bool:
         if isinstance(event, SDKEvent):
             self._bar.add(event)
-            self._bar.waits_for = _WAITS_FOR.get(event.type, self._bar.waits_for)
         over = super()._show(event)
+        if isinstance(event, SDKEvent):
+            waits_for = _WAITS_FOR.get(event.type, self._bar.waits_for)
+            self._bar.waits_for = "waits for a tool" if self._calls and waits_for == WAITS_FOR_MODEL else waits_for
         if not over:
             self._hear()
         return over
@@ -171,8 +174,8 @@ class ScreenPresenter(Presenter):
 
 _WAITS_FOR = {
     "tool_call": "waits for a tool",
-    "tool_result": "waits for the model",
-    "user_message": "waits for the model",
-    "status_update": "waits for the model",
+    "tool_result": WAITS_FOR_MODEL,
+    "user_message": WAITS_FOR_MODEL,
+    "status_update": WAITS_FOR_MODEL,
     "retry": "waits for the model, again",
 }

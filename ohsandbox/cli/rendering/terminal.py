@@ -20,7 +20,7 @@ from ohsandbox.cli.rendering.markdown import StreamedMarkdown
 from ohsandbox.cli.rendering.renderables import AnswerMarkdown, Glyphs, Rows
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import MAX_LINE_CHARS, current_masker, cut, output, safe, safe_line, size, words
-from ohsandbox.cli.rendering.view import MODEL_WORKS, View
+from ohsandbox.cli.rendering.view import MAX_STATUS_CHARS, MODEL_WORKS, View
 from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
 
-MAX_STATUS_CHARS = 60
 MAX_FOLDED = 100
 """So many folded blocks can be unfolded."""
 STATUS_MARGIN = 4

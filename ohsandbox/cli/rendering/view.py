@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MODEL_WORKS = "the model works"
 """The status while an answer is awaited."""
+MAX_STATUS_CHARS = 60
+"""Of a call that runs."""
 
 
 class View(ABC):
