@@ -10,7 +10,7 @@ from rich.console import Console, Group
 
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.rendering.events import MessageBlock, ResultBlock
-from ohsandbox.cli.rendering.renderables import tail
+from ohsandbox.cli.rendering.renderables import INDENT, Rows, tail
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.terminal import RichView, markdown
 from ohsandbox.cli.rendering.text import safe
@@ -57,7 +57,8 @@ class ScreenView(RichView):
 
     def output(self, event: OutputEvent) -> None:
         """The last lines of what runs, above the status."""
-        self._screen.show_live(_ansi(Group(*tail(event.text, rows=MAX_LIVE_ROWS)), self.console.width - 1))
+        rows = Rows(Group(*tail(event.text, rows=MAX_LIVE_ROWS)), indent=INDENT)
+        self._screen.show_live(_ansi(rows, self.console.width - 1))
 
     def show_block(self, block: Block) -> None:
         """Print it. What a call printed meanwhile stands in its result."""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from rich.console import Console, Group
 
 from ohsandbox import events
 from ohsandbox.cli.rendering.events import BlockReader, Form, ResultBlock
+from ohsandbox.cli.rendering.renderables import tail
 from ohsandbox.cli.rendering.terminal import RichView
 from ohsandbox.conversation.live_output import OutputEvent
 from tests.fakes import stamp
@@ -184,6 +185,25 @@ def test_no_text_reaches_the_terminal_as_it_is(text: str) -> None:
     view.output(OutputEvent(tool_call_id="1", name="x", text=text))
     controls = {chr(code) for code in range(0x20)} - {"\n", "\r"}
     assert {*out.getvalue()}.isdisjoint({*controls, "\x7f", "\x9b", "\u202e", "\u2066", "\u200b"})
+
+
+@given(st.text(max_size=300), st.integers(1, 9))
+def test_what_a_running_call_printed_is_a_few_printable_rows(text: str, rows: int) -> None:
+    out = io.StringIO()
+    lines = tail(text, rows=rows)
+    Console(file=out, width=40, markup=False, highlight=False).print(Group(*lines))
+    assert len(lines) <= rows
+    assert len(out.getvalue().rstrip("\n").split("\n")) <= rows
+    assert {*out.getvalue()}.isdisjoint({chr(code) for code in range(0x20)} - {"\n"} | {"\x7f", "\x9b", "\u202e"})
+
+
+def test_the_last_line_of_what_runs_is_told_at_the_bottom() -> None:
+    out = io.StringIO()
+    view = RichView(Console(file=out, width=60, markup=False, highlight=False, force_terminal=True, no_color=True))
+    for event in stamp(call("execute_bash", {"command": "make"})):
+        view.show(event)
+    view.output(OutputEvent(tool_call_id="1", name="execute_bash", text="one\nstep 2 of 9\n"))
+    assert "make … step 2 of 9" in out.getvalue()
 
 
 def test_no_row_ends_with_blanks() -> None:
