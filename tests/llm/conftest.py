@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,6 +14,8 @@ import pytest
 
 from ohsandbox.llm import LLM, ChatResponse, OnEvent
 from ohsandbox.testing.provider import FakeClock, FakeProvider
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # as our own import of litellm: no list is fetched
 
 Ask = Callable[..., ChatResponse]
 
