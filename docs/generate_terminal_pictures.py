@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 from rich.text import Text
 
+from ohsandbox import list_sandboxes, remove_sandbox
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -51,6 +53,10 @@ def main() -> None:
             while " -| " not in terminal.wait_for(QUESTION):
                 terminal.type("y")
             draw(terminal.screen(), IMAGES / "question.png")
+        conversations = {path.name for path in (Path(home) / "conversations").iterdir()}
+    for sandbox in list_sandboxes():  # a terminal that closes ends nothing that a person could go on with
+        if sandbox.conversation in conversations:
+            remove_sandbox(sandbox.name)
 
 
 class Terminal:

@@ -34,7 +34,12 @@ MADE_AT_RUN_TIME = {
         "ohsandbox.runtime.docker.build_ignore",
         "fnmatch.translate(part)",
     ): "fnmatch's own, which never backtracks, on a name",
+    (
+        "ohsandbox.cli.interactive.input",
+        "'|'.join(map(re.escape, sorted(self._texts, key=len, reverse=True)))",
+    ): "marks of our own, escaped",
     ("ohsandbox.runtime.docker.error_mapping", "pattern"): "found in the tables it makes",
+    ("ohsandbox.runtime.docker.usage", "line"): "of the three literals beside it, a line of a kernel's table each",
 }
 """Calls of `re` whose pattern stands in no literal, and why that is no danger."""
 
