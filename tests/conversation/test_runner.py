@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,6 +34,9 @@ class FakeRunner:
 
     def run(self, *, before_request: Callable[[], None]) -> ConversationStatus:
         return self.turns.pop(0)(before_request)
+
+    def place(self) -> dict[str, Any]:
+        return {}
 
     def interrupt(self) -> None:
         self.interrupted.set()
