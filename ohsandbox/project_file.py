@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -33,6 +34,10 @@ NEVER = frozenset(
 )  # fmt: skip
 """Not in a project's file, whatever the person trusts: where a key is sent, how what it costs is counted, programs of
 this machine (an MCP server's `where: host`). They belong into the person's own settings or on the command line."""
+_MAX_NAMED_BYTES = 4 * 1024 * 1024
+"""Of a file that it names; all certificates of a system have 300 KiB."""
+_DEEP_KEY = re.compile(rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
+"""`a.a.a.a...`: the time that tomllib takes grows with the square of a key's parts, to hours within MAX_FILE_BYTES."""
 _FILES = ("instructions", "ca_bundle")
 """Settings that name a file: below the project, and a part of what is trusted."""
 
@@ -99,12 +104,20 @@ class Project(NamedTuple):
         try:
             for name in _FILES:
                 if name in self.values:
-                    digest.update(hashlib.sha256(Path(self.values[name]).read_bytes()).digest())
+                    digest.update(hashlib.sha256(self._named_content(name)).digest())
             if self.options.build is not None:
                 digest.update(build_digest(self.options.build).encode())
         except OSError as error:
             raise _fault(self.path, f"{error.filename!r} cannot be read: {error.strerror}. Correct it.") from None
         return digest.hexdigest()
+
+    def _named_content(self, name: str) -> bytes:
+        """What a setting's file holds."""
+        with os.fdopen(open_regular(Path(self.values[name]), os.O_RDONLY, name=f"File of {name!r}"), "rb") as file:
+            content = file.read(_MAX_NAMED_BYTES + 1)
+        if len(content) > _MAX_NAMED_BYTES:
+            raise _fault(self.path, f"{name!r} names a file of over {_MAX_NAMED_BYTES} bytes. Shorten it.")
+        return content
 
 
 def find_project(start: Path) -> Project | None:
@@ -137,6 +150,8 @@ def _table(path: Path) -> dict[str, Any] | None:
         return None
     if len(data) > MAX_FILE_BYTES:
         raise _fault(path, f"over {MAX_FILE_BYTES} bytes. Shorten it.")
+    if _DEEP_KEY.search(data):
+        raise _fault(path, "not TOML that is read: a key has over 64 parts. Shorten it.")
     try:
         parsed = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:

@@ -232,3 +232,25 @@ def test_the_hash_holds_all_that_a_build_is_sent(repository: Path) -> None:
     assert read(repository, "build = 'image'").digest() == first
     (image / "run.sh").write_text("two")
     assert read(repository, "build = 'image'").digest() != first
+
+
+@pytest.mark.parametrize("start", ["", "[", "image = {", "[tool.ohsandbox.", "'x' . "])
+def test_a_key_of_many_parts_is_refused_before_it_costs_hours(repository: Path, start: str) -> None:
+    with pytest.raises(UsageError, match="over 64 parts"):
+        read(repository, start + ".".join("a" * 100_000) + " = 1\n")
+    with pytest.raises(UsageError, match="over 64 parts"):
+        read(repository, start + " . ".join(['"a"', "'b'"] * 20_000) + " = 1\n")
+    with pytest.raises(UsageError, match="not TOML"):  # and looking for it costs none
+        read(repository, start + "a" * 250_000)
+
+
+def test_a_named_file_that_is_huge_or_no_file_is_refused(repository: Path) -> None:
+    (repository / "told").touch()
+    project = read(repository, 'instructions = "told"')
+    os.truncate(repository / "told", 1 << 40)
+    with pytest.raises(UsageError, match="over 4194304 bytes"):
+        project.digest()
+    (repository / "told").unlink()
+    os.mkfifo(repository / "told")
+    with pytest.raises(UsageError, match="not a regular file"):
+        project.digest()

@@ -334,7 +334,7 @@ class RunSession:
             self._address = stack.enter_context(page)
         (self.view.info if self.person else say)(f"Its page: {self._address}")
         if self.person and has_browser():
-            open_browser(self._address)
+            open_browser(self._address, self.conversation.directory)
 
     @property
     def policy_name(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.conversations import SECRETS_NOTE, opened_output
 from ohsandbox.cli.rendering.text import safe_line, say
-from ohsandbox.cli.viewer.hosting import has_browser, hosted_at, open_browser
+from ohsandbox.cli.viewer.hosting import has_browser, hosted_at, open_browser, open_file
 from ohsandbox.cli.viewer.page import facts_of, title_of, write_page
 from ohsandbox.conversation.storage import find_stored, read_stored
 from ohsandbox.errors import UsageError
@@ -17,6 +17,7 @@ from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 PAGE_NAME = "view.html"
@@ -48,7 +49,7 @@ def view_conversation(
     print(safe_line(path.resolve(), limit_chars=MAX_PATH_CHARS), flush=True)
     if output is not None:
         say(SECRETS_NOTE)
-    _open(path.resolve().as_uri(), opens=False if output is not None and opens is None else opens)
+    _open(lambda: open_file(path), opens=False if output is not None and opens is None else opens)
     return 0
 
 
@@ -58,8 +59,9 @@ def _serve(directory: Path, *, port: int, opens: bool | None) -> int:
     from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - as above
 
     if (address := hosted_at(directory)) is not None:
-        print(address, flush=True)
-        _open(address, opens=opens)
+        found = address
+        print(found, flush=True)
+        _open(lambda: open_browser(found, directory), opens=opens)
         return 0
     one = read_stored(directory)
     with PageServer(
@@ -67,14 +69,14 @@ def _serve(directory: Path, *, port: int, opens: bool | None) -> int:
     ) as server:
         print(server.address, flush=True)
         say("This page only reads. Ctrl-C ends it.")
-        _open(server.address, opens=opens)
+        _open(lambda: open_browser(server.address, directory), opens=opens)
         threading.Event().wait()
     return 0
 
 
-def _open(address: str, *, opens: bool | None) -> None:
+def _open(open_it: Callable[[], bool], *, opens: bool | None) -> None:
     """None opens it where a person and a browser with a window are there."""
     if not (opens or (opens is None and sys.stdout.isatty() and has_browser())):
         return
-    if not open_browser(address) and opens:
+    if not open_it() and opens:
         raise UsageError("No browser was found. Open what is printed above, or set BROWSER.")

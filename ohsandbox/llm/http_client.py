@@ -137,12 +137,14 @@ class _Body(httpx.SyncByteStream):
         left = self._limit_bytes
         for raw in self._received():
             data = self._decoder.decompress(raw, left + 1) if self._decoder else raw
-            left -= len(data)
+            left -= max(len(raw), len(data))  # what follows the compressed data is no data
             if left < 0:
                 self._attempt.refusal = error_mapping.TOO_LARGE
                 raise ResponseRefused("body")
             self._attempt.head += data[: _HEAD_BYTES - len(self._attempt.head)]
             yield data
+            if self._decoder and self._decoder.eof:
+                return  # the decoder would keep all that follows
 
     def _received(self) -> Iterator[bytes]:
         try:

@@ -143,6 +143,10 @@ def token_count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
+MAX_CALLS = 1000
+"""Of a streamed answer; each takes some 500 bytes, and 60 on the wire."""
+
+
 class StreamedAnswer:
     """The answer so far."""
 
@@ -187,6 +191,8 @@ class StreamedAnswer:
         """
         call = self._by_index.get(part.get("index"))
         if call is None or (part.get("id") and call["id"] and [part["id"]] != call["id"]):
+            if len(self._calls) >= MAX_CALLS:
+                raise ValueError(f"over {MAX_CALLS} tool calls in one answer")
             call = self._by_index[part.get("index")] = {"id": [], "name": [], "arguments": []}
             self._calls.append(call)
         if part.get("id"):

@@ -17,6 +17,7 @@ from ohsandbox.llm import (
     ContextWindowError,
     LLMConfig,
     LLMEvent,
+    ModelAnswerError,
     ModelAuthenticationError,
     ModelNotFoundError,
 )
@@ -25,7 +26,7 @@ from ohsandbox.llm.direct_provider import DirectProvider, direct_provider
 from ohsandbox.llm.litellm_provider import LiteLLMProvider
 from ohsandbox.llm.model_list import cost_usd, entry_of, model_list
 from ohsandbox.llm.wire_format import server_events
-from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, Request, calls, events, text
+from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, Request, calls, chunk, events, text
 from tests.llm.talk import IMAGE, TALK, WITH_IMAGE, tool
 
 if TYPE_CHECKING:
@@ -325,6 +326,15 @@ def test_claudes_refusals_are_told_apart(ask: Ask, status: int, words: str, kind
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_of_calls_without_end_is_refused(clock: FakeClock) -> None:
+    many = [chunk({"tool_calls": [{"index": index, "id": f"call_{index}"}]}) for index in range(1001)]
+    with FakeProvider() as provider:
+        for _ in range(3):
+            provider.add(events(*many, chunk({}, "tool_calls")))
+        with pytest.raises(ModelAnswerError, match="cannot be read"):
+            LLM(provider.config(stream=True, num_retries=2), clock=clock).send([{"role": "user", "content": "hi"}])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])

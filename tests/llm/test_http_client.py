@@ -73,6 +73,16 @@ def test_a_gzip_bomb_is_refused(ask: Ask) -> None:
         ask(provider)
 
 
+def test_what_follows_compressed_data_is_not_kept(ask: Ask) -> None:
+    packed = gzip.compress(text("hello").body) + b"z" * 40 * MIB
+    with FakeProvider(Reply(packed, headers={"Content-Encoding": "gzip"})) as provider:
+        assert ask(provider).message.content == "hello"
+    nothing = b"\x78\x01" + b"\x00\x00\x00\xff\xff" * (7 * MIB)  # empty blocks
+    refused = Reply(nothing, headers={"Content-Encoding": "deflate"})
+    with FakeProvider(refused) as provider, pytest.raises(ModelAnswerError, match="32 MiB"):
+        ask(provider)
+
+
 def test_gzip_that_nobody_asked_for_is_read(ask: Ask) -> None:
     reply = text("hello")
     packed = Reply(gzip.compress(reply.body), headers={"Content-Encoding": "gzip"})

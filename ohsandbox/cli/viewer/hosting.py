@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 ADDRESS_NAME = "view.json"
 """In the conversation's directory, which is its owner's alone (0700), while its page is served."""
+OPENING_NAME = "view-open.html"
+"""Beside it, for the browser. What is left of it has a token that opens nothing any more."""
+_OPENING = """<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>ohsandbox</title>
+<meta http-equiv="refresh" content="0; url={address}"><a href="{address}">The page of the conversation</a>
+"""
 MAX_NOW_LINES, MAX_NOW_CHARS = 8, 2000
 """Of what is being written: enough to see that it goes on, and where."""
 _ENDS_ANSWER = frozenset({"assistant_message", "tool_call", "user_message", "status_update"})
@@ -138,8 +143,22 @@ def has_browser() -> bool:
     return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
 
 
-def open_browser(address: str) -> bool:
-    """Open the address in a browser; False where there is none."""
+def open_browser(address: str, directory: Path) -> bool:
+    """Open a live page in a browser; False where there is none.
+
+    A program's arguments are shown to every user of this machine. So the browser is given a file of the conversation's
+    directory, which leads to the address.
+    """
+    path = directory / OPENING_NAME
+    try:
+        write_atomically(path, _OPENING.format(address=address).encode())
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}. Open the address yourself.") from None
+    return open_file(path)
+
+
+def open_file(path: Path) -> bool:
+    """Open a page that is a file in a browser; False where there is none."""
     import webbrowser  # noqa: PLC0415 - looks for browsers
 
-    return webbrowser.open(address)
+    return webbrowser.open(path.resolve().as_uri())

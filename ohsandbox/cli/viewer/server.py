@@ -252,7 +252,8 @@ class _Guard:
             return Response("Invalid Host header.\n", 421)
         if headers.get("origin", f"http://{host}") != f"http://{host}":
             return Response("Invalid Origin header.\n", 403)
-        if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+        is_navigation = path == "/" and headers.get("sec-fetch-mode") == "navigate"  # from a file of ours, or any
+        if not is_navigation and headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
             return Response("Another page may not ask this.\n", 403)
         if path == "/":
             return None  # it is empty

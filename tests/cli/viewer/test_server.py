@@ -12,7 +12,7 @@ from ohsandbox.agent import Agent
 from ohsandbox.cli.prompt import QUIET_S
 from ohsandbox.cli.viewer import control as controls
 from ohsandbox.cli.viewer.control import ReadingControl
-from ohsandbox.cli.viewer.hosting import ADDRESS_NAME, hosted, hosted_at
+from ohsandbox.cli.viewer.hosting import ADDRESS_NAME, hosted, hosted_at, open_browser
 from ohsandbox.cli.viewer.server import PageServer
 from ohsandbox.conversation import Conversation
 from ohsandbox.events import ConversationStatus
@@ -343,6 +343,23 @@ def test_a_person_watches_and_allows_in_a_browser(browser: Chromium, tmp_path: P
         assert browser.evaluate("document.getElementById('title').textContent") == "Remove the build."
         assert browser.problems == []
     browser.wait_for("document.getElementById('state').textContent.includes('closed')")
+
+
+def test_the_token_is_no_argument_of_a_browser(
+    browser: Chromium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = example.usual(tmp_path)
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    with PageServer(directory, ReadingControl(directory), title="A title", facts="") as server:
+        open_browser(server.address, directory)
+        file = directory / "view-open.html"
+        assert (opened, file.stat().st_mode & 0o777) == ([file.as_uri()], 0o600)
+        browser.call("Page.navigate", url=opened[0])
+        while not browser.call("Page.getFrameTree")["frameTree"]["frame"]["url"].startswith("http:"):
+            continue  # a promise of a page that is left is never kept: nothing in it is waited for
+        browser.wait_for("document.title.startsWith('A title')")
+        assert browser.evaluate("location.href") == server.address.partition("#")[0]
 
 
 def test_no_text_of_a_call_passes_for_a_row_of_the_question(browser: Chromium, tmp_path: Path) -> None:
