@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.conversation.metadata import title_of
 from ohsandbox.persistence import stream_events
-from ohsandbox.timetravel.fork import is_turn
+from ohsandbox.timetravel.fork import Turns
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -94,14 +94,15 @@ def cost_of(directory: Path) -> ConversationCost:
         LogCorruptError: it is damaged.
     """
     turns: list[TurnCost] = []
+    counted = Turns()
     model = ""
 
     def take(event: SDKEvent) -> None:
         nonlocal model
-        if is_turn(event):
+        if (begun := counted.begun_by(event)) is not None:
             number = sum(1 for turn in turns if turn.number) + 1
-            turns.append(TurnCost(number, title_of(event.data["content"]) or "", event.ts, (), Cost()))
-        elif event.type == "status_update":
+            turns.append(TurnCost(number, title_of(begun.data["content"]) or "", begun.ts, (), Cost()))
+        if event.type == "status_update":
             model = event.data.get("model") or model
         if (cost := _cost_in(event)) is not None:
             if not turns:

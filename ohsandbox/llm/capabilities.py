@@ -101,7 +101,10 @@ def capability_warning(config: LLMConfig, model_info: ModelInfo) -> str | None:
             f"Function calling is unsupported for model {config.model!r} by litellm's list; its calls are written as "
             "text. Set `native_tool_calling` to true if the list is wrong."
         )
-    return f"Function calling seems unsupported for model {config.model!r}; continuing anyway."
+    return (
+        f"Whether model {config.model!r} supports function calling is not known: litellm's list lacks it. It is tried; "
+        "set `native_tool_calling` to true or false if you know."
+    )
 
 
 def adapt_request(request: Mapping[str, Any], capabilities: Capabilities) -> dict[str, Any]:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _FROM_US = "[From ohsandbox, not the user:"
 """The beginning of a message that nobody typed: it does not count as a turn."""
 
+_RUNNING = events.ConversationStatus.RUNNING.value
+
 FORKED = "Forked"
 """The code of the notice in a fork that says where it comes from."""
 
@@ -83,24 +85,49 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
 
 
 def is_turn(event: SDKEvent) -> bool:
-    """Whether a turn begins with it: a message that a person wrote to the agent."""
+    """Whether a person wrote it to the agent: where nothing runs, a turn begins with it; see `Turns`."""
     if event.type != "user_message":
         return False
     said = str(event.data["content"])
     return not said.startswith(_FROM_US) and said.strip() != events.EXIT
 
 
+class Turns:
+    """Follows a log and tells which messages begin a turn: one that steers the agent belongs to the turn at work."""
+
+    def __init__(self) -> None:
+        self._is_running = False
+        self._unheard: SDKEvent | None = None
+
+    def begun_by(self, event: SDKEvent) -> SDKEvent | None:
+        """The message that, with this event, is known to have begun a turn."""
+        begun = None
+        if event.type == "status_update":
+            was_running, self._is_running = self._is_running, event.data["status"] == _RUNNING
+            if was_running and self._is_running:  # that run was cut off: the message was for the next one
+                begun = self._unheard
+        elif is_turn(event):
+            if not self._is_running:
+                return event
+            self._unheard = self._unheard or event
+            return None
+        if event.type in {"status_update", "assistant_message", "tool_call", "tool_result"}:
+            self._unheard = None
+        return begun
+
+
 def seq_before_turns(directory: Path, turns: int) -> int:
-    """The seq of the event before the last `turns` messages of the person.
+    """The seq of the event before the last `turns` turns, which messages of the person began.
 
     Raises:
         UsageError: there were fewer.
     """
     said: list[int] = []
+    counted = Turns()
 
     def note(event: SDKEvent) -> None:
-        if is_turn(event):
-            said.append(event.seq)
+        if (begun := counted.begun_by(event)) is not None:
+            said.append(begun.seq)
 
     stream_events(directory, note)
     if not 1 <= turns <= len(said):

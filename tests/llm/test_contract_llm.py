@@ -37,7 +37,7 @@ def test_warning_about_function_calling_is_logged_without_a_callback_and_the_req
         assert llm.send(TALK, [tool()]).message.content == "Again."
     warned = [record.getMessage() for record in caplog.records if record.name == "ohsandbox.llm"]
     assert len(warned) == 1
-    assert "Function calling seems unsupported for model 'openai/no-such-model'" in warned[0]
+    assert "Whether model 'openai/no-such-model' supports function calling is not known" in warned[0]
 
 
 @pytest.mark.parametrize("native", [True, False])

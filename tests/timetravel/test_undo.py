@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ohsandbox import events
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
+from ohsandbox.conversation.cost import cost_of
 from ohsandbox.errors import ConversationOpenError, UsageError
-from ohsandbox.persistence import DirectoryLock, read_events
+from ohsandbox.persistence import DirectoryLock, EventLog, read_events
 from ohsandbox.runtime import disk_space
 from ohsandbox.timetravel import fork as forks
+from ohsandbox.timetravel.fork import seq_before_turns
 from ohsandbox.timetravel.snapshots import manifest
 from ohsandbox.timetravel.undo import plan_redo, plan_undo, redo, undo
 from ohsandbox.timetravel.workspace_diff import copied_workspace, diff_workspace
@@ -391,3 +394,37 @@ def test_on_a_disk_below_its_floor_the_run_goes_on_and_says_once_that_nothing_is
     assert "No snapshot is written: the disk of " in notice["message"]
     assert (root / "g").read_text() == "g"
     assert not (directory / "snapshots").exists()
+
+
+def test_a_message_that_steers_the_agent_belongs_to_the_turn_that_is_undone(root: Path) -> None:
+    def deed(root: Path) -> str:
+        (root / "text").write_text("by the agent\n")
+        conversation.send_message("and be quick")
+        return "done"
+
+    (root / "text").write_text("mine\n")
+    before = what(root)
+    agent = Agent(FakeModel(_bash(0), answer("ok"), answer("and?")), ["execute_bash"])
+    runtime = BoundRuntime(root, [deed])
+    conversation = Conversation(agent, runtime, root.parent / "c", conversation_id="c", checkpoints=True)
+    with conversation:
+        conversation.run("work")
+        assert [(turn.number, turn.title) for turn in conversation.cost.turns] == [(1, "work")]
+        conversation.run("and then?")
+        assert [turn.title for turn in conversation.cost.turns] == ["work", "and then?"]
+    _, refused = undo(plan_undo(conversation.directory, 2))
+    assert (refused, what(root)) == ([], before)
+
+
+def test_what_was_said_after_a_run_was_cut_off_begins_a_turn(root: Path) -> None:
+    directory = work(root, lambda root: (root / "new").write_text("new"))
+    running = events.status_update(events.ConversationStatus.RUNNING)
+    with EventLog(directory, conversation_id="c") as log:
+        log.append(events.user_message("more"))
+        log.append(running)
+        log.append(events.user_message("killed before this"))
+        said = log.append(events.user_message("and this")).seq
+        log.append(running)
+        log.append(events.user_message("steers"))
+    assert seq_before_turns(directory, 1) == said - 2
+    assert [turn.title for turn in cost_of(directory).turns] == ["turn 0", "more", "killed before this"]
