@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ohsandbox.cli.prompt import Typed, answer_to
 from ohsandbox.cli.rendering.lines import CONTEXT_LINES, TAB_COLUMNS, Change, changes
-from ohsandbox.cli.rendering.tables import open_console
+from ohsandbox.cli.rendering.tables import open_console, print_wrapped
 from ohsandbox.cli.rendering.text import masked, safe, safe_line
 from ohsandbox.conversation.approvals import AnyCall, Decision, EditsUnder, ExactCall
 from ohsandbox.conversation.approvals.scopes import offers
@@ -130,7 +130,8 @@ class _Question:
         offered = offers(pending[0]) if len(pending) == 1 else ()
         self._scopes = {_LETTERS[type(scope)]: scope for scope in offered}
         for letter, scope in self._scopes.items():
-            print(f"{letter}: from now on {safe_line(scope, limit_chars=sys.maxsize)}")
+            told = safe_line(scope, limit_chars=sys.maxsize)
+            print_wrapped(open_console(), Text(f"{letter}: from now on {told}"))
 
     def ask(self) -> Decision | Literal["one by one"]:
         while True:

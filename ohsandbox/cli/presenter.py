@@ -130,7 +130,8 @@ class Presenter:
         status = self.conversation.status()
         said = word if word and status is ConversationStatus.IDLE else _WORDS[status]
         if has_begun or self._responses:
-            self.view.info(" · ".join([said, *self._totals()]))
+            asked = self._responses or status is not ConversationStatus.FINISHED  # `/exit` asks nothing
+            self.view.info(" · ".join([said, *(self._totals() if asked else ())]))
         self.view.result(self.conversation.id, self.conversation.wait())
         return status
 

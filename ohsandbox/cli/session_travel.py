@@ -61,7 +61,7 @@ def show_diff(context: CommandContext, arguments: Sequence[str]) -> None:
             texts, binaries = split_binaries(work)
             binary = (Text(f"binary: {safe_line(one.path)}: {sizes_of(one)}") for one in binaries)
             lines = [*patch_lines(texts, work), *binary]
-            context.show(Text("\n").join(lines[:MAX_DIFF_LINES]))
+            context.show(Text("\n", no_wrap=True).join(lines[:MAX_DIFF_LINES]))
             if len(lines) > MAX_DIFF_LINES:
                 more = len(lines) - MAX_DIFF_LINES
                 context.show(f"{more:,} more lines: ohsandbox diff {session.conversation.id}")

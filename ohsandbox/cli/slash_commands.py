@@ -187,9 +187,9 @@ def _help(context: CommandContext, arguments: Sequence[str]) -> None:
     shown = [find_command(f"/{arguments[0].lstrip('/')}")] if arguments else COMMANDS
     width = max(len(f"{one.name} {one.arguments}") for one in shown)
     lines = [Text.assemble((f"{f'{one.name} {one.arguments}':<{width}}", "bold"), f"  {one.help}") for one in shown]
-    if not arguments:
-        lines.append(Text(context.keys, style="dim"))
     context.show(Text("\n").join(lines))
+    if not arguments:
+        context.show(Text(context.keys, style="dim"))
 
 
 def _exit(context: CommandContext, arguments: Sequence[str]) -> None:

@@ -169,6 +169,9 @@ def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:
         UsageError: the files at that event were not kept, or are lost.
     """
     files = CheckpointIndex.of(directory)
+    if not files.kept:
+        told = f"{directory.name!r} has no checkpoints, so this cannot be undone"
+        raise UsageError(f"Conversation {told}: no files were changed, or they are off.")
     if files.at(max(at, 0)) is None:
         raise UsageError(f"The files after event {at} of {directory.name!r} were not kept, so this cannot be undone.")
     bound = files.kept[-1].data.get("workspace")

@@ -428,3 +428,11 @@ def test_what_was_said_after_a_run_was_cut_off_begins_a_turn(root: Path) -> None
         log.append(events.user_message("steers"))
     assert seq_before_turns(directory, 1) == said - 2
     assert [turn.title for turn in cost_of(directory).turns] == ["turn 0", "more", "killed before this"]
+
+
+def test_where_no_files_were_changed_an_undo_says_so(tmp_path: Path) -> None:
+    agent = Agent(FakeModel(answer("hi")), ["execute_bash"])
+    with Conversation(agent, KeepingRuntime(), tmp_path, conversation_id="c", checkpoints=True) as conversation:
+        conversation.run("hello")
+    with pytest.raises(UsageError, match="'c' has no checkpoints, so this cannot be undone: no files were changed"):
+        plan_undo(tmp_path / "c", 1)

@@ -20,7 +20,7 @@ from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.cli.prompt import ask_yes_no
 from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
-from ohsandbox.cli.rendering.terminal import print_wrapped
+from ohsandbox.cli.rendering.tables import print_wrapped
 from ohsandbox.cli.rendering.text import output, safe, safe_line
 from ohsandbox.cli.session import RunSession
 from ohsandbox.cli.slash_commands import COMMANDS, SessionContext, completions, is_command, run_command

@@ -84,6 +84,11 @@ def aligned(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), heading
     return Text("\n").join(shown)
 
 
+def print_wrapped(console: Console, text: Text) -> None:
+    """Print text with line breaks between words, unless one is longer than a line, as a path: it stays whole."""
+    console.print(text, soft_wrap=any(cell_len(word) > console.width for word in text.plain.split()))
+
+
 class _Console(Console):
     def on_broken_pipe(self) -> NoReturn:
         """Whoever reads has gone: `entrypoint.exit_code_of` decides what that means. rich itself would exit with 1."""

@@ -18,7 +18,7 @@ from ohsandbox.cli.rendering.events import Block, CallBlock, Form, MessageBlock,
 from ohsandbox.cli.rendering.images import save_image
 from ohsandbox.cli.rendering.markdown import StreamedMarkdown
 from ohsandbox.cli.rendering.renderables import AnswerMarkdown, Glyphs, Rows
-from ohsandbox.cli.rendering.tables import open_console
+from ohsandbox.cli.rendering.tables import open_console, print_wrapped
 from ohsandbox.cli.rendering.text import MAX_LINE_CHARS, current_masker, cut, output, safe, safe_line, size, words
 from ohsandbox.cli.rendering.view import MAX_STATUS_CHARS, MODEL_WORKS, View
 from ohsandbox.review_text import on_one_line
@@ -87,8 +87,8 @@ class RichView(View):
         self._line.draw()
 
     def text(self, text: Text) -> None:
-        """In its colours."""
-        self._print(text)
+        """In its colours; one that is to be copied as it is, as a patch, says `no_wrap`."""
+        self._print(text, wraps=not text.no_wrap)
 
     def stream(self, event: LLMEvent) -> None:
         """Blocks of an answer as soon as they are whole; what is being written runs through the line at the bottom."""
@@ -199,11 +199,6 @@ class RichView(View):
         else:
             self.console.print(what, soft_wrap=isinstance(what, Text))
         self._line.draw()
-
-
-def print_wrapped(console: Console, text: Text) -> None:
-    """Print text with line breaks between words, unless one is longer than a line, as a path: it stays whole."""
-    console.print(text, soft_wrap=any(cell_len(word) > console.width for word in text.plain.split()))
 
 
 def _said(sign: str, text: str, style: str = "", *, sign_style: str = "bold cyan", above: int = 0) -> RenderableType:
