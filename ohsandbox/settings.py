@@ -365,14 +365,18 @@ def _addresses_of_providers(values: dict[str, Any], file: Path) -> list[str]:
     """A line for a variable of the model's provider that says where the file's key is sent."""
     if not values.get("api_key") or values.get("base_url") or os.environ.get(f"{_VARIABLE_PREFIX}BASE_URL"):
         return []
-    provider = (os.environ.get(f"{_VARIABLE_PREFIX}MODEL") or str(values.get("model") or "")).partition("/")
-    names = [f"{(provider[0] if provider[1] else 'openai').upper()}_{end}" for end in ("BASE_URL", "API_BASE")]
+    model = os.environ.get(f"{_VARIABLE_PREFIX}MODEL") or str(values.get("model") or "")
     return [
         f"Environment variable {name}={without_user(value)!r} says where the api_key of settings file {str(file)!r} "
         f"is sent. `unset {name}` for the provider's own server, or set base_url in the file."
-        for name in names
-        if (value := os.environ.get(name))
+        for name, value in addresses_of_provider(model.partition("/")[0] if "/" in model else "openai").items()
     ]
+
+
+def addresses_of_provider(provider: str) -> dict[str, str]:
+    """The provider's own variables that say where its API is, and hence its key sent; by name."""
+    names = [f"{provider.upper()}_{end}" for end in ("BASE_URL", "API_BASE")]
+    return {name: value for name in names if (value := os.environ.get(name))}
 
 
 def _refusal_of_key(values: dict[str, Any], file: Path, above: set[str]) -> str:

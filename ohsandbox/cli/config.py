@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -31,6 +32,8 @@ SIZES = ("memory", "disk")
 HIDDEN = "***"
 _SECRET_NAMES = frozenset({"api_key", "env", "headers", "auth", "token", "authorization", "password"})
 """Keys of MCP servers below which any text may be a secret."""
+_IN_QUERY = re.compile(r"((?:^\w+://[^?#\s]*\?|&)[^=&#\s]*=)[^&#\s]+")
+"""The values in an address of a server: some take a token there."""
 _EDITORS = ("VISUAL", "EDITOR")
 
 
@@ -191,7 +194,9 @@ def _hidden(value: Any, *, secret: bool = False) -> Any:
         return {key: _hidden(inner, secret=secret or key.lower() in _SECRET_NAMES) for key, inner in value.items()}
     if isinstance(value, list):
         return [_hidden(inner, secret=secret) for inner in value]
-    return HIDDEN if secret and value else value
+    if secret and value:
+        return HIDDEN
+    return _IN_QUERY.sub(rf"\1{HIDDEN}", without_user(value)) if isinstance(value, str) else value
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
 from ohsandbox.key_store import is_reference, stored_reference
-from ohsandbox.settings import Settings
+from ohsandbox.settings import Settings, addresses_of_provider, without_user
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,6 +86,8 @@ def complete(settings: Settings, *, person: bool, file: Path | None = None) -> S
     if source is not None:
         return settings
     if (stored := stored_reference(key_name(model))) is not None:
+        for name, value in addresses_of_provider(provider_of(model)).items():
+            say(f"warning: {_named(name)}, {without_user(value)!r}, says where the stored key is sent. `unset {name}`.")
         return settings.with_flags(api_key=stored)
     if person:
         from ohsandbox.cli.init import ask_for_key  # noqa: PLC0415 - it imports the model's client

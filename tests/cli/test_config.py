@@ -47,7 +47,13 @@ def test_every_setting_is_listed_with_where_it_is_from(
 
 @pytest.mark.parametrize("command", [["list"], ["list", "--json"], ["get", "api_key"], ["get", "mcpServers"]])
 def test_no_key_is_printed(invoke: Invoke, file: Path, command: list[str]) -> None:
-    servers = {"a": {"url": "https://x.example/mcp", "headers": {"X": "canary-1"}, "env": {"Y": "canary-2"}}}
+    servers = {
+        "a": {
+            "url": "https://u:canary-4@x.example/mcp?v=canary-5&k=canary-6",
+            "headers": {"X": "canary-1"},
+            "env": {"Y": "canary-2"},
+        }
+    }
     write(file, {"api_key": "canary-3", "mcpServers": servers})
     ended = invoke("config", *command)
     assert ended.code == 0

@@ -79,3 +79,17 @@ def test_a_misspelt_variable_is_told_once_by_a_command(
     ended = invoke(*command)
     assert ended.err.count("OHSANDBOX_MODLE is not used. Did you mean OHSANDBOX_MODEL?") == 1
     assert "canary" not in ended.err
+
+
+def test_where_a_stored_key_is_sent_by_a_variable_of_the_provider_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path))
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "openai").write_text("stored-key\n")
+    complete(Settings(model="openai/gpt-5"), person=False)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://u:canary@127.0.0.1:9/v1")
+    complete(Settings(model="openai/gpt-5"), person=False)
+    told = capsys.readouterr().err
+    assert "OPENAI_BASE_URL, 'http://***@127.0.0.1:9/v1', says where the stored key is sent" in told
