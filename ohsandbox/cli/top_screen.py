@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 2.0
 """How often the engine is asked; logs are looked at twice as often."""
+NARROW_COLUMNS = 64
+"""From here on there is room for numbers beside the title and what is done."""
 WIDE_COLUMNS = 120
 """From here on there is room for the network and the names of sandboxes."""
 PAGE_ROWS = 10
@@ -166,7 +168,8 @@ class TopScreen:
 
     def _line(self, cells: dict[str, str]) -> str:
         """Cells at their columns; the title and what is done share what is left."""
-        widths = _WIDE if self._columns >= WIDE_COLUMNS else _NARROW
+        columns = self._columns
+        widths = _WIDE if columns >= WIDE_COLUMNS else _NARROW if columns >= NARROW_COLUMNS else _NARROWEST
         fixed = [_fit(cells[name], width) for name, width in widths.items()]
         left = max(0, self._columns - sum(widths.values()) - len(widths) - 1)
         title = left * 2 // 5
@@ -322,6 +325,7 @@ _HEADINGS = {
     name: name
     for name in ("STATE", "CPU", "MEMORY", "NET", "COST", "AGE", "SANDBOX", "TITLE", "DOES")
 }  # fmt: skip
+_NARROWEST = {"STATE": 8}
 _NARROW = {"STATE": 11, "CPU": 4, "MEMORY": 7, "COST": 7, "AGE": 6}
 _WIDE = {"STATE": 11, "CPU": 5, "MEMORY": 7, "NET": 17, "COST": 8, "AGE": 6, "SANDBOX": 20}
 """Columns of the terminal."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from ohsandbox.cli.top_survey import Survey
 from ohsandbox.errors import EngineUnavailable
 from ohsandbox.paths import conversations_dir
 from ohsandbox.runtime.inventory import SandboxInfo, SandboxUsage
+from tests.cli.conftest import Emulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -204,6 +206,12 @@ def test_the_screen_shows_rows_moves_and_gives_the_terminal_back(at_terminal: Ca
     assert b"pwned\x07" not in ended.raw
     assert b"\x1b[2J\xe2\x80\xae" not in ended.raw
     assert ended.raw.rindex(b"\x1b[?1049l") > ended.raw.rindex(b"\x1b[?1049h")
+
+
+@pytest.mark.usefixtures("no_engine", "talked")
+def test_a_narrow_terminal_shows_which_conversation_it_is() -> None:
+    with closing(Emulator("top", columns=40, rows=20)) as terminal:
+        assert "plain" in terminal.wait("It is done").shown
 
 
 @pytest.mark.usefixtures("no_engine", "talked")
