@@ -15,7 +15,9 @@ import math
 import queue
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
@@ -34,7 +36,7 @@ IDLE_S = 10.0
 POLL_S = 0.05
 """How often `cancel` is looked at where it is waited for."""
 AT_ONCE_S = 0.05
-"""How long a call is awaited without a thread. Nothing looks at its time limit or its processes meanwhile."""
+"""How long a call is awaited without a thread, or up to twice that. Nothing looks at its limits meanwhile."""
 AT_ONCE_BYTES = 64 * 1024
 """The largest output that is handled in the event loop's thread: it takes less than a millisecond."""
 
@@ -69,7 +71,8 @@ def cancellable(
         bound: Callable[P, T] = getattr(self, method.__name__)
         cancel = _add_cancel(options)
         if begin is not None and getattr(bound, "__func__", None) is method:
-            await anyio.lowlevel.checkpoint_if_cancelled()
+            if _asyncio_loop() is None:  # asyncio's own check comes with the first await, and ends what was begun
+                await anyio.lowlevel.checkpoint_if_cancelled()
             if (begun := begin(self, *args, **options)) is not None:
                 return await begun.result(cancel)
         return await in_thread(partial(bound, *args, **options), cancel)
@@ -201,23 +204,57 @@ class Signal:
         if self._wake is not None:
             self._wake()
 
-    async def wait(self, timeout_s: float | None = None) -> None:
-        """Return once it was set, or after timeout_s seconds."""
+    async def wait(self, *, at_once: bool = False) -> None:
+        """Return once it was set; with at_once, after AT_ONCE_S at least and twice that at most."""
         if not self._was_set and self._loop is None:
             event = anyio.Event()
             self._wake = event.set
-            with anyio.move_on_after(timeout_s):
+            with anyio.move_on_after(AT_ONCE_S if at_once else None):
                 await event.wait()
         elif not self._was_set and self._loop is not None:  # a future and a timer are faster than anyio's
             future = self._loop.create_future()
             self._wake = partial(_resolve, future)
-            timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._wake)
-            try:
-                await future
-            finally:
-                if timer is not None:
-                    timer.cancel()
+            if at_once:
+                _alarm_of(self._loop).watch(future)
+            await future
         self._wake, self._was_set = None, False
+
+
+class _Alarm:
+    """Resolves futures of one event loop that have waited for AT_ONCE_S: one timer serves all that wait.
+
+    A timer of its own costs a call 4 us, and nearly every call is over before it needs it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._waiting: deque[tuple[float, asyncio.Future[None]]] = deque()
+
+    def watch(self, future: asyncio.Future[None]) -> None:
+        """Resolve the future in AT_ONCE_S, or up to twice that."""
+        if not self._waiting:
+            self._look_later()
+        self._waiting.append((time.monotonic() + AT_ONCE_S, future))
+
+    def _look_later(self) -> None:
+        if (loop := self._loop()) is not None:
+            loop.call_later(AT_ONCE_S, self._look)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= now):
+            _resolve(self._waiting.popleft()[1])
+        if self._waiting:
+            self._look_later()
+
+
+_alarms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Alarm] = weakref.WeakKeyDictionary()
+
+
+def _alarm_of(loop: asyncio.AbstractEventLoop) -> _Alarm:
+    if (alarm := _alarms.get(loop)) is None:
+        alarm = _alarms[loop] = _Alarm(loop)
+    return alarm
 
 
 async def when_readable(descriptor: int, is_over: Callable[[], bool], signal: Signal) -> None:
@@ -235,7 +272,7 @@ async def when_readable(descriptor: int, is_over: Callable[[], bool], signal: Si
 
     loop.add_reader(descriptor, arrived)
     try:
-        await signal.wait(AT_ONCE_S)
+        await signal.wait(at_once=True)
     finally:
         loop.remove_reader(descriptor)
 

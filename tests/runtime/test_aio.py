@@ -25,7 +25,6 @@ from ohsandbox import Runtime, abuild_image, afind_sandbox, alist_sandboxes, are
 from ohsandbox.errors import EngineUnavailable, SandboxFileNotFoundError, UsageError, WorkdirMissingError
 from ohsandbox.runtime import aio, to_thread
 from ohsandbox.runtime.local import LocalChannel
-from ohsandbox.runtime.shell import session
 from ohsandbox.testing import FakeRuntime
 from ohsandbox.testing.conformance.case import is_running, number_nobody_sleeps
 from tests.aio import on, on_each
@@ -73,8 +72,7 @@ def runtime(request: pytest.FixtureRequest) -> Iterator[FakeRuntime]:
 
 def a_minute_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no call need a thread because this machine is busy."""
-    for module in (aio, session):
-        monkeypatch.setattr(module, "AT_ONCE_S", 60.0)
+    monkeypatch.setattr(aio, "AT_ONCE_S", 60.0)
 
 
 async def cancelled_once_it_prints(call: Callable[..., Coroutine[Any, Any, object]]) -> None:
@@ -89,8 +87,8 @@ async def cancelled_once_it_prints(call: Callable[..., Coroutine[Any, Any, objec
 # --- the same as the blocking methods ---
 
 AT_ONCE = {
-    "describe", "discard_changes", "environment", "get_tools", "give_secrets", "hold", "last_output", "list_sessions",
-    "reopen_session", "take_notices",
+    "describe", "discard_changes", "environment", "get_tools", "give_secrets", "hand_over", "hold", "last_output",
+    "list_sessions", "reopen_session", "take_notices",
 }  # fmt: skip
 """They ask the sandbox nothing."""
 FOR_BACKENDS = {

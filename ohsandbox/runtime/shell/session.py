@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.aio import AT_ONCE_BYTES, AT_ONCE_S, Signal
+from ohsandbox.runtime.aio import AT_ONCE_BYTES, Signal
 from ohsandbox.runtime.channel import KILLED, POLL_MS
 from ohsandbox.runtime.process.invocation import NEWLINE, exports, limit_mark, quote, script_on_stdin
 from ohsandbox.runtime.shell.output import FAREWELL, Capture
@@ -234,7 +234,7 @@ class ShellSession:
             self._tell = signal.set
             if not self.alive or self.call is None or self.call.finished:
                 signal.set_here()
-        await signal.wait(AT_ONCE_S)
+        await signal.wait(at_once=True)
         if (call := self.call) is None or not call.ended or call.report is None:
             return False
         return call.report.exit_code != KILLED and call.capture.size <= AT_ONCE_BYTES
