@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.llm.model_list import entry_of, listed_info
-from ohsandbox.llm.response_parsing import token_count
+from ohsandbox.llm.response_parsing import MAX_CALLS, token_count
 from ohsandbox.llm.wire_format import InterruptedStreamError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class AnthropicFormat:
         """See `WireFormat.answer`."""
         if not isinstance(body, dict) or not isinstance(body.get("content"), list):
             raise ValueError("no answer in Anthropic's format")  # noqa: TRY004 - of the provider, not of a caller
-        blocks = [block for block in body["content"] if isinstance(block, dict)]
+        blocks = [block for block in body["content"][:MAX_CALLS] if isinstance(block, dict)]
         text = "".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
         calls = [
             _call(block, json.dumps(block.get("input") or {})) for block in blocks if block.get("type") == "tool_use"

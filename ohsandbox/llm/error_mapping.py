@@ -108,7 +108,7 @@ UNREADABLE = ErrorKind(
 )
 TOO_LARGE = ErrorKind(
     errors.ModelAnswerError,
-    "sent an answer over the limit of 32 MiB (128 MiB as a stream)",
+    "sent an answer over the limit of 32 MiB or 300,000 values (128 MiB as a stream)",
     "Check `base_url`, or lower `max_output_tokens`.",
 )
 COMPRESSED = ErrorKind(

@@ -91,6 +91,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
+MAX_VALUES = 300_000
+"""Objects, lists and strings of an answer: 32 MiB of empty objects would take 700 MB, and an answer has hundreds."""
+
+
 def _after(response: httpx.Response) -> None:
     """Note what came, and put our reader between the connection and whoever parses."""
     attempt = current_attempt()
@@ -105,7 +109,7 @@ def _after(response: httpx.Response) -> None:
     assert isinstance(response.stream, httpx.SyncByteStream)  # noqa: S101 - the client is synchronous
     limit = STREAM_LIMIT_BYTES if "event-stream" in attempt.content_type else LIMIT_BYTES
     body = _Body(response.stream, attempt, limit_bytes=limit, compressed=encoding != "identity")
-    response.stream = _mended(body) if _is_json(response) else body
+    response.stream = _mended(body, attempt) if _is_json(response) else body
 
 
 def _is_json(response: httpx.Response) -> bool:
@@ -114,10 +118,13 @@ def _is_json(response: httpx.Response) -> bool:
     return response.is_success and (media_type == "application/json" or media_type.endswith("+json"))
 
 
-def _mended(body: _Body) -> httpx.SyncByteStream:
+def _mended(body: _Body, attempt: Attempt) -> httpx.SyncByteStream:
     """The whole body, repaired; unchanged where it is not JSON."""
     raw = b"".join(body)
     body.close()
+    if raw.count(b"{") + raw.count(b"[") + raw.count(b'"') // 2 > MAX_VALUES:
+        attempt.refusal = error_mapping.TOO_LARGE
+        raise ResponseRefused("values")
     try:
         return httpx.ByteStream(json.dumps(repair_response(json.loads(raw))).encode())
     except (ValueError, RecursionError):

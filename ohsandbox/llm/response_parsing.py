@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
+MAX_CALLS = 1000
+"""Of an answer; where it came whole the others are dropped. Each takes some 500 bytes, and 60 on the wire."""
+
 
 def read_answer(
     answer: Mapping[str, Any],
@@ -109,7 +112,7 @@ def _repaired_choice(choice: dict[str, Any]) -> dict[str, Any]:
     message = _object(choice.get("message"))
     repaired = message | {"role": "assistant", "content": content_text(message.get("content"))}
     if "tool_calls" in message:
-        calls = [call for call in _list(message["tool_calls"]) if isinstance(call, dict)]
+        calls = [call for call in _list(message["tool_calls"])[:MAX_CALLS] if isinstance(call, dict)]
         no_function = {"name": None, "arguments": ""}
         repaired["tool_calls"] = [
             call | {"id": call.get("id") or "", "function": _object(call.get("function")) or no_function}
@@ -141,10 +144,6 @@ def content_text(content: Any) -> str | None:
 def token_count(value: Any) -> int:
     """A number of tokens: value where it is one, else 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
-
-
-MAX_CALLS = 1000
-"""Of a streamed answer; each takes some 500 bytes, and 60 on the wire."""
 
 
 class StreamedAnswer:

@@ -52,6 +52,19 @@ def test_a_body_over_the_limit_is_refused(ask: Ask) -> None:
         assert len(provider.requests) == 1
 
 
+def test_an_answer_of_very_many_values_is_refused_before_it_is_parsed(ask: Ask) -> None:
+    calls = b'{"choices":[{"message":{"tool_calls":[' + b"{}," * 300_001 + b"{}]}}]}"
+    with FakeProvider(Reply(calls)) as provider, pytest.raises(ModelAnswerError, match="300,000 values"):
+        ask(provider)
+
+
+def test_of_very_many_calls_the_first_are_taken(ask: Ask) -> None:
+    call = b'{"id":"c","function":{"name":"f","arguments":"{}"}},'
+    answer = b'{"choices":[{"message":{"tool_calls":[' + call * 1500 + call[:-1] + b"]}}]}"
+    with FakeProvider(Reply(answer)) as provider:
+        assert len(ask(provider).message.tool_calls or ()) == 1000
+
+
 def test_an_error_page_over_the_limit_is_refused(ask: Ask) -> None:
     with FakeProvider(Reply(b" " * MIB, 500, repeat=33)) as provider, pytest.raises(ModelAnswerError, match="32 MiB"):
         ask(provider)
