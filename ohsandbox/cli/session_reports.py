@@ -1,8 +1,9 @@
-"""What slash commands tell of a session: `/status`, `/cost`, `/tools`, `/mcp`, `/net` and others."""
+"""What slash commands tell of a session: `/status`, `/why`, `/cost`, `/tools`, `/mcp`, `/net` and others."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -10,12 +11,14 @@ from rich.text import Text
 from ohsandbox.agent.prompt import INSTRUCTIONS_NAME, read_workspace_instructions
 from ohsandbox.cli.model import key_source
 from ohsandbox.cli.rendering.cost import cost_table, price_words
+from ohsandbox.cli.rendering.events import BlockReader, CallBlock, Form, NoteBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import cut, safe, safe_line
 from ohsandbox.cli.runtime import place_of
 from ohsandbox.conversation.storage import list_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
+from ohsandbox.review_text import on_one_line
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
 
 if TYPE_CHECKING:
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.cost import ConversationCost
 
 MAX_TOOL_CHARS = 90
+MAX_WHY_LINES = 5
+"""Of the end of a failed call's output, where the reason stands."""
+_NO_NETWORK = re.compile(r"(?i)could not resolve|name resolution|network is unreachable|getaddrinfo|bad address")
+"""What glibc, musl, busybox, Python and Node say where there is no network."""
 _ASKED = {
     "never": "nothing before it runs",
     "always": "every call",
@@ -137,6 +144,39 @@ def network_text(session: RunSession) -> Text:
 
 def _network_words(session: RunSession) -> str:
     return session.network if session.runtime.isolated else "of this host"
+
+
+# --- /why -------------------------------------------------------------------------------------------
+
+
+def why_text(session: RunSession) -> Text:
+    """The last thing that did not go as it was meant: refused, failed, stopped or warned of; and what would help."""
+    reader = BlockReader(Form.EVERYWHERE)
+    call, found = "", Text("Nothing was refused, and nothing failed in this conversation.")
+    for event in session.conversation.events():
+        for block in reader.blocks_of(event):
+            match block:
+                case CallBlock(text=text):
+                    call = cut(on_one_line(text), MAX_TOOL_CHARS)
+                case ResultBlock(ok=False) | ResultBlock(is_declined=True):
+                    found = Text.assemble((f"{call}\n", "bold"), f"{block.ending or 'failed'}{_end_of(block.text)}")
+                    found.append(_remedy(session, block))
+                case NoteBlock(text=text) if block.is_warning:
+                    found = Text(text)
+    return found
+
+
+def _end_of(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()][-MAX_WHY_LINES:]
+    return "".join(f"\n  {line}" for line in lines)
+
+
+def _remedy(session: RunSession, result: ResultBlock) -> Text:
+    if result.is_declined:
+        return Text("\nSay what to do in its place, or /approvals for what you allow from now on.", "dim")
+    if session.runtime.isolated and session.network == "none" and _NO_NETWORK.search(result.text):
+        return Text("\nThe sandbox has no network. /net says what would change that.", "dim")
+    return Text("")
 
 
 # --- /cost ------------------------------------------------------------------------------------------

@@ -265,6 +265,10 @@ COMMANDS: tuple[SlashCommand, ...] = (
         _report(session_reports.cost_report, "/cost"), while_running=True,
     ),
     SlashCommand(
+        "/why", "", "why the last call failed, was refused or was stopped, and what would help",
+        _report(session_reports.why_text, "/why"), while_running=True,
+    ),
+    SlashCommand(
         "/diff", "[last|N] [--stat]", "what changed in all, in the last turn, or in the last N turns",
         session_travel.show_diff, while_running=True, complete=lambda _: ["last", "--stat"],
     ),

@@ -81,6 +81,23 @@ def test_each_command_has_a_line_of_help_and_names_are_unique(talk: Talk, write_
         assert re.search(rf"{re.escape(command.name)} .*{re.escape(command.help)}", ended.out + ended.err)
 
 
+def test_why_says_what_the_last_call_that_failed_said(talk: Talk, write_script: WriteScript) -> None:
+    failing = "seq 9; echo no such thing >&2; (exit 3)"
+    model = write_script(("", failing), ("", "true"), ("It failed.", None))
+    ended = talk("/why", "do it", "/why", model=model)
+    told = (ended.out + ended.err).partition("Nothing was refused, and nothing failed")[2].partition("Answered")[2]
+    rows = [line.partition(" info     ")[2] for line in told.splitlines()]
+    assert rows[rows.index(failing) :][:7] == [failing, "exit 3", "  6", "  7", "  8", "  9", "  no such thing"]
+
+
+@pytest.mark.docker
+def test_why_tells_of_a_network_that_is_not_there(talk: Talk, write_script: WriteScript, image: str) -> None:
+    reach = "python3 -c 'import socket; socket.create_connection((\"example.com\", 80))'"
+    model = write_script(("", reach), ("It failed.", None))
+    ended = talk("do it", "/why", model=model, how=("--image", image, "--no-tui"))
+    assert "The sandbox has no network. /net says what would change that." in ended.out + ended.err
+
+
 def test_the_documentation_has_each_command() -> None:
     page = (Path(__file__).parents[2] / "docs" / "terminal.md").read_text(encoding="utf-8")
     rows = [line.partition(" | ")[0] for line in page.splitlines() if line.startswith("| `/")]

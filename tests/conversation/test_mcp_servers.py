@@ -134,7 +134,7 @@ def test_a_slow_server_blocks_nobody_and_its_tools_come_later(
         assert "- slow: starting" in model.seen[0][0]["content"]
         assert notices(conversation)[0] == "MCP server 'slow', late: it still starts; the agent begins without it"
         assert model.offered[1] == ["finish", "echo"]
-        assert "MCP server 'slow', ready: 1 tools: echo" in told(model, 1)
+        assert "MCP server 'slow', ready: 1 tool: echo" in told(model, 1)
         assert "not a word of the user" in told(model, 1)
         assert results_of(conversation)[-1]["output"] == "at last"
         assert [len(data["tools"]) for data in data_of(conversation.events(), "system_message")] == [1, 2]
