@@ -12,7 +12,7 @@ from ohsandbox.evaluation.progress import PhaseBegan
 from ohsandbox.evaluation.results import TrialKey, TrialResult
 from ohsandbox.evaluation.task import Task  # noqa: TC001 - as Path
 from ohsandbox.evaluation.trial import Trial
-from ohsandbox.evaluation.trial_sandbox import TrialOptions  # noqa: TC001 - as Path
+from ohsandbox.evaluation.trial_sandbox import SandboxRemovals, TrialOptions
 
 if TYPE_CHECKING:
     from ohsandbox.evaluation.agents import EvaluatedAgent
@@ -66,6 +66,7 @@ class LocalExecutor:
         self._cancel = threading.Event()
         self._processors = Processors((), concurrent=slots)
         self._pool = ThreadPoolExecutor(slots, thread_name_prefix="trial")
+        self._removals = SandboxRemovals(slots)
 
     def check(self) -> None:
         """See `TrialExecutor.check`."""
@@ -80,6 +81,7 @@ class LocalExecutor:
             spec.task, spec.attempt, spec.agent, self._images, spec.options, processors=self._processors,
             directory=directory,
             task_digest=spec.task_digest, cancel=self._cancel, tell=lambda phase: self._tell(PhaseBegan(key, phase)),
+            removals=self._removals,
         )  # fmt: skip
         return self._pool.submit(trial.run)
 
@@ -88,3 +90,4 @@ class LocalExecutor:
         self._cancel.set()
         self._images.close()
         self._pool.shutdown(cancel_futures=True)
+        self._removals.finish()

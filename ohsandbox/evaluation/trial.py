@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.agents import EvaluatedAgent
     from ohsandbox.evaluation.images import Images
     from ohsandbox.evaluation.processors import ProcessorLease, Processors
-    from ohsandbox.evaluation.results import Outcome
+    from ohsandbox.evaluation.results import Outcome, ServiceResult
     from ohsandbox.evaluation.task import Network, Step, Task
+    from ohsandbox.evaluation.trial_sandbox import SandboxRemovals
 
 PATCH_NAME = "patch.diff"
 PASSING_REWARD = 1.0
@@ -62,12 +63,27 @@ class Trial:
         task_digest: str,
         cancel: threading.Event,
         tell: Callable[[str], None],
+        removals: SandboxRemovals | None = None,
     ) -> None:
-        """Make a trial that has not begun; tell is called with the name of each phase that begins."""
+        """Make a trial that has not begun.
+
+        Args:
+            task: what is to be done.
+            attempt: from 1.
+            agent: does it.
+            images: has the task's image.
+            options: the run's.
+            processors: of them the trial is lent its own.
+            directory: for its files; empty.
+            task_digest: of the task's files, for the result.
+            cancel: ends the trial once it is set.
+            tell: is called with the name of each phase that begins.
+            removals: removes the sandbox after the result; None has the trial wait for that.
+        """
         self.task, self.attempt, self.agent = task, attempt, agent
         self._tell = tell
         self._images, self._options, self._directory, self._cancel = images, options, directory, cancel
-        self._processors = processors
+        self._processors, self._removals = processors, removals
         self._begun_accounting: Accounting | None = None
         self._baseline: Baseline | None = None
         self._network: Network | None = None
@@ -132,10 +148,14 @@ class Trial:
                 if not _goes_on(step, ends[-1][1]):
                     break
             with self._timed("close"):
-                services = (
-                    runtime.save_services(self._directory / "services") if isinstance(runtime, ServiceRuntime) else []
-                )
-                runtime.close()
+                services: list[ServiceResult] = []
+                if isinstance(runtime, ServiceRuntime):
+                    services = runtime.save_services(self._directory / "services")
+                    runtime.close()
+                elif self._removals is not None:
+                    self._removals.submit(stack.pop_all().close)
+                else:
+                    runtime.close()
         return self._judged(ends) | {"services": services}
 
     def _step(self, runtime: DockerRuntime, step: Step) -> _StepEnd:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from ohsandbox import DockerRuntime, SandboxLimits
-from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.evaluation.compose import ProjectOptions, ServiceRuntime, project_name
 from ohsandbox.evaluation.sandbox_files import last_words, put
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ohsandbox.evaluation.images import Images
     from ohsandbox.evaluation.processors import ProcessorLease
@@ -34,6 +36,31 @@ _LACKS_LANGUAGE = '[ "$(LC_ALL=C.UTF-8 bash -c : 2>&1)" ] && command -v bash'
 MAX_PASSWD_BYTES = 1024**2
 SETUP_S = 600.0
 """For the set-up of a step, which has no limit of its own; as long as an image may be built."""
+
+
+class SandboxRemovals:
+    """Removes sandboxes of trials that have their result, while the next ones begin: a removal mostly waits."""
+
+    def __init__(self, slots: int) -> None:
+        """At most slots at once, beside as many trials."""
+        self._free = threading.BoundedSemaphore(slots)
+        self._pool = ThreadPoolExecutor(slots, thread_name_prefix="removal")
+
+    def submit(self, close: Callable[[], object]) -> None:
+        """Have a sandbox closed soon; waits while as many are being closed as may be."""
+        self._free.acquire()
+        self._pool.submit(self._close, close)
+
+    def _close(self, close: Callable[[], object]) -> None:
+        try:
+            with contextlib.suppress(OhsandboxError):  # `gc` removes what an engine that fails has left
+                close()
+        finally:
+            self._free.release()
+
+    def finish(self) -> None:
+        """Wait until all are removed."""
+        self._pool.shutdown()
 
 
 class TrialOptions(BaseModel):
