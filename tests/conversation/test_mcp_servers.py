@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 import time
@@ -126,6 +127,7 @@ def test_a_server_that_is_not_there_is_told_to_the_model_and_the_person(tmp_path
 def test_a_slow_server_blocks_nobody_and_its_tools_come_later(
     tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    importlib.import_module("ohsandbox.mcp.client")  # takes longer than that
     monkeypatch.setattr(mcp_servers, "WAIT_S", 0.2)
     model = Offers(later(2.5, answer("", call("late_call"))), answer("", call("echo", {"text": "at last"})))
     with converse(tmp_path, runtime, model, config(slow=odd("slow", include=["echo"]))) as conversation:
