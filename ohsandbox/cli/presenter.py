@@ -72,6 +72,8 @@ class Presenter:
         self._outputs: dict[str, OutputEvent] = {}
         """Of each call that runs the newest: what was not shown in time is outdated."""
         conversation.register_output(lambda event: self._outputs.update({event.tool_call_id: event}))
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """Lines of ours from other threads, to be shown between two events."""
 
     def run(self, text: str) -> ConversationStatus:
         """Say text and show what comes of it until the run has ended. Ctrl-C stops the run, without an error.
@@ -80,6 +82,10 @@ class Presenter:
             KeyboardInterrupt: a second Ctrl-C, while the run was being stopped.
         """
         return self._shown(lambda: self.conversation.send_message(text))
+
+    def tell(self, line: str) -> None:
+        """Show a line of ours on what happens beside the conversation, from any thread; between runs, with the next."""
+        self._lines.put(line)
 
     @property
     def has_begun(self) -> bool:
@@ -127,6 +133,7 @@ class Presenter:
             self._follow()
             self.hurried = False
         self.view.status("")
+        self._show_lines()
         status = self.conversation.status()
         said = word if word and status is ConversationStatus.IDLE else _WORDS[status]
         if has_begun or self._responses:
@@ -176,10 +183,15 @@ class Presenter:
                     self.view.status(status or self._activity())
                 for call_id in [*self._outputs]:
                     self.view.output(self._outputs.pop(call_id))
+                self._show_lines()
                 self.view.tick()
                 self._hear()
             else:
                 return
+
+    def _show_lines(self) -> None:
+        while not self._lines.empty():
+            self.view.info(self._lines.get())
 
     def _hear(self) -> None:
         """Time passes while the agent works: a person may have something to say."""

@@ -138,6 +138,13 @@ class ScreenPresenter(Presenter):
         self._screen, self._bar, self._command, self._message = screen, bar, command, message
         super().__init__(conversation, view, echo=False, answer=answer)
 
+    def tell(self, line: str) -> None:
+        """At once where the person's next line is awaited: nothing else is printed then."""
+        if self._screen.is_reading and not self._screen.is_suspended:
+            self.view.info(line)
+        else:
+            super().tell(line)
+
     def _shown(self, begin: Callable[[], object], *, word: str = "") -> ConversationStatus:
         self._screen.can_stop = self._screen.keeps_height = True
         try:
