@@ -19,6 +19,7 @@ LAYERS = (
     ("arguments", "html_page", "price"),
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),
+    ("network",),
     ("runtime", "llm", "persistence", "settings_file", "key_store", "trust"),
     ("state",),
     ("tool",),

@@ -1,0 +1,124 @@
+"""Names of hosts in one spelling, and the addresses that a name of the outside may lead to."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from typing import TypeAlias
+
+import idna
+
+IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+MAX_HOST_CHARS = 253
+"""Of a name in the DNS (RFC 1035, 2.3.4)."""
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
+_NUMBER = re.compile(r"\d+|0x[0-9a-f]*", re.ASCII)
+"""A name whose last label is a number is an IPv4 address in one of its spellings (WHATWG URL, 3.5)."""
+
+_METADATA = frozenset(
+    ipaddress.ip_address(one)
+    for one in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
+)
+"""Where clouds hand out credentials to a machine, outside of 169.254.0.0/16; one of them is a public address."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_COMPATIBLE = ipaddress.IPv6Network("::/96")
+_SITE = tuple(
+    ipaddress.ip_network(one) for one in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+)
+"""What `private:` opens: addresses that a site gives out itself (RFC 1918, 6598, 4193)."""
+
+
+class HostNameError(ValueError):
+    """A text is no name of a host; `str(error)` says what it is, after the words "the host ..."."""
+
+
+def normalized_host(text: str) -> str:
+    """The one spelling of a host's name: lower case, A-labels, no dot at the end.
+
+    Raises:
+        HostNameError: it is an IP address in any spelling, or no name that the DNS could hold.
+    """
+    if not text:
+        raise HostNameError("is empty")
+    name = text.lower() if text.isascii() else _encoded(text)
+    name = name.removesuffix(".")
+    if ":" in name or "[" in name:
+        raise HostNameError("is an IPv6 address; hosts are allowed by name")
+    labels = name.split(".")
+    if _NUMBER.fullmatch(labels[-1]):
+        raise HostNameError("is an IP address; hosts are allowed by name")
+    if len(name) > MAX_HOST_CHARS or not all(map(_LABEL.fullmatch, labels)):
+        raise HostNameError("is no host name")
+    return name
+
+
+def _encoded(text: str) -> str:
+    try:
+        return idna.encode(text, uts46=True, transitional=False).decode("ascii")
+    except UnicodeError as error:  # IDNAError is one
+        raise HostNameError("is no host name") from error
+
+
+def is_local_name(host: str) -> bool:
+    """Whether a normalized name stands for this machine (RFC 6761, 6.3)."""
+    return host == "localhost" or host.endswith((".localhost", ".localdomain"))
+
+
+def address_problem(address: str, *, private: bool) -> str:
+    """Why a sandbox may not be connected to this address; "" where it may.
+
+    Args:
+        address: as a resolver returns it.
+        private: whether addresses of the site (RFC 1918, 6598, 4193) pass; loopback, link-local and metadata never do.
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return "no IP address"
+    if isinstance(found, ipaddress.IPv6Address) and found.scope_id:
+        return "a link-local address"
+    return next(filter(None, (_problem(one, private=private) for one in [found, *_embedded(found)])), "")
+
+
+def _embedded(address: IPAddress) -> list[IPAddress]:
+    """The IPv4 addresses that packets to an IPv6 address may end up at."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return []
+    found: list[IPAddress] = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
+    if address.teredo is not None:
+        found.extend(address.teredo)
+    if address in _NAT64:
+        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return found
+
+
+def _problem(address: IPAddress, *, private: bool) -> str:
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return ""  # what it maps to is judged
+    of_site = any(address in network for network in _SITE)
+    kinds = (
+        (address.is_loopback, "a loopback address"),
+        (address.is_link_local or address in _METADATA, "a link-local or metadata address"),
+        (address.is_unspecified or address in _COMPATIBLE, "an unspecified address"),
+        (address.is_multicast, "a multicast address"),
+        (of_site and not private, "a private address"),
+        (not of_site and not address.is_global, "not a public address"),
+        (address.is_reserved and address not in _NAT64, "not a public address"),
+    )
+    return next((kind for holds, kind in kinds if holds), "")
+
+
+def is_this_machine(address: str) -> bool:
+    """Whether a connection to this address would end on this machine: the source would be the destination.
+
+    No packet is sent: a UDP socket that is connected only chooses its route.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0]) == address
+    except OSError:  # no route there
+        return False

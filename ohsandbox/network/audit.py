@@ -1,0 +1,271 @@
+"""What was asked of the network and decided: kept in memory, told to listeners, and a line of JSON each in a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ohsandbox import paths
+from ohsandbox.errors import UsageError
+from ohsandbox.network.addresses import MAX_HOST_CHARS
+from ohsandbox.private_files import open_regular, write_all
+from ohsandbox.text import encodable, quoted_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Protocol = Literal["https", "http", "tcp", "forward", "host port"]
+"""`tcp` is a connection at a port of its own, whose bytes are not known."""
+
+KEPT = 1000
+"""Decisions that stay in memory; the totals are of all."""
+MAX_FILE_BYTES = 1024 * 1024
+"""Of a file, some 4,000 decisions; the one before it is kept as well."""
+MAX_METHOD_CHARS, MAX_REASON_CHARS = 20, 300
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_FOLDER = "network"
+
+
+@dataclass(frozen=True)
+class NetworkDecision:
+    """One decision about a connection or a request.
+
+    Attributes:
+        time: seconds since the epoch.
+        host: the name that was asked for; "" where there was none. Foreign text, at most 253 printable characters.
+        port: the port; 0 where there was none.
+        protocol: what was asked for.
+        method: of the HTTP request, `CONNECT` for a tunnel; "" where there is none.
+        allowed: what was decided.
+        reason: why, the second half of a sentence that begins with the host.
+        rule: the rule that allowed it.
+        sent_bytes: from the sandbox; final when the connection has ended.
+        received_bytes: to the sandbox; likewise.
+        number: of the decision in its log, from 1 on.
+    """
+
+    time: float
+    host: str
+    port: int
+    protocol: Protocol
+    method: str = ""
+    allowed: bool = False
+    reason: str = ""
+    rule: str = ""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class NetworkTotals:
+    """Of all decisions of a log."""
+
+    allowed: int = 0
+    refused: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+class AuditLog:
+    """The decisions about one sandbox. All methods may be called from any thread.
+
+    Args:
+        name: of the sandbox: the file is `network/NAME.jsonl` in the state directory, mode 0600, and at most
+            MAX_FILE_BYTES large; the one before it is `NAME.1.jsonl`. None keeps no file.
+
+    Raises:
+        UsageError: the name is no name of a file, or the directory cannot be made.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self._path = None if name is None else audit_path(name)
+        self._guard = threading.Lock()
+        self._file: int | None = None
+        self._size = 0
+        self._number = 0
+        self._token = secrets.token_hex(4)  # numbers begin anew in each process
+        self._kept: OrderedDict[int, NetworkDecision] = OrderedDict()
+        self._totals = NetworkTotals()
+        self._listeners: list[Callable[[NetworkDecision], None]] = []
+        self.problem = ""
+        """Why decisions are in memory only, where the file could not be written; one line."""
+
+    def record(
+        self,
+        host: str,
+        port: int,
+        protocol: Protocol,
+        *,
+        allowed: bool,
+        reason: str,
+        rule: str = "",
+        method: str = "",
+    ) -> NetworkDecision:
+        """Keep a decision and tell the listeners; foreign text in it is cut and has no control characters."""
+        with self._guard:
+            self._number += 1
+            decision = NetworkDecision(
+                time=time.time(),
+                host=_clean(host, MAX_HOST_CHARS),
+                port=port,
+                protocol=protocol,
+                method=_clean(method, MAX_METHOD_CHARS),
+                allowed=allowed,
+                reason=_clean(reason, MAX_REASON_CHARS),
+                rule=rule,
+                number=self._number,
+            )
+            self._kept[decision.number] = decision
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+            self._add(allowed=int(allowed), refused=int(not allowed))
+            self._write({"event": "decision", **dataclasses.asdict(decision)})
+            listeners = self._listeners
+        for listener in listeners:
+            listener(decision)
+        return decision
+
+    def finish(self, decision: NetworkDecision, *, sent_bytes: int, received_bytes: int) -> None:
+        """Say how many bytes went over an allowed connection that has ended."""
+        done = dataclasses.replace(decision, sent_bytes=sent_bytes, received_bytes=received_bytes)
+        with self._guard:
+            if decision.number in self._kept:
+                self._kept[decision.number] = done
+            self._add(sent_bytes=sent_bytes, received_bytes=received_bytes)
+            counted = {"sent_bytes": sent_bytes, "received_bytes": received_bytes}
+            self._write({"event": "end", "time": time.time(), "number": decision.number, **counted})
+
+    @property
+    def decisions(self) -> tuple[NetworkDecision, ...]:
+        """The last KEPT, the oldest first."""
+        with self._guard:
+            return tuple(self._kept.values())
+
+    @property
+    def totals(self) -> NetworkTotals:
+        """Of all decisions; bytes of connections that have ended."""
+        return self._totals
+
+    def on_decision(self, listener: Callable[[NetworkDecision], None]) -> Callable[[], None]:
+        """Call listener with each decision, in the thread that made it; what is returned ends that.
+
+        The listener must return at once and raise nothing.
+        """
+        with self._guard:
+            self._listeners = [*self._listeners, listener]
+
+        def remove() -> None:
+            with self._guard:
+                self._listeners = [one for one in self._listeners if one is not listener]
+
+        return remove
+
+    def close(self) -> None:
+        """Close the file; decisions that come later open it again."""
+        with self._guard:
+            self._close()
+
+    def _add(self, **more: int) -> None:
+        sums = {name: getattr(self._totals, name) + number for name, number in more.items()}
+        self._totals = dataclasses.replace(self._totals, **sums)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        if self._path is None:
+            return
+        line = json.dumps({"log": self._token, **record}, separators=(",", ":")).encode() + b"\n"
+        try:
+            if self._file is not None and self._size + len(line) > MAX_FILE_BYTES:
+                self._close()
+                self._path.replace(_older(self._path))
+            if self._file is None:
+                self._file = open_regular(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, name="Network log")
+                self._size = os.fstat(self._file).st_size
+            write_all(self._file, line)
+            self._size += len(line)
+            self.problem = ""
+        except (OSError, UsageError) as error:
+            self.problem = f"The network log {str(self._path)!r} cannot be written: {error}"
+
+    def _close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _clean(text: str, limit_chars: int) -> str:
+    return quoted_line(encodable(text[: 4 * limit_chars]), limit_chars=limit_chars)
+
+
+def audit_path(name: str) -> Path:
+    """Where the decisions about the sandbox of that name are kept.
+
+    Raises:
+        UsageError: it is no name of a file, or the directory cannot be made.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"Invalid name of a sandbox {name[:80]!r}: expected letters, digits, '_', '.' and '-'")
+    return paths.subdirectory(_FOLDER) / f"{name}.jsonl"
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.1.jsonl")
+
+
+def read_decisions(name: str) -> tuple[NetworkDecision, ...]:
+    """The decisions that stand in the files of a sandbox, the oldest first, with the bytes of those that have ended.
+
+    Lines that are damaged are left out. No decision at all is an empty tuple.
+
+    Raises:
+        UsageError: as `audit_path`, or a file is not a regular one.
+    """
+    path = audit_path(name)
+    found: dict[tuple[str, int], NetworkDecision] = {}
+    for each in (_older(path), path):
+        for line in _lines(each):
+            record = _record(line)
+            key = (str(record.get("log")), record.get("number", 0))
+            if record.get("event") == "decision":
+                found[key] = NetworkDecision(**{name: record[name] for name in _FIELDS})
+            elif key in found:
+                counts = {name: record[name] for name in ("sent_bytes", "received_bytes")}
+                found[key] = dataclasses.replace(found[key], **counts)
+    return tuple(found.values())
+
+
+def _lines(path: Path) -> list[bytes]:
+    if not path.exists():
+        return []
+    with os.fdopen(open_regular(path, os.O_RDONLY, name="Network log"), "rb") as file:
+        return file.read(2 * MAX_FILE_BYTES).splitlines()
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """What a line says; empty where it is none of ours."""
+    try:
+        record = json.loads(line)
+        wanted = _FIELDS if record["event"] == "decision" else _END_FIELDS
+        fits = all(type(record[name]) in kinds for name, kinds in wanted.items())
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
+    return record if fits else {}
+
+
+_END_FIELDS: dict[str, tuple[type, ...]] = dict.fromkeys(("number", "sent_bytes", "received_bytes"), (int,))
+_FIELDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("host", "protocol", "method", "reason", "rule"), (str,)),
+    **_END_FIELDS,
+    "port": (int,),
+    "time": (int, float),
+    "allowed": (bool,),
+}

@@ -1,0 +1,91 @@
+"""The hosts of this person's package tools: from their configuration and their own word, never from a list of ours."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+WAIT_S = 10.0
+"""How long a decision waits for the tools' answers; all together take about a second."""
+
+
+@dataclass(frozen=True)
+class PackageHost:
+    """A host that a package tool of this machine downloads from.
+
+    Attributes:
+        host: normalized.
+        ports: where.
+        tool: `pip`, `uv`, `npm`, `apt`, `cargo`, `go`.
+        source: the file, variable or command that names it.
+    """
+
+    host: str
+    ports: frozenset[int]
+    tool: str
+    source: str
+
+
+class PackageHosts:
+    """Found once, in the background, at the first `start`; may be used from any thread.
+
+    Args:
+        find: finds them; None asks the tools of this machine.
+    """
+
+    def __init__(self, find: Callable[[], Iterable[PackageHost]] | None = None) -> None:
+        self._find = find or found_on_this_machine
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._done = threading.Event()
+        self._found: tuple[PackageHost, ...] = ()
+
+    def start(self) -> None:
+        """Begin to find them, unless that has begun."""
+        with self._guard:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ohsandbox-package-hosts", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._found = tuple(self._find())
+        finally:
+            self._done.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether they are known."""
+        return self._done.is_set()
+
+    def all(self, *, timeout_s: float = WAIT_S) -> tuple[PackageHost, ...]:
+        """All of them, with what names each; none where they are not known after timeout_s seconds."""
+        self.start()
+        self._done.wait(timeout_s)
+        return self._found
+
+    def allows(self, host: str, port: int) -> bool:
+        """Whether a normalized host and port are among them."""
+        return any(one.host == host and port in one.ports for one in self.all())
+
+
+def found_on_this_machine() -> tuple[PackageHost, ...]:
+    """What the tools of this machine and their files name."""
+    return ()
+
+
+_guard = threading.Lock()
+_shared: PackageHosts | None = None
+
+
+def shared_package_hosts() -> PackageHosts:
+    """Those of this process: the tools are asked once."""
+    global _shared  # noqa: PLW0603 - found once for all sandboxes of the process
+    with _guard:
+        if _shared is None:
+            _shared = PackageHosts()
+        return _shared

@@ -1,0 +1,248 @@
+"""Which hosts a sandbox may connect to: rules of the person's, changed while it runs."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UsageError
+from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
+from ohsandbox.network.package_hosts import PackageHosts, shared_package_hosts
+from ohsandbox.text import did_you_mean, quoted_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+PACKAGES = "packages"
+"""The preset: hosts of the person's own package tools (`package_hosts`)."""
+HTTP_PORT, HTTPS_PORT = 80, 443
+DEFAULT_PORTS = frozenset({HTTP_PORT, HTTPS_PORT})
+"""Of a rule that names no port."""
+_PRIVATE = "private:"
+_FORMS = "Write a host (example.org), all below it (*.example.org), host:port, private:host, or the word packages."
+
+
+@dataclass(frozen=True)
+class NetworkRule:
+    """One rule, in its one spelling.
+
+    Attributes:
+        text: the rule as it is shown, and named to take it back.
+        host: an exact name, or what all names below it end in; "" for the preset.
+        below: whether the names below host are meant, and not host itself.
+        port: the only one; None for 80 and 443.
+        private: whether the host may have an address of the site.
+    """
+
+    text: str
+    host: str = ""
+    below: bool = False
+    port: int | None = None
+    private: bool = False
+
+    def matches(self, host: str, port: int) -> bool:
+        """Whether a normalized host and port are what the rule names; never for the preset."""
+        if not self.host or (port != self.port if self.port is not None else port not in DEFAULT_PORTS):
+            return False
+        return host.endswith(f".{self.host}") if self.below else host == self.host
+
+
+@dataclass(frozen=True)
+class NetworkVerdict:
+    """What the rules say of a host and port.
+
+    Attributes:
+        allowed: whether a connection may be tried; the host's addresses are judged after that.
+        reason: why not, or what allows it: the second half of a sentence about the host.
+        rule: the rule that allows it; "" where none does.
+        private: whether its addresses may be those of a site.
+    """
+
+    allowed: bool
+    reason: str
+    rule: str = ""
+    private: bool = False
+
+
+def parse_rule(text: str) -> NetworkRule:
+    """The rule that a text is: `host`, `*.host`, `host:port`, `private:host[:port]` or `packages`.
+
+    Raises:
+        UsageError: it is none of these; one line that names it.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"Invalid network rule of type {type(text).__name__}. {_FORMS}")
+    stripped = text.strip()
+    if stripped.lower() == PACKAGES:
+        return NetworkRule(PACKAGES)
+    private = stripped.lower().startswith(_PRIVATE)
+    name, colon, port_text = stripped[len(_PRIVATE) * private :].partition(":")
+    below = name.startswith("*.")
+    try:
+        host = normalized_host(name[2 * below :])
+        port = _port(port_text) if colon else None
+    except HostNameError as error:
+        raise _invalid(text, f"it {error}") from None
+    except ValueError:
+        raise _invalid(text, "what follows the colon is no port") from None
+    if is_local_name(host):
+        raise _invalid(text, "it is this machine, of which a single port is opened by --expose-host PORT")
+    if below and "." not in host and not private:
+        raise _invalid(text, "so much is no list")
+    shown = f"{_PRIVATE * private}{'*.' * below}{host}{'' if port is None else f':{port}'}"
+    return NetworkRule(shown, host, below, port, private)
+
+
+def _invalid(text: str, problem: str) -> UsageError:
+    return UsageError(f"Invalid network rule {quoted_line(text, limit_chars=80)!r}: {problem}. {_FORMS}")
+
+
+def _port(text: str) -> int:
+    """The number of a TCP port, written without sign, blank or leading zero.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and not text.startswith("0")):  # noqa: PLR2004
+        raise ValueError(text)
+    port = int(text)
+    if port > 0xFFFF:  # noqa: PLR2004 - 16 bits
+        raise ValueError(text)
+    return port
+
+
+class NetworkPolicy:
+    """The rules of one sandbox. All methods may be called from any thread.
+
+    Args:
+        rules: see `parse_rule`.
+        package_hosts: what `packages` stands for; None for the tools of this machine, which are asked in the
+            background from the moment that the preset is in the rules.
+
+    Raises:
+        UsageError: a rule is none; one line for each.
+    """
+
+    def __init__(self, rules: Iterable[str] = (), *, package_hosts: PackageHosts | None = None) -> None:
+        self._guard = threading.Lock()
+        self._package_hosts = package_hosts
+        self._rules: dict[str, NetworkRule] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self.allow(*rules)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules as they are shown, in the order in which they came."""
+        with self._guard:
+            return tuple(self._rules)
+
+    def allow(self, *rules: str) -> None:
+        """Add rules; one that is there stays.
+
+        Raises:
+            UsageError: a rule is none, and none is added; one line for each.
+        """
+        parsed = _all_parsed(rules)
+        with self._guard:
+            self._rules = {**self._rules, **{one.text: one for one in parsed if one.text not in self._rules}}
+        if PACKAGES in self._rules:
+            self.package_hosts.start()
+        self._changed()
+
+    def disallow(self, *rules: str) -> None:
+        """Take rules back. Connections that none of the rest allows end (see `on_change`).
+
+        Raises:
+            UsageError: one is not there, or is no rule, and none is taken back; one line for each.
+        """
+        parsed = _all_parsed(rules)
+        with self._guard:
+            missing = [one for one in parsed if one.text not in self._rules]
+            if not missing:
+                gone = {one.text for one in parsed}
+                self._rules = {text: rule for text, rule in self._rules.items() if text not in gone}
+        if missing:
+            raise UsageError("\n".join(self._no_such_rule(one) for one in missing))
+        self._changed()
+
+    def _no_such_rule(self, rule: NetworkRule) -> str:
+        verdict = self.decide(rule.host, rule.port or HTTPS_PORT) if rule.host and not rule.below else None
+        if verdict is not None and verdict.allowed:
+            return f"No rule is {rule.text!r}: what allows it is {verdict.rule!r}. Take that one back."
+        return f"No rule is {rule.text!r}.{did_you_mean(rule.text, self.rules)}"
+
+    def decide(self, host: str, port: int) -> NetworkVerdict:
+        """What the rules say of a name, which is not resolved here.
+
+        Waits for the package tools' answers, at most some seconds, where only the preset can allow it and they are
+        not there yet: on an event loop ask `ready` first.
+        """
+        try:
+            name = normalized_host(host)
+        except HostNameError as error:
+            return NetworkVerdict(allowed=False, reason=str(error))
+        if is_local_name(name):
+            return NetworkVerdict(
+                allowed=False, reason="is the machine itself, of which only ports that were exposed are open"
+            )
+        rules = self._rules  # replaced as a whole, never changed
+        found = [rule for rule in rules.values() if rule.matches(name, port)]
+        by_packages = PACKAGES in rules and self.package_hosts.allows(name, port)
+        if found:
+            named = min(found, key=lambda rule: rule.below).text
+            private = by_packages or any(rule.private for rule in found)
+            return NetworkVerdict(allowed=True, reason=f"is allowed by {named!r}", rule=named, private=private)
+        if by_packages:
+            return NetworkVerdict(allowed=True, reason=f"is allowed by {PACKAGES!r}", rule=PACKAGES, private=True)
+        return NetworkVerdict(allowed=False, reason=self._refusal(name, port, rules))
+
+    def _refusal(self, name: str, port: int, rules: dict[str, NetworkRule]) -> str:
+        if port not in DEFAULT_PORTS and (self._at_another_port(name, rules) is not None):
+            return f"is allowed at other ports, not at {port}"
+        return "is not on the list of allowed hosts"
+
+    def _at_another_port(self, name: str, rules: dict[str, NetworkRule]) -> NetworkRule | None:
+        return next((one for one in rules.values() if one.host and one.matches(name, one.port or HTTPS_PORT)), None)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `decide` answers at once."""
+        return PACKAGES not in self._rules or self.package_hosts.ready
+
+    @property
+    def package_hosts(self) -> PackageHosts:
+        """What the preset stands for."""
+        if self._package_hosts is None:
+            self._package_hosts = shared_package_hosts()
+        return self._package_hosts
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call listener, in the thread of the change, after each one; what is returned ends that."""
+        with self._guard:
+            self._listeners = [*self._listeners, listener]
+
+        def remove() -> None:
+            with self._guard:
+                self._listeners = [one for one in self._listeners if one is not listener]
+
+        return remove
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def _all_parsed(rules: Iterable[str]) -> list[NetworkRule]:
+    if isinstance(rules, str):
+        raise UsageError(f"Network rules {rules[:80]!r} are one text; give a list of rules.")
+    parsed: list[NetworkRule] = []
+    problems: list[str] = []
+    for text in rules:
+        try:
+            parsed.append(parse_rule(text))
+        except UsageError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError("\n".join(problems))
+    return parsed
