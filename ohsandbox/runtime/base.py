@@ -12,7 +12,7 @@ from ohsandbox.runtime import tools
 from ohsandbox.runtime.aio import AsyncLifecycle, Begun, cancellable, waited
 from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.files import operations, transfer
-from ohsandbox.runtime.ports import LIST_LISTENERS, MAX_LISTENERS_BYTES, parse_listeners
+from ohsandbox.runtime.port_numbers import LIST_LISTENERS, MAX_LISTENERS_BYTES, parse_listeners
 from ohsandbox.runtime.process import invocation
 from ohsandbox.runtime.process.cancellation import killing
 from ohsandbox.runtime.process.run import AT_ONCE_OPTIONS, Process

@@ -1,9 +1,11 @@
-"""The ports on which programs of a sandbox listen, from its kernel's table of sockets."""
+"""Ports: on which programs of a sandbox listen, from its kernel's table of sockets, and how a person names them."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.arguments import wrong
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,6 +22,8 @@ MAX_LISTENERS_BYTES = 64 * 1024
 _ADDRESS = re.compile(rb"([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4})")
 _ENGINES_DNS = b"0B00007F"
 """127.0.0.11: the engine's own resolver listens there, in the sandbox's network namespace."""
+MAX_PORT = 65535
+MAX_DIGITS = 5
 
 
 def parse_listeners(listed: bytes, *, without: Collection[int] = ()) -> tuple[int, ...]:
@@ -30,3 +34,27 @@ def parse_listeners(listed: bytes, *, without: Collection[int] = ()) -> tuple[in
     found = (_ADDRESS.fullmatch(line.strip()) for line in listed.split(b"\n"))
     ports = {int(one[2], 16) for one in found if one is not None and one[1] != _ENGINES_DNS}
     return tuple(sorted(ports - {0, *without}))
+
+
+class PortPair(NamedTuple):
+    """A port of this machine and the one of the sandbox that it leads to."""
+
+    host_port: int
+    """0: any that is free."""
+    port: int
+
+    def __str__(self) -> str:
+        return str(self.port) if self.host_port == self.port else f"{self.host_port}:{self.port}"
+
+
+def parse_port_pair(text: str) -> PortPair:
+    """`8000:3000`, the host's port first; `3000` for the same on both sides, and `0:3000` for any that is free here.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    host, colon, inside = text.rpartition(":")
+    numbers = [int(one) for one in (host, inside) if one.isascii() and one.isdecimal() and len(one) <= MAX_DIGITS]
+    if len(numbers) != 1 + len(colon) or not 0 < numbers[-1] <= MAX_PORT or numbers[0] > MAX_PORT:
+        raise wrong("port", text, "expected PORT, or HOST_PORT:PORT with numbers up to 65535, as in 8000:3000")
+    return PortPair(numbers[0], numbers[-1])

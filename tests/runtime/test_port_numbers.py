@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from ohsandbox.runtime.ports import parse_listeners
+from ohsandbox.runtime.port_numbers import parse_listeners
 from ohsandbox.testing import FakeRuntime
 
 V4 = b"0100007F:0BB8\n00000000:0050\n"
