@@ -44,7 +44,7 @@ _FILES = ("instructions", "ca_bundle")
 _WIDEST_FIRST = {
     "network": ("open", "none"),
     "git": ("rw", "guarded", "ro"),
-    "confirm": ("never", "risky", "medium", "always"),
+    "confirm": ("never", "risky", "medium", "always", "plan"),
     "skill_servers": ("allow", "ask", "never"),
 }
 _UNSET: dict[str, Any] = {"confirm": "risky", "skill_servers": "ask", "memory": 2 * 1024**3, "cpus": 2.0, "pids": 512}

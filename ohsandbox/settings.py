@@ -139,8 +139,11 @@ class Settings(ConfigModel):
     nudge_after: int | None = Field(default=3, ge=2, le=20)
     stuck_after: int = Field(default=4, ge=2, le=20)
     """Repetitions after which it is told, and after which the run ends; see `RunLimits`."""
-    confirm: Literal["never", "always", "risky", "medium"] | None = None
-    """Which calls a person must allow; None is never in a container, and risky on this host where a person is there."""
+    confirm: Literal["never", "always", "risky", "medium", "plan"] | None = None
+    """Which calls a person must allow; plan refuses what may change something.
+
+    None is never in a container, and risky on this host where a person is there.
+    """
 
     skill_servers: Literal["ask", "allow", "never"] | None = None
     """Whether MCP servers that a repository's skills bring start; None is ask, and without an answer they do not."""

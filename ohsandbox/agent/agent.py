@@ -273,7 +273,10 @@ class Agent:
             yield planned[0].event
             return StepOutcome.IDLE
         if verdicts := _verdicts(screen, planned):
-            planned = [call._replace(approval=one.approval) for call, one in zip(planned, verdicts, strict=True)]
+            planned = [
+                call._replace(approval=one.approval, refusal=call.refusal or one.refusal)
+                for call, one in zip(planned, verdicts, strict=True)
+            ]
             if any(verdict.asks for verdict in verdicts):
                 yield from held_events(planned, verdicts)
                 return StepOutcome.WAITING
@@ -354,7 +357,9 @@ def _verdicts(screen: Screen | None, planned: Sequence[ActionEvent]) -> Sequence
         return verdicts
     verdicts = verdicts or [Verdict(call.security_risk or ActionSecurityRisk.UNKNOWN) for call in planned]
     return [
-        verdict._replace(asks=True, why=(*verdict.why, ALWAYS_ASKS), approval=None) if asks else verdict
+        verdict._replace(asks=True, why=(*verdict.why, ALWAYS_ASKS), approval=None)
+        if asks and verdict.refusal is None
+        else verdict
         for verdict, asks in zip(verdicts, asking, strict=True)
     ]
 

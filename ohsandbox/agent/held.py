@@ -41,6 +41,8 @@ class Verdict(NamedTuple):
     """Whether to ask the user."""
     approval: int | None = None
     """The number of the standing approval that makes asking unnecessary."""
+    refusal: str | None = None
+    """Why it does not run, for the model; then nobody is asked."""
 
 
 Screen = Callable[[Sequence[ActionEvent]], Sequence[Verdict] | None]

@@ -241,9 +241,10 @@ class RunOptions:
     view: bool = switch(
         "Serve the conversation as a page, from which it can be answered, steered and stopped.", "--view"
     )
-    confirm: Literal["never", "always", "risky", "medium"] | None = option(
+    confirm: Literal["never", "always", "risky", "medium", "plan"] | None = option(
         "Which calls need your approval. risky: calls that can do harm. medium: also calls that the rules cannot "
-        "judge.  [default: never; with --runtime cli at a terminal: risky]"
+        "judge. plan: the agent only looks, and presents a plan.  [default: never; with --runtime cli at a terminal: "
+        "risky]"
     )
     secrets: list[str] | None = option(
         "Set this environment variable for commands and mask its value in the log, in requests to the model and in "

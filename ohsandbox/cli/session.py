@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.options import RunOptions
     from ohsandbox.cli.rendering.view import View
+    from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.settings import Settings
@@ -250,6 +251,13 @@ class RunSession:
         finally:
             hide_secrets(self.settings, self.conversation.secrets)
 
+    def use_policy(self, name: PolicyName) -> None:
+        """Ask by another policy from the model's next answer on, also where the conversation is resumed."""
+        self.given = self.given.with_flags(confirm=name)
+        self.settings = self.settings.with_flags(confirm=name)
+        self.conversation.confirmation = policy_of(name)
+        confirm.keep_policy(self.conversation.directory, name)
+
     def completed(self, settings: Settings) -> Settings:
         """Settings for another conversation or model, with a key; a person is asked for one that is missing.
 
@@ -337,7 +345,7 @@ class RunSession:
             open_browser(self._address, self.conversation.directory)
 
     @property
-    def policy_name(self) -> str:
+    def policy_name(self) -> PolicyName:
         """Where nobody said what asks: a container's wall is the answer, and on this host somebody must be there."""
         return self.settings.confirm or ("risky" if self.person and not self.runtime.isolated else "never")
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ohsandbox.agent.prompt import INSTRUCTIONS_NAME, read_workspace_instructions
 from ohsandbox.cli.model import key_source
+from ohsandbox.cli.modes import MODES
 from ohsandbox.cli.rendering.cost import cost_table, price_words
 from ohsandbox.cli.rendering.events import BlockReader, CallBlock, Form, NoteBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import aligned
@@ -33,12 +34,6 @@ MAX_WHY_LINES = 5
 """Of the end of a failed call's output, where the reason stands."""
 _NO_NETWORK = re.compile(r"(?i)could not resolve|name resolution|network is unreachable|getaddrinfo|bad address")
 """What glibc, musl, busybox, Python and Node say where there is no network."""
-_ASKED = {
-    "never": "nothing before it runs",
-    "always": "every call",
-    "risky": "risky calls",
-    "medium": "risky calls, and what no rule can judge",
-}
 
 
 # --- /status, /model, /net ----------------------------------------------------------------------------
@@ -56,7 +51,7 @@ def status_text(session: RunSession) -> Text:
         ("files", _files(session)),
         ("sandbox", safe_line(place_of(runtime, session.where))),
         ("network", _network_words(session)),
-        ("asks about", _ASKED[session.policy_name]),
+        ("asks about", MODES[session.policy_name].asks),
         ("checkpoint", _checkpoint(session)),
         ("conversation", f"{conversation.id}, {conversation.status().value.lower()}, {_turns(cost)}"),
         ("log", safe_line(conversation.directory)),

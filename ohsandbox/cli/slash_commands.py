@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from rich.text import Text
 
 from ohsandbox.cli import confirm, session_reports, session_travel
+from ohsandbox.cli.modes import MODES
 from ohsandbox.cli.prompt import ask, ask_yes_no
+from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.conversation.approvals import POLICIES
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
 
@@ -224,6 +227,18 @@ def _model(context: CommandContext, arguments: Sequence[str]) -> None:
     context.show(session_reports.model_text(session))
 
 
+def _mode(context: CommandContext, arguments: Sequence[str]) -> None:
+    _only(arguments, f"/mode [{'|'.join(POLICIES)}]", most=1)
+    session = context.session
+    if arguments:
+        if (name := next((one for one in POLICIES if one == arguments[0]), None)) is None:
+            raise UsageError(f"There is no mode {arguments[0]!r}. Take one of: {', '.join(POLICIES)}.")
+        session.use_policy(name)
+    now = session.policy_name
+    rows = [(f"{'*' if name == now else ' '} {name}", MODES[name].told) for name in POLICIES]
+    context.show(aligned(rows))
+
+
 def _net(context: CommandContext, arguments: Sequence[str]) -> None:
     _only(arguments, "/net [open|none]", most=1)
     session = context.session
@@ -283,6 +298,10 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("/redo", "", "bring back what /undo took", session_travel.redo_undone),
     SlashCommand(
         "/model", "[NAME]", "which model it is, or go on with another one", _model, complete=session_reports.model_names
+    ),
+    SlashCommand(
+        "/mode", "[NAME]", "what is asked before it runs; plan: the agent only looks, and presents a plan",
+        _mode, while_running=True, complete=lambda _: POLICIES,
     ),
     SlashCommand("/compact", "", "sum up the older part of the conversation for the model", _compact),
     SlashCommand("/clear", "", "begin a new conversation in the same sandbox", _clear, aliases=("/new",)),

@@ -19,7 +19,10 @@ from ohsandbox.secrets.vault import MIN_HOST_KEY_BYTES
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
-    from ohsandbox.agent.held import Screen
+    from collections.abc import Sequence
+
+    from ohsandbox.agent import ActionEvent
+    from ohsandbox.agent.held import Screen, Verdict
     from ohsandbox.conversation.approvals import Approvals, SecurityAnalyzer
     from ohsandbox.conversation.skill_servers import SkillServersPolicy
     from ohsandbox.llm import ChatModel
@@ -75,7 +78,7 @@ class ConversationConfig:
         self.tool_choice = tool_choice
         self.depth = depth
         self.confirmation = policy_given(confirmation)
-        """May be replaced at any time, for the next run. None is that of the settings, else "never"."""
+        """May be replaced at any time, for the next answer of the model. None is that of the settings, else "never"."""
         self.security_analyzer = security_analyzer
         """None is the default one."""
         self.given_secrets = secrets
@@ -123,14 +126,22 @@ class ConversationConfig:
         named = self.settings.confirm if self.settings is not None else None
         return self.confirmation or policy_of(named or "never")
 
-    def approval_filter(self, runtime: Runtime | None, approvals: Approvals) -> Screen | None:
-        """What decides which calls of a response wait for a person; None where none does."""
-        return approval_filter_of(
-            self.policy,
-            self.security_analyzer,
-            workdir=None if runtime is None else runtime.workdir,
-            approval_for=lambda call: approvals.approval_for(call, runtime),
-        )
+    def approval_filter(self, runtime: Runtime | None, approvals: Approvals) -> Screen:
+        """What decides which calls of a response wait for a person, by the policy that is in force by then."""
+        workdir = None if runtime is None else runtime.workdir
+        keeps_files = (self.depth > 0 or self.keeps_files) and runtime is not None and runtime.keeps_checkpoints
+
+        def screen(planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
+            found = approval_filter_of(
+                self.policy,
+                self.security_analyzer,
+                workdir=workdir,
+                keeps_files=keeps_files,
+                approval_for=lambda call: approvals.approval_for(call, runtime),
+            )
+            return None if found is None else found(planned)
+
+        return screen
 
     def load(self) -> None:
         """Open the agent's model where it has none, and take limits and secrets of settings that are known.

@@ -64,8 +64,8 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         settings: None reads the settings file when it is needed.
         limits: None takes those of the settings where they are read, else the defaults.
         tool_choice: for the first request of each run; "required" forces a tool call. Later ones are "auto".
-        confirmation: which calls a person must allow: a policy, or "never", "always", "risky" or "medium"; None takes
-            that of the settings that are given, else "never".
+        confirmation: which calls a person must allow: a policy, or "never", "always", "risky", "medium" or
+            "plan"; None takes that of the settings that are given, else "never".
         security_analyzer: assesses the risk of each call for such a policy; None is `default_analyzer`.
         confirm: asks the person, in the run's thread; None lets the run end and wait for `confirm()`.
         secrets: for the sandbox's commands; None takes those of the settings that are given.
@@ -435,7 +435,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
     @property
     def limits(self) -> RunLimits:
-        """The limits; they may be replaced at any time, for the next run."""
+        """The limits; they may be replaced at any time, for the next answer of the model."""
         return self._config.limits
 
     @limits.setter
@@ -446,7 +446,10 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
     @property
     def confirmation(self) -> ConfirmationPolicy | None:
-        """Which calls ask; may be replaced at any time, for the next run. None is that of the settings, else never."""
+        """Which calls ask; may be replaced at any time, for the model's next answer.
+
+        None is that of the settings, else never.
+        """
         return self._config.confirmation
 
     @confirmation.setter

@@ -289,7 +289,7 @@ def _told(resumed: ResumeReport, *, was_moved: bool) -> Iterator[EventBody]:
             "The user went to this point of the conversation. The sandbox is a new one, with the files as they were "
         )
         message += "here; shells and running programs of before are not in it."
-        yield events.notice(code=RESUMED, message=message, to_model=True)
+        yield events.notice(code=RESUMED, message=message, to_model=True, for_person=False)
         return
     if resumed.how == "new":
         lost = "its files are lost, but for those in a mounted workspace"

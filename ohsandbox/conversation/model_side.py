@@ -70,4 +70,4 @@ class ModelSide(ABC):
         """
         expect("message", message, str, optional=False)
         self.start()
-        self._log.emit(events.notice(code="Notified", message=message, to_model=True))
+        self._log.emit(events.notice(code="Notified", message=message, to_model=True, for_person=False))

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
+from ohsandbox.agent.history import PLAN_MODE
 from ohsandbox.arguments import check_wait
+from ohsandbox.conversation.approvals.policy import PLAN_BEGINS, PLAN_IS_OVER, PlanMode
 from ohsandbox.conversation.loop import CondensationTrigger, Loop
 from ohsandbox.conversation.metadata import keep_metadata
 from ohsandbox.conversation.subagents import MAX_DEPTH, AuxiliaryCompletion, SubagentManager
@@ -84,6 +86,7 @@ class Runner:
 
         def prepare_request() -> None:
             self._environment.before_request()
+            self._tell_mode()
             before_request()
 
         with CheckpointRecorder(self._log, runtime, enabled=self._config.keeps_files) as checkpoints:
@@ -99,6 +102,14 @@ class Runner:
                 before_step=prepare_request,
                 on_event=self._stream,
             ).run()
+
+    def _tell_mode(self) -> None:
+        """Tell the model that it is to plan, or that it may act again, once for each change."""
+        is_on = isinstance(self._config.policy, PlanMode)
+        if is_on != self._log.history.is_planning:
+            message = PLAN_BEGINS if is_on else PLAN_IS_OVER
+            facts = {"is_on": is_on, "to_model": True, "for_person": False}
+            self._log.emit(events.notice(code=PLAN_MODE, message=message, **facts))
 
     def compact(self) -> ConversationStatus:
         """Condense what the model is shown.

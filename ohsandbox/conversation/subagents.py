@@ -366,7 +366,7 @@ class AuxiliaryCompletion:
         response = llm.send(messages, on_event=self._pass_on)
         message = "A tool asked the model a question of its own."
         facts = {"requests": 1, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
-        self._log.emit(events.notice(code="SideQuestion", message=message, **facts))
+        self._log.emit(events.notice(code="SideQuestion", message=message, for_person=False, **facts))
         return response.message.content
 
     def _pass_on(self, event: LLMEvent) -> None:

@@ -221,6 +221,8 @@ class NoticeData(_ResponseData):
     message: str
     to_model: bool = False
     """The model is told as well."""
+    for_person: bool = True
+    """Who looks on while it works is told, too; False where that is of no use to them. It is in the log."""
 
 
 class RetryData(NoticeData):

@@ -18,6 +18,7 @@ from ohsandbox.cli.interactive.attachments import Ran, with_attachments
 from ohsandbox.cli.interactive.input import CommandHelp, Entry
 from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
+from ohsandbox.cli.modes import MODES, next_mode
 from ohsandbox.cli.prompt import ask_yes_no
 from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import print_wrapped
@@ -25,9 +26,11 @@ from ohsandbox.cli.rendering.text import output, safe, safe_line
 from ohsandbox.cli.session import RunSession
 from ohsandbox.cli.slash_commands import COMMANDS, SessionContext, completions, is_command, run_command
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
+from ohsandbox.events import ConversationStatus
 
 if TYPE_CHECKING:
-    from ohsandbox.cli.interactive.screen import Screen, SentLine
+    from ohsandbox.cli.interactive.region import SentLine
+    from ohsandbox.cli.interactive.screen import Screen
     from ohsandbox.cli.options import RunOptions, SandboxOptions
     from ohsandbox.cli.runtime import ResumedConversation
     from ohsandbox.conversation import Conversation
@@ -36,11 +39,8 @@ if TYPE_CHECKING:
 PERSON = "person"
 """The shell of `!` commands: it has a directory of its own, and the agent's is left alone."""
 MAX_LIVE_ROWS, MAX_LIVE_CHARS = 6, 4000
-KEYS = (
-    "Enter sends, Alt-Enter or Ctrl-J or a backslash before Enter begins a line, Tab completes, Ctrl-R searches what "
-    "you wrote before. @PATH attaches a file, !COMMAND runs in the sandbox and the agent is told of it. Esc or Ctrl-C "
-    "stops the agent, Ctrl-D leaves. Anything else goes to the agent."
-)
+KEYS_HELP = "? at an empty line shows the keys. Anything that begins with no sign goes to the agent."
+PLANNED = "That is its plan. Shift-Tab leaves plan mode; then say what to do."
 
 
 class InteractiveSession:
@@ -52,7 +52,8 @@ class InteractiveSession:
         self._bar = StatusBar()
         self._ran: list[Ran] = []
         self._session: RunSession | None = None
-        screen.bar = lambda columns: self._bar.line(columns, is_my_turn=screen.is_reading)
+        screen.region.bar = lambda columns: self._bar.line(columns, is_my_turn=screen.is_reading)
+        screen.change_mode = self._change_mode
         screen.completer.list_dir = self._list_dir
         screen.completer.commands = [CommandHelp(one.name, one.help) for one in COMMANDS]
         screen.completer.arguments = lambda before: completions(self._session, before)
@@ -83,6 +84,7 @@ class InteractiveSession:
     def _present(self, conversation: Conversation) -> ScreenPresenter:
         assert self._session is not None  # noqa: S101 - it presents
         runtime = self._session.runtime
+        self._bar.mode = MODES[self._session.policy_name].short
         self._bar.open(conversation, getattr(runtime, "name", "") or ("this host" if not runtime.isolated else ""))
         return ScreenPresenter(
             conversation, self._view, screen=self._screen, bar=self._bar, answer=self._answer,
@@ -113,6 +115,8 @@ class InteractiveSession:
             else:
                 self._view.show_block(MessageBlock("user", line.shown))
                 code = session.say(self._message(line), in_talk=True)
+                if session.policy_name == "plan" and session.conversation.status() is ConversationStatus.IDLE:
+                    self._view.info(PLANNED)
 
     def _take_message(self, text: str) -> None:
         """Have text that a person wrote elsewhere read as a line of theirs, also while a question is open.
@@ -140,9 +144,10 @@ class InteractiveSession:
         assert self._session is not None  # noqa: S101 - it talks
         if not line.text.startswith("!"):
             self._view.show_block(MessageBlock("user", line.shown))
-            goes_on = run_command(SessionContext(self._session, keys=KEYS), line.text)
+            goes_on = run_command(SessionContext(self._session, keys=KEYS_HELP), line.text)
             if goes_on:
                 self._bar.show_model(self._session.conversation)
+                self._bar.mode = MODES[self._session.policy_name].short
             return goes_on
         try:
             self._run_command(line.text[1:].strip())
@@ -151,6 +156,16 @@ class InteractiveSession:
         except OhsandboxError as error:
             explain(error)
         return True
+
+    def _change_mode(self) -> str:
+        """Go on to the next mode, and say which it is; in the screen's thread."""
+        session = self._session
+        if session is None or not session.is_open:
+            return "What is asked can be changed once the sandbox is there."
+        name = next_mode(session.policy_name, isolated=session.runtime.isolated)
+        session.use_policy(name)
+        self._bar.mode = MODES[name].short
+        return f"From now on: {MODES[name].told}."
 
     def _run_command(self, command: str) -> None:
         """Run it in the sandbox, show it, and tell the agent with the next message."""
@@ -167,7 +182,7 @@ class InteractiveSession:
             self._screen.show_live("\n".join(output(tail).rstrip("\n").split("\n")[-MAX_LIVE_ROWS:]))
 
         self._screen.show_status(safe_line(command, limit_chars=60))
-        self._screen.can_stop = True
+        self._screen.region.can_stop = True
         try:
             seen = self._session.runtime.execute(command, session=PERSON, on_output=show, cancel=cancel)
         except KeyboardInterrupt:
@@ -175,7 +190,7 @@ class InteractiveSession:
             self._view.info("Stopped.")
             return
         finally:
-            self._screen.can_stop = False
+            self._screen.region.can_stop = False
             self._screen.show_status("")
             self._screen.show_live("")
         ending = "still running" if seen.running else f"exit {seen.exit_code}"
@@ -193,17 +208,16 @@ class InteractiveSession:
             files = "no files of yours; they live in the container (--workspace . mounts this directory)"
         else:
             files = f"{full.host_workdir or Path.cwd()}, on THIS HOST without a container"
-        asks = {"always": "every call", "risky": "risky calls", "medium": "risky calls and what no rule can judge"}
-        asked = asks.get(settings.confirm or ("never" if full.backend.isolated else "risky"), "nothing")
+        mode = settings.confirm or ("never" if full.backend.isolated else "risky")
         network = f"network {full.network}" if full.backend.isolated else "network of this host"
         head = Text.assemble(("ohsandbox", "bold cyan"), f" {__version__}", (f"  {safe_line(settings.model)}", "bold"))
         image = safe_line(full.image or full.build or "") if full.backend.isolated else "none"
         rows = [("files", safe_line(files, limit_chars=500)), ("sandbox", f"{image}, {network}")]
-        rows += [("asks", f"{asked} before it runs" if asked != "nothing" else "nothing before it runs (--confirm)")]
+        rows += [("asks", f"{MODES[mode].asks} (Shift-Tab changes it)")]
         print_wrapped(self._view.console, head)
         for name, text in rows:
             print_wrapped(self._view.console, Text(f"  {name:<8} {text}", style="dim"))
-        print_wrapped(self._view.console, Text("  /help shows keys and commands", style="dim"))
+        print_wrapped(self._view.console, Text("  ? shows the keys, /help the commands", style="dim"))
 
     def _list_dir(self, path: str) -> list[Entry]:
         """For completion: of the bound directory where there is one, else of the sandbox; empty until it is there."""

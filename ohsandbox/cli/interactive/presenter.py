@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from ohsandbox.cli.interactive.screen import Screen, SentLine
+    from ohsandbox.cli.interactive.region import SentLine
+    from ohsandbox.cli.interactive.screen import Screen
     from ohsandbox.cli.interactive.status_bar import StatusBar
     from ohsandbox.cli.rendering.events import Block
     from ohsandbox.conversation import Conversation
@@ -146,11 +147,11 @@ class ScreenPresenter(Presenter):
             super().tell(line)
 
     def _shown(self, begin: Callable[[], object], *, word: str = "") -> ConversationStatus:
-        self._screen.can_stop = self._screen.keeps_height = True
+        self._screen.region.can_stop = self._screen.keeps_height = True
         try:
             return super()._shown(begin, word=word)
         finally:
-            self._screen.can_stop = self._screen.keeps_height = False
+            self._screen.region.can_stop = self._screen.keeps_height = False
             self._screen.show_live("")
 
     def _is_answered(self) -> bool:

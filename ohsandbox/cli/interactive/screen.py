@@ -9,27 +9,22 @@ import signal
 import sys
 import termios
 import threading
-import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from prompt_toolkit.application import Application
-from prompt_toolkit.application.current import get_app
 from prompt_toolkit.application.run_in_terminal import in_terminal
 from prompt_toolkit.completion import ThreadedCompleter
 from prompt_toolkit.filters import Condition, has_completions, is_searching, to_filter
-from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.input import create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
-from prompt_toolkit.layout import ConditionalContainer, Dimension, HSplit, Layout, Window
-from prompt_toolkit.layout.controls import FormattedTextControl
-from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.layout import Layout
 from prompt_toolkit.output import ColorDepth
-from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar, TextArea
 
 from ohsandbox.cli.interactive.input import InputCompleter, Pastes, accept_newline, completes_itself
+from ohsandbox.cli.interactive.region import STYLE, TICK_S, Region, SentLine, input_height
 from ohsandbox.cli.interactive.renderer import AboveStream, FrameOutput, InlineRenderer, terminal_size
 
 if TYPE_CHECKING:
@@ -39,37 +34,11 @@ if TYPE_CHECKING:
 
 FRAME_S = 1 / 25
 """At most so often the terminal is drawn: what is printed between two frames goes out with one write."""
-TICK_S = 0.12
-"""How often the spinner turns."""
 ESCAPE_S = 0.05
 """So long after an Esc the rest of a key's sequence may come; the same time again for Alt and a key."""
 HINT_S = 2.0
 """So long after one Ctrl-C at an empty prompt another one leaves."""
 LEAVES = "Ctrl-C again, or Ctrl-D, leaves."
-MAX_MENU_ROWS = 6
-FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_STYLE = Style.from_dict(
-    {
-        "bar": "fg:ansibrightblack",
-        "status": "fg:ansicyan",
-        "queued": "fg:ansibrightblack italic",
-        "text-area.prompt": "bold fg:ansicyan",
-        "hint": "fg:ansiyellow",
-        "completion-menu": "bg:default fg:ansibrightblack",
-        "completion-menu.completion": "bg:default fg:default",
-        "completion-menu.completion.current": "bold reverse",
-        "completion-menu.meta.completion": "bg:default fg:ansibrightblack",
-        "completion-menu.meta.completion.current": "bg:default fg:default",
-    }
-)
-
-
-class SentLine(NamedTuple):
-    """What a person sent."""
-
-    text: str
-    shown: str
-    """With long pastes folded."""
 
 
 class Screen:
@@ -77,24 +46,18 @@ class Screen:
 
     Everything that is printed to stdout and stderr meanwhile goes above it. Only text that is safe to print may be
     given: nothing is cleaned here. All methods are for the thread that made it, which gets Ctrl-C as KeyboardInterrupt
-    unless it waits in `read`; `status`, `live` and `bar` may be set by any.
+    unless it waits in `read`; what `region` shows may be set by any.
     """
 
     def __init__(self, *, history: History | None = None) -> None:
         self.completer = InputCompleter()
         """What Tab offers; its commands and its directories may be given later."""
-        self.status = ""
-        """What is going on; empty while nothing is."""
-        self.live = ""
-        """Rows between what is printed and the status, with colours: what is being written or printed now."""
-        self.bar: Callable[[int], str] = lambda _columns: ""
-        """The bottom line for a terminal of so many columns."""
+        self.region = Region(lambda: [] if self._reading else [*self._lines])
+        """What stands around the input; its bottom line may be set."""
+        self.change_mode: Callable[[], str] = lambda: ""
+        """Change what is asked before it runs, and say what is now. Called in the screen's thread."""
         self.unfold: Callable[[], bool] = lambda: False
         """Print the newest block that was not shown whole; False where there is none. Called in a thread of its own."""
-        self.can_stop = False
-        """Esc stops what is going on, as Ctrl-C does."""
-        self._since = 0.0
-        self._hint = ""
         self._lines: deque[SentLine] = deque()
         self._changed = threading.Condition()
         self._reading = self._leaving = self._interrupting = self._is_over = self._is_suspended = False
@@ -112,7 +75,8 @@ class Screen:
             completer=ThreadedCompleter(self.completer), dont_extend_height=True, preview_search=True,
             complete_while_typing=Condition(lambda: completes_itself(self._input.document)),
         )  # fmt: skip
-        self._input.window.height = self._input_height
+        self._input.window.height = input_height
+        self._input.buffer.on_text_changed += lambda _: setattr(self.region, "shows_keys", False)
         self._app = self._application()
 
     # --- for the session's thread -------------------------------------------------------------------
@@ -197,14 +161,12 @@ class Screen:
 
     def show_status(self, text: str) -> None:
         """Show from now on what is going on, and for how long; an empty text for nothing."""
-        if not text or not self.status:
-            self._since = time.monotonic()
-        self.status = text
+        self.region.show_status(text)
         self._app.invalidate()
 
     def show_live(self, text: str) -> None:
         """Show these rows, in colours, above the status."""
-        self.live = text
+        self.region.live = text
         self._app.invalidate()
 
     def print_above(self, text: str) -> None:
@@ -283,7 +245,7 @@ class Screen:
     async def _turn(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            if self.status or self._hint:
+            if self.region.status or self.region.hint:
                 self._app.invalidate()
 
     def _fail(self, _loop: object, context: dict[str, Any]) -> None:
@@ -306,7 +268,8 @@ class Screen:
         colours, term = ColorDepth.from_env(), os.environ.get("TERM")
         output = FrameOutput(self._out, terminal_size, term=term, default_color_depth=colours)
         app: Application[None] = Application(
-            layout=Layout(self._rows(), focused_element=self._input), key_bindings=self._keys(), style=_STYLE,
+            layout=Layout(self.region.rows(self._input, self._search), focused_element=self._input),
+            key_bindings=self._keys(), style=STYLE,
             output=output, input=create_input(sys.stdin), erase_when_done=True, min_redraw_interval=FRAME_S,
             after_render=lambda _: self._painted.set(),
         )  # fmt: skip
@@ -315,61 +278,10 @@ class Screen:
         app.renderer = self._renderer
         return app
 
-    def _rows(self) -> HSplit:
-        def row(text: Callable[[], Any], *, when: Callable[[], object], **options: Any) -> ConditionalContainer:
-            window = Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=False, **options)
-            return ConditionalContainer(window, Condition(lambda: bool(when())))
-
-        return HSplit(
-            [
-                Window(height=Dimension(min=0, preferred=0)),  # takes the room that is kept while something is going on
-                row(self._live_rows, when=lambda: self.live),
-                row(self._status_row, when=lambda: self.status, height=1),
-                row(self._queued_rows, when=lambda: self._lines and not self._reading),
-                Window(height=1),
-                self._input,
-                self._search,
-                CompletionsMenu(max_height=MAX_MENU_ROWS),
-                Window(height=Dimension(max=1, preferred=1)),
-                Window(FormattedTextControl(self._bottom_row), height=1, wrap_lines=False),
-            ]
-        )
-
-    def _live_rows(self) -> ANSI:
-        rows = max(get_app().output.get_size().rows // 3, 3)
-        return ANSI("\n".join(self.live.split("\n")[-rows:]))
-
-    def _status_row(self) -> Any:
-        elapsed_s = int(time.monotonic() - self._since)
-        frame = FRAMES[int(time.monotonic() / TICK_S) % len(FRAMES)]
-        keys = " · Esc stops" if self.can_stop else ""
-        after = f"  {elapsed_s} s{keys}" if elapsed_s else f"  {keys.removeprefix(' · ')}"
-        room = max(self._columns - 3 - len(after), 1)
-        text = self.status if len(self.status) <= room else self.status[: room - 1] + "…"
-        return [("class:status", f"{frame} {text}"), ("class:bar", after)]
-
-    def _queued_rows(self) -> Any:
-        lines = [" ".join(line.shown.split()) for line in [*self._lines][-3:]]
-        room = max(self._columns - 12, 4)
-        return [("class:queued", "\n".join(f"queued: {line[:room]}" for line in lines))]
-
-    def _bottom_row(self) -> Any:
-        if self._hint:
-            return [("class:hint", self._hint[: self._columns])]
-        return [("class:bar", self.bar(self._columns))]
-
-    def _input_height(self) -> Dimension:
-        rows = get_app().output.get_size().rows
-        return Dimension(min=1, max=max(rows // 2, 1))
-
-    @property
-    def _columns(self) -> int:
-        """Short of the last one: a terminal that folds its rows folds none of ours as long as its width is the same."""
-        return max(get_app().output.get_size().columns - 1, 1)
-
     def _keys(self) -> KeyBindings:
         at_end_of_mark = Condition(lambda: self._mark_before() is not None)
         is_empty = Condition(lambda: not self._input.text)
+        has_queued = Condition(lambda: bool(self._lines) and not self._reading)
         keys = KeyBindings()
         for names, act, when in (
             (("enter",), self._enter, True),
@@ -381,6 +293,9 @@ class Screen:
             (("c-d",), self._ctrl_d, is_empty),
             (("c-z",), self._ctrl_z, True),
             (("c-o",), self._ctrl_o, True),
+            (("s-tab",), self._shift_tab, True),
+            (("?",), self._question_mark, is_empty),
+            (("up",), self._take_back, is_empty & has_queued),
             (("backspace",), self._delete_mark, at_end_of_mark),
             ((Keys.BracketedPaste,), self._paste, True),
         ):
@@ -408,9 +323,11 @@ class Screen:
             buffer.complete_next()
 
     def _escape(self, event: KeyPressEvent) -> None:
-        if has_completions():
+        if self.region.shows_keys:
+            self.region.shows_keys = False
+        elif has_completions():
             event.current_buffer.cancel_completion()
-        elif self.can_stop:
+        elif self.region.can_stop:
             self._interrupt()
 
     def _ctrl_c(self, event: KeyPressEvent) -> None:
@@ -420,7 +337,7 @@ class Screen:
         elif buffer.text:
             buffer.append_to_history()
             buffer.reset()
-        elif self._hint == LEAVES:
+        elif self.region.hint == LEAVES:
             with self._changed:
                 self._leaving = True
                 self._changed.notify_all()
@@ -443,6 +360,24 @@ class Screen:
 
         event.app.create_background_task(unfold())
 
+    def _shift_tab(self, event: KeyPressEvent) -> None:
+        if event.current_buffer.complete_state is not None:
+            event.current_buffer.complete_previous()
+        elif said := self.change_mode():
+            self._show_hint(said)
+
+    def _question_mark(self, event: KeyPressEvent) -> None:
+        self.region.shows_keys = not self.region.shows_keys
+        event.app.invalidate()
+
+    def _take_back(self, event: KeyPressEvent) -> None:
+        """The last line that nobody has read yet is a draft again."""
+        with self._changed:
+            line = self._lines.pop() if self._lines else None
+        if line is not None:
+            event.current_buffer.text = line.shown
+            event.current_buffer.cursor_position = len(line.shown)
+
     def _delete_mark(self, event: KeyPressEvent) -> None:
         event.current_buffer.delete_before_cursor(len(self._mark_before() or ""))
 
@@ -456,7 +391,7 @@ class Screen:
         shown = self._input.text
         if not shown.strip():
             return
-        self._hint = ""
+        self.region.hint = ""
         self._input.buffer.append_to_history()
         self._input.buffer.reset()
         with self._changed:
@@ -464,12 +399,12 @@ class Screen:
             self._changed.notify_all()
 
     def _show_hint(self, text: str) -> None:
-        self._hint = text
+        self.region.hint = text
         asyncio.get_running_loop().call_later(HINT_S, self._forget_hint)
         self._app.invalidate()
 
     def _forget_hint(self) -> None:
-        self._hint = ""
+        self.region.hint = ""
         self._app.invalidate()
 
     def _interrupt(self) -> None:

@@ -35,6 +35,8 @@ class StatusBar:
         """Of the model, in tokens."""
         self.place = ""
         """The container, or the host."""
+        self.mode = ""
+        """What is asked before it runs, in a few words."""
         self.waits_for = "starting"
         self._tokens = self._context = self._steps = 0
         self._cost_usd, self._is_priced = 0.0, True
@@ -99,13 +101,14 @@ class StatusBar:
             worked_s = self._worked_s + (0.0 if self._since is None else time.monotonic() - self._since)
             share = f" ({self._context / self.window:.0%} of {_short(self.window)})" if self.window else ""
             parts = [
-                BarPart(model, 1),
-                BarPart(f"{_short(self._tokens)} tokens", 4),
-                BarPart(f"context {_short(self._context)}{share}", 3),
-                BarPart(self._cost(), 2),
-                BarPart(_duration(worked_s), 5),
-                BarPart(f"step {self._steps}", 6),
-                BarPart(self.place, 7),
+                BarPart(model, 2),
+                BarPart(f"{_short(self._tokens)} tokens", 5),
+                BarPart(f"context {_short(self._context)}{share}", 4),
+                BarPart(self._cost(), 3),
+                BarPart(_duration(worked_s), 6),
+                BarPart(f"step {self._steps}", 7),
+                BarPart(self.place, 8),
+                BarPart(self.mode, 1),
                 BarPart(waits_for, 0),
             ]
         return [part for part in parts if part.text]

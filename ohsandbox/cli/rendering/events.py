@@ -151,7 +151,7 @@ class BlockReader:
 
     def blocks_of(self, event: SDKEvent) -> list[Block]:
         """What is shown of the event in any of forms. An unknown kind, or one with malformed fields, is a note."""
-        row = EVENTS.get(event.type, UNKNOWN)
+        row = ASIDE if event.data.get("for_person") is False else EVENTS.get(event.type, UNKNOWN)
         try:
             call_id = str(event.data.get("tool_call_id", ""))
             call = self._calls.pop(call_id, None)
@@ -281,6 +281,11 @@ def _confirmation(event: SDKEvent, _: object) -> Iterator[Block]:
     yield note("info", f"{word} by {event.data.get('by', '')}.{reason}")
 
 
+def _aside(event: SDKEvent, _: object) -> Iterator[Block]:
+    told = "The agent was told: " if event.data.get("to_model") else ""
+    yield note("info", f"{told}{event.data['message']}")
+
+
 def _unknown(event: SDKEvent, _: object) -> Iterator[Block]:
     data = json.dumps(event.data, ensure_ascii=False)
     yield note("info", f"Unknown event '{event.type}', of a newer ohsandbox: {data}")
@@ -304,6 +309,8 @@ EVENTS: dict[str, Row] = {
 }
 """A row per kind of event."""
 UNKNOWN = Row(Form.EVERYWHERE, _unknown)
+ASIDE = Row(Form.NOT_LIVE, _aside)
+"""Of a notice that is of no use to a person while it works."""
 
 
 # --- calls and results ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.agent.calls import only_reads
 from ohsandbox.conversation.approvals.rules.commands import cell_findings, command_findings, input_findings
+from ohsandbox.conversation.approvals.rules.looking import lasting
 from ohsandbox.conversation.approvals.rules.network import browser_findings, web_findings
 from ohsandbox.conversation.approvals.rules.paths import place_findings
 from ohsandbox.review_text import concealed_in
@@ -26,7 +27,7 @@ _LEVELS = {UNKNOWN: -1, LOW: 0, MEDIUM: 1, HIGH: 2}
 _PATHS = ("path", "file_path")
 """Arguments by which our tools and most of others name a file."""
 
-_DEFAULT_WORKDIR = "/workspace"
+DEFAULT_WORKDIR = "/workspace"
 
 
 class Assessment(NamedTuple):
@@ -67,16 +68,24 @@ _TEXT_RULES: dict[str, Callable[[str, str], Iterable[Finding]]] = {
 class CommandRules:
     """Rules on commands, code, addresses and paths, of the tools that take some."""
 
-    def __init__(self, workdir: str | None = None) -> None:
-        """Paths outside workdir are outside the workspace; None is /workspace."""
-        self._workdir = posixpath.normpath(workdir or _DEFAULT_WORKDIR)
+    def __init__(self, workdir: str | None = None, *, keeps_files: bool = True) -> None:
+        """Paths outside workdir are outside the workspace; None is /workspace.
+
+        keeps_files: checkpoints bring back what is deleted; else deleting is HIGH.
+        """
+        self._workdir = posixpath.normpath(workdir or DEFAULT_WORKDIR)
+        self._keeps_files = keeps_files
 
     def assess(self, call: ActionEvent) -> Assessment:
         """The highest of the rules that match; where none does LOW for what they look at, else UNKNOWN."""
         arguments = {} if call.action is None else call.action.model_dump()
         hint = CallHint() if call.tool is None else call.tool.call_hint(arguments)
         if (rules := _TEXT_RULES.get(hint.kind)) is not None:
-            assessed = _of_findings(rules(str(arguments.get(hint.subject, "")), self._workdir))
+            text = str(arguments.get(hint.subject, ""))
+            found = [*rules(text, self._workdir)]
+            if hint.kind == "command" and not self._keeps_files:
+                found = lasting(found, text, workdir=self._workdir)
+            assessed = _of_findings(found)
             return Assessment(LOW, ("No rule speaks against it.",)) if assessed.risk is UNKNOWN else assessed
         names = {*_PATHS, hint.subject} if hint.kind == "edit" else _PATHS
         paths = [arguments[name] for name in names if isinstance(arguments.get(name), str)]
@@ -161,9 +170,9 @@ def _texts_in(value: Any) -> Iterator[str]:
             below += one
 
 
-def default_analyzer(workdir: str | None = None) -> SecurityAnalyzer:
-    """All our rules, and the model's word where it is worse."""
-    return RaisedByModel(Highest(CommandRules(workdir), AnnotationRules()))
+def default_analyzer(workdir: str | None = None, *, keeps_files: bool = True) -> SecurityAnalyzer:
+    """All our rules, and the model's word where it is worse; see `CommandRules` for keeps_files."""
+    return RaisedByModel(Highest(CommandRules(workdir, keeps_files=keeps_files), AnnotationRules()))
 
 
 def level(risk: ActionSecurityRisk) -> int:

@@ -9,10 +9,18 @@ from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.agent.calls import only_reads
 from ohsandbox.agent.held import Verdict
 from ohsandbox.arguments import expect_method
-from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer, conceals, default_analyzer, level
+from ohsandbox.conversation.approvals.analysis import (
+    DEFAULT_WORKDIR,
+    SecurityAnalyzer,
+    conceals,
+    default_analyzer,
+    level,
+)
+from ohsandbox.conversation.approvals.rules.looking import only_looks
 from ohsandbox.conversation.approvals.scopes import PendingCall
 from ohsandbox.errors import UsageError
 from ohsandbox.text import did_you_mean
+from ohsandbox.tools.task_tracker import TOOL_NAME as TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,8 +28,8 @@ if TYPE_CHECKING:
     from ohsandbox.agent import ActionEvent
     from ohsandbox.agent.held import Screen
 
-PolicyName = Literal["never", "always", "risky", "medium"]
-POLICIES: tuple[PolicyName, ...] = ("never", "always", "risky", "medium")
+PolicyName = Literal["never", "always", "risky", "medium", "plan"]
+POLICIES: tuple[PolicyName, ...] = ("never", "always", "risky", "medium", "plan")
 
 
 _WORDS = frozenset({"thought", "question", "answer"})
@@ -76,6 +84,37 @@ class ConfirmRisky:
         return level(risk) >= level(self.threshold)
 
 
+class PlanMode(ConfirmRisky):
+    """The agent may look and must present a plan: calls that may change something are refused, and nobody is asked.
+
+    What runs: tools that only read, words, the task list, and commands of which every part is known to write nothing.
+    Of these, risky ones ask as under `ConfirmRisky`. The model is told when it begins and when it is over.
+    """
+
+    def refusal(self, call: ActionEvent, *, workdir: str | None) -> str | None:
+        """What the model is told in the place of a result; None for a call that may run."""
+        if call.tool is None or only_reads(call.tool, call.action) or call.hint.kind in _WORDS or call.name == TASKS:
+            return None
+        if call.hint.kind == "command":
+            text = str(json.loads(call.arguments).get(call.hint.subject, ""))
+            if only_looks(text, workdir=workdir or DEFAULT_WORKDIR):
+                return None
+            return f"{PLAN_REFUSAL} Of commands only those run that are known to write nothing: {_LOOKING}."
+        return PLAN_REFUSAL
+
+
+PLAN_REFUSAL = (
+    "Not executed: the user has switched to plan mode, in which you only look. Read and search what you need, then "
+    "answer with your plan, and change nothing until the user says so."
+)
+_LOOKING = "ls, cat, head, tail, grep, rg, find, wc, sed -n 1,20p, git status, git log, git diff and the like"
+PLAN_BEGINS = (
+    "The user has switched to plan mode. From now on you only look: read and search, change nothing, and end with a "
+    "plan for the user to agree to, as your answer. Calls that may change something are refused."
+)
+PLAN_IS_OVER = "The user has left plan mode: you may change things again, as the user's messages say."
+
+
 def policy_given(given: ConfirmationPolicy | str | None) -> ConfirmationPolicy | None:
     """The policy that was given, itself or by name.
 
@@ -99,6 +138,7 @@ def policy_of(name: str) -> ConfirmationPolicy:
         "always": AlwaysConfirm,
         "risky": ConfirmRisky,
         "medium": lambda: ConfirmRisky(ActionSecurityRisk.MEDIUM),
+        "plan": PlanMode,
     }
     if name not in made:
         told = f"Unknown confirmation policy {name!r}. Take one of: {', '.join(made)}."
@@ -111,23 +151,30 @@ def approval_filter_of(
     analyzer: SecurityAnalyzer | None = None,
     *,
     workdir: str | None = None,
+    keeps_files: bool = True,
     approval_for: Callable[[PendingCall], int | None],
 ) -> Screen | None:
-    """A function that decides which calls of a response wait for a person; None under a policy that never asks.
+    """A function that decides which calls of a response wait for a person or are refused; None where all may run.
 
     Args:
         policy: decides.
         analyzer: None is `default_analyzer`.
         workdir: the workspace in the sandbox, for rules about paths.
+        keeps_files: see `default_analyzer`.
         approval_for: the number of a standing approval that lets a call pass.
     """
     if isinstance(policy, NeverConfirm):
         return None
-    analysis = analyzer or default_analyzer(workdir)
+    analysis = analyzer or default_analyzer(workdir, keeps_files=keeps_files)
 
     def screen(planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
-        verdicts = [approved(call, _verdict(call, policy, analysis)) for call in planned]
-        return verdicts if any(verdict.asks or verdict.approval is not None for verdict in verdicts) else None
+        verdicts = [approved(call, judged(call)) for call in planned]
+        return verdicts if any(one.asks or one.refusal or one.approval is not None for one in verdicts) else None
+
+    def judged(call: ActionEvent) -> Verdict:
+        if isinstance(policy, PlanMode) and (refusal := policy.refusal(call, workdir=workdir)):
+            return Verdict(ActionSecurityRisk.LOW, ("Nothing would run.",), refusal=refusal)
+        return _verdict(call, policy, analysis)
 
     def approved(call: ActionEvent, verdict: Verdict) -> Verdict:
         if not verdict.asks:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.cli.interactive.conftest import Turns
 
 ENTER, TAB, CTRL_C, CTRL_D = "\r", "\t", "\x03", "\x04"
+SHIFT_TAB, UP = "\x1b[Z", "\x1b[A"
 
 
 def _messages(home: Path) -> list[list[str]]:
@@ -79,3 +80,34 @@ def test_undo_lists_what_it_changes_asks_and_goes_on_without_leaving(
     terminal.wait("your turn").type(f"/exit{ENTER}")
     assert terminal.end() == 0
     assert _messages(home)[0] == ["first", "/exit"]
+
+
+def test_shift_tab_goes_through_the_modes_and_plan_mode_refuses_what_writes(talk: Turns, workspace: Path) -> None:
+    (workspace / "a").write_text("x")
+    terminal = talk(("look", "ls"), ("remove", "rm a"), ("My plan.", None), ("now", "rm a"), ("Gone.", None))
+    terminal.wait("asks nothing").type(SHIFT_TAB).wait("asks risky").type(SHIFT_TAB).wait("asks all")
+    terminal.type(SHIFT_TAB).wait("plan mode").type(f"plan it{ENTER}").wait("not run").wait("My plan.")
+    terminal.wait("That is its plan").wait("your turn")
+    assert (workspace / "a").exists()
+    assert "The user has switched" not in terminal.scrollback, "that is for the model"
+    terminal.type(SHIFT_TAB).wait("asks risky").type(f"/mode never{ENTER}").wait("* never").wait("asks nothing")
+    terminal.type(f"do it{ENTER}").wait("Gone.").wait("your turn").type(f"/exit{ENTER}")
+    assert terminal.end() == 0
+    assert not (workspace / "a").exists()
+
+
+def test_a_question_mark_at_an_empty_line_shows_the_keys_until_something_is_typed(talk: Turns) -> None:
+    terminal = talk(("ok", None))
+    terminal.type("?").wait("changes what is asked before it runs").type("why?")
+    terminal.wait("changes what is asked", gone=True).wait("> why?").type(CTRL_C).type(CTRL_D)
+    assert terminal.end() == 0
+
+
+def test_up_takes_back_what_is_queued_to_be_edited(talk: Turns, home: Path) -> None:
+    terminal = talk(("ask", "touch asked"), ("done", None), options=("--confirm", "always"))
+    terminal.type(f"!sleep 60{ENTER}").wait("sleep 60").wait("Esc stops").type(f"frist{ENTER}").wait("queued: frist")
+    terminal.type(UP).wait("> frist").wait("queued:", gone=True).type("\x15first").wait("> first").type(CTRL_C)
+    terminal.wait("Stopped").wait("your turn").type(ENTER).wait("Allow this call?").type("n\n").wait("done")
+    terminal.wait("your turn").type(f"/exit{ENTER}")
+    assert terminal.end() == 0
+    assert _messages(home) == [["first", "/exit"]]

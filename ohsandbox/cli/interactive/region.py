@@ -1,0 +1,159 @@
+"""What stands below the scrollback: live rows, the status, what is queued, the input, the bottom line."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from prompt_toolkit.application.current import get_app
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.layout import ConditionalContainer, Dimension, HSplit, Window
+from prompt_toolkit.layout.controls import FormattedTextControl
+from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.styles import Style
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prompt_toolkit.widgets import SearchToolbar, TextArea
+
+TICK_S = 0.12
+"""How often the spinner turns."""
+MAX_MENU_ROWS = 6
+MAX_QUEUED_ROWS = 3
+FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+KEYS = (
+    ("Enter", "sends; Alt-Enter, Ctrl-J or \\ before it begins a line"),
+    ("Shift-Tab", "changes what is asked before it runs, up to plan mode"),
+    ("Tab", "completes commands, and paths behind @ and in !commands"),
+    ("Up, Down", "earlier texts; at an empty line Up takes a queued one back"),
+    ("Ctrl-R", "searches them"),
+    ("Esc, Ctrl-C", "stop the agent or a !command; the draft stays"),
+    ("Ctrl-O", "shows the newest folded output whole, then the one before"),
+    ("Ctrl-D", "leaves, at an empty line; Ctrl-Z gives the shell"),
+    ("/", "begins a command, /help lists them"),
+    ("!", "runs a command in the sandbox; the agent is told of it"),
+    ("@", "attaches a file, text or image"),
+)
+"""What `?` shows at an empty line."""
+STYLE = Style.from_dict(
+    {
+        "bar": "fg:ansibrightblack",
+        "status": "fg:ansicyan",
+        "queued": "fg:ansibrightblack italic",
+        "key": "bold",
+        "text-area.prompt": "bold fg:ansicyan",
+        "hint": "fg:ansiyellow",
+        "completion-menu": "bg:default fg:ansibrightblack",
+        "completion-menu.completion": "bg:default fg:default",
+        "completion-menu.completion.current": "bold reverse",
+        "completion-menu.meta.completion": "bg:default fg:ansibrightblack",
+        "completion-menu.meta.completion.current": "bg:default fg:default",
+    }
+)
+
+
+class SentLine(NamedTuple):
+    """What a person sent."""
+
+    text: str
+    shown: str
+    """With long pastes folded."""
+
+
+class Region:
+    """The rows around the input. Only text that is safe to print may be given; any thread may set what is shown."""
+
+    def __init__(self, queued: Callable[[], list[SentLine]]) -> None:
+        """Queued gives the lines that nobody has read yet and that are shown; the oldest first."""
+        self.status = ""
+        """What is going on; empty while nothing is."""
+        self.live = ""
+        """Rows between what is printed and the status, with colours: what is being written or printed now."""
+        self.bar: Callable[[int], str] = lambda _columns: ""
+        """The bottom line for a terminal of so many columns."""
+        self.can_stop = False
+        """Esc stops what is going on, as Ctrl-C does."""
+        self.hint = ""
+        """In the place of the bottom line."""
+        self.shows_keys = False
+        """The keys are listed above the input."""
+        self._queued = queued
+        self._since = 0.0
+
+    def show_status(self, text: str) -> None:
+        """Show from now on what is going on, and for how long; an empty text for nothing."""
+        if not text or not self.status:
+            self._since = time.monotonic()
+        self.status = text
+
+    @property
+    def columns(self) -> int:
+        """Short of the last one: a terminal that folds its rows folds none of ours as long as its width is the same."""
+        return max(get_app().output.get_size().columns - 1, 1)
+
+    def rows(self, typed: TextArea, search: SearchToolbar) -> HSplit:
+        """The layout, around the input and its search."""
+
+        def row(text: Callable[[], Any], *, when: Callable[[], object], **options: Any) -> ConditionalContainer:
+            window = Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=False, **options)
+            return ConditionalContainer(window, Condition(lambda: bool(when())))
+
+        return HSplit(
+            [
+                Window(height=Dimension(min=0, preferred=0)),  # takes the room that is kept while something is going on
+                row(self._live_rows, when=lambda: self.live),
+                row(self._status_row, when=lambda: self.status, height=1),
+                row(self._queued_rows, when=self._queued),
+                row(self._key_rows, when=lambda: self.shows_keys),
+                Window(height=1),
+                typed,
+                search,
+                CompletionsMenu(max_height=MAX_MENU_ROWS),
+                Window(height=Dimension(max=1, preferred=1)),
+                Window(FormattedTextControl(self._bottom_row), height=1, wrap_lines=False),
+            ]
+        )
+
+    def _live_rows(self) -> ANSI:
+        rows = max(get_app().output.get_size().rows // 3, 3)
+        return ANSI("\n".join(self.live.split("\n")[-rows:]))
+
+    def _status_row(self) -> Any:
+        elapsed_s = int(time.monotonic() - self._since)
+        frame = FRAMES[int(time.monotonic() / TICK_S) % len(FRAMES)]
+        keys = " · Esc stops" if self.can_stop else ""
+        after = f"  {elapsed_s} s{keys}" if elapsed_s else f"  {keys.removeprefix(' · ')}"
+        text = _cut(self.status, self.columns - 2 - len(after))
+        return [("class:status", f"{frame} {text}"), ("class:bar", after)]
+
+    def _queued_rows(self) -> Any:
+        lines = self._queued()
+        rows = [f"queued: {' '.join(line.shown.split())}" for line in lines[-MAX_QUEUED_ROWS:]]
+        rows[-1] += "  (Up edits it)"
+        return [("class:queued", "\n".join(_cut(one, self.columns) for one in rows))]
+
+    def _key_rows(self) -> Any:
+        width = max(len(key) for key, _ in KEYS) + 2
+        rows = max(get_app().output.get_size().rows - 6, 1)
+        parts = []
+        for key, does in KEYS[:rows]:
+            parts += [("class:key", f"{key:<{width}}"), ("", f"{_cut(does, self.columns - width)}\n")]
+        parts[-1] = ("", parts[-1][1].rstrip("\n"))
+        return parts
+
+    def _bottom_row(self) -> Any:
+        if self.hint:
+            return [("class:hint", self.hint[: self.columns])]
+        return [("class:bar", self.bar(self.columns))]
+
+
+def input_height() -> Dimension:
+    """The input takes at most half of the terminal."""
+    return Dimension(min=1, max=max(get_app().output.get_size().rows // 2, 1))
+
+
+def _cut(text: str, columns: int) -> str:
+    columns = max(columns, 1)
+    return text if len(text) <= columns else f"{text[: columns - 1]}…"

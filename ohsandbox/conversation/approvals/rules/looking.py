@@ -1,0 +1,121 @@
+"""Which shell texts only look, for plan mode: programs that write nothing, with options that keep them so.
+
+And which lose files for good, where nothing is kept.
+
+What is in no table here does not only look, whatever it does. It is a net, not a wall: a shell that was given another
+`ls` before runs that one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.conversation.approvals.rules import Finding, names
+from ohsandbox.conversation.approvals.rules.git import subcommand
+from ohsandbox.conversation.approvals.rules.shell_syntax import UnreadableError, read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ohsandbox.conversation.approvals.rules.shell_syntax import SimpleCommand
+
+_PLAIN = names(
+    "basename cat cd cmp column comm cut diff dirname du df echo egrep expand expr false fgrep fold grep head "
+    "hexdump id ls md5sum nl nproc od paste printenv pwd readlink realpath seq sha1sum sha256sum stat strings "
+    "tac tail tr true type uname wc whereis which whoami"
+)
+"""They write nothing, whatever their options."""
+
+
+class _Use(NamedTuple):
+    """What a use of a program must not say."""
+
+    options: str = ""
+    """Long options, which may be abbreviated, and words such as `-delete`."""
+    letters: str = ""
+    """Short options."""
+    most_operands: int = 100
+
+
+_USES: Mapping[str, _Use] = {
+    "[": _Use(),
+    "test": _Use(),
+    "date": _Use("--set", "s", 1),
+    "file": _Use("--compile", "C"),
+    "find": _Use("-exec -execdir -ok -okdir -delete -fprint -fprint0 -fprintf -fls"),
+    "jq": _Use(),
+    "rg": _Use("--pre --hostname-bin --search-zip", "z"),
+    "sort": _Use("--output --compress-program --temporary-directory", "oT"),
+    "tree": _Use("", "oR"),
+    "uniq": _Use("", "", 1),
+    "xxd": _Use("", "r", 1),
+} | {
+    f"git {name}": _Use("--output --ext-diff --textconv --open-files-in-pager --filters", "O")
+    for name in ("blame", "cat-file", "describe", "diff", "log", "ls-files", "ls-tree", "merge-base", "rev-list",
+                 "rev-parse", "shortlog", "show", "show-ref", "status", "grep")
+}  # fmt: skip
+_GIT_OPTIONS = frozenset({"-C", "--no-pager", "-P"})
+"""Of git itself: the others change its settings, which can name programs."""
+_SED = re.compile(r"(?:\d+|\$)(?:,(?:\d+|\$))?p(?:;(?:\d+|\$)(?:,(?:\d+|\$))?p)*")
+"""`sed -n 10,20p`: lines are printed, and nothing else is done."""
+_ARITHMETIC = re.compile(r"\[\[|\(\(|\blet\b")
+"""There the shell runs what stands in brackets, as in `[[ 'a[$(rm x)]' -eq 0 ]]`, quoted or not."""
+_HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
+
+
+def only_looks(text: str, *, workdir: str) -> bool:
+    """Whether every command of a shell text, at any depth, is known to write nothing and to run no other program."""
+    if _ARITHMETIC.search(text):
+        return False
+    try:
+        commands, functions = read(text, cwd=workdir)
+    except UnreadableError:
+        return False
+    return bool(commands) and not functions and all(map(_looks, commands))
+
+
+def _looks(command: SimpleCommand) -> bool:
+    if command.assigned or not set(command.written) <= _HARMLESS_TARGETS or command.path != command.program:
+        return False
+    if not command.program:
+        return bool(command.written)  # a redirection around several, which are looked at themselves
+    return command.program in _PLAIN or _prints_lines(command) or _is_harmless_use(command)
+
+
+def _prints_lines(command: SimpleCommand) -> bool:
+    options = [word for word in command.arguments if word.startswith("-")]
+    is_quiet = command.program == "sed" and options == ["-n"] == [*command.arguments[:1]]
+    return is_quiet and bool(command.operands) and _SED.fullmatch(command.operands[0]) is not None
+
+
+def _is_harmless_use(command: SimpleCommand) -> bool:
+    if any(set(word) & set("$`") for word in command.arguments):
+        return False  # what it computes may be an option
+    if command.program == "git":
+        part = subcommand(command)
+        own = command.arguments[: len(command.arguments) - len(part.arguments) - 1]
+        if not {word for word in own if word.startswith("-")} <= _GIT_OPTIONS:
+            return False
+        command = part
+    use = _USES.get(command.program)
+    return (
+        use is not None
+        and not command.has(*use.options.split())
+        and set(use.letters).isdisjoint(command.flags)
+        and len(command.operands) <= use.most_operands
+    )
+
+
+_REMOVES = names("rm rmdir unlink")
+_LOSES = ("Deletes ", "Throws away ")
+
+
+def lasting(findings: list[Finding], text: str, *, workdir: str) -> list[Finding]:
+    """Findings where nothing is kept that could bring files back: what loses some is HIGH, a plain `rm` among it."""
+    found = [one._replace(risk="HIGH") if one.what.startswith(_LOSES) else one for one in findings]
+    try:
+        removes = any(command.program in _REMOVES for command in read(text, cwd=workdir).commands)
+    except UnreadableError:  # which the findings say
+        removes = False
+    return [*found, Finding("HIGH", "Deletes files, and nothing here brings them back.")] if removes else found
