@@ -49,6 +49,13 @@ FORBIDDEN = {
 """Down, and forbidden all the same: llm takes dicts, runtime knows no event, a tool no model, event or conversation;
 mcp_server knows no model and no event, for its clients have their own; going back asks no model."""
 SLOW = ("litellm", "fastmcp", "docker")
+STARTS_WITH = {
+    "annotated_doc", "annotated_types", "anyio", "ohsandbox", "pathspec", "pydantic", "pydantic_core", "rich",
+    "shellingham", "sniffio", "tenacity", "typer", "typing_extensions", "typing_inspection",
+}  # fmt: skip
+"""What `ohsandbox run` imports before it asks the engine for anything; all of it takes 0.25 s."""
+NETWORK_STARTS_WITH = {"ohsandbox.network.policy", "ohsandbox.network.addresses", "ohsandbox.network.audit"}
+"""Rules are checked before anything starts; proxy, tunnel and certificates come with the sandbox."""
 
 
 class Import(NamedTuple):
@@ -121,6 +128,18 @@ def test_help_loads_nothing_slow_and_no_pydantic() -> None:
         "with contextlib.redirect_stdout(io.StringIO()): app(['--help'], standalone_mode=False)"
     )
     assert _loaded(statement, (*SLOW, "pydantic")) == []
+
+
+def test_a_run_starts_with_few_packages_and_with_none_of_the_network() -> None:
+    """Each costs every first request its time; what only some runs need is imported where they need it."""
+    program = "import ohsandbox.cli.run, ohsandbox.runtime.docker.runtime, sys; print([*sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    loaded: set[str] = set(ast.literal_eval(ended.stdout))
+    bare = subprocess.run([sys.executable, "-c", "import sys; print([*sys.modules])"], capture_output=True, check=True)
+    loaded -= set(ast.literal_eval(bare.stdout.decode()))  # an environment may have some of its own
+    packages = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert {one for one in packages if not one.startswith("_")} <= STARTS_WITH
+    assert [name for name in loaded if name.startswith("ohsandbox.network.") and name not in NETWORK_STARTS_WITH] == []
 
 
 def test_an_evaluation_that_asks_no_model_loads_no_agent() -> None:

@@ -7,7 +7,6 @@ it raises, `entrypoint` explains on one line, and makes it an exit code.
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,7 +19,7 @@ from ohsandbox.cli.app_config import config
 from ohsandbox.cli.app_conversations import conversations
 from ohsandbox.cli.app_eval import evaluation
 from ohsandbox.cli.app_mcp import mcp
-from ohsandbox.cli.entrypoint import exit_code_of, importing, prepare_streams
+from ohsandbox.cli.entrypoint import exit_code_of, importing, leave, prepare_streams
 from ohsandbox.cli.options import (
     LAST,
     AsJson,
@@ -72,7 +71,7 @@ def main() -> None:
     prepare_streams()
     if completion.VARIABLE in os.environ:
         completion.answer(app)
-    sys.exit(exit_code_of(lambda: app(prog_name="ohsandbox", standalone_mode=False)))
+    leave(exit_code_of(lambda: app(prog_name="ohsandbox", standalone_mode=False)))
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - an option's callback

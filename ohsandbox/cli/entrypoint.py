@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -45,6 +45,8 @@ _REMEDIES = {
     errno.EMFILE: "Raise the limit with `ulimit -n`.",
 }
 """What the system refuses is not our fault, and often none of the command's."""
+_NEW_OBJECTS = 50_000
+"""So many make the garbage collector look; with Python's 700 it takes another 0.03 s of a `run`."""
 _INVALID = "Invalid value for"
 _EXPECTED = {
     "int_parsing": "a whole number",
@@ -60,11 +62,16 @@ closed_streams: set[int] = set()
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Keep the garbage collector from imports: it finds nothing in 150,000 objects that stay, in 40 of 390 ms."""
+    """Keep the garbage collector from imports, then and later: of 150,000 objects that stay none is garbage.
+
+    Looked at again and again, they take 0.17 of the 0.83 s of processor time of a `run`, and 0.13 s at its end.
+    """
+    gc.set_threshold(_NEW_OBJECTS)
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         gc.enable()
 
 
@@ -109,6 +116,12 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     except BaseException as error:  # noqa: BLE001 - the process's last frame
         return _output_closed() if _is_closed_output(error) else explain(error)
     return code if isinstance(code, int) else 0
+
+
+def leave(code: int) -> NoReturn:
+    """End the process, without the interpreter's search for garbage in all that was imported: 0.05 s."""
+    gc.freeze()
+    sys.exit(code)
 
 
 def explain(error: BaseException) -> int:

@@ -366,7 +366,6 @@ class RunSession:
         tools = None if settings.tools == ToolFlags() else settings.tools.names()
         prompt = instructions_of(settings.instructions)
         agent = Agent(self.open_model(), tools, system_prompt_extensions=prompt, mcp_config=settings.mcp_config)
-        agent.preload()
         return Conversation(
             agent,
             conversation_id=new_id() if resumed is None else resumed.id,
@@ -387,7 +386,6 @@ class RunSession:
             OhsandboxError: it cannot be opened.
         """
         model = open_model(self.settings.llm_config().model_copy(update={"stream": self.view.wants_stream}))
-        model.preload()
         if model.note and model.name != self._model_told:
             self.view.info(f"{model.name}: {model.note}")
         self._model_told = model.name
@@ -401,6 +399,7 @@ class RunSession:
         full, past = where.with_settings(self.settings), conversation.resume_state
         view.status("starting the sandbox")
         runtime = make_runtime(full, conversation.id, progress=lambda progress: view.status(progress_text(progress)))
+        runtime.while_starting = conversation.agent.preload
         try:
             stack.enter_context(started(runtime, past=past, warn=view.warn, setup=full.setup, tell=self._tell_setup))
         except EngineUnavailable:

@@ -75,6 +75,8 @@ class Backend(ABC):
     """All processes that are visible inside belong to the sandbox."""
     ends_processes: bool = False
     """`_close` ends every process of the sandbox, so none has to be killed before it."""
+    while_starting: Callable[[], None] | None = None
+    """Called in the starting thread when only the engine works: what it begins in threads costs the start no time."""
     reports_changes_later: bool = False
     """The owner calls `workspace_changes` after `close` and reports them: `close` keeps the data for it."""
     _watch: ChangeTracker | None = None

@@ -21,9 +21,10 @@ def can_be_interactive(what: RunOptions) -> bool:
 
 def run_interactive(what: RunOptions, where: SandboxOptions) -> int:
     """`ohsandbox run` at a terminal; the exit code of the last run."""
-    from ohsandbox.cli.interactive.input import InputHistory  # noqa: PLC0415 - prompt_toolkit, at a terminal only
-    from ohsandbox.cli.interactive.screen import Screen  # noqa: PLC0415 - as above
-    from ohsandbox.paths import state_dir  # noqa: PLC0415 - as above
+    with importing():
+        from ohsandbox.cli.interactive.input import InputHistory  # noqa: PLC0415 - prompt_toolkit, at a terminal only
+        from ohsandbox.cli.interactive.screen import Screen  # noqa: PLC0415 - as above
+        from ohsandbox.paths import state_dir  # noqa: PLC0415 - as above
 
     with Screen(history=InputHistory(state_dir() / HISTORY_NAME, _masked)) as screen, drawn_by(screen.suspended):
         screen.show_status("starting")

@@ -145,6 +145,8 @@ class Container:
                 self._refuse_waiting(path)
         if image_id is not None:
             _images_looked_at.add(image_id)
+        if self.engine.while_starting is not None:
+            self.engine.while_starting()
         with engine_errors(f"starting sandbox {self.name!r}"):
             self.engine.api.start(self.id)
 

@@ -17,7 +17,7 @@ from ohsandbox.runtime.docker.error_mapping import NO_ENGINE_REMEDY, engine_erro
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S, check_not_cancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 CONNECT_TIMEOUT_S = 8.0
 """Limit for an engine that accepts the connection and never answers; an idle one answers in 2 ms."""
@@ -62,6 +62,8 @@ class Engine:
         self.address = address
         self.is_podman = is_podman
         """Whether Podman answers, as it says in its answer to a ping."""
+        self.while_starting: Callable[[], None] | None = None
+        """Called before the engine is asked to start a container, for which it takes 0.2 s."""
 
     @property
     def api_version(self) -> str:

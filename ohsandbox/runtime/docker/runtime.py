@@ -243,6 +243,7 @@ class DockerRuntime(Runtime):
             if self._sandbox is not None:
                 return
             engine = connect()
+            engine.while_starting = self.while_starting
             try:
                 if self._options.workspace is not None:
                     self.watch(Path(self._options.workspace))
@@ -257,6 +258,7 @@ class DockerRuntime(Runtime):
             self._options, self.state_dir = begun.options, begun.state_dir
             self._unchecked = begun.config is not None
             self._sandbox = self._known = begun
+            engine.while_starting = None
 
     def _close(self) -> None:
         """Remove the container, unless it is kept or attached. Calling it twice, and from another thread, is fine.
