@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import pty
@@ -81,14 +82,15 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def invoke(capfd: pytest.CaptureFixture[str]) -> Invoke:
+def invoke(capfd: pytest.CaptureFixture[str]) -> Iterator[Invoke]:
     """Run a command in this process."""
 
     def run(*arguments: str) -> Ended:
         code = exit_code_of(lambda: app([*arguments], prog_name="ohsandbox", standalone_mode=False))
         return Ended(code, *capfd.readouterr())
 
-    return run
+    yield run
+    gc.unfreeze()  # hypothesis looks for who holds a module's state, and growth is measured by what is collected
 
 
 @pytest.fixture
