@@ -1,0 +1,150 @@
+"""The server name in the first message of TLS, read strictly: what two parsers could read differently is refused.
+
+RFC 8446, 4.1.2 and 5.1; RFC 6066, 3. The message may be spread over many records and any number of reads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import asyncio
+
+MAX_HELLO_BYTES = 32 * 1024
+"""Of all records of a ClientHello; with post-quantum key shares it has about 2 KiB."""
+_HANDSHAKE = 22
+_CLIENT_HELLO = 1
+_RECORD_HEADER, _MESSAGE_HEADER = 5, 4
+_MAX_RECORD = 2**14
+_SERVER_NAME = 0
+_ENCRYPTED = frozenset({0xFE0D, 0xFFCE})
+"""encrypted_client_hello (RFC 9849), and the draft before it: they carry another name that we cannot read."""
+ALERT_ACCESS_DENIED = bytes((21, 3, 1, 0, 2, 2, 49))
+"""A fatal alert that programs show as "access denied" (RFC 8446, 6.2)."""
+
+
+class ClientHelloError(ValueError):
+    """The first bytes of a connection are no ClientHello that names its server; `str(error)` says what they are."""
+
+
+class ClientHello(NamedTuple):
+    """A ClientHello.
+
+    Attributes:
+        raw: all bytes that were read, from the first of the first record on.
+        server_name: as the client wrote it, in lower case; "" where it names none.
+    """
+
+    raw: bytes
+    server_name: str
+
+
+async def read_client_hello(reader: asyncio.StreamReader, first: bytes = b"") -> ClientHello:
+    """Read the records of a ClientHello, and no byte beyond them.
+
+    Args:
+        reader: of the client.
+        first: what was read of it already, at most a record's header.
+
+    Raises:
+        ClientHelloError: it is none, or is hidden, malformed, or longer than MAX_HELLO_BYTES.
+        asyncio.IncompleteReadError: the connection ended before its end.
+    """
+    raw, message = b"", b""
+    while not _is_whole(message):
+        header = first + await reader.readexactly(_RECORD_HEADER - len(first))
+        first = b""
+        size = int.from_bytes(header[3:])
+        if header[0] != _HANDSHAKE or header[1] != 3:  # noqa: PLR2004 - SSL 3.0 and all of TLS
+            raise ClientHelloError("is not TLS")
+        if not 0 < size <= _MAX_RECORD or len(raw) + size > MAX_HELLO_BYTES:
+            raise ClientHelloError("is a TLS record of a wrong size")
+        fragment = await reader.readexactly(size)
+        raw += header + fragment
+        message += fragment
+    return ClientHello(raw, server_name(message))
+
+
+def _is_whole(message: bytes) -> bool:
+    """Whether a handshake message is complete; as soon as its header is there it must be a ClientHello's.
+
+    Raises:
+        ClientHelloError: it is another one, or too long.
+    """
+    if message and message[0] != _CLIENT_HELLO:
+        raise ClientHelloError("is no ClientHello")
+    if len(message) < _MESSAGE_HEADER:
+        return False
+    size = int.from_bytes(message[1:_MESSAGE_HEADER])
+    if size > MAX_HELLO_BYTES:
+        raise ClientHelloError("is too long a ClientHello")
+    return len(message) >= _MESSAGE_HEADER + size
+
+
+class _Fields:
+    """Reads fields one after the other; a field that is not whole is an error."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        end = self._at + size
+        if end > len(self._data):
+            raise ClientHelloError("is a malformed ClientHello")
+        found, self._at = self._data[self._at : end], end
+        return found
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size))
+
+    def vector(self, length_bytes: int) -> bytes:
+        return self.take(self.number(length_bytes))
+
+    @property
+    def more(self) -> bool:
+        return self._at < len(self._data)
+
+    def end(self) -> None:
+        if self.more:
+            raise ClientHelloError("is a malformed ClientHello")
+
+
+def server_name(message: bytes) -> str:
+    """The name in a whole ClientHello message, in lower case; "" where it has none.
+
+    Raises:
+        ClientHelloError: it is malformed, has an extension twice, or hides its name (ECH).
+    """
+    handshake = _Fields(message)
+    handshake.take(1)
+    hello = _Fields(handshake.vector(3))
+    handshake.end()
+    hello.take(2 + 32)  # legacy_version, random
+    for length_bytes in (1, 2, 1):  # session id, cipher suites, compression methods
+        hello.vector(length_bytes)
+    extensions = _Fields(hello.vector(2) if hello.more else b"")
+    hello.end()
+    found: dict[int, bytes] = {}
+    while extensions.more:
+        kind, body = extensions.number(2), extensions.vector(2)
+        if kind in found:
+            raise ClientHelloError("is a ClientHello with an extension twice")
+        found[kind] = body
+    if _ENCRYPTED & found.keys():
+        raise ClientHelloError(
+            "hides the name of its server (encrypted ClientHello), which browsers can be told not to"
+        )
+    return _name(found[_SERVER_NAME]) if _SERVER_NAME in found else ""
+
+
+def _name(extension: bytes) -> str:
+    """Of the one entry of the list: type 0, the host's name."""
+    outer = _Fields(extension)
+    entries = _Fields(outer.vector(2))
+    outer.end()
+    kind, name = entries.number(1), entries.vector(2)
+    entries.end()
+    if kind != 0 or not name or not name.isascii():
+        raise ClientHelloError("is a malformed ClientHello")
+    return name.decode("ascii").lower()

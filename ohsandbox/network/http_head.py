@@ -1,0 +1,201 @@
+"""The head of a request to the proxy, read strictly, and where it wants to go.
+
+What servers are known to read in two ways is refused: a line that ends without CR, a folded header, two lengths, two
+hosts, user information, an address in the place of a name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import NamedTuple
+
+import h11
+
+from ohsandbox.network.addresses import HostNameError, normalized_host
+from ohsandbox.network.policy import HTTP_PORT
+
+MAX_HEADERS = 100
+_AUTHORITY = re.compile(rb"([^\s:@/?#\\\[\]%]{1,255})(?::([1-9]\d{0,4}))?", re.ASCII)
+_ABSOLUTE = re.compile(rb"http://([^/?#\\]*)([/?][^#\\]*)?", re.IGNORECASE)
+_ORIGIN = re.compile(rb"/[^#\\]*")
+_BAD_IN_LINE = re.compile(rb"[\x00\r]")
+
+
+class HeadError(Exception):
+    """A request that is not served; `str(error)` says what it is, as the second half of a sentence about it.
+
+    Attributes:
+        status: of the answer.
+        host: that it named, as far as it was read; foreign text.
+        port: likewise; 0 for none.
+    """
+
+    def __init__(self, message: str, *, status: int = 400, host: str = "", port: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.host = host
+        self.port = port
+
+
+class Target(NamedTuple):
+    """Where a request wants to go.
+
+    Attributes:
+        host: normalized.
+        port: its port.
+        path: with the query; "" for CONNECT.
+    """
+
+    host: str
+    port: int
+    path: bytes
+
+    @property
+    def authority(self) -> str:
+        """As a Host header has it for plain HTTP."""
+        return self.host if self.port == HTTP_PORT else f"{self.host}:{self.port}"
+
+
+class RequestReader:
+    """Reads heads of requests from one connection, and what follows them; nothing is read beyond a head.
+
+    Args:
+        reader: of the connection.
+        limit_bytes: most of a head.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, limit_bytes: int) -> None:
+        self._reader = reader
+        self._limit_bytes = limit_bytes
+        self.pending = bytearray()
+        """What came with a body and belongs to the next request."""
+
+    async def read_head(self) -> bytes:
+        """The bytes of the next head, the empty line included; b"" where the connection ended before it.
+
+        Raises:
+            HeadError: it is too long, not whole, or has a line that another parser could read differently.
+        """
+        lines: list[bytes] = []
+        size = 0
+        while not lines or lines[-1] != b"\r\n":
+            line = await self._line()
+            if not line and not lines:
+                return b""
+            size += len(line)
+            if size > self._limit_bytes or len(lines) > MAX_HEADERS:
+                raise HeadError("has too long a head", status=431)
+            if not line.endswith(b"\r\n") or _BAD_IN_LINE.search(line, 0, len(line) - 2):
+                raise HeadError("has a line that does not end in CR LF, or a control character in it")
+            if line[:1] in {b" ", b"\t"}:
+                raise HeadError("has a folded header")
+            lines.append(line)
+        return b"".join(lines)
+
+    async def _line(self) -> bytes:
+        end = self.pending.find(b"\n") + 1
+        if end:
+            line = bytes(self.pending[:end])
+            del self.pending[:end]
+            return line
+        before = bytes(self.pending)
+        self.pending.clear()
+        try:
+            return before + await self._reader.readuntil(b"\n")
+        except asyncio.IncompleteReadError as error:
+            if before or error.partial:
+                raise HeadError("ends in the middle") from None
+            return b""
+        except asyncio.LimitOverrunError:
+            raise HeadError("has too long a head", status=431) from None
+
+    async def read_some(self, limit_bytes: int) -> bytes:
+        """Some bytes of a body, at most limit_bytes; b"" at the end."""
+        if self.pending:
+            data = bytes(self.pending)
+            self.pending.clear()
+            return data
+        return await self._reader.read(limit_bytes)
+
+
+def parsed_request(head: bytes, connection: h11.Connection) -> h11.Request:
+    """The request of a whole head; connection is a server's, and gets the body next.
+
+    Raises:
+        HeadError: it is malformed, or its length is said twice.
+    """
+    try:
+        connection.receive_data(head)
+        request = connection.next_event()
+    except h11.RemoteProtocolError as error:
+        raise HeadError(f"is malformed ({error})", status=error.error_status_hint) from None
+    if not isinstance(request, h11.Request):
+        raise HeadError("is malformed")
+    names = [name for name, _ in request.headers]
+    if b"transfer-encoding" in names and (b"content-length" in names or request.http_version != b"1.1"):
+        raise HeadError("says its length in two ways")
+    if names.count(b"host") > 1:
+        raise HeadError("names two hosts")
+    return request
+
+
+def target_of(request: h11.Request, *, inside: Target | None = None) -> Target:
+    """Where the request wants to go; its Host header must say the same.
+
+    Args:
+        request: from `parsed_request`.
+        inside: of the tunnel that it came through; its requests name a path alone.
+
+    Raises:
+        HeadError: the target is none that a proxy takes, names no host, or another one than the Host header.
+    """
+    if request.method == b"CONNECT":
+        target = _authority(request.target, default_port=None, path=b"")
+    elif inside is not None and (origin := _ORIGIN.fullmatch(request.target)):
+        target = inside._replace(path=origin[0])
+    elif absolute := _ABSOLUTE.fullmatch(request.target):
+        path = absolute[2] or b"/"
+        target = _authority(absolute[1], default_port=HTTP_PORT, path=path if path[:1] == b"/" else b"/" + path)
+    else:
+        raise HeadError("is none that a proxy takes: it wants CONNECT for https, and whole http:// addresses")
+    if inside is not None and (target.host, target.port) != (inside.host, inside.port):
+        raise HeadError("leaves the tunnel that it came through", host=target.host, port=target.port)
+    _check_host(request, target)
+    return target
+
+
+def _check_host(request: h11.Request, target: Target) -> None:
+    for name, value in request.headers:
+        if name != b"host":
+            continue
+        default_port = target.port if request.method == b"CONNECT" else HTTP_PORT
+        try:
+            named = _authority(value, default_port=default_port, path=b"")
+        except HeadError:
+            named = None
+        if named is None or (named.host, named.port) != (target.host, target.port):
+            raise HeadError("has a Host header that names another host", host=target.host, port=target.port)
+
+
+def _authority(text: bytes, *, default_port: int | None, path: bytes) -> Target:
+    """Host and port.
+
+    Raises:
+        HeadError: it is no host's name and port, which must be there where default_port is None.
+    """
+    shown = text.decode("latin-1")
+    found = _AUTHORITY.fullmatch(text)
+    if found is None:
+        kinds = ((b"@", "holds a user's name"), (b"[", "is an IPv6 address; hosts are allowed by name"))
+        kind = next((kind for sign, kind in kinds if sign in text), "is no host and port")
+        raise HeadError(f"names a destination that {kind}", status=403, host=shown)
+    port = int(found[2]) if found[2] else default_port
+    if port is None or port > 0xFFFF:  # noqa: PLR2004 - 16 bits
+        raise HeadError("names a destination without a port, or with a wrong one", host=shown)
+    if not found[1].isascii():
+        raise HeadError("names a host in letters that are not ASCII", host=shown, port=port)
+    try:
+        return Target(normalized_host(found[1].decode("ascii")), port, path)
+    except HostNameError as error:
+        raise HeadError(f"names a destination that {error}", status=403, host=shown, port=port) from None

@@ -1,0 +1,263 @@
+"""Connections to the outside: a name is resolved once, its addresses are vetted, and one of those is connected to."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import ssl
+import urllib.parse
+import urllib.request
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import h11
+
+from ohsandbox.network.addresses import address_problem, is_this_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Resolver: TypeAlias = Callable[[str, int], Awaitable["Sequence[str]"]]
+"""Name and port to addresses; OSError where there are none."""
+Connector: TypeAlias = Callable[[str, int], Awaitable[Streams]]
+"""Address (or an upstream proxy's name) and port to a connection; OSError where there is none."""
+
+BUFFER_BYTES = 128 * 1024
+"""Of a connection, in each direction."""
+CONNECT_TIMEOUT_S = 20.0
+"""For the resolution, and for each address."""
+_MAX_ADDRESSES = 8
+"""That are tried, one after the other."""
+_MAX_HEAD_BYTES = 16 * 1024
+
+
+class UpstreamError(ConnectionError):
+    """No connection was made; `str(error)` is the second half of a sentence about the host.
+
+    Attributes:
+        refused: whether one could have been made and may not; else the outside failed.
+        kind: as RFC 9209 names it (`destination_ip_prohibited`, `dns_error`, ...).
+    """
+
+    def __init__(self, message: str, *, kind: str, refused: bool = False) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.refused = refused
+
+
+@dataclass(frozen=True)
+class UpstreamProxy:
+    """The person's own proxy.
+
+    Attributes:
+        host: name or address.
+        port: its port.
+        tls: whether it is spoken to in TLS (`https://`).
+        authorization: what `Proxy-Authorization` says; "" for none. Secret.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+    authorization: str = ""
+
+    def __repr__(self) -> str:
+        return f"UpstreamProxy({self.host!r}, {self.port}, tls={self.tls})"
+
+
+def proxy_of(url: str) -> UpstreamProxy:
+    """The proxy that a variable such as HTTPS_PROXY names.
+
+    Raises:
+        UpstreamError: it is no http or https proxy.
+    """
+    parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
+        raise UpstreamError(
+            "is behind a proxy of yours that is no http:// or https:// one", kind="proxy_configuration_error"
+        )
+    account = ":".join(urllib.parse.unquote(one or "") for one in (parts.username, parts.password))
+    authorization = "" if parts.username is None else f"Basic {base64.b64encode(account.encode()).decode()}"
+    tls = parts.scheme == "https"
+    return UpstreamProxy(parts.hostname, port or (443 if tls else 80), tls, authorization)
+
+
+def _goes_past(host: str, no_proxy: str) -> bool:
+    """Whether NO_PROXY names a host: itself, a domain above it, or `*`."""
+    names = [one.strip().lower().partition(":")[0] for one in no_proxy.split(",")]
+    above = [one.removeprefix("*").lstrip(".") for one in names if one]
+    return "*" in names or any(host == one or host.endswith(f".{one}") for one in above if one)
+
+
+async def resolved(host: str, port: int) -> Sequence[str]:
+    """The addresses that this machine's resolver gives, in its order."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class MeteredReader(asyncio.StreamReader):
+    """A reader that says how much came, in clear after `start_tls`."""
+
+    meter: Callable[[int], None] = staticmethod(lambda _: None)
+
+    def feed_data(self, data: Any) -> None:
+        """Take what came."""
+        self.meter(len(data))
+        super().feed_data(data)
+
+
+class MeteredWriter(asyncio.StreamWriter):
+    """A writer that says how much is sent, in clear after `start_tls`."""
+
+    meter: Callable[[int], None] = staticmethod(lambda _: None)
+
+    def write(self, data: Any) -> None:
+        """Send data."""
+        self.meter(len(data))
+        super().write(data)
+
+
+async def connected(address: str, port: int) -> Streams:
+    """A TCP connection to an address, of metered streams."""
+    loop = asyncio.get_running_loop()
+    reader = MeteredReader(limit=BUFFER_BYTES, loop=loop)
+    transport, protocol = await loop.create_connection(lambda: asyncio.StreamReaderProtocol(reader), address, port)
+    return reader, MeteredWriter(transport, protocol, reader, loop)
+
+
+class Dialer:
+    """Makes the connections of one proxy to the outside.
+
+    Args:
+        resolve: name to addresses.
+        connect: address to connection.
+        proxies: URLs of the person's own proxies by scheme (`http`, `https`, `all`) and what goes past them (`no`);
+            None reads the environment as urllib does. Where one is used it resolves the name, and no address can
+            be vetted here.
+    """
+
+    def __init__(
+        self,
+        *,
+        resolve: Resolver = resolved,
+        connect: Connector = connected,
+        proxies: Mapping[str, str] | None = None,
+    ) -> None:
+        self._resolve = resolve
+        self._connect = connect
+        self._proxies = dict(urllib.request.getproxies() if proxies is None else proxies)
+
+    def proxy_for(self, host: str, *, scheme: str) -> UpstreamProxy | None:
+        """The person's proxy for a host; None where it is connected to directly.
+
+        Raises:
+            UpstreamError: it is one of a kind that is not known here.
+        """
+        url = self._proxies.get(scheme) or self._proxies.get("all")
+        if not url or _goes_past(host, self._proxies.get("no", "")):
+            return None
+        return proxy_of(url)
+
+    async def open(self, host: str, port: int, *, private: bool) -> Streams:
+        """A connection to a vetted address of host, or to host through the person's proxy.
+
+        Raises:
+            UpstreamError: there is none.
+        """
+        if (proxy := self.proxy_for(host, scheme="https")) is not None:
+            return await self._through(proxy, host, port)
+        return await self._direct(host, port, private=private)
+
+    async def open_http(self, host: str, port: int, *, private: bool) -> tuple[Streams, UpstreamProxy | None]:
+        """A connection for plain requests to host, and the proxy that it leads to, which wants whole URLs.
+
+        Raises:
+            UpstreamError: there is none.
+        """
+        if (proxy := self.proxy_for(host, scheme="http")) is not None:
+            return await self._to_proxy(proxy), proxy
+        return await self._direct(host, port, private=private), None
+
+    async def _direct(self, host: str, port: int, *, private: bool) -> Streams:
+        addresses = await self._vetted(host, port, private=private)
+        error: OSError = OSError()
+        for address in addresses[:_MAX_ADDRESSES]:
+            try:
+                return await asyncio.wait_for(self._connect(address, port), CONNECT_TIMEOUT_S)
+            except OSError as failed:  # TimeoutError is one
+                error = failed
+        timed_out = isinstance(error, TimeoutError)
+        reason = "did not answer in time" if timed_out else f"cannot be connected to ({_said(error)})"
+        raise UpstreamError(reason, kind="connection_timeout" if timed_out else "connection_refused") from error
+
+    async def _vetted(self, host: str, port: int, *, private: bool) -> Sequence[str]:
+        """All addresses of a name, each of which may be connected to: one that may not refuses all."""
+        try:
+            addresses = await asyncio.wait_for(self._resolve(host, port), CONNECT_TIMEOUT_S)
+        except (OSError, UnicodeError) as error:
+            raise UpstreamError(f"cannot be resolved ({_said(error)})", kind="dns_error") from error
+        if not addresses:
+            raise UpstreamError("cannot be resolved (no address)", kind="dns_error")
+        for address in addresses:
+            problem = address_problem(address, private=private)
+            if not problem and is_this_machine(address):
+                problem = "an address of this machine itself"
+            if problem:
+                raise UpstreamError(f"resolves to {problem}", kind="destination_ip_prohibited", refused=True)
+        return addresses
+
+    async def _to_proxy(self, proxy: UpstreamProxy) -> Streams:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                reader, writer = await self._connect(proxy.host, proxy.port)
+                if proxy.tls:
+                    await writer.start_tls(ssl.create_default_context(), server_hostname=proxy.host)
+                return reader, writer
+        except OSError as error:
+            text = f"is behind your proxy {proxy.host}:{proxy.port}, which cannot be reached ({_said(error)})"
+            raise UpstreamError(text, kind="connection_refused") from error
+
+    async def _through(self, proxy: UpstreamProxy, host: str, port: int) -> Streams:
+        """A tunnel of the proxy's to host."""
+        reader, writer = await self._to_proxy(proxy)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                status = await _connect_status(reader, writer, proxy, f"{host}:{port}")
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, h11.ProtocolError) as error:
+            writer.close()
+            raise UpstreamError("got no answer from your proxy", kind="http_protocol_error") from error
+        if not 200 <= status < 300:  # noqa: PLR2004
+            writer.close()
+            text = f"was refused by your own proxy {proxy.host}:{proxy.port} (status {status})"
+            raise UpstreamError(text, kind="http_request_denied")
+        return reader, writer
+
+
+async def _connect_status(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, proxy: UpstreamProxy, authority: str
+) -> int:
+    """Ask the proxy for a tunnel, and read its answer's head and no byte more."""
+    headers = [("Host", authority)]
+    if proxy.authorization:
+        headers.append(("Proxy-Authorization", proxy.authorization))
+    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
+    writer.write(connection.send(h11.Request(method="CONNECT", target=authority, headers=headers)) or b"")
+    await writer.drain()
+    while True:
+        connection.receive_data(await reader.readuntil(b"\r\n\r\n"))
+        answer = connection.next_event()
+        if isinstance(answer, h11.Response):
+            return int(answer.status_code)
+        if not isinstance(answer, h11.InformationalResponse):
+            raise h11.RemoteProtocolError("no response")
+
+
+def _said(error: BaseException) -> str:
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
