@@ -21,7 +21,7 @@ from ohsandbox.network.client_hello import ALERT_ACCESS_DENIED, ClientHelloError
 from ohsandbox.network.http_head import HeadError, RequestReader, Target, parsed_request, target_of
 from ohsandbox.network.plain_http import PlainHTTP
 from ohsandbox.network.policy import HTTP_PORT, HTTPS_PORT
-from ohsandbox.network.refusal import Refusal, upstream_refusal
+from ohsandbox.network.refusal import ProxyRefusal, upstream_refusal
 from ohsandbox.network.relay import CHUNK_BYTES, Link, finish_writing
 from ohsandbox.network.upstream import Dialer, MeteredReader, MeteredWriter, UpstreamError
 
@@ -78,7 +78,7 @@ class Interceptor(Protocol):
 class RefusedError(Exception):
     """A request is not served."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: ProxyRefusal) -> None:
         super().__init__(refusal.reason)
         self.refusal = refusal
 
@@ -124,7 +124,7 @@ class Proxy:
         try:
             if is_full:
                 reason = f"more than {self._budgets.connections} connections at once"
-                await self._refuse(link, Refusal(429, "", 0, reason))
+                await self._refuse(link, ProxyRefusal(429, "", 0, reason))
                 return
             self._links.add(link)
             await self._guarded(link)
@@ -149,16 +149,16 @@ class Proxy:
         except RefusedError as error:
             await self._refuse(link, error.refusal)
         except HeadError as error:
-            await self._refuse(link, Refusal(error.status, error.host, error.port, str(error)))
+            await self._refuse(link, ProxyRefusal(error.status, error.host, error.port, str(error)))
         except (OSError, EOFError, h11.ProtocolError):
             pass  # one side broke off
         except Exception:  # fails closed: the connection ends, and the sandbox's next one is served
             _logger.exception("The proxy of a sandbox failed on a connection")
             link.end("was not served, for the proxy failed")
         if link.ended:
-            self._record(link, Refusal(403, link.host, link.port, link.ended))
+            self._record(link, ProxyRefusal(403, link.host, link.port, link.ended))
 
-    def _record(self, link: Link, refusal: Refusal) -> None:
+    def _record(self, link: Link, refusal: ProxyRefusal) -> None:
         """Record what was not served; what the policy allowed and the outside failed at is no refusal."""
         is_failure = refusal.status == BAD_GATEWAY
         if is_failure and link.is_counted:
@@ -166,7 +166,7 @@ class Proxy:
         host, port = refusal.host or link.host, refusal.port or link.port
         self._audit.record(host, port, link.protocol, allowed=is_failure, reason=refusal.reason, method=link.method)
 
-    async def _refuse(self, link: Link, refusal: Refusal) -> None:
+    async def _refuse(self, link: Link, refusal: ProxyRefusal) -> None:
         """Record a refusal and answer with it; what still comes is read for a moment."""
         if link.ended:
             return  # its reason is recorded in the place of what came of it
@@ -222,7 +222,7 @@ class Proxy:
         while head := await incoming.read_head():
             link.host, link.port, link.method, link.protocol, link.decided = "", 0, "", "http", False
             if problem := self._usage.request_problem():
-                raise RefusedError(Refusal(429, "", 0, problem))
+                raise RefusedError(ProxyRefusal(429, "", 0, problem))
             request = parsed_request(head, server)
             link.method = request.method.decode("ascii")
             target = target_of(request, inside=inside)
@@ -254,7 +254,7 @@ class Proxy:
         link.expect(self._budgets.idle_timeout_s)
         verdict = await self._verdict(link.host, link.port)
         if not verdict.allowed:
-            raise RefusedError(Refusal(403, link.host, link.port, verdict.reason))
+            raise RefusedError(ProxyRefusal(403, link.host, link.port, verdict.reason))
         link.decided = True
         return verdict
 
@@ -288,7 +288,7 @@ class Proxy:
         verdict = await self._allowed(link)
         if self._interceptor is not None and self._interceptor.wants(target.host, HTTPS_PORT):
             reason = "has a credential, which goes out encrypted only"
-            raise RefusedError(Refusal(403, link.host, link.port, reason, remedy=f"Use https://{target.host}/."))
+            raise RefusedError(ProxyRefusal(403, link.host, link.port, reason, remedy=f"Use https://{target.host}/."))
         await self._connected(link, plain.connect(target, private=verdict.private))
         self._begin(link, verdict)
         return await self._connected(link, plain.forward(request, target))
@@ -350,10 +350,10 @@ class Proxy:
         try:
             hello = await read_client_hello(link.reader, first)
         except ClientHelloError as error:
-            raise RefusedError(Refusal(403, link.host, link.port, f"was sent what {error}")) from None
+            raise RefusedError(ProxyRefusal(403, link.host, link.port, f"was sent what {error}")) from None
         if hello.server_name != link.host:
             named = f"another server, {hello.server_name!r}" if hello.server_name else "no server"
-            raise RefusedError(Refusal(403, link.host, link.port, f"was sent a ClientHello that names {named}"))
+            raise RefusedError(ProxyRefusal(403, link.host, link.port, f"was sent a ClientHello that names {named}"))
         return hello.raw
 
 

@@ -25,7 +25,7 @@ _NO_NAME = "The destination"
 _FINAL = "Trying again, or another tool, port, mirror or address, gives the same answer: there is no other way out."
 
 
-class Refusal(NamedTuple):
+class ProxyRefusal(NamedTuple):
     """An answer of the proxy itself.
 
     Attributes:
@@ -103,9 +103,9 @@ def _allowing(rule: str) -> str:
     )
 
 
-def upstream_refusal(host: str, port: int, error: UpstreamError) -> Refusal:
+def upstream_refusal(host: str, port: int, error: UpstreamError) -> ProxyRefusal:
     """What is told when no connection to an allowed host could be made."""
     if not error.refused:
-        return Refusal(502, host, port, str(error), error.kind)
+        return ProxyRefusal(502, host, port, str(error), error.kind)
     place = host if port in DEFAULT_PORTS else f"{host}:{port}"
-    return Refusal(403, host, port, str(error), error.kind, _allowing(f"private:{place}"))
+    return ProxyRefusal(403, host, port, str(error), error.kind, _allowing(f"private:{place}"))
