@@ -18,7 +18,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test unit lint bench coverage docs images dev clean install integrations engine plugins peers bases
+.PHONY: connector help setup demo test unit lint bench coverage docs images dev clean install integrations engine plugins peers bases
 
 help: ## this table
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench: setup engine bases ## milliseconds a command, a file, a step (PEERS=1: of
 docs: setup ## docs/api.md, from the docstrings, and the schema of events, from their classes
 	@$(BIN)/python docs/generate_api.py
 	@$(BIN)/ohsandbox conversations schema >docs/events.schema.json
+
+connector: ## the program that carries a sandbox's ports, from its source (Debian: gcc gcc-aarch64-linux-gnu)
+	@ohsandbox/network/connector/build x86_64 aarch64
 
 pictures: setup ## docs/images: real runs in a terminal, and reports (needs tmux and chromium; OHSANDBOX_IMAGE)
 	@$(BIN)/python docs/generate_terminal_pictures.py

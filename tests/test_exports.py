@@ -48,7 +48,9 @@ EXPORTS = {
         RetryData SDKEvent StatusUpdateData StatusUpdateEvent SystemMessageData SystemMessageEvent ToolCallData
         ToolCallEvent ToolResult ToolResultData ToolResultEvent UserMessageData UserMessageEvent
     """,
-    "ohsandbox.runtime": "Channel Chunk CommandObservation DirEntry ExecResult LeftOut Runtime Stream to_thread",
+    "ohsandbox.runtime": """
+        Channel Chunk CommandObservation DirEntry ExecResult ExposedPort Forward LeftOut Runtime Stream to_thread
+    """,
     "ohsandbox.testing": "FakeRuntime",
     "ohsandbox.testing.conformance": "CASES THEMES Case Session case shell_case",
 }

@@ -11,7 +11,14 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize(
     "name",
-    ["py.typed", "llm/scripts/demo.json", "evaluation/reports/templates/style.css", "cli/viewer/assets/style.css"],
+    [
+        "py.typed",
+        "network/connector/connector-x86_64",
+        "network/connector/connector-aarch64",
+        "llm/scripts/demo.json",
+        "evaluation/reports/templates/style.css",
+        "cli/viewer/assets/style.css",
+    ],
 )
 def test_the_wheel_contains_files_that_are_no_modules(name: str) -> None:
     """Hatchling takes every file of a package that git does not ignore, unless a filter is configured."""

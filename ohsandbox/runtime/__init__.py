@@ -1,5 +1,6 @@
 """The sandbox: one seam, `open_channel`, and everything else written once on it."""
 
+from ohsandbox.network.ports import ExposedPort, Forward
 from ohsandbox.runtime.aio import to_thread
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
@@ -11,6 +12,8 @@ __all__ = [
     "CommandObservation",
     "DirEntry",
     "ExecResult",
+    "ExposedPort",
+    "Forward",
     "LeftOut",
     "Runtime",
     "Stream",

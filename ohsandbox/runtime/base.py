@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox.arguments import expect
 from ohsandbox.errors import UnknownSessionError, UsageError
+from ohsandbox.network.ports import Ports
 from ohsandbox.runtime import tools
 from ohsandbox.runtime.aio import AsyncLifecycle, Begun, cancellable, waited
 from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.files import operations, transfer
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, MAX_LISTENERS_BYTES, parse_listeners
+from ohsandbox.runtime.ports import PortForwarding, open_connector
 from ohsandbox.runtime.process import invocation
 from ohsandbox.runtime.process.cancellation import killing
 from ohsandbox.runtime.process.run import AT_ONCE_OPTIONS, Process
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 MAIN = "main"
 
 
-class Runtime(Backend, AsyncLifecycle):
+class Runtime(PortForwarding, AsyncLifecycle):
     """A sandbox in which commands run and files are stored.
 
     A backend implements `open_channel` and the lifecycle (see `Backend`); everything else is implemented here. All
@@ -49,6 +51,7 @@ class Runtime(Backend, AsyncLifecycle):
         super().__init__()
         self._shells: dict[str, Shell] = {}
         self.registered_tools = RegisteredTools(self)
+        self._ports = Ports(partial(open_connector, self))
 
     # --- lifecycle ----------------------------------------------------------------------------
 
@@ -70,6 +73,7 @@ class Runtime(Backend, AsyncLifecycle):
             expect("keep", keep, bool)
             self._decide_keep(keep=keep)
         self.registered_tools.close()
+        self._close_ports()
         self._drop_shells(kill=not self.ends_processes)
         if not self.ends_processes:
             self._end_calls()

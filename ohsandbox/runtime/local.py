@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox.arguments import expect, expect_path, suggests_names
 from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError, WorkdirMissingError
+from ohsandbox.network.ports import ExposedPort, check_port
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import POLL_MS, Channel, Chunk, Stream
 from ohsandbox.runtime.process.invocation import check_env
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from typing_extensions import Buffer
+
+    from ohsandbox.network.ports import Forward
 
 READ_BYTES = 1 << 18
 """A pipe holds 64 KiB by default; a read never waits to fill this."""
@@ -308,6 +311,15 @@ class CLIRuntime(Runtime):
         passed = {name: os.environ[name] for name in _PASSED_ENV if name in os.environ}
         environment = {"LANG": "C.UTF-8", **passed, **QUIET_ENV, **self._env, **(env or {})}
         return LocalChannel([*self._prefix, *argv], tty=tty, env=environment, workdir=workdir or self.workdir)
+
+    def forward(self, port: int, host_port: int = 0) -> Forward:
+        """See `Runtime.forward`. A server here is at its port already; another host_port is one more way to it."""
+        return self._ports.forward_here(port, host_port)
+
+    def expose_host(self, port: int) -> ExposedPort:
+        """See `Runtime.expose_host`: services of this host answer already."""
+        check_port("port", port)
+        return ExposedPort(port, lambda: None)
 
     def _close(self) -> None:
         directory, self._directory = self._directory, None

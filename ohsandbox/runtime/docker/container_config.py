@@ -28,6 +28,12 @@ GIB = 1024**3
 MIB = 1024**2
 PRIVATE_DIR = "/run/ohs"
 """Our tmpfs, mode 1777: each user keeps a 0700 directory in it."""
+CONNECTOR_DIR = "/run/ohs-net"
+"""A tmpfs of root's for the program that carries connections: no checkpoint holds it, and a read-only root file system
+has it too."""
+CONNECTOR_TMPFS = "rw,nosuid,nodev,exec,size=1m,mode=0755"
+CONNECTOR_UID = "65534"
+"""The program runs as nobody and with no capability, so that no other user's process can end it but root's."""
 
 PID_1 = "trap '' HUP INT QUIT TERM USR1 USR2 PIPE ALRM; while :; do sleep 3600 & wait $!; done"
 """Survives `kill -9 -1` from inside and reaps orphans; tini + sleep does neither."""
@@ -200,7 +206,10 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
         "ReadonlyPaths": [*ENGINE_READONLY_PATHS, "/sys/fs/cgroup"],
         "IpcMode": "private",
         "CgroupnsMode": "private",
-        "Tmpfs": {PRIVATE_DIR: f"rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777"},
+        "Tmpfs": {
+            PRIVATE_DIR: f"rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777",
+            CONNECTOR_DIR: CONNECTOR_TMPFS,
+        },
         "Mounts": [],
     }
     if limits.cpuset is not None:

@@ -25,7 +25,7 @@ from ohsandbox.runtime.docker import network as networks
 from ohsandbox.runtime.docker.build import checked as checked_build
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.container import ended_at_once
-from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
+from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, CONNECTOR_UID, PRIVATE_DIR
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.sandbox import OwnerWatchdog
 from ohsandbox.runtime.process.invocation import check_call
@@ -142,6 +142,8 @@ class DockerRuntime(Runtime):
         )  # fmt: skip
         self.ends_processes = not (keep or attach)
         self.private_processes = not attach
+        self.connector_dir = None if attach else CONNECTOR_DIR
+        self.connector_owner, self.connector_user = "0", CONNECTOR_UID
         self.start_cancel = threading.Event()
         self._progress = progress
         self._life = threading.Lock()

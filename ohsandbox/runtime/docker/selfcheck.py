@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxRefused
-from ohsandbox.runtime.docker.container_config import PRIVATE_DIR, host_config
+from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, PRIVATE_DIR, host_config
 from ohsandbox.runtime.docker.guard import WORKSPACE
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _SECCOMP_FILTER = "2"
 _READ_ONLY = ("/proc/sys", "/sys")
 _ENGINE_MOUNTS = {
-    "/", "/dev", "/dev/shm", PRIVATE_DIR, "/etc/resolv.conf", "/etc/hostname", "/etc/hosts",  # noqa: S108
-    "/run/.containerenv",
+    "/", "/dev", "/dev/shm", PRIVATE_DIR, CONNECTOR_DIR, "/etc/resolv.conf", "/etc/hostname",  # noqa: S108
+    "/etc/hosts", "/run/.containerenv",
 }  # fmt: skip
 """Mount points that every engine creates; their sources are the engine's choice. The last is Podman's."""
 _NEVER = (

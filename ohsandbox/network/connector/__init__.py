@@ -1,0 +1,19 @@
+"""The connector: a static program for the inside of a sandbox, its source, and the binaries built from it."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+PROGRAMS = {
+    "x86_64": "connector-x86_64",
+    "amd64": "connector-x86_64",
+    "aarch64": "connector-aarch64",
+    "arm64": "connector-aarch64",
+}
+"""What `uname -m` says, and the program for it."""
+
+
+def program(machine: str) -> bytes | None:
+    """The connector for what `uname -m` says; None where there is none."""
+    name = PROGRAMS.get(machine)
+    return None if name is None else files(__name__).joinpath(name).read_bytes()

@@ -1,0 +1,64 @@
+"""The event loop of the network: one daemon thread of the process serves the connections of all its sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def get_loop() -> asyncio.AbstractEventLoop:
+    """The loop, running; it is started at first use, and again in a process that was forked."""
+    global _loop  # noqa: PLW0603 - one for the process
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="ohsandbox-network", daemon=True).start()
+        return _loop
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the loop and return its result; from any thread but the loop's own."""
+    return asyncio.run_coroutine_threadsafe(work, get_loop()).result()
+
+
+async def in_thread(function: Callable[[], T], name: str = "ohsandbox-network-call") -> T:
+    """Await a blocking function in a daemon thread of its own: one that hangs does not hold up the program's end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(result)  # type: ignore[arg-type] # None where T is None
+        else:
+            done.set_exception(error)
+
+    def call() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = (function(), None)
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            outcome = (None, error)
+        loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=call, name=name, daemon=True).start()
+    return await done
+
+
+def _forget_in_child() -> None:
+    """The loop's thread does not exist in a forked process."""
+    global _loop, _lock
+    _loop, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

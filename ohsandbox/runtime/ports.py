@@ -1,0 +1,114 @@
+"""Ports of a sandbox on this machine and of this machine in a sandbox, for every backend, over `open_channel`."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import secrets
+import shlex
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxUnavailable
+from ohsandbox.network.connector import program
+from ohsandbox.runtime.aio import waited
+from ohsandbox.runtime.backend import Backend
+
+if TYPE_CHECKING:
+    from ohsandbox.network.ports import ExposedPort, Forward, Ports
+    from ohsandbox.network.tunnel import Tunnel
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.channel import Channel
+
+PLACES = ("/dev/shm", "/var/tmp", "/tmp")  # noqa: S108 - in the sandbox, and below it a directory with a random name
+"""Where programs can be run in most containers, if not in `Runtime.state_dir`."""
+
+
+class PortForwarding(Backend):
+    """`forward` and `expose_host`."""
+
+    connector_dir: str | None = None
+    """A directory of the sandbox that is kept for the connector's program; None where one has to be found."""
+    connector_owner: str | None = None
+    """The user who writes the program; None is the sandbox's own."""
+    connector_user: str | None = None
+    """The user who runs it."""
+    connector_made: str | None = None
+    """The directory that was found and made; it is removed at the end."""
+    _ports: Ports
+
+    def forward(self, port: int, host_port: int = 0) -> Forward:
+        """Let programs of this machine reach a server in the sandbox, whatever network the sandbox has.
+
+        Each connection to 127.0.0.1:host_port goes to 127.0.0.1:port in the sandbox, or to [::1]:port where that
+        refuses. It is reset where no server listens; one may be started later. At most 256 are open at once.
+
+        Args:
+            port: of the sandbox.
+            host_port: of this machine; 0 takes a free one, which `Forward.port` tells.
+
+        Raises:
+            UsageError: a port is invalid, or host_port is taken.
+        """
+        return self._ports.forward(port, host_port)
+
+    def expose_host(self, port: int) -> ExposedPort:
+        """Let programs in the sandbox reach one service of this machine: 127.0.0.1:port inside is 127.0.0.1:port here.
+
+        Raises:
+            UsageError: port is invalid, or taken in the sandbox.
+            SandboxUnavailable: the sandbox is not usable.
+        """
+        return self._ports.expose_host(port)
+
+    aforward = waited(forward)
+    aexpose_host = waited(expose_host)
+
+    @property
+    def tunnel(self) -> Tunnel:
+        """Connections into and out of the sandbox; its coroutines run in `ohsandbox.network.loop`."""
+        return self._ports.tunnel
+
+    def _close_ports(self) -> None:
+        self._ports.close()
+        made, self.connector_made = self.connector_made, None
+        if made is not None:
+            with contextlib.suppress(OhsandboxError):
+                self.snippet(b"rm -rf -- " + shlex.quote(made).encode(), user=self.connector_owner)
+
+
+def open_connector(runtime: Runtime) -> Channel:
+    """Start the connector in the sandbox. One that is dead is not started again for it.
+
+    Raises:
+        SandboxUnavailable: the sandbox is dead, or cannot run it.
+    """
+    if not runtime.is_alive():
+        raise SandboxUnavailable(f"The sandbox {runtime.id[:12]} does not run, so nothing reaches it.")
+    machine = runtime.snippet(b"uname -m").stdout.decode(errors="replace").strip() or platform.machine()
+    if (data := program(machine)) is None:
+        raise SandboxUnavailable(
+            f"Ports go through a program for x86_64 and aarch64, and this sandbox is {machine[:20]!r}."
+        )
+    failure = ""
+    for directory in _places(runtime):
+        path = f"{directory}/connector"
+        try:
+            runtime.write_bytes(path, data, mode=0o755, user=runtime.connector_owner)
+        except SandboxFileError as error:
+            failure = str(error)
+            continue
+        tried = runtime.snippet(f"{shlex.quote(path)} check".encode(), user=runtime.connector_owner)
+        if tried.status == "0":
+            if directory != runtime.connector_dir:
+                runtime.connector_made = directory
+            return runtime.open_channel([path], user=runtime.connector_user, workdir="/")
+        failure = f"{path} cannot be run: {tried.complaint or tried.stderr.decode(errors='replace')}"
+        runtime.snippet(b"rm -rf -- " + shlex.quote(directory).encode(), user=runtime.connector_owner)
+    raise SandboxUnavailable(f"The program that carries ports cannot be started in the sandbox: {failure[:200]}")
+
+
+def _places(runtime: Runtime) -> list[str]:
+    """Directories for the program; nobody in the sandbox can guess a new one's name."""
+    known = runtime.connector_dir or runtime.connector_made
+    new = f"ohs-net-{secrets.token_hex(8)}"
+    return [*([known] if known else []), *(f"{place}/{new}" for place in (runtime.state_dir, *PLACES))]
