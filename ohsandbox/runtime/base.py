@@ -13,7 +13,6 @@ from ohsandbox.runtime import tools
 from ohsandbox.runtime.aio import AsyncLifecycle, Begun, cancellable, waited
 from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.files import operations, transfer
-from ohsandbox.runtime.port_numbers import LIST_LISTENERS, MAX_LISTENERS_BYTES, parse_listeners
 from ohsandbox.runtime.ports import PortForwarding, open_connector
 from ohsandbox.runtime.process import invocation
 from ohsandbox.runtime.process.cancellation import killing
@@ -479,14 +478,6 @@ class Runtime(PortForwarding, AsyncLifecycle):
 
     # --- ports --------------------------------------------------------------------------------
 
-    def listening_ports(self) -> tuple[int, ...]:
-        """The TCP ports on which programs of the sandbox listen, on its loopback too, in order; takes 4 ms.
-
-        Raises:
-            SandboxUnavailable: the sandbox did not answer.
-        """
-        return parse_listeners(self.snippet(LIST_LISTENERS, limit_bytes=MAX_LISTENERS_BYTES).stdout)
-
     # --- tools --------------------------------------------------------------------------------
 
     def get_tools(self) -> list[dict[str, Any]]:
@@ -521,7 +512,6 @@ class Runtime(PortForwarding, AsyncLifecycle):
     aopen_session = waited(open_session)
     aclose_session = waited(close_session)
     ainterrupt = waited(interrupt)
-    alistening_ports = waited(listening_ports)
     aset_env = waited(set_env)
     aresume = waited(resume)
     acheckpoint = waited(Backend.checkpoint)
