@@ -159,6 +159,11 @@ class Ports:
         self._open.add(exposed)
         return ExposedPort(port, lambda: self._end(exposed))
 
+    def expose_here(self, port: int) -> ExposedPort:
+        """The same for a sandbox whose services are this machine's."""
+        check_port("port", port)
+        return ExposedPort(port, lambda: None)
+
     def wake(self) -> None:
         """The sandbox was started again: what listens in it begins anew."""
         self._leave_those_of_parent()

@@ -1,10 +1,14 @@
 """The sandbox: one seam, `open_channel`, and everything else written once on it."""
 
-from ohsandbox.network.ports import ExposedPort, Forward
+from typing import TYPE_CHECKING
+
 from ohsandbox.runtime.aio import to_thread
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, LeftOut
+
+if TYPE_CHECKING:
+    from ohsandbox.network.ports import ExposedPort, Forward
 
 __all__ = [
     "Channel",
@@ -19,3 +23,12 @@ __all__ = [
     "Stream",
     "to_thread",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Ports are imported when they are first used."""
+    if name in {"ExposedPort", "Forward"}:
+        from ohsandbox.network import ports  # noqa: PLC0415
+
+        return getattr(ports, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox.arguments import expect
 from ohsandbox.errors import UnknownSessionError, UsageError
-from ohsandbox.network.ports import Ports
 from ohsandbox.runtime import tools
 from ohsandbox.runtime.aio import AsyncLifecycle, Begun, cancellable, waited
 from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.files import operations, transfer
-from ohsandbox.runtime.ports import PortForwarding, open_connector
+from ohsandbox.runtime.ports import PortForwarding
 from ohsandbox.runtime.process import invocation
 from ohsandbox.runtime.process.cancellation import killing
 from ohsandbox.runtime.process.run import AT_ONCE_OPTIONS, Process
@@ -50,7 +49,6 @@ class Runtime(PortForwarding, AsyncLifecycle):
         super().__init__()
         self._shells: dict[str, Shell] = {}
         self.registered_tools = RegisteredTools(self)
-        self._ports = Ports(partial(open_connector, self))
 
     # --- lifecycle ----------------------------------------------------------------------------
 

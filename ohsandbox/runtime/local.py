@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox.arguments import expect, expect_path, suggests_names
 from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError, WorkdirMissingError
-from ohsandbox.network.ports import ExposedPort, check_port
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import POLL_MS, Channel, Chunk, Stream
 from ohsandbox.runtime.process.invocation import check_env
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from ohsandbox.network.ports import Forward
+    from ohsandbox.network.ports import ExposedPort, Forward
 
 READ_BYTES = 1 << 18
 """A pipe holds 64 KiB by default; a read never waits to fill this."""
@@ -318,8 +317,7 @@ class CLIRuntime(Runtime):
 
     def expose_host(self, port: int) -> ExposedPort:
         """See `Runtime.expose_host`: services of this host answer already."""
-        check_port("port", port)
-        return ExposedPort(port, lambda: None)
+        return self._ports.expose_here(port)
 
     def _close(self) -> None:
         directory, self._directory = self._directory, None

@@ -6,10 +6,10 @@ import contextlib
 import platform
 import secrets
 import shlex
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxUnavailable
-from ohsandbox.network.connector import program
 from ohsandbox.runtime.aio import waited
 from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, MAX_LISTENERS_BYTES, parse_listeners
@@ -35,7 +35,7 @@ class PortForwarding(Backend):
     """The user who runs it."""
     connector_made: str | None = None
     """The directory that was found and made; it is removed at the end."""
-    _ports: Ports
+    _ports_made: Ports | None = None
 
     def forward(self, port: int, host_port: int = 0) -> Forward:
         """Let programs of this machine reach a server in the sandbox, whatever network the sandbox has.
@@ -78,7 +78,19 @@ class PortForwarding(Backend):
         """Connections into and out of the sandbox; its coroutines run in `ohsandbox.network.loop`."""
         return self._ports.tunnel
 
+    @property
+    def _ports(self) -> Ports:
+        """Made at first use: most sandboxes need no port, and its modules cost a start 20 ms."""
+        with self._lock:
+            if self._ports_made is None:
+                from ohsandbox.network.ports import Ports  # noqa: PLC0415
+
+                self._ports_made = Ports(partial(open_connector, cast("Runtime", self)))
+            return self._ports_made
+
     def _close_ports(self) -> None:
+        if self._ports_made is None:
+            return
         self._ports.close()
         made, self.connector_made = self.connector_made, None
         if made is not None:
@@ -94,6 +106,8 @@ def open_connector(runtime: Runtime) -> Channel:
     """
     if not runtime.is_alive():
         raise SandboxUnavailable(f"The sandbox {runtime.id[:12]} does not run, so nothing reaches it.")
+    from ohsandbox.network.connector import program  # noqa: PLC0415 - as `Runtime._ports`
+
     machine = runtime.snippet(b"uname -m").stdout.decode(errors="replace").strip() or platform.machine()
     if (data := program(machine)) is None:
         raise SandboxUnavailable(
