@@ -1,4 +1,4 @@
-"""`Link`: one run of the connector, its streams and the two directions of its channel."""
+"""`TunnelLink`: one run of the connector, its streams and the two directions of its channel."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ByteChannel(Protocol):
     def close(self) -> None: ...  # noqa: D102
 
 
-class Link:
+class TunnelLink:
     """The connector that runs behind a channel. Everything here is called in the network's loop."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Link:
         channel: ByteChannel,
         *,
         accepts: Callable[[TunnelTransport], bool],
-        lost: Callable[[Link], None],
+        lost: Callable[[TunnelLink], None],
     ) -> None:
         """accepts(transport) takes a connection to a port that is listened on; lost(link) is called once."""
         self._channel, self._accepts, self._lost = channel, accepts, lost
@@ -266,10 +266,10 @@ async def start_link(
     open_channel: Callable[[], ByteChannel],
     *,
     accepts: Callable[[TunnelTransport], bool],
-    lost: Callable[[Link], None],
-) -> Link:
-    """Open a channel in a thread, and wait for the connector behind it; raises as open_channel and `Link.start`."""
-    link = Link(await in_thread(open_channel), accepts=accepts, lost=lost)
+    lost: Callable[[TunnelLink], None],
+) -> TunnelLink:
+    """Open a channel in a thread, and wait for the connector behind it; raises as open_channel and `TunnelLink.start`."""
+    link = TunnelLink(await in_thread(open_channel), accepts=accepts, lost=lost)
     try:
         await link.start()
     except BaseException as error:

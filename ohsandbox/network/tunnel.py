@@ -13,7 +13,7 @@ from ohsandbox.network.link import start_link
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ohsandbox.network.link import ByteChannel, Link
+    from ohsandbox.network.link import ByteChannel, TunnelLink
     from ohsandbox.network.stream import TunnelTransport
 
     Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -40,7 +40,7 @@ class Tunnel:
     def __init__(self, open_channel: Callable[[], ByteChannel]) -> None:
         """open_channel() starts a connector and returns the channel to it; it may block, and raises OhsandboxError."""
         self._open_channel = open_channel
-        self._link: Link | None = None
+        self._link: TunnelLink | None = None
         self._handlers: dict[int, Handler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reviver: asyncio.Task[None] | None = None
@@ -112,7 +112,7 @@ class Tunnel:
 
     # --- the connector's life ---
 
-    async def _running(self) -> Link:
+    async def _running(self) -> TunnelLink:
         """The link of a connector that runs; started where there is none, after the pause that is due."""
         async with self._starting:
             if self._link is not None and self._link.ended is None:
@@ -143,7 +143,7 @@ class Tunnel:
         self._pause_s = min(max(FIRST_PAUSE_S, self._pause_s * 2), LONGEST_PAUSE_S)
         self._not_before = now + self._pause_s
 
-    def _lost(self, link: Link) -> None:
+    def _lost(self, link: TunnelLink) -> None:
         if link is not self._link:
             return  # its start failed
         if asyncio.get_running_loop().time() - self._started_at > STEADY_S:
@@ -157,7 +157,7 @@ class Tunnel:
     async def _revive(self) -> None:
         """Listen again on every port, until that has worked."""
         waiting = {*self._handlers}
-        link: Link | None = None
+        link: TunnelLink | None = None
         while waiting and not self._is_closed and (link is None or link is self._link):
             try:
                 link = await self._running()
