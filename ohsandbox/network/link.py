@@ -268,7 +268,7 @@ async def start_link(
     accepts: Callable[[TunnelTransport], bool],
     lost: Callable[[TunnelLink], None],
 ) -> TunnelLink:
-    """Open a channel in a thread, and wait for the connector behind it; raises as open_channel and `TunnelLink.start`."""
+    """Open a channel in a thread, and wait for the connector behind it; raises as both do."""
     link = TunnelLink(await in_thread(open_channel), accepts=accepts, lost=lost)
     try:
         await link.start()
